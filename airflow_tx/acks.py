@@ -1,4 +1,4 @@
-"""Trees of messages for work that leaves the DAG: what a worker needs, with or without Airflow."""
+"""The API of workers that process messages outside the DAG, with or without Airflow."""
 
 from __future__ import annotations
 

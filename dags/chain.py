@@ -1,7 +1,7 @@
-"""Three stages, each a topology of its own: orders as they come, cleaned ones, and totals by day.
+"""A chain of three stages, each its own topology: raw orders, cleaned orders, and totals by day.
 
-A stage reads what the one before it has committed. When a day of the first stage is restated, the coordinators restate
-the later stages, and the totals are right again.
+Each stage reads the table that the stage before it commits. When a day of the first stage is restated, the coordinators
+restate the later stages, and the totals are right again.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ largest = SqlState("tx_state", table="chain_largest", keys=["product"], values={
 
 @task
 def load() -> Any:
-    """Take the orders of a day unchanged."""
+    """Return the orders of a day unchanged."""
     return current_batch().arrow().read_all()
 
 
 @task
 def clean() -> Any:
-    """Leave out the orders whose amount is no number."""
+    """Leave out the orders whose amount is not a number."""
     import polars as pl
 
     read = pl.DataFrame(current_batch().arrow())
@@ -76,7 +76,7 @@ with DAG("chain_totals", schedule=None, max_active_runs=8, tags=["transactions",
     with Transaction(source=UpstreamSource(cleaned, topology="chain_cleaned", max_transactions=3), max_pending=4):
         CommitOperator(task_id="commit", updates=[persistent_aggregate(by_day(), state=totals)])
 
-# A maximum cannot be taken back: a correction that lowers it is reported, and nothing is repeated for ever.
+# A maximum cannot be taken back. A correction that would lower it is reported, but not retried without an end.
 with DAG("chain_largest", schedule=None, max_active_runs=8, tags=["transactions", "example"]):
     with Transaction(source=UpstreamSource(cleaned, topology="chain_cleaned", max_transactions=3), max_pending=4):
         CommitOperator(task_id="commit", updates=[persistent_aggregate(by_product(), state=largest)])

@@ -1,10 +1,10 @@
-"""The orders of a shop: how many, and their amount, per product; one day a transaction.
+"""Count the orders of a shop, and add up their amounts per product; each transaction has one day.
 
     airflow dags unpause daily_orders
     airflow backfill create --dag-id daily_orders --from-date 2026-01-01 --to-date 2026-01-31
     airflow backfill create ... --reprocess-behavior failed
 
-Days may come in any order and may run again: every day is counted once.
+Days may come in any order and may run again. Every day is counted once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ totals = SqlState("tx_state", table="daily_orders", keys=["product"], values={"o
 
 @task
 def count_orders() -> list[dict[str, Any]]:
-    """Orders and their amount, per product."""
+    """Count the orders, and add up their amounts, per product."""
     orders, amounts = Counter[str](), Counter[str]()
     for order in current_batch().read():
         orders[order["product"]] += 1

@@ -1,6 +1,6 @@
-"""The flights that left New York in 2013: how many, and how late, per carrier and airport; one month a transaction.
+"""Count the flights that left New York in 2013 and their delay per carrier and airport; a transaction has one month.
 
-Clear, retry, kill or backfill its runs as you like: every flight is counted once.
+You may clear, retry, kill or backfill its runs: every flight is counted once.
 """
 
 from __future__ import annotations

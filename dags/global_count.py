@@ -1,6 +1,7 @@
-"""How many tuples have gone by, all in all: a partial count per batch, and one sum that the commits update in order.
+"""Count all tuples: each batch has a partial count, and the commits add it to one sum, in order.
 
-The example of Storm's transactional topologies: three partitions, at most three tuples of each in a transaction.
+This is the example of Storm's transactional topologies, with three partitions. A transaction has at most three tuples
+of each partition.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ total = SqlState("tx_state", table="global_count", keys=[], values={"tuples": Co
 
 @task
 def count_batch() -> dict[str, int]:
-    """The partial count: of one batch, in any order of the batches."""
+    """Return the partial count of one batch; batches are processed in any order."""
     return {"tuples": sum(1 for _ in current_batch().read())}
 
 

@@ -1,9 +1,9 @@
-"""How many events there are of every user in a topic of Kafka; the next 2,000 of all partitions are a transaction.
+"""Count the events of every user in a topic of Kafka; a transaction has the next 2,000 events of all partitions.
 
     airflow connections add kafka_default --conn-json '{"conn_type": "kafka", "extra": {"bootstrap.servers": "..."}}'
 
-Spark needs its connector to Kafka: packages="org.apache.spark:spark-sql-kafka-0-10_2.13:<Spark's version>" for the
-operator, or the jars in spark.jars of its spark-defaults.conf. See docs/kafka.md.
+Spark needs its connector to Kafka. Pass packages="org.apache.spark:spark-sql-kafka-0-10_2.13:<Spark's version>" to the
+operator, or add the jars to spark.jars in spark-defaults.conf. See docs/kafka.md.
 """
 
 from __future__ import annotations

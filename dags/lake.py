@@ -1,6 +1,6 @@
-"""The flights that left New York in 2013, each of them into a Delta table, and totals per carrier into a database.
+"""Write the flights that left New York in 2013 to a Delta table, and their totals per carrier to a database.
 
-Spark writes the rows of many months at once into the folder of the table. The commit publishes them, month by month, in
+Spark writes the rows of several months at the same time to the folder of the table. Each commit publishes one month, in
 one transaction with the totals.
 """
 
@@ -21,7 +21,7 @@ from airflow_tx import (
 )
 from airflow_tx.state import Count, DeltaTable, SqlState, Sum
 
-# Where the tables are: a folder, or a bucket such as s3://lake.
+# The place of the tables: a folder, or a bucket such as s3://lake.
 lake = os.environ.get("AIRFLOW_TX_LAKE") or Path(os.environ.get("AIRFLOW_TX_DATA", "/tmp"), "lake")
 flights = DeltaTable(f"{lake}/flights", partition_by=["month"])
 totals = SqlState(
@@ -33,8 +33,8 @@ totals = SqlState(
 
 with DAG("lake", schedule=None, max_active_runs=8, tags=["transactions", "example"]):
     with Transaction(source=FileSource("months/*.csv", files_per_batch=1), max_pending=4):
-        # A flight is late by more than so many minutes: a variable of Airflow, which an analyst may change. A replay
-        # takes the present value on purpose: the totals are opaque, and a month is restated when the rule changes.
+        # The number of minutes beyond which a flight is late. It is an Airflow Variable, which an analyst may change. A
+        # replay reads the current value on purpose, since the totals are opaque. Restate a month to apply a new value.
         late_after = "{{ var.value.get('late_after', '15') }}"  # noqa: TX106
         enrich = SparkBatchOperator(task_id="enrich", application="spark_apps/enrich.py", application_args=[late_after])
         CommitOperator(

@@ -1,6 +1,6 @@
-"""Trident's LocationDB: a database of one's own as a state, with an updater for it, and a query of it.
+"""Trident's LocationDB: your own database as a state, with an updater and a query.
 
-Where a user was seen last; and, for the users of a batch, where they are once it is committed.
+The state has the last location of each user. A task after the commit queries it for the users of the batch.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from airflow_tx.state import state_query
 
 
 class LocationDB:
-    """The database. A transaction that is in it already is not applied again: so it is a transactional state."""
+    """The database. It is a transactional state, since it does not apply a transaction twice."""
 
     kind = "transactional"
 
     def begin_commit(self, txid: int | None) -> None:
-        """One database transaction per transaction."""
+        """Begin the database transaction of a transaction."""
         self.connection, self.txid = self._connect(), txid or 0
         self.connection.execute("BEGIN IMMEDIATE")
         ((last,),) = self.connection.execute("SELECT coalesce(max(txid), 0) FROM last_commit")
         self.is_new = txid is None or txid > last
 
     def set_locations_bulk(self, users: Sequence[int], locations: Sequence[str]) -> None:
-        """The new locations of many users; of one that comes twice, the last one."""
+        """Store the new locations of many users; if a user comes twice, the last location counts."""
         if self.is_new:
             pairs = zip(users, locations, strict=True)
             self.connection.executemany("INSERT OR REPLACE INTO locations VALUES (?, ?)", pairs)
 
     def bulk_get_locations(self, users: Sequence[int]) -> list[str | None]:
-        """The locations of many users."""
+        """Return the locations of many users."""
         with closing(self._connect()) as connection:
             marks = ", ".join("?" * len(users))
             found = dict(connection.execute(f"SELECT * FROM locations WHERE user IN ({marks})", users).fetchall())
         return [found.get(user) for user in users]
 
     def commit(self, txid: int | None) -> None:
-        """The last txid and the locations, together."""
+        """Commit the txid together with the locations."""
         self.connection.execute("INSERT OR IGNORE INTO last_commit VALUES (?)", (self.txid,))
         self.connection.execute("COMMIT")
         self.connection.close()
@@ -61,7 +61,7 @@ class LocationUpdater:
     """Trident's StateUpdater."""
 
     def update_state(self, state: LocationDB, rows: Sequence[Mapping[str, Any]]) -> None:
-        """All rows of the batch at once."""
+        """Store the locations of all rows of the batch."""
         state.set_locations_bulk([row["user"] for row in rows], [row["location"] for row in rows])
 
 
@@ -69,23 +69,23 @@ class QueryLocation:
     """Trident's QueryFunction."""
 
     def batch_retrieve(self, state: LocationDB, rows: Sequence[Mapping[str, Any]]) -> list[str | None]:
-        """All rows of a batch at once."""
+        """Look up the locations of all rows of a batch."""
         return state.bulk_get_locations([row["user"] for row in rows])
 
     def execute(self, row: Mapping[str, Any], result: str | None) -> Iterable[Mapping[str, Any]]:
-        """The field to add; no row for an unknown user."""
+        """Return the field to add to the row; an unknown user gets no row."""
         return [] if result is None else [{"location": result}]
 
 
 @task
 def seen() -> list[dict[str, Any]]:
-    """Who was seen where, in the order of the batch."""
+    """Return users and locations in the order of the batch."""
     return [{"user": int(row["user"]), "location": row["location"]} for row in current_batch().read()]
 
 
-@task(trigger_rule="none_failed_min_one_success")  # of a committed run that is cleared, `seen` is skipped
+@task(trigger_rule="none_failed_min_one_success")  # if a committed run is cleared, `seen` is skipped
 def whereabouts(rows: Any) -> list[dict[str, Any]]:
-    """Where the users of the batch are now; it may know of a later batch already."""
+    """Return the current locations of the batch's users; a later batch may already have changed them."""
     users = [{"user": user} for user in sorted({row["user"] for row in rows})]
     return list(state_query(users, state=last_seen, query=QueryLocation()))
 

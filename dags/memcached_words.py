@@ -1,5 +1,7 @@
-"""Trident's streaming word count as its authors wrote it, into Memcached; and the letters of the words, in a store of
-one's own: a BackingMap of two methods, whose values the map around it makes exact.
+"""Trident's streaming word count, with the counts in Memcached as in the original.
+
+A second state counts the letters in your own store. The store is a BackingMap with two methods, and the map around it
+makes its values exact.
 
     airflow connections add tx_cache --conn-json '{"conn_type": "memcached", "host": "cache1,cache2"}'
 """
@@ -23,11 +25,11 @@ class Files:
     """A backing map: a file for each key."""
 
     def multi_get(self, keys: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """The value of each key, None where there is none."""
+        """Return the value of each key; None: no value."""
         return [pickle.loads(file.read_bytes()) if (file := self._file(key)).exists() else None for key in keys]
 
     def multi_put(self, keys: Sequence[tuple[Any, ...]], values: Sequence[Any]) -> None:
-        """Each key as a whole or not at all."""
+        """Store each value, whole or not at all."""
         for key, value in zip(keys, values, strict=True):
             written = self._file(key).with_suffix(".new")
             written.write_bytes(pickle.dumps(value))
@@ -41,7 +43,7 @@ class Files:
 
 @task(multiple_outputs=True)
 def split() -> dict[str, Any]:
-    """The words of the batch, and their letters."""
+    """Count the words of the batch, and their letters."""
     words = Counter(word for row in current_batch().read() for word in row["sentence"].split())
     letters = Counter("".join(words.elements()))
     return {
@@ -66,7 +68,7 @@ with DAG("memcached_words", schedule=None, max_active_runs=8, tags=["transaction
 
     @task
     def seen(sentence: str) -> int:
-        """How often the words of a sentence came, all together; a later transaction may be among them already."""
+        """Return the sum of the counts of a sentence's words; it may already include a later transaction."""
         rows = [{"word": word} for word in set(sentence.split())]
         return sum(row["count"] or 0 for row in state_query(rows, state=words.state))
 

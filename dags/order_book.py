@@ -1,4 +1,4 @@
-"""Where daily_orders.py has its orders from: made up, and always the same ones for a day. Yours asks a database."""
+"""The orders for daily_orders.py: random, but always the same for a day. Your own function would ask a database."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PRODUCTS = ("apples", "bread", "coffee")
 
 
 def orders(start: datetime, end: datetime, spark: object = None) -> Iterator[dict[str, Any]]:
-    """The orders of the days from `start` to `end`, which is not included."""
+    """Yield the orders of the days from `start` to `end`, which is not included."""
     day = start
     while day < end:
         chance = Random(day.date().isoformat())

@@ -1,7 +1,7 @@
-"""Orders of a shop, their totals, and a summary that SQL makes of both: all three change in the same moment.
+"""Write the orders of a shop, their totals, and a summary of both in SQL; all three change in the same moment.
 
-A reader who asks in one statement, or in one transaction of REPEATABLE READ, never finds a summary of other orders.
-Make the table of the summary first:
+A reader who asks in one statement, or in one transaction of REPEATABLE READ, never sees a summary that differs from the
+orders. Create the table of the summary first:
 
     CREATE TABLE order_summary (product TEXT, orders BIGINT, amount BIGINT, largest BIGINT)
 """
@@ -26,8 +26,8 @@ from airflow_tx.state import Count, SqlGuard, SqlState, SqlTable, Sum
 
 orders = SqlTable("tx_state", table="summed_orders", types={"product": "text", "amount": "bigint"})
 totals = SqlState("tx_state", table="summed_totals", keys=["product"], values={"orders": Count(), "amount": Sum()})
-# It comes last, and finds the rows of the updates before it. REFRESH MATERIALIZED VIEW CONCURRENTLY does, too. What
-# replaces a whole table, as TRUNCATE does and REFRESH without CONCURRENTLY, changes it for older snapshots as well.
+# The guard runs last, and sees the rows of the updates before it, as REFRESH MATERIALIZED VIEW CONCURRENTLY would. Do
+# not use TRUNCATE, or REFRESH without CONCURRENTLY: these replace the whole table, even for older snapshots.
 summary = SqlGuard(
     "tx_state",
     name="order_summary",

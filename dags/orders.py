@@ -1,6 +1,6 @@
-"""Orders of several regions, a folder each, counted without a person: the coordinator starts and replays the runs.
+"""Count the orders of several regions, each in a folder; the coordinator starts and replays the runs automatically.
 
-Regions come and go, files arrive late: the source is opaque, and every order is counted once all the same.
+Regions may come and go, and files may arrive late. Since the source is opaque, every order is still counted once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ totals = SqlState(
 
 @task
 def count_orders() -> list[dict[str, Any]]:
-    """Orders and their amount, per region and product of the batch."""
+    """Count the orders of the batch, and add up their amounts, per region and product."""
     orders: Counter[tuple[str, str]] = Counter()
     amounts: Counter[tuple[str, str]] = Counter()
     for row in current_batch().read():

@@ -1,8 +1,8 @@
-"""Storm's word count by workers outside of Airflow: SplitSentence and WordCount feed on queues in Redis.
+"""Storm's word count with workers outside Airflow: SplitSentence and WordCount read from queues in Redis.
 
-A transaction sends the sentences of its batch into a queue, and is committed when every one of them, and every word
-that was made of it, is acked. The workers are plain processes: examples/word_workers.py. They keep the counts of each
-attempt apart, so what an attempt that was replayed has left counts for nothing.
+A transaction sends the sentences of its batch to a queue. It commits when every sentence, and every word of a sentence,
+is acked. The workers are plain processes, see examples/word_workers.py. They count each attempt separately, so the
+counts of a replayed attempt do not matter.
 
     airflow connections add tx_queues --conn-json '{"conn_type": "redis", "host": "..."}'
 """
@@ -21,7 +21,7 @@ totals = SqlState("tx_state", table="queued_words", keys=["word"], values={"coun
 
 
 def queues() -> Any:
-    """A client of the Redis with the queues."""
+    """Connect to the Redis with the queues."""
     from redis import Redis
 
     connection = BaseHook.get_connection("tx_queues")
@@ -32,7 +32,7 @@ def queues() -> Any:
 
 @task
 def send_sentences() -> int:
-    """A message for each sentence of the batch."""
+    """Send a message for each sentence of the batch."""
     batch, redis = current_batch(), queues()
     sentences = [row["sentence"] for row in batch.read()]
     for reference, sentence in zip(batch.emit_many(len(sentences)), sentences, strict=True):
@@ -42,7 +42,7 @@ def send_sentences() -> int:
 
 @task
 def collect_counts() -> list[dict[str, Any]]:
-    """The counts of the workers: in the commit phase, so they are complete."""
+    """Read the counts of the workers. They are complete, since the task runs in the commit phase."""
     found = queues().hgetall(f"counts:{current_batch().attempt}")
     return [{"word": word, "count": int(count)} for word, count in found.items()]
 

@@ -1,7 +1,7 @@
-"""Orders of a shop straight from its PostgreSQL, into totals in the same database: Spark reads each batch over JDBC.
+"""Add up the orders of a shop from its PostgreSQL, with totals in the same database; Spark reads batches over JDBC.
 
-Shops sell at the same time. A batch ends at an order before which no transaction can commit any more, so the one
-whose commit came late is counted as well.
+Several clients insert orders at the same time. A batch ends at an order before which no database transaction can commit
+any more, so an order with a late commit is counted, too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ totals = SqlState(
 
 with DAG("sql_orders", schedule=None, max_active_runs=8, tags=["transactions", "example"]):
     with Transaction(source=orders, max_pending=2):
-        # Its server has the JDBC driver, org.postgresql:postgresql. A SparkBatchOperator takes it with
+        # The Spark Connect server needs the JDBC driver, org.postgresql:postgresql. A SparkBatchOperator gets it by
         # packages="org.postgresql:postgresql:42.7.7".
         counts = SparkConnectBatchOperator(
             task_id="count_orders", conn_id="shop_spark", application="spark_apps/sql_order_counts.py"

@@ -1,10 +1,15 @@
-"""The book's Twitter analytics: how many tweets name each user, each hashtag, and both together. A transaction takes
-the next tweets from Redis, Spark splits and joins them, and a committer adds the counts to another Redis.
+"""The Twitter analytics of the Storm book: count the tweets that name each user, each hashtag, and both together.
 
-The three topologies of the chapter: one database; four databases, a partition each; and four databases whose batches
-may have other tweets when they are replayed, for which the counts before the last transaction are kept. A fourth one
-has the bolts of its Figure 8-1 as tasks of Airflow, without Spark: two splitters of two instances each, a join, a
-committer.
+A transaction reads the next tweets from Redis, Spark splits and joins them, and a committer adds the counts to another
+Redis. Three topologies are from the chapter:
+
+* `twitter` reads one database
+* `twitter_partitioned` reads four databases, each as a partition
+* `twitter_opaque` reads four databases, and a replay may have other tweets; so the state keeps the counts before the
+  last transaction, too
+
+The fourth one, `twitter_tasks`, has the bolts of Figure 8-1 as tasks of Airflow, without Spark: two splitters with two
+instances each, a join, and a committer.
 
     airflow connections add redis_tweets --conn-json '{"conn_type": "redis", "host": "..."}'
     airflow connections add redis_counts --conn-json '{"conn_type": "redis", "host": "..."}'
@@ -38,9 +43,9 @@ OPTIONS: dict[str, Any] = {"schedule": None, "max_active_runs": 8, "tags": ["tra
 
 
 class Counted:
-    """The committer's commands: they run in one script with the note of the last txid, so once per transaction.
+    """The commands of the committer. They run in one script that also notes the txid, so once per transaction.
 
-    :param prefix: of the hashes users, hashtags and users_hashtags.
+    :param prefix: prefix of the hashes users, hashtags and users_hashtags.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -52,20 +57,20 @@ class Counted:
 
 
 def tweets(databases: list[int], kind: str = "transactional") -> RedisNumberedSource:
-    """Tweets under the keys 1, 2, 3 ... of databases."""
+    """Return a source of the tweets under the keys 1, 2, 3 ... of databases."""
     return RedisNumberedSource(
         "redis_tweets", databases=databases, kind=kind, max_rows_per_batch=MAX_TRANSACTION_SIZE, move_cursor=True
     )
 
 
 def split() -> SparkConnectBatchOperator:
-    """The splitters and the join, on Spark."""
+    """Return the splitters and the join as a Spark application."""
     return SparkConnectBatchOperator(task_id="split_and_join", application="spark_apps/twitter.py")
 
 
 @task
 def words(sign: str, part: int) -> list[tuple[int, str]]:
-    """A splitter: the users, or the hashtags, of its part of the tweets, each once a tweet."""
+    """Return the users or the hashtags of a part of the tweets, each once per tweet; this is a splitter."""
     return [
         (tweet["number"], word)
         for tweet in current_batch().read()
@@ -77,7 +82,7 @@ def words(sign: str, part: int) -> list[tuple[int, str]]:
 
 @task
 def join(users: Any, hashtags: Any) -> list[dict[str, Any]]:
-    """The join: how many tweets name each user, each hashtag, and both."""
+    """Count the tweets that name each user, each hashtag, and both; this is the join."""
     found = {"users": list(chain(*users)), "hashtags": list(chain(*hashtags))}
     both = [(n, f"{user}:{tag}") for n, user in found["users"] for m, tag in found["hashtags"] if m == n]
     counts = {name: Counter(word for _, word in each) for name, each in {**found, "users_hashtags": both}.items()}

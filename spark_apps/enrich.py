@@ -1,6 +1,6 @@
-"""Each flight of the batch with its route, and whether it was late; and how many flew and were late per carrier.
+"""Add to each flight of the batch its route, and whether it was late; count flights and late flights per carrier.
 
-Argument: a flight is late by more than so many minutes.
+The argument is the number of minutes beyond which a flight is late.
 """
 
 from pyspark.sql import SparkSession
@@ -18,7 +18,7 @@ def main(spark: SparkSession, batch: Batch) -> None:
         "carrier",
         "flight",
         F.concat_ws("-", "origin", "dest").alias("route"),
-        # A cancelled flight has NA for its delay.
+        # The delay of a cancelled flight is NA.
         F.expr(f"coalesce(try_cast(dep_delay AS INT) > {late_after}, false)").alias("late"),
     )
     batch.emit("flights", enriched)

@@ -1,4 +1,4 @@
-"""How many events there are of every user in the batch, and their amounts."""
+"""Count the events of every user in the batch, and add up their amounts."""
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F

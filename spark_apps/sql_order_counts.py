@@ -1,4 +1,4 @@
-"""How many orders the batch has of each product, and of which amount."""
+"""Count the orders of each product in the batch, and add up their amounts."""
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F

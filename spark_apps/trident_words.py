@@ -1,4 +1,4 @@
-"""The words of the batch and how often each came."""
+"""Count the words of the batch."""
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F

@@ -1,4 +1,4 @@
-"""The users and the hashtags of the batch, each once a tweet; and how many tweets have both."""
+"""Count the tweets of the batch that name each user, each hashtag, and both together."""
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -20,6 +20,6 @@ def main(spark: SparkSession, batch: Batch) -> None:
 
 
 def count(name: str, words: DataFrame) -> DataFrame:
-    """How often each word came, as fields of the hash `name`."""
+    """Count each word, as fields of the hash `name`."""
     counted = words.groupBy(F.col("word").alias("field")).agg(F.count("*").alias("n"))
     return counted.select(F.lit(name).alias("hash"), "field", "n")

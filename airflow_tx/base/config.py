@@ -15,9 +15,9 @@ from airflow_tx.provider_info import OPTIONS
 SECTION = "tx"
 _VARIABLE = f"AIRFLOW__{SECTION.upper()}__"
 _EARLIER = {"message_timeout": "processing_timeout"}
-"""By the earlier name of an option, which is still read, its name."""
+"""The current name of an option by its earlier name, which is still read."""
 
-# One option's text from the configuration, or None where nothing is said about it.
+# Returns the text of an option from the configuration, or None if the option is not set.
 Lookup = Callable[[str], str | None]
 
 
@@ -107,7 +107,7 @@ def _read_by(reader: Callable[[str, str], Any]) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What ``[tx]`` says; times are in seconds, what each option means stands in :mod:`airflow_tx.provider_info`."""
+    """The options of ``[tx]``. Times are in seconds. :mod:`airflow_tx.provider_info` describes each option."""
 
     zookeeper_conn_id: str = _read_by(_connection_id)
     root: str = _read_by(_znode)
@@ -140,9 +140,9 @@ class Settings:
 
     @classmethod
     def read(cls, lookup: Lookup) -> Settings:
-        """Read the options with `lookup`; unknown ones have their defaults.
+        """Read the options with `lookup`. An option that is not set has its default.
 
-        :raises ConfigError: if an option has a value that cannot be used.
+        :raises ConfigError: an option has a value that cannot be used.
         """
         values: dict[str, Any] = {}
         for each in fields(cls):
@@ -151,7 +151,7 @@ class Settings:
 
 
 def _given(option: str, lookup: Lookup) -> tuple[str, str]:
-    """Find the text of an option, and the name by which it is given."""
+    """Return the text of an option, and the name under which it is set."""
     default = OPTIONS[option]["default"]
     text = lookup(option)
     text = default if text is None else text
@@ -172,9 +172,9 @@ _VARIABLES = tuple(_VARIABLE + name.upper() for name in (*OPTIONS, *_EARLIER))
 
 @lru_cache(maxsize=1)
 def _loaded(variables: tuple[str | None, ...]) -> Settings:
-    """Read the configuration, which Airflow takes 2 ms for; of a process only its environment changes.
+    """Read the configuration, which takes Airflow 2 ms. Within a process, only the environment can change it.
 
-    :param variables: the environment, so that other values are read again.
+    :param variables: values of the environment, as the key of the cache.
     """
     from airflow.sdk.configuration import conf
 

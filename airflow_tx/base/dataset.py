@@ -1,19 +1,19 @@
-"""The place of data, as OpenLineage names it: two runs that name one place are connected in its graph."""
+"""The location of data in OpenLineage's naming. Two runs with the same location are connected in its graph."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 _SCHEMES = {"s3a": "s3", "gcs": "gs"}
-"""What OpenLineage calls an object storage that has another scheme, too."""
+"""OpenLineage's scheme for object storages with several schemes."""
 _OF_A_DISK = ("", "file", "local")
 
 
 class Dataset(NamedTuple):
-    """The place of data, such as a table, a topic or a folder.
+    """The location of data, such as a table, a topic or a folder.
 
-    :ivar namespace: the server, such as ``postgres://host:5432``; of a disk ``file``. It has no user and no password.
-    :ivar name: the place on that server, such as ``database.schema.table``.
+    :ivar namespace: the server, such as ``postgres://host:5432``, without user and password; ``file`` for a disk.
+    :ivar name: the location on that server, such as ``database.schema.table``.
     """
 
     namespace: str

@@ -1,8 +1,8 @@
 """Objects that are known by the arguments of their constructor: each argument is written once, in its signature.
 
-The base keeps the arguments of every object. From them follow what is written down of it, its repr, and how another
-process makes it again. Connections and other things that only this process can use are `cached_property` attributes:
-a copy, or a pickled object, makes its own.
+The base class keeps the arguments of every object. The stored form, the repr, and the copy in another process all
+derive from them. Connections and other values that only this process can use are `cached_property` attributes. A copy,
+or an unpickled object, creates its own.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from airflow_tx.base.errors import ConfigError
 
 
 class Described:
-    """The base of what is described by its arguments; a dataclass needs no such base."""
+    """Base class of objects that their constructor's arguments describe. A dataclass does not need it."""
 
     always_written: ClassVar[tuple[str, ...]] = ()
-    """Arguments that are written down even if they are the default."""
+    """Arguments that are stored even if they have the default."""
     in_repr: ClassVar[tuple[str, ...] | None] = None
-    """Arguments that a repr shows, beside the first one; None: all with another value than the default."""
+    """Arguments that a repr shows, besides the first one; None: all arguments without their default."""
     always_shown: ClassVar[tuple[str, ...]] = ()
-    """Arguments that a repr shows even if they are the default."""
+    """Arguments that a repr shows even if they have the default."""
     left_out: ClassVar[tuple[str, ...]] = ()
-    """Arguments that only this process can use: they are not kept, not written down and not shown."""
+    """Arguments that only this process can use. They are neither kept, stored, or shown."""
     _given: dict[str, Any] = {}  # noqa: RUF012 - of a class without a constructor
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -38,15 +38,15 @@ class Described:
             cls.__init__ = _keeping_arguments(cls.__init__)  # type: ignore[method-assign]
 
     def normalize(self, **arguments: Any) -> None:
-        """Replace arguments by the form in which they are written down. Call it in a constructor."""
+        """Replace arguments by their stored form. Call this in a constructor."""
         self._given.update(arguments)
 
     def arguments(self) -> dict[str, Any]:
-        """Give the arguments as plain values: the first one, `always_written`, and values other than the default."""
+        """Return the arguments as plain values: the first one, `always_written`, and those without their default."""
         return self._told(self.always_written)
 
     def described(self) -> tuple[str, dict[str, Any]]:
-        """Give the stored name of the class, and the arguments that make the object again."""
+        """Return the stored name of the class, and the arguments that create the object again."""
         return stored_name(type(self)), self.arguments()
 
     def __repr__(self) -> str:
@@ -76,7 +76,7 @@ class Described:
 
 
 def stored_name(cls: type) -> str:
-    """Name a class as records and Airflow's database keep it: by the door of its room, so its module may move."""
+    """Name a class as records and Airflow's database keep it: by its public package, so that its module may move."""
     module = cls.__module__
     if module.startswith("airflow_tx."):
         module = ".".join(module.split(".")[:2])
@@ -84,7 +84,7 @@ def stored_name(cls: type) -> str:
 
 
 def plain_form(value: Any) -> Any:
-    """Spell a value as JSON has it: a tuple is a list, an enum its value; leave what JSON does not have."""
+    """Convert a value to JSON's types: a tuple becomes a list, an enum its value. Other values stay unchanged."""
     if isinstance(value, Described):
         made_by, arguments = value.described()
         return {_CLASS: made_by, _ARGUMENTS: arguments}
@@ -102,7 +102,7 @@ _ARGUMENTS = "arguments"
 
 
 def remade(value: Any) -> Any:
-    """Make the described object of which `plain_form` has written class and arguments; leave what is none."""
+    """Create the object that `plain_form` described by class and arguments. Return other values unchanged."""
     if not isinstance(value, Mapping) or value.keys() != {_CLASS, _ARGUMENTS}:
         return value
     module, _, name = str(value[_CLASS]).rpartition(".")
@@ -116,19 +116,19 @@ def _alone(value: Any) -> Any:
 
 @cache
 def _made_here(cls: type) -> frozenset[str]:
-    """Name the attributes that each process makes for itself: a lane copies its source for each transaction."""
+    """Name the attributes that each process creates itself. A lane copies its source for each transaction."""
     attributes = (found for each in cls.__mro__ for found in vars(each).items())
     return frozenset(name for name, value in attributes if isinstance(value, cached_property))
 
 
 def _keeping_arguments(init: Callable[..., None]) -> Callable[..., None]:
-    """Make the constructor that keeps its arguments, unless the constructor of a subclass has kept its own."""
+    """Wrap a constructor so that it keeps its arguments, unless a subclass's constructor has already kept them."""
     signature = inspect.signature(init)
 
     @wraps(init)
     def keeping(self: Described, *given: Any, **named: Any) -> None:
         if "_given" not in vars(self):
-            # The constructor itself words better what is wrong with its arguments.
+            # The constructor itself gives the better message about wrong arguments.
             with suppress(TypeError):
                 kept = _by_name(signature.bind(self, *given, **named))
                 self._given = {name: kept[name] for name in kept if name not in self.left_out}
@@ -140,16 +140,16 @@ def _keeping_arguments(init: Callable[..., None]) -> Callable[..., None]:
 
 
 def check_no_template(what: str, arguments: Mapping[str, Any]) -> None:
-    """Refuse arguments with a template: none is rendered there, and each run would get the same text.
+    """Refuse arguments that contain a template. It would not be rendered, and each run would get the same text.
 
-    :param what: takes the arguments.
-    :raises ConfigError: naming the first one.
+    :param what: the name of the object that takes the arguments.
+    :raises ConfigError: an argument is a template; the error names the first one.
     """
     for name, value in arguments.items():
         within = value.values() if isinstance(value, Mapping) else value
         for text in within if isinstance(value, list | tuple | Mapping) else [value]:
             if isinstance(text, str | PathLike) and "{{" in fspath(text):
-                remedy = "No template is rendered here, so each run would get this very text: write a fixed one."
+                remedy = "Templates are not rendered here, so each run would get this text. Write a fixed value."
                 raise ConfigError(option=f"{what}({name}=)", value=fspath(text), remedy=remedy)
 
 
@@ -168,7 +168,7 @@ def _by_name(bound: inspect.BoundArguments) -> dict[str, Any]:
 def _parameters(cls: type) -> dict[str, Any]:
     """Map the names of the arguments to their defaults.
 
-    A constructor with ``**options`` hands them on: the keyword-only arguments of its base are arguments, too.
+    A constructor with ``**options`` passes them on, so the keyword-only arguments of its base are also arguments.
     """
     found: dict[str, Any] = {}
     inits = [vars(each)["__init__"] for each in cls.__mro__[:-1] if "__init__" in vars(each)]

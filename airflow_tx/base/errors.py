@@ -1,7 +1,7 @@
-"""Every refusal this package can give: its fields, its wording and its remedy, in one place.
+"""The errors of this package, each with its fields, its wording and its remedy.
 
-An error keeps its keyword fields, pickled or not. The first part of its `template` says what is refused, expected and
-found; the other parts say what to do.
+An error keeps its keyword fields, even after pickling. The first part of its `template` names the refused request, the
+expected value and the found value. The other parts are the remedy.
 """
 
 from __future__ import annotations
@@ -14,22 +14,24 @@ from airflow_tx.base.remedy import Command, Remedy, Template, TxError as TxError
 
 
 class ConfigError(TxError):
-    """A setting that cannot be used."""
+    """A setting has a value that cannot be used."""
 
     template = "{option} = {value!r} cannot be used."
     for_good = True
 
 
 class TransactionDefinitionError(TxError):
-    """A `Transaction` block that cannot work; raised while the DAG file is parsed."""
+    """A `Transaction` block is invalid. Airflow raises this error when it parses the DAG file."""
 
     template = "Transaction {topology!r} refused: {problem}."
 
 
 class FailedBatch(TxError):
-    """Raise it in a task to fail this batch on purpose: only this transaction is replayed (Storm's FailedException).
+    """Raise this error in a task to fail its batch on purpose, as Storm's FailedException.
 
-    :param message: why; it is kept in the ledger.
+    Only this transaction is replayed.
+
+    :param message: the reason, which the ledger keeps.
     """
 
     def __init__(self, message: str = "the batch was failed on purpose", **fields: Any) -> None:
@@ -37,21 +39,21 @@ class FailedBatch(TxError):
 
 
 class SourceError(TxError):
-    """A source that cannot give the rows of a batch."""
+    """A source cannot give the rows of a batch."""
 
     template: ClassVar[Template] = "Source {source} refused: {problem}."
 
 
 class RowsRefused(SourceError):
-    """Rows of a batch with a value that no reader takes: a replay would read the same."""
+    """A batch has rows with a value that no reader accepts. A replay would read the same value."""
 
     for_good = of_values = True
 
 
 class SourceNotSettled(SourceError):
-    """Rows of an upstream table that are not there yet, or no more, while another transaction is about to end.
+    """Rows of an upstream table are not there yet, or are gone for a moment, while another transaction is ending.
 
-    It passes without a person. A task that meets it starts again later, and no try is counted.
+    No person needs to act. Airflow starts the task again later, and the failed try does not count.
     """
 
     template = (
@@ -61,7 +63,7 @@ class SourceNotSettled(SourceError):
 
 
 class OtherSource(SourceError):
-    """A position, metadata or key in the ledger that is none of this source."""
+    """The ledger has a position, metadata or a key of another source."""
 
     template = (
         "Source {source} refused: {problem}.",
@@ -70,22 +72,23 @@ class OtherSource(SourceError):
 
 
 class AheadOfOrder(TxError):
-    """An interval whose turn to get a txid has not come: its run waits.
+    """The run waits, since it is not the turn of its interval to get a txid.
 
-    :param after: the date to which the order must have come; `missing`: the date of the next interval.
+    :param after: the date that the order must have reached.
+    :param missing: the date of the next interval.
     """
 
-    template = "The interval {interval} waits: the one that begins at {missing} comes before it, and has no txid yet."
+    template = "The interval {interval} waits: the interval that begins at {missing} comes first, and has no txid yet."
 
 
 class PartitionUnavailable(SourceError):
-    """A partition of a source that cannot be reached now. An opaque source is used without it, others stop."""
+    """A partition of a source cannot be reached now. An opaque source continues without it, other sources stop."""
 
     template = "Partition {partition!r} of source {source} cannot be reached: {reason}."
 
 
 class StagingError(TxError):
-    """Staged output that is missing, incomplete or of another attempt."""
+    """Staged output is missing, incomplete, or of another attempt."""
 
     template: ClassVar[Template] = (
         "Output {output!r} of task {task} in transaction {txid}.{attempt} refused: {problem}."
@@ -93,25 +96,25 @@ class StagingError(TxError):
 
 
 class StagingUnavailable(StagingError):
-    """A file that could not be staged; no reader sees a part of it."""
+    """A file could not be staged. No reader sees a part of it."""
 
     template = (
         "{uri} cannot be written: {reason}.",
-        "No row of it counts. Make room or give access, then clear the task.",
+        "No row of this file counts. Make room or give access, then clear the task.",
     )
 
 
 class StagingNotRemoved(StagingError):
-    """Staged output of a topology that is reset or deleted, and is still there."""
+    """Staged output remains although its topology was reset or deleted."""
 
     template = (
         "{uri} cannot be removed.",
-        "The next topology of this name would take it for its own; give access, then repeat the command.",
+        "The next topology of this name would read it as its own output. Give access, then repeat the command.",
     )
 
 
 class StagingUnreachable(StagingError):
-    """A store of files that does not answer now."""
+    """A file store does not answer."""
 
     template = (
         "{uri} cannot be reached: {reason}.",
@@ -120,14 +123,14 @@ class StagingUnreachable(StagingError):
 
 
 class JournalError(TxError):
-    """An entry of the journal that cannot be used."""
+    """A journal entry cannot be used."""
 
     template: ClassVar[Template] = "Entry {entry} of the journal cannot be used: {problem}."
     for_good = of_values = True
 
 
 class EntryMissing(JournalError):
-    """A file of an entry that is not there."""
+    """A file of a journal entry is missing."""
 
     template = (
         "Entry {entry} of the journal cannot be used: {uri} is not there.",
@@ -136,7 +139,7 @@ class EntryMissing(JournalError):
 
 
 class EntryDiffers(JournalError):
-    """A file of an entry whose content is not what was written."""
+    """A file of a journal entry has other content than was written."""
 
     template = (
         "Entry {entry} of the journal cannot be used: {uri} has the sha256 {found} instead of {expected}.",
@@ -144,15 +147,15 @@ class EntryDiffers(JournalError):
     )
 
 
-# Refusals of the ledger, by the steps of the protocol.
+# Refusals of the ledger, in the order of the protocol's steps.
 
 
 class Refused(TxError):
-    """The ledger says no; a retry of the same request cannot succeed."""
+    """The ledger refuses a request. A retry of the same request cannot succeed."""
 
 
 class StaleAttempt(Refused):
-    """A task of an attempt that is not the newest one."""
+    """A task belongs to an attempt that is not the newest one."""
 
     template = (
         "{step} of transaction {txid} attempt {attempt} refused: attempt {newest} is the newest.",
@@ -161,7 +164,7 @@ class StaleAttempt(Refused):
 
 
 class StaleTry(Refused):
-    """A try of a task that a newer try of the same task has replaced."""
+    """A newer try of the same task has replaced this try."""
 
     template = (
         "{step} of task {task} in transaction {txid}.{attempt} refused: try {found} has replaced try {task_try}.",
@@ -170,7 +173,7 @@ class StaleTry(Refused):
 
 
 class StaleBegin(Refused):
-    """A `begin` whose run was cleared while it lived on."""
+    """The run of a `begin` was cleared while its process was still running."""
 
     template = (
         "begin of run {run_id} refused: a later begin ({found}) of transaction {txid} exists, this try is {task_try}.",
@@ -179,17 +182,17 @@ class StaleBegin(Refused):
 
 
 class StaleBatch(Refused):
-    """The batch was computed from a position that is not where the transaction before it ended."""
+    """The batch was decided from another position than the previous transaction's end."""
 
     template = (
         "Commit of transaction {txid}.{attempt} refused: its batch starts from position {base}, but transaction "
         "{previous} ended at {found}.",
-        "Clear the run: it takes the rows from there.",
+        "Clear the run: its next attempt begins at the new position.",
     )
 
 
 class RowsChanged(Refused):
-    """The rows a task worked on are not those the ledger has for this attempt."""
+    """The rows that a task processed differ from the rows in the ledger for this attempt."""
 
     template = (
         "Commit of transaction {txid}.{attempt} refused: rows processed {digest}, rows recorded {found}.",
@@ -207,7 +210,7 @@ class FailedTransaction(Refused):
 
 
 class MessagesFailed(FailedTransaction):
-    """A message of the newest attempt was failed, or is not acked in time."""
+    """A message of the newest attempt has failed, or was not acked in time."""
 
     template = (
         "Transaction {txid}.{attempt} has failed: {reason}.",
@@ -216,7 +219,7 @@ class MessagesFailed(FailedTransaction):
 
 
 class IncompleteBatch(Refused):
-    """The committer ran although not every processing task has acked."""
+    """The committer ran before every processing task had acked."""
 
     template = (
         "Commit of transaction {txid}.{attempt} refused: no ack from {tasks}.",
@@ -225,7 +228,7 @@ class IncompleteBatch(Refused):
 
 
 class InputSkipped(Refused):
-    """A task right before the committer was skipped, so its transaction is not committed."""
+    """A task directly before the committer was skipped, so its transaction is not committed."""
 
     template = (
         "Transaction {txid}.{attempt} is not committed: {tasks} was skipped, and Airflow skips what follows.",
@@ -234,7 +237,7 @@ class InputSkipped(Refused):
 
 
 class SkippedAfterCommit(Refused):
-    """Tasks after the committer that Airflow would skip in a committed run: they also follow tasks of the block."""
+    """Airflow would skip tasks after the committer in a committed run, since they also follow tasks of the block."""
 
     template = (
         "Transaction {txid} of {topology} is already committed, and its tasks are skipped.",
@@ -244,7 +247,7 @@ class SkippedAfterCommit(Refused):
 
 
 class RowsNotKept(Refused):
-    """A task after the commit asks for the rows of a transaction whose receipt has only their digest."""
+    """A task after the commit needs the rows of a transaction, but its receipt only has their digest."""
 
     template = (
         "The ledger no longer has the rows of committed transaction {txid} of {topology}: they were too long for the "
@@ -254,7 +257,7 @@ class RowsNotKept(Refused):
 
 
 class MessagesLost(IncompleteBatch):
-    """The ackers hold other trees of messages than the tasks of the attempt have acked."""
+    """The ackers have other trees of messages than the tasks of the attempt have acked."""
 
     template = (
         "Commit of transaction {txid}.{attempt} refused: its tasks have acked {expected}, the ackers hold {found}.",
@@ -263,7 +266,7 @@ class MessagesLost(IncompleteBatch):
 
 
 class PhaseIncomplete(Refused):
-    """A commit phase of which not every task has done its part."""
+    """Some tasks of a commit phase have not done their part."""
 
     template = (
         "Transaction {txid}.{attempt} is not committed: {problem}.",
@@ -272,32 +275,32 @@ class PhaseIncomplete(Refused):
 
 
 class StateMissing(Refused):
-    """A state that an earlier grant of this transaction may have written is no longer in the DAG."""
+    """The DAG no longer has a state to which an earlier grant of this transaction may have written."""
 
     for_good = True
     template = (
         "Commit of transaction {txid} refused: an earlier try may have written to state {states}, which the DAG no "
         "longer updates.",
-        "Bring it back until transaction {txid} is committed, then take it out.",
+        "Put it back into the DAG until transaction {txid} is committed, then remove it.",
     )
 
 
 class StateRenamed(Refused):
-    """A state that the ledger has committed to is no longer in the DAG, and another one is that it does not know."""
+    """The DAG lacks a state to which the ledger committed, and has another state that the ledger does not know."""
 
     for_good = True
     template = (
         "Transaction {txid} refused: the DAG updates state {new}, which the ledger does not know, and no longer {old}, "
         "which has transaction {last}.",
-        "The same state under another name: ",
+        "If it is the same state under a new name: ",
         Command.of("state rename", "{topology}", "{old}", "{new}"),
-        ". Another one, which takes its place: ",
+        ". If another state replaces it: ",
         Command.of("state forget", "{topology}", "{old}"),
     )
 
 
 class RenameRefused(Refused):
-    """A state whose new name does not fit what the ledger and the state say."""
+    """The new name of a state does not fit the ledger and the state."""
 
     template = (
         "State {old!r} of topology {topology!r} is not renamed: {problem}.",
@@ -306,7 +309,7 @@ class RenameRefused(Refused):
 
 
 class Outranked(Refused):
-    """A committer whose grant was taken over."""
+    """Another committer has taken over the grant."""
 
     template = (
         "Commit of transaction {txid} refused: token {token} is outranked, the ledger holds {found}.",
@@ -324,7 +327,7 @@ class RunHeld(Refused):
 
 
 class SkippedTransaction(Refused):
-    """The run's transaction was skipped by a person."""
+    """A person skipped the transaction of this run."""
 
     template = (
         "Transaction {txid} of {topology} was skipped.",
@@ -359,29 +362,29 @@ class SourceKindChanged(Refused):
 
 
 class SourceShapeChanged(Refused):
-    """A source with partitions took the place of one without, or the other way round."""
+    """A source with partitions replaced a source without partitions, or the reverse."""
 
     for_good = True
     template = (
-        "Topology {topology!r} keeps the place of a source with {found}, and the DAG's source has {expected}.",
-        "Give the new one another name: Transaction(topology=...).",
+        "Topology {topology!r} keeps the position of a source with {found}, and the DAG's source has {expected}.",
+        "Give the topology of the new source another name: Transaction(topology=...).",
     )
 
 
 class AlreadyFinal(Refused):
-    """A request that changes a transaction which is final."""
+    """A request would change a transaction that is already final."""
 
     template = "Transaction {txid} is {outcome}."
 
 
 class SkipRefused(Refused):
-    """A transaction that cannot be skipped now."""
+    """A transaction cannot be skipped now."""
 
     template = "Skip of transaction {txid} refused: {problem}."
 
 
 class ChangeRefused(Refused):
-    """A transaction whose rows cannot be decided again."""
+    """The rows of a transaction cannot be decided again."""
 
     template = (
         "Transaction {txid} of {topology} keeps its rows: {problem}.",
@@ -391,7 +394,7 @@ class ChangeRefused(Refused):
 
 
 class NotSkipped(Refused):
-    """A transaction that cannot be re-admitted, since it was not skipped, or was re-admitted already."""
+    """A transaction cannot be readmitted, since it was not skipped, or was already readmitted."""
 
     template = (
         "Transaction {txid} of {topology} cannot be re-admitted: it is {found}.",
@@ -402,7 +405,7 @@ class NotSkipped(Refused):
 
 
 class RestatementSkipped(Refused):
-    """A skipped restatement that cannot be re-admitted: the transaction that it was to replace still counts."""
+    """A skipped restatement cannot be readmitted, since the transaction that it restated still counts."""
 
     template = (
         "Transaction {txid} of {topology} cannot be re-admitted: it restated transaction {replaces}, which counts.",
@@ -412,7 +415,7 @@ class RestatementSkipped(Refused):
 
 
 class RestateRefused(Refused):
-    """A transaction that cannot be restated."""
+    """A transaction cannot be restated."""
 
     template = (
         "Restatement of transaction {txid} of {topology} refused: {problem}.",
@@ -421,7 +424,10 @@ class RestateRefused(Refused):
 
 
 class PreviewOutdated(Refused):
-    """An action on what has changed since it was previewed: another person was first, or a transaction has moved on."""
+    """The subject of an action has changed since its preview.
+
+    Another person acted first, or a transaction has ended.
+    """
 
     template = (
         "{what} of topology {topology!r} has changed since.",
@@ -430,7 +436,7 @@ class PreviewOutdated(Refused):
 
 
 class Outbid(Refused):
-    """A waiter that wants to give up its run slot, while another one is to."""
+    """A waiter wants to give up its run slot, but another waiter gives up its slot."""
 
     template = (
         "Run {run_id} does not yield: run {leader} does.",
@@ -439,7 +445,7 @@ class Outbid(Refused):
 
 
 class UnknownTransaction(Refused):
-    """No such topology or transaction in this ledger."""
+    """The ledger has no such topology or transaction."""
 
     template: ClassVar[Template] = (
         "No {what} in the ledger at {path}.",
@@ -450,7 +456,7 @@ class UnknownTransaction(Refused):
 
 
 class UnknownTxid(UnknownTransaction):
-    """No such transaction in the ledger of a topology."""
+    """The ledger of a topology has no such transaction."""
 
     template = (
         "No transaction {txid} of topology {topology!r} in the ledger at {path}.",
@@ -460,13 +466,13 @@ class UnknownTxid(UnknownTransaction):
 
 
 class MoveRefused(Refused):
-    """A topology that cannot be renamed or deleted now."""
+    """A topology cannot be renamed or deleted now."""
 
     template = "Topology {topology!r} is not changed: {problem}."
 
 
 class AcceptanceRefused(Refused):
-    """Acceptance of changed values that cannot be compared, or were not changed."""
+    """Changed values cannot be accepted, since they cannot be compared, or did not change."""
 
     template = (
         "Change of state {state!r} of topology {topology!r} not accepted: {problem}.",
@@ -475,17 +481,20 @@ class AcceptanceRefused(Refused):
 
 
 class LossRefused(Refused):
-    """Acceptance of a loss that there is none of."""
+    """A loss cannot be accepted, since the source has lost no rows."""
 
     template = (
         "Topology {topology!r} has lost nothing: its source can give every row that comes next.",
-        "Nothing was changed. A transaction whose own rows are gone: ",
+        "Nothing was changed. To skip a transaction whose own rows are gone: ",
         Command.of("skip", "{topology}", "TXID", "--why", "TEXT"),
     )
 
 
 class UnscheduledTask(Refused):
-    """A task of `airflow tasks test`, or a scheduler beside `airflow dags test`: its transaction would stay open."""
+    """Airflow runs a task outside a scheduled run, so its transaction would stay open.
+
+    This is a task of `airflow tasks test`, or of `airflow dags test` while a scheduler runs.
+    """
 
     template = (
         "DAG {dag_id!r} has transactions, and a single task cannot be tried out: its transaction would stay open.",
@@ -494,13 +503,13 @@ class UnscheduledTask(Refused):
 
 
 class TrialRefused(Refused):
-    """A DAG that cannot be tried out."""
+    """A DAG cannot be tested with `airflow dags test`."""
 
     template = ("DAG {dag_id!r} cannot be tried out: {problem}.", "Nothing was touched. {remedy}")
 
 
 class RepairRefused(Refused):
-    """A repair that does not fit what the ledger and the states say."""
+    """A repair does not fit the content of the ledger and the states."""
 
     template = (
         "Repair --{what} of topology {topology!r} refused: {problem}.",
@@ -509,7 +518,7 @@ class RepairRefused(Refused):
 
 
 class RollingForward(Refused):
-    """A step that needs the states of a topology, while they are being written again from the journal."""
+    """A step needs the states of a topology while a roll forward is writing them."""
 
     repairable = True
     template = (
@@ -522,13 +531,13 @@ class RollingForward(Refused):
 
 
 class RollForwardRefused(Refused):
-    """A state that cannot be written again from the journal."""
+    """A roll forward cannot write a state from the journal."""
 
     template = "State {state!r} of {topology!r} cannot be written again: {problem}."
 
 
 class RowsDiffer(Refused):
-    """Rows that were read, and others that were emitted, counted by the source, or read by an earlier attempt."""
+    """The rows that a task read differ from the rows that were emitted, counted, or read by an earlier attempt."""
 
     template = (
         "Rows of transaction {txid}.{attempt} differ: {problem}.",
@@ -537,7 +546,7 @@ class RowsDiffer(Refused):
 
 
 class RowsNotProven(Refused):
-    """No task has counted exactly that each row was consumed once, and `[tx] require_rows` requires it."""
+    """No task proved by an exact count that each row was consumed once, and `[tx] require_rows` requires this."""
 
     template = (
         "Rows of transaction {txid}.{attempt} are not proven: {problem}; [tx] require_rows = proven refuses that.",
@@ -550,19 +559,19 @@ class RowsNotProven(Refused):
 
 
 class StateError(TxError):
-    """A state that cannot take this update; no part of it was applied."""
+    """A state refuses an update. No part of the update was applied."""
 
     template: ClassVar[Template] = "State {state!r} refused: {problem}."
 
 
 class StateDiffers(StateError):
-    """A place that holds another state than the DAG describes: other columns, other aggregators, another format."""
+    """The storage of a state has other columns or aggregators, or another format, than the DAG describes."""
 
     for_good = True
 
 
 class StateUnavailable(StateError):
-    """The store of a state cannot be reached; the transaction stays replayable."""
+    """The store of a state cannot be reached. The transaction can be replayed."""
 
     repairable = True
     template = (
@@ -572,7 +581,7 @@ class StateUnavailable(StateError):
 
 
 class StateLocked(StateUnavailable):
-    """Another session holds what a state's update needs, and did not let go in time; nothing was written."""
+    """Another session locks data that the update of a state needs. Nothing was written."""
 
     template = (
         "State {state!r} ({where}) is locked by another session: {reason}.",
@@ -581,7 +590,7 @@ class StateLocked(StateUnavailable):
 
 
 class StateOutcomeUnknown(StateUnavailable):
-    """The answer to the commit of a state's update was lost; the transaction stays replayable."""
+    """The answer to the commit of a state's update was lost. The transaction can be replayed."""
 
     template = (
         "State {state!r} ({where}) cannot be reached: {reason}.",
@@ -591,7 +600,7 @@ class StateOutcomeUnknown(StateUnavailable):
 
 
 class PortionsLost(StateUnavailable):
-    """The store no longer has every portion that it confirmed to the writers of this grant; nothing was committed."""
+    """The store lost a portion that it had confirmed to a writer of this grant. Nothing was committed."""
 
     template = (
         "State {state!r} ({where}) has lost {lost} of {portions} confirmed portions of transaction {txid}: the "
@@ -602,7 +611,7 @@ class PortionsLost(StateUnavailable):
 
 
 class FenceOutranked(StateError):
-    """The fence refuses a writer that a later grant has outranked."""
+    """The fence refuses a writer, since a later grant has outranked it."""
 
     template = (
         "Write to state {state!r} refused: token {token} is outranked, the fence holds {found}.",
@@ -611,12 +620,12 @@ class FenceOutranked(StateError):
 
 
 class FenceForeign(StateError):
-    """The fence belongs to another topology or to another life of this ledger."""
+    """The fence belongs to another topology, or to another life of this ledger."""
 
     for_good = True
     template = (
         "State {state!r} refused: its fence belongs to ledger {found}, this topology is ledger {expected}.",
-        "Look first whether its connection names the right ZooKeeper. One state serves one topology: use another "
+        "First check that its connection names the right ZooKeeper. One state serves one topology: use another "
         "table. If this ledger was lost and created again: ",
         Command.of("repair", "{topology}", "--ledger-lost"),
         ". If the DAG was renamed: ",
@@ -625,12 +634,12 @@ class FenceForeign(StateError):
 
 
 class StateBehind(StateError):
-    """The store holds less than the ledger committed: it was restored from an older backup, or emptied."""
+    """The store lacks transactions that the ledger committed: it was restored from an older backup, or emptied."""
 
     for_good = True
     template = (
         "State {state!r} refused: the ledger committed transaction {expected} to it, its fence says {found}.",
-        "The store went back. {remedy}",
+        "The store was restored from an older backup, or emptied. {remedy}",
     )
 
     def __init__(
@@ -640,20 +649,20 @@ class StateBehind(StateError):
 
 
 class LedgerBehind(StateError):
-    """The ledger holds less than the store: ZooKeeper was restored from an older snapshot."""
+    """The ledger lacks transactions that the store has: ZooKeeper was restored from an older backup."""
 
     for_good = True
     template = (
         "State {state!r} refused: its fence says transaction {found}, the ledger is at {txid} and committed {expected} "
         "to it.",
-        "Look first whether its connection names the right ZooKeeper: of another or an older one, correct it and clear "
-        "the task. If the ledger went back: ",
+        "First check that its connection names the right ZooKeeper. If not, correct it and clear the task. If "
+        "ZooKeeper was restored from an older backup: ",
         Command.of("repair", "{topology}", "--ledger-lost"),
     )
 
 
 class TxidBehind(StateError):
-    """A value that a later transaction has already updated (Trident: current batch is behind state's batch)."""
+    """A later transaction has already updated a value (Trident: current batch is behind state's batch)."""
 
     for_good = True
     template = (
@@ -672,18 +681,18 @@ class ChunkConflict(StateError):
 
 
 class OutputChanged(StateError):
-    """A transactional state that holds something of a transaction got another output for it."""
+    """A transactional state has output of a transaction, and a replay has other output for it."""
 
     template = (
         "State {state!r} refused: transaction {txid} has output {digest}, an earlier attempt had {found} and has "
         "written some of it, which cannot be undone.",
-        "Replay it with the code and data of then; or restore the state from a backup of before the transaction and "
-        'clear the commit task. To take any output on a replay, use kind="opaque".',
+        "Replay it with the code and data of that attempt. Or restore the state from a backup that is older than the "
+        'transaction, and clear the commit task. To accept any output on a replay, use kind="opaque".',
     )
 
 
 class NotTakenBack(StateError):
-    """A restatement whose earlier contribution the state, or one of its aggregators, cannot take back."""
+    """A state, or one of its aggregators, cannot remove the earlier contribution of a restated transaction."""
 
     for_good = of_values = True
 
@@ -695,20 +704,20 @@ class NotComparable(TxError):
 
 
 class NotComparableNow(NotComparable):
-    """Two states that are at different places of their source, or that are being written; they will not be for ever."""
+    """Two states cannot be compared now: they are at different positions of their source, or are being written."""
 
     template = "{first} and {second} cannot be compared now: {problem}."
 
 
-# Errors of the store of the ledger: what a write did, did not, or may have done.
+# Errors of the ledger's store. They say whether a write happened, did not happen, or may have happened.
 
 
 class StoreError(TxError):
-    """A request that the ledger's store did not carry out."""
+    """The ledger's store did not carry out a request."""
 
 
 class RequirementFailed(StoreError):
-    """A multi did NOT happen: something it had read has changed. The ledger reads and plans again."""
+    """A multi did NOT happen, since a record that it had read has changed. The ledger reads and decides again."""
 
     template = (
         "Requirement failed at {path}: expected {expected}, found {found}.",
@@ -717,7 +726,7 @@ class RequirementFailed(StoreError):
 
 
 class OutcomeUnknown(StoreError):
-    """A multi MAY have happened: its answer was lost. Read back before doing anything else."""
+    """A multi MAY have happened, since its answer was lost. Read the records back before any other action."""
 
     template = (
         "No answer to a write of {paths}: it may have happened ({reason}).",
@@ -735,7 +744,7 @@ class StoreUnavailable(StoreError):
 
 
 class NoConnection(StoreUnavailable):
-    """No server of the ledger's store accepts a connection with these settings; nothing was written."""
+    """No server of the ledger's store accepts a connection with these settings. Nothing was written."""
 
     template = (
         "ZooKeeper {hosts} (connection {connection}) cannot be reached: {reason}.",
@@ -744,7 +753,7 @@ class NoConnection(StoreUnavailable):
 
 
 class StoreRefused(StoreError):
-    """The ledger's store does not let this connection read or write a record; nothing was written."""
+    """The ledger's store does not allow this connection to read or write a record. Nothing was written."""
 
     template = (
         "ZooKeeper {hosts} (connection {connection}) refused access to {path}: {reason}.",
@@ -753,7 +762,7 @@ class StoreRefused(StoreError):
 
 
 class LoginRefused(StoreRefused):
-    """The ledger's store lets this login in nowhere; nothing was written."""
+    """The ledger's store refuses this login everywhere. Nothing was written."""
 
     template = (
         "ZooKeeper {hosts} (connection {connection}) refused the connection: {reason}.",
@@ -763,7 +772,7 @@ class LoginRefused(StoreRefused):
 
 
 class StoreDeclined(StoreError):
-    """The ledger's store did not carry out a request, and not for lack of rights; nothing was written."""
+    """The ledger's store did not carry out a request, for another reason than missing rights. Nothing was written."""
 
     template = (
         "ZooKeeper {hosts} (connection {connection}) did not carry out a request about {path}: {reason}.",
@@ -772,7 +781,7 @@ class StoreDeclined(StoreError):
 
 
 class UnreadableRecord(StoreError):
-    """A record that is damaged or of a newer format; it is never taken for empty."""
+    """A record is damaged, or has a newer format. A damaged record never counts as empty."""
 
     template = (
         "Record {path} cannot be read: {reason}.",
@@ -781,7 +790,7 @@ class UnreadableRecord(StoreError):
 
 
 class TooMuchMetadata(StoreError):
-    """A record larger than a znode may be."""
+    """A record is larger than ZooKeeper's limit for a znode."""
 
     template = (
         "{path} would hold {size} bytes, and ZooKeeper takes at most {limit}.",
@@ -790,7 +799,7 @@ class TooMuchMetadata(StoreError):
 
 
 class TooMuchContention(StoreError):
-    """A step lost the race for its records too many times in a row."""
+    """Other steps changed the records of a step too many times in a row."""
 
     template = (
         "Step {step} of {subject} was overtaken {times} times in a row.",
@@ -802,11 +811,11 @@ class TooMuchContention(StoreError):
 
 
 class MessageError(TxError):
-    """A message that is not taken, emitted, acked or failed."""
+    """A message is not accepted, emitted, acked or failed."""
 
 
 class NotAReference(MessageError):
-    """A text that names no message."""
+    """A text is no reference to a message."""
 
     template = (
         "{text!r} is no reference to a message: {problem}.",
@@ -815,7 +824,7 @@ class NotAReference(MessageError):
 
 
 class ForeignMessage(MessageError):
-    """A message of another topology than the collector works for."""
+    """A message belongs to another topology than the collector."""
 
     template = (
         "Message {message} of topology {found!r} refused: this collector works for topology {expected!r}.",
@@ -824,7 +833,7 @@ class ForeignMessage(MessageError):
 
 
 class StaleMessage(MessageError):
-    """A message of an attempt that was replayed."""
+    """A message belongs to an attempt that was replayed."""
 
     template = (
         "Message of transaction {txid}.{attempt} of topology {topology!r} refused: attempt {newest} is the newest.",
@@ -833,7 +842,7 @@ class StaleMessage(MessageError):
 
 
 class UnknownMessage(MessageError):
-    """A message whose tree no acker has."""
+    """No acker has the tree of a message."""
 
     template = (
         "Message of transaction {txid}.{attempt} of topology {topology!r} refused: {problem}.",
@@ -842,7 +851,7 @@ class UnknownMessage(MessageError):
 
 
 class MessageDone(MessageError):
-    """A message that was acked or failed, and is used again."""
+    """A message is used again after it was acked or failed."""
 
     template = (
         "{step} of message {message} refused: it is {done} already.",
@@ -851,7 +860,7 @@ class MessageDone(MessageError):
 
 
 class MixedAnchors(MessageError):
-    """Anchors of different attempts."""
+    """The anchors of a message belong to different attempts."""
 
     template = (
         "A message cannot be anchored to messages of {first} and of {second}: it belongs to one attempt of one "
@@ -861,7 +870,7 @@ class MixedAnchors(MessageError):
 
 
 class EmittedBefore(MessageError):
-    """A task that emits messages which an earlier try of it has emitted in the same attempt."""
+    """A task emits messages that an earlier try has already emitted in the same attempt."""
 
     template = (
         "Task {task} has emitted messages of transaction {txid}.{attempt} of topology {topology!r} in an earlier try, "
@@ -880,16 +889,16 @@ class AckersUnavailable(MessageError):
 
 
 class AckersRefused(MessageError):
-    """The store of the ackers does not take what it is sent."""
+    """The store of the ackers refuses a request."""
 
     template = "The ackers at {where} refused: {problem}."
 
 
 class AckersBehind(MessageError):
-    """The store of the ackers has lost something that it had taken."""
+    """The store of the ackers has lost data that it had accepted."""
 
     template = (
         "The ackers of transaction {txid}.{attempt} of topology {topology!r} hold part {found} of a worker's messages, "
-        "and part {expected} was taken: their store went back, or was emptied.",
+        "but had accepted part {expected}. Their store was restored from an older backup, or emptied.",
         "Clear `begin` or the whole run.",
     )

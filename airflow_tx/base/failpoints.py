@@ -1,13 +1,13 @@
-"""Named points in the code at which a test, or the demo, makes a process die, fail or stand still.
+"""Named points in the code at which a test, or the demo, kills, fails or pauses a process.
 
-Nothing happens unless the environment variable AIRFLOW_TX_FAILPOINTS is set. It holds rules, or `@FILE` with one rule
-a line, read at every hit, so that a test can arm a point while processes run. A rule is
+Nothing happens unless the environment variable AIRFLOW_TX_FAILPOINTS is set. It contains rules, or `@FILE` with one
+rule in each line. The file is read at every hit, so a test can arm a point while processes run. A rule is
 
     NAME[:KEY=VALUE...]:ACTION:once=MARKER
 
-NAME: the name of the point. KEY=VALUE: only where the point's context says the same (compared as text). ACTION: `kill`
-(SIGKILL to this process), `raise`, or `pause=FILE` (stand still until FILE exists). MARKER: a file that the first hit
-creates; later hits pass. Several rules are separated by `;` or a new line, and `#` begins a comment line.
+NAME is the name of the point. KEY=VALUE restricts the rule to hits whose context has this value, compared as text.
+ACTION is `kill` (SIGKILL to this process), `raise`, or `pause=FILE` (wait until FILE exists). MARKER is a file that the
+first hit creates; later hits pass. Rules are separated by `;` or a new line, and `#` begins a comment line.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _POLL = 0.05
 
 
 class FailpointError(RuntimeError):
-    """The error of the action `raise`."""
+    """The error that the action `raise` raises."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One armed point.
+    """One rule for a failpoint.
 
-    :param name: the point's name.
-    :param match: what its context has to say, as text.
+    :param name: name of the point.
+    :param match: keys and values that the context must have, as text.
     :param action: kill, raise or pause.
-    :param marker: created by the one hit that acts.
-    :param until: the file that a pause waits for.
+    :param marker: the file that the first hit creates.
+    :param until: the file for which a pause waits.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Rule:
     def parse(cls, text: str) -> Rule:
         """Read one rule.
 
-        :raises ValueError: naming the rule and what is wrong with it.
+        :raises ValueError: the rule is invalid; the error names it and the problem.
         """
         name, *parts = (part.strip() for part in text.split(":"))
         match: list[tuple[str, str]] = []
@@ -85,13 +85,13 @@ class Rule:
         )
 
     def applies(self, name: str, context: dict[str, object]) -> bool:
-        """Whether this rule is about the point `name` reached with `context`."""
+        """Whether this rule matches a hit of the point `name` with this context."""
         return name == self.name and all(
             str(context.get(key)) == value for key, value in self.match
         )
 
     def claim(self) -> bool:
-        """Create the marker; False if another hit, in any process, was first."""
+        """Create the marker. Return False if another hit, in any process, was first."""
         try:
             os.close(os.open(self.marker, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
         except FileExistsError:
@@ -99,9 +99,9 @@ class Rule:
         return True
 
     def act(self) -> None:
-        """Do it.
+        """Perform the action.
 
-        :raises FailpointError: if that is the action.
+        :raises FailpointError: the action is `raise`.
         """
         if self.action == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -112,10 +112,10 @@ class Rule:
 
 
 def failpoint(name: str, **context: object) -> None:
-    """Die, fail or pause here if a rule of AIRFLOW_TX_FAILPOINTS matches; else do nothing.
+    """Die, fail or pause here if a rule of AIRFLOW_TX_FAILPOINTS matches; otherwise do nothing.
 
-    :param name: the point's name, such as `commit.before_mark`.
-    :param context: what rules can ask for, such as topology, txid, attempt.
+    :param name: name of the point, such as `commit.before_mark`.
+    :param context: values that rules can match, such as topology, txid, attempt.
     """
     setting = os.environ.get(VARIABLE)
     if not setting:

@@ -1,4 +1,4 @@
-"""A question that may take long, such as one to a hanging server: it is asked in a thread, and delays no other."""
+"""A question that may take long, such as one to a hanging server. A thread asks it, so that it delays no other work."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _Question: TypeAlias = Callable[[], _Answer]
 
 
 class Inquiry(Generic[_Answer]):
-    """Asks a question now and then, one at a time, and keeps the last answer. Its thread keeps no process alive.
+    """Asks a question repeatedly, one request at a time, and keeps the last answer. Its thread keeps no process alive.
 
-    :param name: of its threads.
+    :param name: name of its threads.
     :param every: seconds between two questions.
     :param patience: seconds to wait for the first answer.
     """
@@ -37,12 +37,12 @@ class Inquiry(Generic[_Answer]):
         self._answer_of = float("-inf")
         self.answer: _Answer | None = None
         self.error: Exception | None = None
-        """Why the last question has no answer."""
+        """The error of the last question; None if it was answered."""
 
     def ask(self, prepare: Callable[[], _Question[_Answer]]) -> None:
-        """Ask again, unless that was done lately or a thread still waits for an answer.
+        """Ask again, unless the last question was recent, or a thread still waits for its answer.
 
-        :param prepare: makes the question, in the thread of the caller. It is only called if a question is due.
+        :param prepare: makes the question in the caller's thread. It is only called if a question is due.
         """
         with self._asking:
             now = self._clock()
@@ -53,12 +53,12 @@ class Inquiry(Generic[_Answer]):
                 target=self._find_answer, args=(prepare(), now), name=self._name, daemon=True
             )
             thread.start()
-            self._thread = thread  # not before: another caller may wait for it
+            self._thread = thread  # after the start, since another caller may join this thread
             thread.join(self._patience)
             self._patience = 0.0
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the answer to the last question, and say whether the thread has ended."""
+        """Wait for the answer to the last question. Return whether its thread has ended."""
         thread = self._thread
         if thread is None:
             return True
@@ -67,13 +67,13 @@ class Inquiry(Generic[_Answer]):
 
     @property
     def age(self) -> float:
-        """Seconds since the question was asked that was answered last."""
+        """Seconds since the last answered question was asked."""
         return self._clock() - self._answer_of
 
     def _find_answer(self, question: _Question[_Answer], asked_at: float) -> None:
         try:
             self.answer = question()
             self.error = None
-        except Exception as error:  # noqa: BLE001 - the caller finds it
+        except Exception as error:  # noqa: BLE001 - the caller reads it
             self.error = error
         self._answer_of = asked_at

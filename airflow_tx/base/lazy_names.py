@@ -1,4 +1,4 @@
-"""Names and modules that are imported when they are first used: a DAG file then loads only what it names."""
+"""Names and modules that are imported on first use, so that a DAG file only loads the names that it uses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ _NAME = re.compile(r"(\w+) as ")
 
 
 class LazyModule:
-    """Stands in for a heavy module at the top of a file, and imports it when a function uses a name of it."""
+    """A placeholder for a heavy module at the top of a file.
+
+    It imports the module when a function uses a name from it.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -29,15 +32,15 @@ class LazyModule:
         return getattr(import_module(self._name), name)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Spark pickles a nested function with the globals that it uses.
+        # Spark pickles a nested function together with the globals that it uses.
         return LazyModule, (self._name,)
 
 
 def lazy_names(package: str, file: str) -> Lazy:
     """Make `__all__`, `__getattr__` and `__dir__` of a package from its imports for type checkers.
 
-    :param file: the package's own. Its first `if TYPE_CHECKING` imports each public name from its home. A second one
-        imports the names that are for other rooms alone: they are not in `__all__`.
+    :param file: the package's ``__init__.py``. Its first `if TYPE_CHECKING` block imports each public name from its
+        module. A second block imports names for other packages of the provider, which are not in `__all__`.
     """
     public, home = _homes(Path(file))
 
@@ -52,9 +55,9 @@ def lazy_names(package: str, file: str) -> Lazy:
 
 
 def _homes(file: Path) -> tuple[list[str], dict[str, str]]:
-    """Give the public names of a package, and the module of each name.
+    """Return the public names of a package, and the module of each name.
 
-    It reads lines: every process that imports a room runs this, and a syntax tree takes ten times as long.
+    It reads lines, since every process that imports a package runs this, and a syntax tree takes ten times as long.
     """
     _, *blocks = file.read_text(encoding="utf-8").split(_BLOCK)
     homes = [
@@ -65,7 +68,7 @@ def _homes(file: Path) -> tuple[list[str], dict[str, str]]:
 
 
 def _room_of(name: str) -> str | None:
-    """Find the package that a public name is imported from."""
+    """Find the package from which a public name is imported."""
     here = Path(__file__).parents[1]
     for room, file in _PUBLIC.items():
         if name in _homes(here / file)[0]:

@@ -1,6 +1,6 @@
-"""Advice for a person as data, words and commands, and the root of the errors that give it.
+"""Advice for people as data, made of words and commands, and the base class of the errors that give advice.
 
-Texts, buttons and copied commands are made of it.
+Messages, buttons and copied commands are made from this data.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _COMMAND = "airflow tx"
 
 
 class Command(msgspec.Struct, frozen=True, array_like=True):
-    """One command of `airflow tx`, as a person types it. It is stored as a list.
+    """One command of `airflow tx`, as a person types it. Records store it as a list.
 
     :param verb: such as `replay` or `state rename`.
-    :param topology: what the command is about; "": the command names none.
-    :param arguments: what follows the topology, such as txids.
-    :param options: with their values, in order. A word in capitals, or `...`, is replaced by the person.
+    :param topology: the topology of the command; "": the command names none.
+    :param arguments: the arguments after the topology, such as txids.
+    :param options: the options and their values, in order. The person replaces a word in capitals, or `...`.
     """
 
     verb: str
@@ -34,7 +34,7 @@ class Command(msgspec.Struct, frozen=True, array_like=True):
     options: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """Write it as a shell takes it. Before a name with a dash at its beginning, `--` ends the options."""
+        """Format it for a shell. If a name begins with a dash, `--` ends the options before the names."""
         names = [shlex.quote(each) for each in (self.topology, *self.arguments) if each]
         options = [shlex.quote(each) for each in self.options]
         if any(each.startswith("-") for each in (self.topology, *self.arguments)):
@@ -43,7 +43,7 @@ class Command(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def of(cls, verb: str, topology: str = "", *words: object) -> Command:
-        """Make it of words in their order, such as `Command.of("skip", topology, 7, "--why", "TEXT")`.
+        """Make a command from words in their order, such as `Command.of("skip", topology, 7, "--why", "TEXT")`.
 
         :param words: the arguments, then the options.
         """
@@ -56,13 +56,13 @@ class Command(msgspec.Struct, frozen=True, array_like=True):
         return Remedy((words, self))
 
     def filled(self, fields: Mapping[str, Any]) -> Command:
-        """Fill the fields of a template, such as `{txid}`: a list is a word each."""
+        """Fill in the fields of a template, such as `{txid}`. Each item of a list becomes one word."""
         (topology,) = _filled((self.topology,), fields)
         arguments = _filled(self.arguments, fields)
         return Command(self.verb, topology, tuple(arguments), tuple(_filled(self.options, fields)))
 
     def values(self, option: str) -> tuple[str, ...]:
-        """Give what stands behind an option, up to the next one."""
+        """Return the values after an option, up to the next option."""
         if option not in self.options:
             return ()
         behind = self.options[self.options.index(option) + 1 :]
@@ -72,23 +72,23 @@ class Command(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True)
 class Remedy:
-    """Says what to do: words, with commands between them.
+    """The advice of an error: words, with commands between them.
 
-    :param parts: one after the other, they are its text.
+    :param parts: words and commands, which joined form the text.
     """
 
     parts: tuple[str | Command, ...] = ()
 
     @classmethod
     def of(cls, *parts: str | Command | Remedy | None) -> Remedy:
-        """Make it of words and commands: `Remedy.of("To get it back: ", Command.of("readmit", topology, txid))`."""
+        """Make a remedy: `Remedy.of("To get it back: ", Command.of("readmit", topology, txid))`."""
         each_one = (
             part for each in parts for part in (each.parts if isinstance(each, Remedy) else (each,))
         )
         return cls(tuple(each for each in each_one if each))
 
     def filled(self, fields: Mapping[str, Any]) -> Remedy:
-        """Fill the fields of a template: a remedy among them keeps its commands."""
+        """Fill in the fields of a template. A remedy among the fields keeps its commands."""
         filled = (
             part
             for each in self.parts
@@ -109,17 +109,17 @@ class Remedy:
 
     @property
     def commands(self) -> tuple[Command, ...]:
-        """List the commands, in the order in which the words name them."""
+        """The commands, in the order of the text."""
         return tuple(each for each in self.parts if isinstance(each, Command))
 
     def worded(self, change: Callable[[str], str]) -> Remedy:
-        """Change the words, and leave the commands unchanged."""
+        """Change the words, but not the commands."""
         return Remedy(
             tuple(each if isinstance(each, Command) else change(each) for each in self.parts)
         )
 
     def named(self, topology: str, name: str) -> Remedy:
-        """Call a topology by another name, by which this reader knows it."""
+        """Replace the name of a topology in the commands by the name that the reader knows."""
         return Remedy(
             tuple(
                 replace(each, topology=name)
@@ -130,21 +130,21 @@ class Remedy:
         )
 
     def as_stored(self) -> list[Any]:
-        """Write it for a record: a text for words, a list for a command."""
+        """Convert it for a record: a text for words, a list for a command."""
         return list(msgspec.to_builtins(self.parts))
 
     @staticmethod
     def behind(problem: str | None, remedy: Remedy | None = None, *, task: str = "") -> str:
-        """Write what to do behind what is wrong, as people read it.
+        """Join a problem and its remedy into one text for people.
 
-        :param task: the task in which it is wrong; "": in none.
+        :param task: the task with the problem; "": no single task has it.
         """
         named = f"task {task}: {problem}" if task and problem else task and f"task {task}"
         return " ".join(filter(None, (named or problem, str(remedy or ""))))
 
     @classmethod
     def from_stored(cls, stored: Sequence[Any]) -> Remedy:
-        """Read what `as_stored` wrote."""
+        """Read the result of `as_stored`."""
         return cls(msgspec.convert(stored, tuple[str | Command, ...]))
 
 
@@ -152,12 +152,12 @@ Template = str | tuple[str | Command, ...]
 
 
 class TxError(Exception):
-    """Root of every error of this package.
+    """Base class of every error of this package.
 
-    :param fields: the values named in `template`, kept as attributes.
-    :cvar template: what is refused, expected and found; then what to do, in words and commands, or the field `remedy`.
-    :cvar for_good: whether only a person can help: a replay of the transaction would be refused alike.
-    :cvar of_values: whether rows or values are refused, which no repair mends: a restatement ends by it.
+    :param fields: the values of the names in `template`, which become attributes.
+    :cvar template: the problem; then the remedy in words and commands, or the field `remedy`.
+    :cvar for_good: whether only a person can help, since a replay of the transaction would be refused again.
+    :cvar of_values: whether rows or values are refused, which no repair changes. The error then ends a restatement.
     """
 
     template: ClassVar[Template] = "{message}"
@@ -174,12 +174,12 @@ class TxError(Exception):
 
     @property
     def problem_text(self) -> str:
-        """Say what is wrong: the text without its advice."""
+        """The problem: the text without the advice."""
         return str(self._filled(self._parts[:1]))
 
     @property
     def advice(self) -> Remedy | None:
-        """Say what to do; None: its template does not say it."""
+        """The advice; None: the template has none."""
         return self._filled(self._parts[1:]) or None
 
     @property
@@ -193,12 +193,15 @@ class TxError(Exception):
 
     @property
     def repairable(self) -> bool:
-        """Whether a person, a repair, or a store that comes back ends the refusal: a restatement waits for that."""
+        """Whether an action of a person, a repair, or a recovered store ends the refusal.
+
+        A restatement waits for this.
+        """
         return self.for_good and not self.of_values
 
     @property
     def stored_fields(self) -> dict[str, Any]:
-        """Write its fields for another process, which makes the error again with `from_stored`."""
+        """The fields as plain values, from which another process makes the error again with `from_stored`."""
         return {
             name: value.as_stored() if isinstance(value, Remedy) else value
             for name, value in self.fields.items()
@@ -206,7 +209,7 @@ class TxError(Exception):
 
     @classmethod
     def from_stored(cls, stored: Mapping[str, Any]) -> TxError:
-        """Make it of the fields that `stored_fields` wrote: its remedy has its commands again."""
+        """Make the error from `stored_fields`. Its remedy has its commands again."""
         remedy = stored.get("remedy")
         read = {"remedy": Remedy.from_stored(remedy)} if isinstance(remedy, list) else {}
         return cls(**{**stored, **read})
@@ -219,7 +222,7 @@ class TxError(Exception):
 
 
 def _words(piece: str, fields: Mapping[str, Any]) -> Iterator[str | Command | Remedy]:
-    """Fill the fields of words: a remedy or a command among them stays what it is."""
+    """Fill in the fields of words. A remedy or a command among the fields is kept as an object."""
     text = ""
     for literal, name, spec, conversion in Formatter().parse(piece):
         text += literal
@@ -240,9 +243,9 @@ def _filled(words: Sequence[str], fields: Mapping[str, Any]) -> Iterator[str]:
 
 
 def shortened_reason(text: str, most: int = 200) -> str:
-    """Shorten a text to so many characters between two words: an error says first what failed, and last what to do.
+    """Shorten a text in its middle, between two words: errors begin with the failure and end with the remedy.
 
-    :param most: of an attempt before the last one, the default.
+    :param most: the maximum number of characters. The default is for attempts before the last one.
     """
     if len(text) <= most:
         return text
@@ -252,12 +255,12 @@ def shortened_reason(text: str, most: int = 200) -> str:
     return f"{begin.rpartition(' ')[0] or begin}{gap}{end.partition(' ')[2] or end}"
 
 
-# What colours a text in a terminal, and every other control character but the end of a line.
+# Terminal colours, and every other control character except the end of a line.
 _COLOURS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _CONTROLS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
 def without_controls(text: str) -> str:
-    """Take out of a text what a terminal would obey, and write half a surrogate pair as its escape: UTF-8 has none."""
+    """Remove terminal control characters from a text, and escape half surrogate pairs, which UTF-8 cannot encode."""
     plain = _CONTROLS.sub(" ", _COLOURS.sub("", text))
     return plain.encode("utf-8", "backslashreplace").decode()

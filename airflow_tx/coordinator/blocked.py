@@ -1,4 +1,4 @@
-"""The task that is red while a topology is blocked."""
+"""The task that fails while a topology is blocked."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 
 def blocked_dag_id(coordinator: str) -> str:
-    """Name the DAG that a coordinator shows by that its topology is blocked."""
+    """Return the name of the DAG whose failed run shows that the topology of a coordinator is blocked."""
     return f"{coordinator}_blocked"
 
 
 class BlockedOperator(RetriedOperator):
-    """Fails while a topology is blocked, and succeeds once it is not; made by `coordinator_dag`.
+    """Fails while a topology is blocked, and succeeds otherwise; made by `coordinator_dag`.
 
-    If two coordinators find the same block, only the run that the ledger names fails, so that one run is red.
+    If two coordinators find the topology blocked, only the run that the ledger names fails.
 
-    :param transaction: the block of the topology.
+    :param transaction: the `Transaction` block of the topology.
     """
 
     ui_color = "#fdebd0"
@@ -33,9 +33,9 @@ class BlockedOperator(RetriedOperator):
         self.transaction = transaction
 
     def execute(self, context: Context) -> None:
-        """Ask the ledger.
+        """Fail if the ledger says that the topology is blocked.
 
-        :raises AirflowFailException: the topology is blocked, by what this run was started for.
+        :raises AirflowFailException: the topology is blocked for the reason that started this run.
         """
         from datetime import datetime, timezone
 

@@ -1,4 +1,4 @@
-"""When corrections of the upstream topology are due: they are compared once one of the two ledgers has changed."""
+"""Find due corrections of the upstream topology; compare again only after one of the two ledgers has changed."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ log = logging.getLogger(__name__)
 
 
 class CorrectionWatch:
-    """Compares again what a topology has read with what counts upstream, when that may have changed.
+    """Compares the upstream transactions that a topology has read with the ones that count now.
 
-    :param source: of the topology.
+    :param source: source of the downstream topology.
     """
 
     def __init__(self, source: Source) -> None:
@@ -25,7 +25,7 @@ class CorrectionWatch:
         self._said = ""
 
     def is_due(self, ledger: ReadOnlyLedger, look: LedgerSnapshot) -> bool:
-        """Ask whether something is to be done."""
+        """Return whether a correction needs an action now."""
         watched = self._source.watched(ledger.paths.root)
         if not watched or not look.exists:
             return False
@@ -53,7 +53,7 @@ class CorrectionWatch:
         self._said = problem
 
     def read(self, ledger: ReadOnlyLedger) -> Corrections | None:
-        """Compare; None: there is no upstream topology, or no transaction was taken yet.
+        """Compare now; None: the source has no upstream topology, or no batch has an upstream transaction yet.
 
         :raises TxError: the upstream topology went back, or its ledger cannot be read.
         """

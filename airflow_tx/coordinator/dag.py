@@ -1,4 +1,4 @@
-"""`coordinator_dag`: the DAG that starts the runs of another one, and replays them, without a person."""
+"""`coordinator_dag`: the DAG that starts and replays the runs of another DAG automatically."""
 
 from __future__ import annotations
 
@@ -29,26 +29,29 @@ if TYPE_CHECKING:
 
 
 # --- operator -----------------------------------------------------------------------------------------------------
-# The coordinator's task: it allocates transactions, creates their runs, replays what has failed.
+# The coordinator's task: it allocates transactions, creates their runs and replays failed runs.
 #
-# Storm's MasterBatchCoordinator as a task that is killed and run again at any line. All begun work is in the ledger,
-# and the next look finds it. Two of them do no harm, for the ledger lets one of them do each thing.
+# It is Storm's MasterBatchCoordinator as an Airflow task. You may kill the task at any line: all begun work is in the
+# ledger, and the retry finds it there. Two coordinators of a topology do no harm: the ledger accepts each step once.
 
 
-# Every line of it may be killed and run again, and it runs for ever.
+# The task runs without an end, and each kill costs a retry.
 RETRIES = 100_000
-# After so long without an event the coordinator reads the DAG file again, which may have changed.
+# Seconds without an event after which the coordinator reads the DAG file again, which may have changed.
 REFRESH = 600.0
-# A run that is older ends when there is nothing to do, so that the next one has the newest version of the DAG.
+# An older run ends when it has nothing to do. The next run then has the newest version of the DAG.
 LONGEST_RUN = timedelta(days=1)
 
 
 class CoordinateOperator(PlacedTask, RetriedOperator):
     """Starts a topology's transactions when its source has data, and replays them; made by `coordinator_dag`.
 
-    :param transaction: the block whose runs it starts.
-    :param max_replays: default: `[tx] max_replays`; and so on.
-    :param lane: how it works on transactions itself; None: each becomes a run.
+    :param transaction: the block whose runs the operator starts.
+    :param max_replays: automatic replays in a row; default: `[tx] max_replays`.
+    :param replay_backoff: seconds before the first replay; default: `[tx] replay_backoff`.
+    :param poll: seconds between two looks; default: `[tx] coordinator_poll`.
+    :param linger: seconds before an idle coordinator defers; default: `[tx] coordinator_linger`.
+    :param lane: plan of the coordinator's lane; None: each transaction becomes a run.
     """
 
     template_fields: Sequence[str] = ()
@@ -77,7 +80,7 @@ class CoordinateOperator(PlacedTask, RetriedOperator):
         self.go_on(context)
 
     def go_on(self, context: Context, event: dict[str, Any] | None = None) -> None:
-        """Called when there is something to do."""
+        """Work until there is nothing to do, then defer; Airflow calls this when the trigger fires."""
         from airflow_tx.coordinator.worker import Coordination
 
         event = {"refresh": False, **(event or {})}
@@ -103,7 +106,7 @@ class CoordinateOperator(PlacedTask, RetriedOperator):
                 memory = work.memory
                 event["refresh"] |= lane.is_over
         except StoreError as error:
-            # Its trigger waits until the ledger can be read again.
+            # The trigger waits until the ledger can be read again.
             self.log.warning("%s The coordinator continues as soon as it can be read.", error)
         if event["refresh"] and self._is_old(context):
             self.log.info(
@@ -180,11 +183,12 @@ class CoordinateOperator(PlacedTask, RetriedOperator):
 
 
 def known(event: Mapping[str, Any]) -> CoordinatorMemory:
-    """Take over what a trigger knew that has fired."""
+    """Return the memory that a trigger passes in its event."""
     from airflow_tx.coordinator.plan import CoordinatorMemory
 
     memory = CoordinatorMemory.from_json(event.get("memory"))
-    # It pauses between two questions, maybe for longer than a task stays: what it has found is taken at once.
+    # The trigger has found rows. Without this the task would wait until the source may be asked again, and could
+    # defer before that.
     return memory.answered(0.0) if "Allocate" in event.get("due", ()) else memory
 
 
@@ -197,7 +201,7 @@ def _given(value: Any, default: Any) -> Any:
 
 log = logging.getLogger(__name__)
 
-# @continuous wants one; any in the past does.
+# Airflow requires a start date for @continuous. Any date in the past works.
 _EVER = datetime(2024, 1, 1, tzinfo=timezone.utc)
 
 
@@ -212,7 +216,7 @@ def coordinator_dag(
     lane: bool | None = None,
     **dag_options: Any,
 ) -> DAG:
-    """Make the DAG `<topology>_coordinator`, whose one task runs for ever, and one that is red while it is blocked.
+    """Create the DAG `<topology>_coordinator`, and a second DAG that fails while the topology is blocked.
 
         with DAG("flights", schedule=None, max_active_runs=8):
             with Transaction(source=FileSource("data/flights/*.csv"), max_pending=4):
@@ -220,24 +224,29 @@ def coordinator_dag(
 
         coordinator_dag("flights")
 
-    It starts a run for each batch as soon as the source has one and `max_pending` allows. It replays a transaction
-    whose run failed, was deleted, takes longer than `processing_timeout`, or starts where the one before it does not
-    end any more; after `max_replays` in a row it marks the topology as blocked and says why. Manually triggered and
-    scheduled runs still work next to it. Of a source whose batch is the run's own it only replays, unless it has a
-    lane: that takes the data intervals of the schedule one after the other, with ``DataIntervalSource(in_order=True)``.
+    The coordinator has one task, which never ends. The task starts a run as soon as the source has a batch and
+    `max_pending` allows another transaction. It replays a transaction in these cases:
 
-    :param transaction: name of the topology, whose DAG stands above in the same file; or its `Transaction`.
-    :param dag_id: default: `<topology>_coordinator`. The other DAG is called `<dag_id>_blocked`: a run of it fails when
-        the topology is blocked, and is green once the way is free, see `docs/alarms.md`.
-    :param max_replays: how many automatic replays in a row; default: `[tx] max_replays`.
+    * its run failed or was deleted
+    * its processing takes longer than `processing_timeout`
+    * its batch no longer starts where the transaction before it ends
+
+    After `max_replays` in a row the coordinator marks the topology as blocked and logs the reason. You can still
+    trigger or schedule runs beside it. If each run of the DAG has a batch of its own, the coordinator only replays
+    runs. With ``DataIntervalSource(in_order=True)`` and a lane it also processes the data intervals of the schedule.
+
+    :param transaction: name of the topology, whose DAG the same file defines above; or its `Transaction`.
+    :param dag_id: default: `<topology>_coordinator`. The second DAG is `<dag_id>_blocked`: its run fails when the
+        topology is blocked, and succeeds once the topology can continue, see `docs/alarms.md`.
+    :param max_replays: automatic replays in a row; default: `[tx] max_replays`.
     :param replay_backoff: seconds before the first replay; default: `[tx] replay_backoff`.
     :param poll: seconds between two looks; default: `[tx] coordinator_poll`.
-    :param linger: seconds that it stays in its worker after it did something; default: `[tx] coordinator_linger`.
-    :param lane: whether it processes and commits transactions itself, in its own worker, and makes runs of those alone
-        that go wrong there, see `docs/lane.md`; default: `[tx] lane`. Where a task needs a run, all of them are runs.
-    :param dag_options: of the DAG, such as `tags` or `default_args`.
-    :raises TransactionDefinitionError: there is no such transaction above, or it can do nothing about a correction of
-        its upstream topology.
+    :param linger: seconds before an idle coordinator leaves its worker; default: `[tx] coordinator_linger`.
+    :param lane: whether the coordinator processes and commits transactions in its own worker; default: `[tx] lane`.
+        A transaction that fails there becomes a run, see `docs/lane.md`. If a task needs a run, the DAG has no lane.
+    :param dag_options: options of both DAGs, such as `tags` or `default_args`.
+    :raises TransactionDefinitionError: the file defines no such transaction above. Or Airflow has no way to start its
+        runs, or to restate them after a correction of the upstream topology.
     """
     spec, of = defined(
         transaction.topology if isinstance(transaction, Transaction) else transaction
@@ -285,25 +294,25 @@ def coordinator_dag(
 def dag_is_needed(
     dag_id: str, *, topology: str | None = None, coordinator: str | None = None
 ) -> bool:
-    """Ask whether the process that reads this file needs a DAG or its coordinator, by Airflow's `get_parsing_context`.
+    """Return whether the process that parses this file needs a DAG or its coordinator.
 
         for shop in shops:
             if dag_is_needed(shop):
                 make_dag(shop)
                 coordinator_dag(shop)
 
-    The task of a coordinator needs both DAGs, but `get_parsing_context` names its own alone.
+    Airflow's `get_parsing_context` names one DAG, but a coordinator's task needs its own DAG and the DAG of the runs.
 
-    :param dag_id: of the DAG with the transaction.
-    :param topology: default: the dag_id.
-    :param coordinator: the `dag_id` of `coordinator_dag`; default: as there.
+    :param dag_id: the DAG with the transaction.
+    :param topology: name of the topology; default: the dag_id.
+    :param coordinator: dag_id of the coordinator; default: `<topology>_coordinator`.
     """
     name = coordinator or coordinator_id(topology or dag_id)
     return get_parsing_context().dag_id in (None, dag_id, name, blocked_dag_id(name))
 
 
 def _check_corrections(spec: TransactionSpec, dag: DAG) -> None:
-    """Refuse a block that is to be restated after corrections upstream, and never can be."""
+    """Refuse a block that asks for restatements after upstream corrections, but can never be restated."""
     source = spec.source
     if not source.upstream or source.on_correction != "restate":
         return
@@ -318,7 +327,7 @@ def _check_corrections(spec: TransactionSpec, dag: DAG) -> None:
 
 
 def _plan(spec: TransactionSpec, dag: DAG, wanted: bool) -> tuple[LanePlan | None, str]:
-    """Give the plan of a lane; without one, the note that says why."""
+    """Return the plan of the lane, or None; and a note for the description of the DAG."""
     if not wanted:
         return None, ""
     try:

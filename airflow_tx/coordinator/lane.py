@@ -1,7 +1,7 @@
-"""The lane: the coordinator processes and commits transactions itself; what goes wrong there becomes a run.
+"""The lane: the coordinator processes and commits transactions itself, and a transaction that fails becomes a run.
 
-It may be killed at any line, woken up late, or exist twice. The ledger treats it like a run: same steps, tokens,
-fences.
+A lane may be killed at any line, resume late, or exist twice. The ledger treats it like a run, with the same steps,
+tokens and fences.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from airflow_tx.transaction import (
 class LaneWindow:
     """The transactions that a lane has begun, that are not final and have not left it.
 
-    :ivar changed: notified with every change.
+    :ivar changed: condition that each change notifies.
     """
 
     def __init__(self) -> None:
@@ -73,30 +73,30 @@ class LaneWindow:
             return frozenset(self._open)
 
     def add(self, txid: int) -> None:
-        """Let it be in the window from now on."""
+        """Add a transaction to the window."""
         with self.changed:
             self._open.add(txid)
 
     def drop(self, txid: int) -> None:
-        """Let it be in the window no more: it is final, or leaves the lane."""
+        """Remove a transaction that is final or leaves the lane."""
         with self.changed:
             self._open.discard(txid)
             self.changed.notify_all()
 
     def processed(self, transaction: LaneTransaction) -> None:
-        """Let a transaction be committed, once those before it have been, or have left."""
+        """Hand a processed transaction to the committing thread, which takes them in the order of txids."""
         with self.changed:
             self._processed[transaction.begun.txid] = transaction
             self.changed.notify_all()
 
     def next_processed(self) -> LaneTransaction | None:
-        """Wait until the first of the window is processed; None: the window is closed."""
+        """Wait until the earliest transaction of the window is processed, and return it; None: the window is closed."""
         with self.changed:
             self.changed.wait_for(lambda: self._closed or self._first in self._processed)
             return self._processed.pop(self._first, None)
 
     def close(self) -> None:
-        """End the wait for the first one."""
+        """End the wait of `next_processed`."""
         with self.changed:
             self._closed = True
             self.changed.notify_all()
@@ -108,20 +108,21 @@ class LaneWindow:
     # --- in the thread that processes
 
     def applied(self, transaction: LaneTransaction) -> None:
-        """Keep a transaction until its application is over."""
+        """Keep a transaction while it waits for its application, or for rows."""
         self._applied.append(transaction)
 
     def take_over(self) -> list[LaneTransaction]:
-        """Take the ones whose application is over."""
+        """Return and remove the kept transactions that can continue."""
         found = [each for each in self._applied if each.is_ready]
         self._applied = [each for each in self._applied if each not in found]
         return found
 
     def wait_below(self, count: int, until: float) -> bool:
-        """Wait until fewer than `count` transactions, or none, are in it, until an application is over, or until then.
+        """Wait until the window has fewer than `count` transactions, a kept transaction can continue, or time is up.
 
-        :param until: of the monotonic clock.
-        :return: whether there is nothing more to wait for than an application that is over.
+        :param count: transactions; 0 counts as 1.
+        :param until: end of the wait, by the monotonic clock.
+        :return: whether the wait is over; False: take over the transactions that can continue, and wait again.
         """
         deadlines = [
             each.again_at if each.application is None else each.application.deadline
@@ -141,26 +142,27 @@ class LaneWindow:
 # --- lane ---------------------------------------------------------------------------------------------------------
 
 
-# Seconds until it ends: the next one imports the current modules of the DAG file.
+# Seconds until a lane ends. The next lane imports the current modules of the DAG file.
 STINT = 600.0
-# So many in a row that leave it, and it takes no more: they go by runs at once.
+# After so many transactions in a row have left the lane, it begins no further ones: they become runs.
 LEFT_IN_A_ROW = 3
-# Commits between two times that what is left of old ones is removed.
+# Commits between two clean-ups of old transactions.
 CLEAN_EVERY = 50
 _POLL = 0.5
 _JOIN = 30.0
 
 
 class TurnNotReached(TxError):
-    """A transaction of a lane that waits for an earlier one which is not the lane's."""
+    """A transaction of a lane waits too long for an earlier transaction that is not the lane's."""
 
     template = "its turn has not come within {seconds:g} s: it waits for transaction {current}"
 
 
 class AnyLane(ABC):
-    """A lane as its coordinator uses it: a `Lane`, or `NoLane` in its place.
+    """The interface between a coordinator and its lane: a `Lane`, or `NoLane` in its place.
 
-    :ivar begun: how many transactions it has begun; `left`: how many of them have left it.
+    :ivar begun: number of transactions that the lane has begun.
+    :ivar left: number of them that have left the lane.
     """
 
     begun = 0
@@ -169,41 +171,41 @@ class AnyLane(ABC):
     @property
     @abstractmethod
     def working(self) -> frozenset[int]:
-        """The transactions that it has begun, that are not final and have not left it."""
+        """Return the txids that the lane has begun, that are not final and have not left it."""
 
     @property
     @abstractmethod
     def is_over(self) -> bool:
-        """Whether it begins no more: the DAG file, or an application's, is another one by now, or may be."""
+        """Return whether the lane must end, because the file of the DAG or of an application may have changed."""
 
     @property
     @abstractmethod
     def rests(self) -> bool:
-        """Whether it begins no more, because what it begins leaves it."""
+        """Return whether the lane begins no further transactions, because the last ones have left it."""
 
     @abstractmethod
     def opened(self) -> AbstractContextManager[None]:
-        """Let it be open as long as the block; what it has not committed by its end, leaves it."""
+        """Keep the lane open during the block; transactions that are not committed at its end leave the lane."""
 
     @abstractmethod
     def open_in(self, look: LedgerSnapshot) -> frozenset[int]:
-        """Give the transactions that a lane works on."""
+        """Return the open transactions of the ledger that a lane works on."""
 
     @abstractmethod
     def wait(self, seconds: float) -> None:
-        """Wait until a transaction has ended, or left, but not longer than so many seconds."""
+        """Wait at most so many seconds until a transaction is final or has left the lane."""
 
     @abstractmethod
     def work(self, seconds: float) -> Begun | NoData | WindowFull:
-        """Begin and process transactions for so many seconds, as long as there are some; the last answer.
+        """Begin and process transactions for so many seconds, while the source has rows; return the last answer.
 
-        :raises Refused, SourceError, ConfigError: nothing was begun.
+        :raises Refused, SourceError, ConfigError: the lane could not begin a transaction.
         :raises StoreError: the ledger cannot be reached.
         """
 
 
 class NoLane(AnyLane):
-    """In place of a lane where there is none: every new transaction becomes a run."""
+    """Takes the place of a lane if the topology has none: every new transaction becomes a run."""
 
     working: frozenset[int] = frozenset()
     is_over = False
@@ -223,11 +225,14 @@ class NoLane(AnyLane):
 
 
 class Lane(AnyLane):
-    """Works on transactions of a topology, in order: `work` begins and processes them, a thread commits them.
+    """Works on transactions of a topology in order: `work` begins and processes them, a second thread commits them.
 
-    :param store: of the ledger, connected as long as the lane.
-    :param ti: the task instance of the coordinator.
+    :param plan: tasks and committer of the DAG.
+    :param store: store of the ledger, connected as long as the lane is open.
+    :param ti: task instance of the coordinator.
+    :param log: log of the coordinator.
     :param patience: seconds that a transaction may wait for its turn.
+    :param clock: returns monotonic seconds.
     """
 
     def __init__(
@@ -248,7 +253,7 @@ class Lane(AnyLane):
         self._log = log
         self._patience = patience
         self._clock = clock
-        # One for both threads: what either has written, neither reads again.
+        # Both threads share it, so that neither reads what the other has written.
         self._ledger = plan.spec.ledger(store)
         self._window = LaneWindow()
         self._applications = LaneApplications(plan.dag_file, self._window.changed, log)
@@ -266,7 +271,7 @@ class Lane(AnyLane):
     def opened(self) -> Iterator[None]:
         committer = threading.Thread(target=self._commit_all, name="airflow_tx-lane", daemon=True)
         shown = {"run_id": self._ti.run_id, "task_try": str(self._ti.id)}
-        # An application, in its thread, would find the context of the coordinator.
+        # Hide the context of the coordinator's task from the applications, which run in threads.
         context = compat.without_context() if self.plan.applications else nullcontext()
         with context, self._ledger.announce_lane(self.task_try, shown):
             committer.start()
@@ -282,7 +287,7 @@ class Lane(AnyLane):
                 committer.join(_JOIN)
 
     def _rehearsal_dir(self) -> TryDir:
-        """Name a folder of its own. No sweep removes it: there may be no ledger yet, so no incarnation."""
+        """Return a new folder for a rehearsal. No sweep would remove it, as the ledger may not exist yet."""
         task = TaskTry("rehearsal", -1, uuid.uuid4().hex)
         return self._spec.staging().try_dir(self._spec.topology, TransactionAttempt(0, 1), task)
 
@@ -300,7 +305,7 @@ class Lane(AnyLane):
         return self._left_in_a_row >= LEFT_IN_A_ROW
 
     def open_in(self, look: LedgerSnapshot) -> frozenset[int]:
-        # Of its own transactions it knows more than the ledger.
+        # The lane knows its own transactions better than the ledger does.
         own = {txid for txid, record in look.opened.items() if record.request == self.task_try}
         return (look.lane - own) | (own & self.working)
 
@@ -321,7 +326,7 @@ class Lane(AnyLane):
                 self.wait(left)
 
     def _wait_below(self, count: int, seconds: float) -> None:
-        """Wait until it works on fewer transactions than `count`, or on none; continue with the others."""
+        """Wait until the lane has fewer than `count` transactions; continue kept transactions during the wait."""
         until = time.monotonic() + seconds
         done = False
         while not done:
@@ -404,13 +409,13 @@ class Lane(AnyLane):
             self._window.drop(begun.txid)
 
     def _commit(self, own: LaneCommit) -> None:
-        """Commit a transaction, once those before it that are not of this lane are final.
+        """Commit a transaction, after earlier transactions that are not of this lane have become final.
 
-        :raises TurnNotReached: they are not, in time.
+        :raises TurnNotReached: they were not final in time.
         """
         if own.commit_granted():
             return
-        own.complete()  # so that a committer behind it knows
+        own.complete()  # a later committer sees that this transaction is processed
         self._await_turn(own.begun.txid)
         line = commit_in_turn(own, self._store, patience=self._patience)
         if line is not None:
@@ -431,7 +436,7 @@ class Lane(AnyLane):
                     watch.wait(_POLL)
 
     def _is_restated_before(self, txid: int, current: int) -> bool:
-        """Whether a run restates a transaction before this one: that takes as long as the work of a run."""
+        """Return whether an open transaction before this one is a restatement, which takes as long as a run."""
         opened = self._ledger.opened(range(current, txid))
         return any(record.replaces is not None for record in opened.values())
 
@@ -451,10 +456,10 @@ class Lane(AnyLane):
     def _clean_up(self, txid: int) -> None:
         clean_up(self._spec, self._ledger, self._ti, txid, log=self._log)
 
-    # --- in both
+    # --- in both threads
 
     def _leave(self, begun: Begun, note: Callable[[str], str], error: BaseException) -> None:
-        """Let a transaction go: the coordinator makes an ordinary run of it, unless its refusal is permanent."""
+        """Release a transaction: the coordinator starts an ordinary run for it, unless its refusal is permanent."""
         reason = compat.masked(f"{type(error).__name__}: {problem_of(error)}")
         try:
             reason = note(reason)
@@ -472,7 +477,7 @@ class Lane(AnyLane):
             return
         self._left_in_a_row += 1
         if self.rests:
-            text = "%s transactions in a row have left the lane: it begins no more, and the next ones are runs"
+            text = "%s transactions in a row have left the lane: it begins no others, and the next ones are runs"
             self._log.warning(text, self._left_in_a_row)
         self._window.drop(begun.txid)
 
@@ -485,5 +490,5 @@ def _version(file: str) -> tuple[float, int]:
     try:
         found = os.stat(file)
     except OSError:
-        return (0.0, 0)  # in a bundle that is gone, or just being written: the next look tells
+        return (0.0, 0)  # the bundle is gone, or the file is just being written
     return (found.st_mtime, found.st_size)

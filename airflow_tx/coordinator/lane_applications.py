@@ -1,7 +1,7 @@
-"""The applications of a lane: each runs in a thread with a session, so that nothing else waits for Spark.
+"""Run the applications of a lane, each in a thread with its own Spark session, so that the lane does not wait.
 
-A session in which an application has left nothing is kept for the next one: a new one has everything compiled once more
-on its server. It never has two batches at once. A lane prepares sessions before it has a batch.
+A session is used again if its last application has left no traces in it, since a server compiles all code again for a
+new session. A session runs one batch at a time. A lane prepares sessions before it has a batch.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ if TYPE_CHECKING:
     from airflow_tx.outputs import Descriptor, Manifest, TryDir
     from airflow_tx.spark import BatchApp, ConnectApplication
 
-# At the end of a lane, for the sessions to end on their servers.
+# Seconds that a closing lane waits for its sessions to end on their servers.
 _PATIENCE = 5.0
 _TAG = "airflow_tx lane"
-# More sessions that are prepared at once keep each other from the processors.
+# Sessions to prepare at the same time. More of them would compete for the processors.
 _PREPARED = 4
-# Seconds in which a lane finds data that waits for it. A batch compiles what a rehearsal would.
+# Seconds before a rehearsal. If a batch arrives in this time, it compiles the same code as a rehearsal.
 _FIRST_LOOK = 1.0
-# Seconds that the first batch on a server has for itself, at most. Batches at once run code that is not compiled yet.
+# Seconds that other batches wait at most for the first batch on a server, which compiles the code for all of them.
 _HEAD_START = 60.0
 
 
 class LaneApplications:
-    """Runs the applications of a lane; the file of each is executed once.
+    """Runs the applications of a lane; it executes the file of each application once.
 
-    :param dag_file: beside it, too, applications find what they import.
-    :param ended: is notified when one has ended.
-    :param log: of the coordinator.
+    :param dag_file: path of the DAG file; applications can also import modules from its folder.
+    :param ended: condition that is notified when an application has ended.
+    :param log: log of the coordinator.
     """
 
     def __init__(self, dag_file: str, ended: threading.Condition, log: Any) -> None:
@@ -63,12 +63,13 @@ class LaneApplications:
     def prepare(
         self, tasks: Sequence[LaneApplication], count: int, where: Callable[[], TryDir]
     ) -> None:
-        """Open sessions for batches to come, in threads of their own; `start` takes them, ready or not.
+        """Open sessions in new threads before there is a batch; `start` uses them, ready or not.
 
         One session on each connection rehearses a batch: the server compiles most code once for all sessions.
 
-        :param count: of the batches that may be processed at once; so many on each connection, but not more than four.
-        :param where: names a folder for one rehearsal; it is removed.
+        :param tasks: the applications of the plan.
+        :param count: number of batches that may run at the same time. Each connection gets so many sessions, at most 4.
+        :param where: returns the folder for one rehearsal, which removes it afterwards.
         """
         count = min(count, _PREPARED)
         for conn_id in dict.fromkeys(task.operator.conn_id for task in tasks):
@@ -88,9 +89,10 @@ class LaneApplications:
         arguments: Sequence[Any],
         limit: TimeLimit,
     ) -> ApplicationRun:
-        """Let an application process a batch, within a time limit.
+        """Start an application on a batch, with a time limit.
 
-        :param arguments: as `batch.args`.
+        :param descriptor: the batch and its inputs.
+        :param arguments: the application's `batch.args`.
         """
         conn_id = task.operator.conn_id
         self._has_batches.set()
@@ -106,10 +108,10 @@ class LaneApplications:
         return run
 
     def close(self) -> None:
-        """Interrupt running ones, and end all sessions."""
+        """Interrupt running applications, and end all sessions."""
         with self._lock:
             threads = [thread.end() for thread in self._open]
-        # Once no thread begins another batch.
+        # From here no thread begins another batch.
         for thread in threads:
             thread.start()
         until = time.monotonic() + _PATIENCE
@@ -121,9 +123,9 @@ class LaneApplications:
     def prepare_in(
         self, thread: _SessionThread, session: SparkSession, preparation: _Preparation
     ) -> None:
-        """Load the applications, and rehearse if this session is to, until there is a batch.
+        """Load the applications, and rehearse if this session has a rehearsal; skip both once there is a batch.
 
-        :raises Exception, SystemExit: the error of the file of an application.
+        :raises Exception, SystemExit: an error that the file of an application raises.
         """
         from airflow_tx.spark import rehearse
 
@@ -136,12 +138,16 @@ class LaneApplications:
             self._head_start(thread.conn_id, 0.0).set()
         with self._lock:
             idle = self._idle[thread.conn_id]
-            if thread in idle:  # before threads that are not ready
+            # `start` takes the last thread. Prefer this one to threads that are not ready.
+            if thread in idle:
                 idle.remove(thread)
                 idle.append(thread)
 
     def give_up(self, thread: _SessionThread, error: BaseException) -> bool:
-        """Take back a session that could not be prepared; ask whether something waits in its thread already."""
+        """Drop a session that could not be prepared.
+
+        :return: whether a batch already waits in its thread, so that the thread must open a session again.
+        """
         with self._lock:
             idle = self._idle[thread.conn_id]
             if thread not in idle:
@@ -162,12 +168,12 @@ class LaneApplications:
     ) -> Manifest:
         """Process a batch.
 
-        :raises FailedBatch, ApplicationFailed, ConfigError, TxError: it cannot be processed.
+        :raises FailedBatch, ApplicationFailed, ConfigError, TxError: the application cannot process it.
         """
         from airflow_tx.spark import process
 
         application = run.task.operator.found_from(self._dag_file, run.arguments)
-        # A batch that waits keeps the half of its own time.
+        # A batch waits for at most half of its own time.
         left = run.deadline - time.monotonic()
         warm = self._head_start(run.task.operator.conn_id, min(_HEAD_START, left / 2))
         try:
@@ -184,9 +190,10 @@ class LaneApplications:
         *,
         traces: bool,
     ) -> None:
-        """Take what a run has left.
+        """Note the outcome of a run, and keep or drop its session.
 
-        :param traces: whether it has left something in its session, too.
+        :param outcome: manifest of the output, or the error.
+        :param traces: whether the application has left traces in its session.
         """
         failed = isinstance(outcome, BaseException)
         with self._lock:
@@ -194,7 +201,7 @@ class LaneApplications:
             if not failed and not traces:
                 idle.append(thread)
             else:
-                # Where one that failed has lost its server, so have the others.
+                # The application may have failed because its server is gone. Then the idle sessions are lost, too.
                 dropped = [thread, *(idle if failed else ())]
                 self._idle[thread.conn_id] = [each for each in idle if each not in dropped]
                 for each in dropped:
@@ -205,7 +212,7 @@ class LaneApplications:
             self._ended.notify_all()
 
     def _head_start(self, conn_id: str, seconds: float) -> threading.Event:
-        """Wait until something has run on the server, unless this is the first; return its proof."""
+        """Wait until a batch has run on the server, unless this is the first one; return the event to set after it."""
         with self._lock:
             is_first = conn_id not in self._warm
             warm = self._warm.setdefault(conn_id, threading.Event())
@@ -217,7 +224,7 @@ class LaneApplications:
         with self._loading:
             found = self._loaded.get(application.path)
             if found is None:
-                # Permanently: the application may import when it is called, and several are called at once.
+                # Never remove these folders: applications may import while they run, several at the same time.
                 sys.path[:0] = [folder for folder in application.folders if folder not in sys.path]
                 found = self._loaded[application.path] = application.load()
             return found
@@ -226,8 +233,9 @@ class LaneApplications:
 class ApplicationRun:
     """One application that processes one batch.
 
-    :param limit: how long it may take.
-    :ivar outcome: what it has left, or raised; None: it has not ended.
+    :param limit: time limit of the application.
+    :param thread: thread that runs it.
+    :ivar outcome: manifest of the output, or the error; None: the application has not ended.
     """
 
     def __init__(
@@ -248,14 +256,14 @@ class ApplicationRun:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended, or takes too long."""
+        """Return whether the application has ended, or takes too long."""
         return self.outcome is not None or time.monotonic() >= self.deadline
 
     def manifest(self) -> Manifest:
-        """Its traces, once it is over.
+        """Return the manifest of its output, once the run is over.
 
-        :raises AirflowTaskTimeout: it takes too long; it is interrupted.
-        :raises Exception, SystemExit: its own error.
+        :raises AirflowTaskTimeout: the application took too long and was interrupted.
+        :raises Exception, SystemExit: the application's error.
         """
         outcome = self.outcome
         if outcome is None:
@@ -268,9 +276,10 @@ class ApplicationRun:
 
 @dataclass(frozen=True)
 class _Preparation:
-    """The purpose of a prepared session.
+    """The work of a session before its first batch.
 
-    :param where: the folder for what a rehearsal writes; None: another session rehearses.
+    :param tasks: the applications to load.
+    :param where: output folder of the rehearsal; None: another session rehearses.
     """
 
     tasks: tuple[LaneApplication, ...]
@@ -278,10 +287,10 @@ class _Preparation:
 
 
 class _SessionThread(threading.Thread):
-    """A thread with its own session: PySpark gives it to all code in this thread.
+    """A thread with its own session, which PySpark gives to all code in this thread.
 
-    :param preparation: of its session, before it has a batch; None: it begins with one.
-    :ivar runs: what it is to run; None: it ends.
+    :param preparation: work before the first batch; None: the thread begins with a batch.
+    :ivar runs: queue of the runs; None ends the thread.
     """
 
     def __init__(
@@ -298,7 +307,7 @@ class _SessionThread(threading.Thread):
 
     @property
     def is_ending(self) -> bool:
-        """Whether it is being ended."""
+        """Return whether `end` was called."""
         return self._ending
 
     def run(self) -> None:
@@ -309,10 +318,11 @@ class _SessionThread(threading.Thread):
             self._serve(run)
 
     def _serve(self, run: ApplicationRun | None, preparation: _Preparation | None = None) -> bool:
-        """Open a session, and run in it what there is to run.
+        """Open a session, and process the queued runs in it.
 
-        :param run: the first one; None: there is none before the session is prepared.
-        :return: whether the session could not be prepared, and something waits for it already.
+        :param run: the first run; None: prepare the session first.
+        :param preparation: work before the first run.
+        :return: whether the session could not be prepared although a batch waits for it.
         """
         from airflow_tx.spark import SERVER_PATIENCE, SessionTraces, session
 
@@ -337,7 +347,7 @@ class _SessionThread(threading.Thread):
                     manifest = self._shared.process(self, run, opened)
                     self._shared.over(self, run, manifest, traces=traces.found)
                     run = self.runs.get()
-        except BaseException as error:  # noqa: BLE001 - of the user's code; raised where the outcome is asked for
+        except BaseException as error:  # noqa: BLE001 - of the user's code; `manifest` raises it
             if run is not None:
                 self._shared.over(self, run, error, traces=True)
             elif not is_prepared:
@@ -345,7 +355,7 @@ class _SessionThread(threading.Thread):
         return False
 
     def end(self) -> threading.Thread:
-        """Let it begin no more; a thread that ends what it runs on the server, and its session: that may not answer."""
+        """Refuse further batches; return a thread that ends the session on its server, which may not answer."""
         with self._state:
             self._ending = True
         self.runs.put(None)
@@ -363,6 +373,11 @@ class _SessionThread(threading.Thread):
             self.check_open()
 
     def check_open(self) -> None:
-        """Refuse further work once it is being ended."""
+        """Refuse further work after `end` was called.
+
+        :raises TxError: `end` was called.
+        """
         if self._ending:
-            raise TxError(message=f"The session on {self.conn_id} is ended before it begins.")
+            raise TxError(
+                message=f"The session on {self.conn_id} was closed before the batch began."
+            )

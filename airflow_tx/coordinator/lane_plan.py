@@ -1,4 +1,4 @@
-"""Which topologies can go by a lane: decided when the DAG is parsed, without I/O."""
+"""Decide whether a topology can use a lane, and plan its tasks, when the DAG is parsed; without I/O."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class GoesByRuns(TxError):
-    """A topology that cannot go by a lane; its transactions are runs, as without one."""
+    """A topology that cannot use a lane; its transactions are runs."""
 
     template = "Topology {topology!r} goes by runs, not by a lane: {reason}."
 
@@ -28,7 +28,8 @@ class GoesByRuns(TxError):
 class LaneTask:
     """One processing task, as a lane calls it.
 
-    :param code: digest of what it runs.
+    :param call: function and arguments of the task.
+    :param code: digest of the task's code.
     """
 
     task_id: str
@@ -37,15 +38,16 @@ class LaneTask:
 
     @property
     def timeout(self) -> float | None:
-        """The seconds that it may take; None: any time."""
+        """Return the task's `execution_timeout` in seconds; None: no limit."""
         return self.call.timeout
 
 
 @dataclass(frozen=True)
 class TimeLimit:
-    """How long a task in the lane may take.
+    """The time limit of a task in a lane.
 
-    :param reason: why it is ended then, with the option that sets it.
+    :param seconds: how long the task may take.
+    :param reason: error text when the limit is exceeded; it names the option that sets the limit.
     """
 
     seconds: float
@@ -56,7 +58,7 @@ class TimeLimit:
 class LaneApplication:
     """One processing task that is an application on a Spark Connect server, as a lane runs it.
 
-    :param timeout: seconds that it may take; None: any time.
+    :param timeout: seconds that the application may take; None: no limit.
     """
 
     task_id: str
@@ -68,8 +70,11 @@ class LaneApplication:
 class LanePlan:
     """The work of a lane for each transaction.
 
-    :param tasks: each after the tasks whose output it takes, or that it follows.
-    :param committer: the task that commits, with `updates`, after `checks`.
+    :param tasks: processing tasks in topological order.
+    :param committer: task_id of the committer.
+    :param updates: updates of the committer.
+    :param dag_file: path of the DAG file.
+    :param checks: checks of the committer.
     """
 
     spec: TransactionSpec
@@ -81,12 +86,12 @@ class LanePlan:
 
     @property
     def applications(self) -> tuple[LaneApplication, ...]:
-        """The tasks that are applications."""
+        """Return the tasks that are applications."""
         return tuple(task for task in self.tasks if isinstance(task, LaneApplication))
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The files whose code a lane executes: of the DAG, and of the applications that are there."""
+        """Return the files whose code a lane executes: the DAG file, and the file of each application that exists."""
         found = [self.dag_file]
         for task in self.applications:
             with suppress(ConfigError):  # its transactions will report the error
@@ -94,7 +99,7 @@ class LanePlan:
         return tuple(found)
 
     def resolved(self) -> LanePlan:
-        """Give the same plan, with what the configuration says in it: a lane need not ask for every transaction."""
+        """Return the plan with the values of the configuration, so that a lane does not look them up again."""
         spec = replace(self.spec, max_pending=self.spec.window, message_timeout=self.spec.timeout)
         spec = replace(
             spec, zookeeper_conn_id=spec.conn_id, root=spec.paths.root, area=spec.staging()
@@ -105,9 +110,9 @@ class LanePlan:
 def lane_plan(spec: TransactionSpec, dag: Any) -> LanePlan:
     """Plan how a lane calls the tasks of a DAG.
 
-    If each run has a data interval, the lane takes the next one of the schedule.
+    If each run has a data interval, the lane takes the next interval of the schedule.
 
-    :raises GoesByRuns: naming the task that needs a run, and why.
+    :raises GoesByRuns: a task, or the topology, needs runs; the error says why.
     """
     spec = _by_schedule(spec, dag)
     tasks: Mapping[str, Any] = dag.task_dict
@@ -126,7 +131,7 @@ def lane_plan(spec: TransactionSpec, dag: Any) -> LanePlan:
 
 
 def _by_schedule(spec: TransactionSpec, dag: Any) -> TransactionSpec:
-    """Let the schedule of a DAG say which data interval is next."""
+    """Let the schedule of the DAG decide the next data interval, if it can."""
     dated = _can_omit_runs(spec)
     by_runs = compat.is_airflow_3_2() or not dag.timetable.can_be_scheduled
     if dated is None or not dated.in_order or by_runs:

@@ -1,4 +1,4 @@
-"""The tasks of a transaction, one after the other in the process of a lane."""
+"""Run the tasks of a transaction one after the other in the process of a lane, and commit the transaction."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ if TYPE_CHECKING:
 
 
 # --- lane commit --------------------------------------------------------------------------------------------------
-# The commit of a transaction in a lane: joined with the steps around it, if no other step can run between.
+# The commit of a transaction in a lane. It is joined with the steps around it, if no other step can run between.
 
 
 UNSETTLED_PAUSE = 1.0
-"""Seconds until a task is called again whose rows are not settled."""
+"""Seconds until the lane calls a task again whose rows are not settled."""
 PROGRESS_EVERY = 5.0
-"""Seconds between two lines of a lane that all goes well in."""
+"""Seconds between two log lines of a lane about its progress."""
 
 
 class LaneOutputs:
@@ -63,7 +63,7 @@ class LaneOutputs:
         self._stored: dict[tuple[str, str], Any] = {}
 
     def keep(self, task: str, values: Mapping[str, Any]) -> None:
-        """Keep what a task has returned, by name."""
+        """Keep the values that a task has returned, by name."""
         self._stored.update(
             {
                 (task, name): compat.as_xcom(each)
@@ -73,9 +73,9 @@ class LaneOutputs:
         )
 
     def get(self, task: str, name: str) -> Any:
-        """Give what a task has returned; a copy of its own for each who reads it.
+        """Return a new copy of a value that a task has returned.
 
-        :raises LookupError: it has returned no such thing.
+        :raises LookupError: the task has returned no value of this name.
         """
         found = self._stored.get((task, name))
         if found is None and name != RETURN_KEY:
@@ -84,9 +84,9 @@ class LaneOutputs:
 
 
 class LaneProgress:
-    """Says now and then how far a lane is, in place of each step of each transaction.
+    """Logs the progress of a lane every few seconds, instead of each step of each transaction.
 
-    :ivar committed: how many transactions.
+    :ivar committed: number of committed transactions.
     """
 
     def __init__(self, topology: str, log: Any, clock: Callable[[], float]) -> None:
@@ -97,7 +97,7 @@ class LaneProgress:
         self._said = (0, clock())
 
     def note(self, begun: Begun) -> None:
-        """Count a transaction that is committed."""
+        """Count a committed transaction, and log the progress if a line is due."""
         self.committed += 1
         said, at = self._said
         count = self.committed - said
@@ -110,10 +110,10 @@ class LaneProgress:
 
 @dataclass
 class LaneTurn:
-    """Whose turn it is, and who waits for it, as a lane knows without reading it.
+    """The turn as a lane knows it without reading the ledger.
 
-    :param txid: the transaction whose turn it is at least.
-    :param waiting: by txid, the commits of transactions that are processed, until one works on them.
+    :param txid: lower bound of the txid whose turn it is.
+    :param waiting: commits of processed transactions by txid, until the committing thread takes them.
     """
 
     txid: int = 0
@@ -123,10 +123,11 @@ class LaneTurn:
 class LaneCommit(Commit):
     """The commit of a transaction in a lane, joined with the steps around it.
 
-    The turn is taken with the ack of the last task, or with the mark of the transaction before, the later of both. The
-    lane tells of its progress, and cleans up now and then.
+    The commit takes its turn in one multi with the ack of its last task or with the mark of the transaction before it,
+    depending on the later one. The lane logs the progress and cleans up, so that the commit does neither.
 
-    :param outputs: the results of its tasks, which have all succeeded.
+    :param outputs: the results of the transaction's tasks.
+    :param turn: the turn, as the lane knows it.
     """
 
     def __init__(
@@ -174,7 +175,7 @@ class LaneCommit(Commit):
     # --- its steps --------------------------------------------------------------------------------------------------
 
     def note_processed(self, ack: BoundStep[Done]) -> None:
-        """Run the ack of the last task, and with it what it completes."""
+        """Run the ack of the last task, joined with the steps that become possible by it."""
         states = self.instance_states(self.spec.tasks, self.spec.mapped)
         noted = self.ledger.joined(ack, lambda _: self.processed_step(states))
 
@@ -190,7 +191,10 @@ class LaneCommit(Commit):
         self.take(self.ledger.run(self.ledger.joined(noted, turn)).then)
 
     def commit_granted(self) -> bool:
-        """Write and mark, if the turn is taken already. Raises as `try_to_commit`."""
+        """Write and mark if this commit already has the turn. Raises as `try_to_commit`.
+
+        :return: whether the commit had the turn.
+        """
         if self.granted is None:
             return False
         self.use()
@@ -200,17 +204,17 @@ class LaneCommit(Commit):
         return self.acquire_step() if self.prepare_ahead() else None
 
     def prepare_ahead(self) -> bool:
-        """Prepare the commit, in the thread of its tasks: the one that commits may work on an earlier transaction.
+        """Prepare the commit in the thread of its tasks, as the other thread may commit an earlier transaction.
 
-        :return: False: it cannot be prepared now.
+        :return: whether it is prepared.
         """
-        # The mark of the transaction before may ask for it at the same time.
+        # The other thread may call this at the same time, when it marks the transaction before.
         with self._preparing:
             if self.processed is None:
                 return False
             try:
                 self.prepare()
-            except Exception:  # noqa: BLE001 - raised again when its turn has come, where it is noted
+            except Exception:  # noqa: BLE001 - raised again, and noted, at its turn
                 return False
             return True
 
@@ -221,7 +225,7 @@ class LaneCommit(Commit):
         pass
 
     def mark(self, step: BoundStep[Committed]) -> Committed:
-        """Mark, and let the commit that waits behind this one take its turn in the same multi."""
+        """Mark the transaction as committed; if the next commit waits, it takes its turn in the same multi."""
         following = self._turn.waiting.get(self.begun.txid + 1)
         if following is None:
             return super().mark(step)
@@ -237,10 +241,11 @@ class LaneCommit(Commit):
 
 
 class LaneProcessing(Processing):
-    """One task in a lane: the same steps, on the connection of the lane.
+    """One task in a lane: it makes the same steps as in a run, on the connection of the lane.
 
-    :param ack: runs its ack, joined with what follows it.
-    :param started: its start was joined with the step before it.
+    :param ledger: the lane's ledger.
+    :param ack: runs the task's ack, joined with the step that follows it.
+    :param started: whether an earlier step was joined with the start of this task.
     """
 
     def __init__(
@@ -267,11 +272,11 @@ class LaneProcessing(Processing):
 
     @contextmanager
     def settling(self) -> Iterator[None]:
-        # The lane itself tries again.
+        # The lane itself calls the task again.
         yield
 
     def _is_current(self) -> bool:
-        # A lane starts each task of an attempt once: another try belongs to a run that has taken the attempt over.
+        # A lane starts each task of an attempt once. Another try belongs to a run that has taken over the attempt.
         return False
 
     def _is_replaced(self) -> bool:
@@ -281,14 +286,16 @@ class LaneProcessing(Processing):
 class LaneTransaction:
     """One transaction in a lane.
 
-    :param ledger: of the lane.
-    :param task_try: of the lane.
-    :param outputs: takes what its tasks return.
-    :param commit: what the ack of its last task is joined with; None: nothing.
-    :param applications: runs the applications of the plan; None: it has none.
-    :param started: the task that was started with its begin.
-    :ivar application: the one that it waits for.
-    :ivar again_at: when its next task is called again, whose rows are not settled, by the monotonic clock.
+    :param plan: plan of the lane.
+    :param begun: the transaction.
+    :param ledger: the lane's ledger.
+    :param task_try: the lane's try.
+    :param outputs: keeps the results of its tasks.
+    :param commit: commit to join with the ack of the last task; None: the ack runs alone.
+    :param applications: runs the applications of the plan; None: the plan has none.
+    :param started: the task whose start was joined with begin.
+    :ivar application: the application that the transaction waits for.
+    :ivar again_at: when to call a task again whose rows were not settled, by the monotonic clock.
     """
 
     def __init__(
@@ -321,14 +328,14 @@ class LaneTransaction:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it waits for no application, or for one that is over, and not for rows."""
+        """Return whether the transaction can continue: its application is over, and it does not wait for rows."""
         waits = self.application is not None and not self.application.is_over
         return not waits and time.monotonic() >= self.again_at
 
     def process(self) -> bool:
-        """Call the tasks, up to the next application, or to the first one whose rows are not settled; then again.
+        """Call the tasks until one must wait for its application or for rows; call this again to continue.
 
-        :return: whether all of them are done.
+        :return: whether all tasks are done.
         :raises Exception, SystemExit, AirflowTaskTimeout: the error of a task, or of the ledger.
         """
         if self.application is not None:
@@ -345,9 +352,9 @@ class LaneTransaction:
 
     @contextmanager
     def _settling(self, task: LaneTask | LaneApplication) -> Iterator[None]:
-        """Let the task within the block be called again a little later, if its rows are not settled.
+        """Schedule another call of the task in the block if its rows are not settled.
 
-        :raises TxError: its transaction needs another attempt, or a person.
+        :raises TxError: the transaction needs another attempt, or a person.
         """
         try:
             yield
@@ -360,9 +367,9 @@ class LaneTransaction:
             self.again_at = time.monotonic() + UNSETTLED_PAUSE
 
     def fail(self, reason: str, refusal: TxError | None = None) -> str:
-        """Note that the task under way has failed; gives the reason with its name.
+        """Note that the current task has failed; return the reason with the name of the task.
 
-        :param refusal: what failed it; None: an error of another kind.
+        :param refusal: the error, if it is a `TxError`; None: an error of another kind.
         :raises Refused: another attempt has replaced this one.
         """
         if self._current is None:
@@ -384,7 +391,7 @@ class LaneTransaction:
         return self._current
 
     def _ack(self, ack: BoundStep[Done]) -> None:
-        """Run an ack, joined with what follows it: the start of the next task, or what it completes."""
+        """Run an ack, joined with the start of the next task, or with the steps of the commit."""
         if self._left:
             task = TaskTry(self._left[0].task_id, -1, self.task_try)
             start = self._ledger.start.bind(self.begun.attempt, task, is_current=lambda: False)
@@ -409,7 +416,7 @@ class LaneTransaction:
         assert self._applications is not None
         own = self._processing(task)
         own.start()
-        if self.begun.metadata is None:  # an empty batch: there is nothing to run
+        if self.begun.metadata is None:  # an empty batch
             own.ack()
             self._current = None
             return
@@ -456,7 +463,7 @@ class LaneTransaction:
         self._current = None
 
     def _dates(self) -> dict[str, Any]:
-        """The data interval in the context of its run, if the batch is one."""
+        """Return the context of a run with this data interval, if the batch is an interval."""
         dated = self._plan.spec.source.dated
         return (
             {} if dated is None else compat.interval_context(*dated.interval(self.begun.metadata))

@@ -1,4 +1,4 @@
-"""The coordinator's messages to people: it sends the gauges of its topology, and raises its alarms."""
+"""The coordinator's metrics and alerts: it sends the gauges of its topology, and raises its alerts."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ ConnectAckers: TypeAlias = "Callable[[Store], AbstractContextManager[AckerStore]
 
 
 class Monitor:
-    """Sends the gauges of a topology and finds which of its alarms change, from one look at the ledger after another.
+    """Sends the gauges of a topology and finds the alerts that change, at each look at the ledger.
 
-    :param source: makes its source; None: it has no lag.
-    :param ackers: connects to its ackers; None: its tasks emit no messages.
-    :param patience: seconds to wait for the first lag, if an alarm depends on it.
+    :param source: creates the source of the topology; None: the topology has no lag.
+    :param ackers: connects to the ackers of the topology; None: its tasks emit no messages.
+    :param patience: seconds to wait for the first lag, if an alert depends on it.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Monitor:
         )
 
     def observe(self, store: Store, look: LedgerSnapshot) -> list[AlarmChange]:
-        """Send what is due, and find the alarms that are to be raised, or are over."""
+        """Send the gauges that are due; return the alerts to raise and the alerts that are over."""
         if not look.exists:
             return []
         lag = self._lag(store)
@@ -102,7 +102,7 @@ class Monitor:
         return noted_corrections(ledger, ledger.noted_behind())
 
     def _send_acker_load(self, store: Store, look: LedgerSnapshot) -> None:
-        """Send the answer to the question before, and ask again."""
+        """Send the load from the ackers' last answer, and ask them again."""
         if self._ackers is None or not compat.sends_metrics():
             return
         watch = self._acker_watch
@@ -123,36 +123,36 @@ class Monitor:
             return None
         try:
             return self._lags.latest(lambda: ReadOnlyLedger(store, self._paths).position())
-        except TxError:  # the turn has moved on
+        except TxError:  # the turn moved during the read
             return None
 
 
 @dataclass(frozen=True)
 class BlockedRun:
-    """A run that is red as long as its topology is blocked, where Airflow's home page counts it.
+    """A run that fails while its topology is blocked, so that Airflow's home page counts it.
 
-    :param dag_id: of the DAG whose task fails while the topology is blocked.
+    :param dag_id: the DAG whose task fails while the topology is blocked.
     """
 
     dag_id: str
 
     def start(self, alarm: Alarm) -> AlarmNote:
-        """Start it; gives what `end` needs."""
+        """Start the run; return the note that `end` needs."""
         run_id = f"blocked-{alarm.of}"
         compat.start_run(self.dag_id, run_id, conf={"of": alarm.of}, dated=True)
         return AlarmNote(alarm.of, dag_id=self.dag_id, run_id=run_id)
 
     @staticmethod
     def end(note: AlarmNote) -> None:
-        """Run it again: it finds the way free, and is green."""
+        """Run it again: the topology is no longer blocked, so the run succeeds."""
         if note.run_id:
             compat.start_run(note.dag_id, note.run_id, reset=True)
 
 
 class CoordinatorAlarms:
-    """Raises the alarms of a topology in the coordinator's worker.
+    """Raises the alerts of a topology in the coordinator's worker.
 
-    :param context: of its task.
+    :param context: context of the coordinator's task.
     """
 
     def __init__(
@@ -173,9 +173,10 @@ class CoordinatorAlarms:
         self._log = log
 
     def step(self, look: LedgerSnapshot) -> None:
-        """Raise what is due, and end what is over."""
+        """Raise the alerts that are due, and end the alerts that are over."""
         for change in self._monitor.observe(self._ledger.store, look):
-            # First, because doing it twice is safe: a process that is killed in between leaves no run red for ever.
+            # Change the run first, because that may happen twice. A process that is killed between the two steps
+            # leaves no failed run that no one clears.
             shown = self._show(change)
             raise_alarm(
                 self._spec.callbacks, self._ledger, change, self._context, self._log, shown=shown
@@ -184,7 +185,7 @@ class CoordinatorAlarms:
                 self._give_way(change.kind, shown)
 
     def _give_way(self, kind: AlarmKind, shown: AlarmNote) -> None:
-        """Clear the run that this coordinator started if the ledger names the run of another one."""
+        """Clear the run that this coordinator started, if the ledger names the run of another coordinator."""
         noted = self._ledger.raised_alarms().get(kind.value, shown)
         if noted.dag_id not in ("", shown.dag_id):
             self._run.end(shown)

@@ -1,7 +1,7 @@
-"""The next actions of the coordinator: a pure plan, from the ledger and the states of runs. Source: protocol.md §§5, 6.
+"""Plan the coordinator's next actions from the ledger and the states of runs; pure. Source: protocol.md §§5, 6.
 
-Recovery goes by records, not by runs: an open transaction without a queued or running run is replayed, for any
-    end of its run.
+The records decide about recovery, not the end of a run. The coordinator replays each open transaction that has no
+queued or running run.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from airflow_tx.ledger import (
 from airflow_tx.transaction import Comeback, comeback
 
 # --- snapshot -----------------------------------------------------------------------------------------------------
-# The ledger of a topology, as its coordinator looks at it. Source: protocol.md §6.
+# The ledger of a topology as its coordinator reads it. Source: protocol.md §6.
 
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerSnapshot(LedgerReading):
-    """A reading of the ledger, and who works on it.
+    """A reading of the ledger, and the processes that work on the topology.
 
-    :param now: the wall clock, for the age of what is seen for the first time.
-    :param owner: whether a committer shows that it holds the turn; None: it would not show, as one in a lane.
+    :param now: wall clock, for the age of attempts that the coordinator sees for the first time.
+    :param owner: whether a committer has its node in the ledger; None: this committer has none, such as in a lane.
     :param busy: whether Airflow says that the committer of `current` is running; None: not asked.
-    :param lane: the open transactions that a lane works on, as far as is seen.
-    :param wishes: what people want restated and no run has begun.
+    :param lane: txids of the open transactions that a lane works on, as far as known.
+    :param wishes: requests for restatements that no run has begun.
     """
 
     now: datetime
@@ -51,14 +51,14 @@ class LedgerSnapshot(LedgerReading):
 
     @property
     def run_ids(self) -> tuple[str, ...]:
-        """The runs whose states matter."""
+        """Return the runs whose states the plan needs."""
         runs = [record.run_id for record in self.opened.values()]
         wanted = [wish.run_id for wish in self.wishes]
         return tuple(dict.fromkeys([*runs, *self.topology.yielded, *wanted]))
 
     @property
     def restates(self) -> bool:
-        """Whether a restatement is open."""
+        """Return whether a restatement is open."""
         return any(record.replaces is not None for record in self.opened.values())
 
 
@@ -67,9 +67,9 @@ def _now() -> datetime:
 
 
 class SnapshotReader:
-    """Reads a topology again and again, and what never changes only once.
+    """Reads a topology again and again, but reads what never changes only once.
 
-    :param shows: whether its committer shows in the ledger while it holds the turn, as a single one does.
+    :param shows: whether the ledger shows a committer while it holds the turn, as it does for a single committer.
     """
 
     def __init__(
@@ -80,11 +80,11 @@ class SnapshotReader:
         self._paths = paths
         self._now = now
         self._ledger = LedgerReader(store, paths)
-        # The position that the last final transaction has left.
+        # The last allocated txid and the position after it, once that transaction is final.
         self._next: tuple[int, Any] | None = None
 
     def look(self) -> LedgerSnapshot | None:
-        """Read the current ledger; None if a transaction became final while it was read.
+        """Read the current ledger; None: a transaction became final during the read.
 
         :raises UnreadableRecord: a record is damaged or missing.
         """
@@ -105,16 +105,16 @@ class SnapshotReader:
         )
 
     def next_position(self, look: LedgerSnapshot) -> Any:
-        """Read from where the next transaction is decided, as `begin` would ask: behind losses that were accepted.
+        """Read the position where the next batch begins, behind losses that a person accepted, as `begin` does.
 
-        :raises UnreadableRecord: it changes just now, or is damaged.
+        :raises UnreadableRecord: a record is damaged, or changes during the read.
         """
         ledger = ReadOnlyLedger(self.store, self._paths)
         if self._next is not None and self._next[0] == look.allocated:
             position = self._next[1]
         else:
             position = ledger.position_before(look.allocated + 1)
-            # While it is open, a replay may move it.
+            # A replay of an open transaction may move the position.
             self._next = None if look.opened else (look.allocated, position)
         if not look.exists:
             return position
@@ -130,30 +130,34 @@ class SnapshotReader:
 
 
 # --- diagnosis ----------------------------------------------------------------------------------------------------
-# The diagnosis of each open transaction: what is wrong with it, and for how long. Pure. Source: protocol.md §§5, 6.
+# The diagnosis of each open transaction: its problem, and for how long. Pure. Source: protocol.md §§5, 6.
 #
-# Nothing here reads a clock. The coordinator keeps ages, which travel from one process to the next as plain JSON. So
-# a wall clock that jumps replays nothing.
+# Nothing here reads a clock. The coordinator keeps ages, and passes them from one process to the next as plain JSON.
+# So a wall clock that jumps causes no replay.
 
 
 RunStates = Mapping[str, "str | None"]
-"""run_id → state of the run, None for one that does not exist; a run that was not asked for is missing."""
+"""State of each run by run_id; None: the run does not exist. A run whose state is unknown is missing."""
 
 LONGEST_BACKOFF = 600.0
-# A replay was asked for this long ago, and no attempt followed: the process that asked was killed.
+# If no attempt has followed a requested replay for so many seconds, the process that requested it was killed.
 FORGOTTEN = 60.0
-# A committer that has just taken the turn, or gives it back, does not show for a moment.
+# Seconds for which a committer may be absent from the ledger, when it has just taken the turn or returns it.
 SUSPICION = 3.0
 _INCOMPLETE = (Phase.PROCESSING, Phase.FAILED)
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What holds for one topology.
+    """The limits of one topology; times are in seconds.
 
-    :param silence: seconds for which Airflow has to say that a committer runs which does not show, until it counts as
-        dead. In that time one that is tried again is seen not to run.
-    :param lane: whether a lane begins transactions: not while one is restated, by a run.
+    :param max_pending: most open transactions.
+    :param max_replays: most automatic replays in a row.
+    :param backoff: seconds before the first replay.
+    :param message_timeout: seconds that the processing of an attempt may take.
+    :param silence: seconds until a committer that Airflow calls running, but the ledger does not show, counts as dead.
+        If Airflow retries the committer, its state changes within this time.
+    :param lane: whether a lane begins transactions. It begins none while a run restates a transaction.
     """
 
     max_pending: int
@@ -164,7 +168,7 @@ class Rules:
     lane: bool = False
 
     def wait(self, times: int) -> float:
-        """Seconds before a thing is tried again that was tried so many times in a row."""
+        """Return the seconds to wait after so many tries in a row."""
         return min(self.backoff * 2.0 ** min(times, 20), LONGEST_BACKOFF)
 
 
@@ -193,11 +197,11 @@ class Finding(str, Enum):
 class Health:
     """The known facts of one open transaction.
 
-    :param op: of its record.
+    :param op: op of the transaction's record.
     :param lasts: seconds for which the finding has been the same.
-    :param working: seconds since its attempt began.
-    :param tries: how many times in a row it was started again to no avail.
-    :param blocked: it is replayed no more in this attempt.
+    :param working: seconds since the attempt began.
+    :param tries: starts in a row without success.
+    :param blocked: whether the coordinator has stopped replaying this attempt.
     """
 
     attempt: int
@@ -211,11 +215,11 @@ class Health:
 
 @dataclass(frozen=True)
 class CoordinatorMemory:
-    """The memory of the coordinator; it may be lost, and then only waits begin again.
+    """The memory of the coordinator. If it is lost, only the waits begin again.
 
-    :param health: of the open transactions, by txid.
-    :param source_wait: seconds until the source may be asked again.
-    :param source_failures: how many times in a row it failed.
+    :param health: facts of the open transactions, by txid.
+    :param source_wait: seconds until the coordinator may ask the source again.
+    :param source_failures: failures of the source in a row.
     """
 
     health: Mapping[int, Health] = field(default_factory=dict)
@@ -223,14 +227,14 @@ class CoordinatorMemory:
     source_failures: int = 0
 
     def tried(self, txid: int) -> CoordinatorMemory:
-        """Note that a run was started, or could not be: the next time comes later."""
+        """Note a start of the run, successful or not; the next start waits longer."""
         one = self.health.get(txid)
         return (
             self if one is None else self._with(txid, replace(one, tries=one.tries + 1, lasts=0.0))
         )
 
     def blocked(self, txid: int) -> CoordinatorMemory:
-        """Note that a transaction is replayed no more in this attempt."""
+        """Note that the coordinator stops replaying this attempt of a transaction."""
         one = self.health.get(txid)
         return (
             self
@@ -239,11 +243,11 @@ class CoordinatorMemory:
         )
 
     def answered(self, wait: float) -> CoordinatorMemory:
-        """Note that the source answered; it is asked again after `wait` seconds."""
+        """Note an answer of the source; the next question waits `wait` seconds."""
         return replace(self, source_wait=wait, source_failures=0)
 
     def failed(self, poll: float, longest: float = FORGOTTEN) -> CoordinatorMemory:
-        """Note that the source failed: it is asked again later and later."""
+        """Note a failure of the source; the wait for the next question doubles."""
         wait = min(poll * 2.0 ** min(self.source_failures + 1, 20), max(longest, poll))
         return replace(self, source_wait=wait, source_failures=self.source_failures + 1)
 
@@ -263,7 +267,7 @@ class CoordinatorMemory:
 
     @classmethod
     def from_json(cls, value: Any) -> CoordinatorMemory:
-        """Rebuild what `to_json` gave; of anything else, nothing."""
+        """Rebuild a memory from the JSON of `to_json`; return an empty memory for any other value."""
         try:
             health = {int(txid): _health_of(one) for txid, one in value["health"].items()}
             return cls(health, float(value["source_wait"]), int(value["source_failures"]))
@@ -292,14 +296,14 @@ class OpenTransaction:
 def health_of(case: OpenTransaction, before: Health | None, elapsed: float) -> Health:
     """Judge a transaction now.
 
-    :param before: what was known of it `elapsed` seconds ago, if it was.
+    :param before: its facts `elapsed` seconds ago; None: unknown.
     """
     look = case.look
     record = case.record
     if before is None or before.attempt != record.attempt:
         age = (look.now - datetime.fromisoformat(record.began)).total_seconds()
         working = min(max(age, 0.0), case.rules.message_timeout)
-        # A new attempt is no success yet: what was tried before is remembered until it has acked everything.
+        # A new attempt is not a success yet. Keep the tries until all tasks have acked.
         one = Health(
             record.attempt, record.op, working=working, tries=before.tries if before else 0
         )
@@ -309,7 +313,7 @@ def health_of(case: OpenTransaction, before: Health | None, elapsed: float) -> H
     if record.request == "":
         one = replace(one, working=0.0)  # allocated for a run that has not begun
     if record.run_id not in case.states and not _is_blocked(case, one):
-        return replace(one, lasts=one.lasts + elapsed)  # as far as is known, nothing has changed
+        return replace(one, lasts=one.lasts + elapsed)  # the state of the run is unknown
     found = _find(case, one)
     lasts = one.lasts + elapsed if found is one.finding else 0.0
     fine = found is Finding.NOTHING and record.phase not in _INCOMPLETE
@@ -333,9 +337,9 @@ def _find_stopped(case: OpenTransaction, state: str | None) -> Finding:
     record = case.record
     txid = case.txid
     if record.skip is not None and txid != case.look.current:
-        return Finding.NOTHING  # its turn will come
+        return Finding.NOTHING  # the skip happens at its turn
     is_unborn = state is None and record.request == ""
-    # Of one that has no run yet, the note says why it has none.
+    # If the run was never created, the note only says why.
     if is_noted(record) and not is_unborn:
         return Finding.NOTED
     if record.skip is not None:
@@ -355,15 +359,15 @@ def _find_live(case: OpenTransaction, one: Health) -> Finding:
     record = case.record
     txid = case.txid
     if case.states[record.run_id] != "running":
-        return Finding.NOTHING  # it begins as soon as it has a run slot
+        return Finding.NOTHING  # the run waits for a run slot
     if record.phase is Phase.COMMITTING and txid == case.look.current and record.skip is None:
         return _find_committer(case, one)
     if _is_late(case, one):
         return Finding.LATE
     if is_noted(record):
-        return Finding.NOTHING  # on its way
+        return Finding.NOTHING  # the replay is about to begin
     if txid in case.look.stale and _is_decided(case, txid - 1):
-        return Finding.MOVED  # its committer would find out, and fail
+        return Finding.MOVED  # its committer would notice, and fail
     return Finding.NOTHING
 
 
@@ -377,8 +381,8 @@ def _find_committer(case: OpenTransaction, one: Health) -> Finding:
     look = case.look
     if look.owner is not False:
         return Finding.NOTHING
-    # Airflow tries it again. Until that try takes the turn, no process is seen. If the try is killed before that,
-    # Airflow notices later by itself.
+    # Airflow retries the committer. The ledger shows no process until the retry takes the turn. If the retry is killed
+    # before that, Airflow notices by itself.
     if look.busy is False or (one.finding is Finding.RETRYING and one.op == case.record.op):
         return Finding.RETRYING
     return Finding.SILENT if look.busy else Finding.SUSPECT
@@ -387,36 +391,36 @@ def _find_committer(case: OpenTransaction, one: Health) -> Finding:
 def _is_blocked(case: OpenTransaction, one: Health) -> bool:
     mark = case.look.topology.blocked
     if mark is None or case.record.skip is not None:
-        return False  # an earlier one may have had the mark; now this one can get it
+        return False  # an earlier transaction may have had the mark; now this one can get it
     return one.blocked or (mark.txid, mark.attempt) == (case.txid, case.record.attempt)
 
 
 def is_noted(record: TransactionRecord) -> bool:
-    """Whether a replay of this very attempt was asked for."""
+    """Return whether a replay of the current attempt was requested."""
     return record.replay is not None and record.replay.attempt == record.attempt
 
 
 def _count(record: TransactionRecord) -> int:
-    """How many automatic replays there were in a row."""
+    """Return the number of automatic replays in a row."""
     note = record.replay
     return note.count if note is not None and note.attempt == record.attempt - 1 else 0
 
 
 def is_free(look: LedgerSnapshot, states: RunStates, txid: int | None) -> bool:
-    """Whether the run whose turn it is needs no run slot any more."""
+    """Return whether the transaction whose turn it is needs no run slot: it is this one, or its run is running."""
     first = look.opened.get(look.current)
     return txid == look.current or first is None or states.get(first.run_id) == "running"
 
 
 def _is_decided(case: OpenTransaction, txid: int) -> bool:
-    """Whether another transaction ends where its record says, as far as is known."""
+    """Return whether another transaction will end where its record says, as far as known."""
     record = case.look.opened.get(txid)
     if record is None:
         return True
     if txid in case.look.stale or record.phase is Phase.FAILED or is_noted(record):
         return False
     state = case.states.get(record.run_id)
-    # Queued: it was cleared, and its `begin` decides again; or it has never begun.
+    # A queued run was cleared, and its `begin` decides the batch again; or the run has never begun.
     return (
         state == "running"
         or (state == "queued" and record.request == "")
@@ -425,7 +429,7 @@ def _is_decided(case: OpenTransaction, txid: int) -> bool:
 
 
 def due_after(rules: Rules, record: TransactionRecord, one: Health) -> float | None:
-    """How long the finding has to last before something is done about it; None: nothing is."""
+    """Return the seconds for which a finding must last before the coordinator acts; None: it never acts."""
     again = 0.0 if one.tries == 0 else rules.wait(one.tries - 1)
     if one.finding is Finding.ENDED and one.blocked:
         return 0.0
@@ -472,9 +476,9 @@ class Start:
 class Replay:
     """Run a transaction again.
 
-    :param reason: in words.
-    :param counts: whether it counts against `max_replays`.
-    :param noted: it was asked for before, so that no further question is needed.
+    :param reason: text for logs and the ledger.
+    :param counts: whether the replay counts against `max_replays`.
+    :param noted: whether the ledger has the request already.
     """
 
     txid: int
@@ -488,12 +492,12 @@ class Replay:
 
 @dataclass(frozen=True)
 class RestartDead(Replay):
-    """The same for a run that Airflow takes for running, though its committer is dead."""
+    """Replay a run that Airflow shows as running, although its committer is dead."""
 
 
 @dataclass(frozen=True)
 class Examine:
-    """Ask Airflow whether the committer of a transaction runs: a trigger does not."""
+    """Ask Airflow whether the committer of a transaction runs; only the task can ask, not the trigger."""
 
     txid: int
 
@@ -511,7 +515,7 @@ class Restate:
 class Return:
     """Start a run again that has yielded.
 
-    :param txid: its transaction; None: it has none yet.
+    :param txid: the run's transaction; None: the run has no transaction yet.
     """
 
     run_id: str
@@ -520,14 +524,14 @@ class Return:
 
 @dataclass(frozen=True)
 class CameBack:
-    """Note that a run which had yielded needs no start any more."""
+    """Note that a run which had yielded no longer needs a start."""
 
     run_id: str
 
 
 @dataclass(frozen=True)
 class Unblock:
-    """Take away the mark of a transaction that a person has seen to."""
+    """Remove the blocked mark of a transaction after a person has acted."""
 
     txid: int
 
@@ -542,10 +546,10 @@ Action = Allocate | Start | Replay | Examine | Restate | Return | CameBack | Unb
 
 @dataclass(frozen=True)
 class Plan:
-    """What to do now.
+    """The actions to do now.
 
-    :param wait: seconds after which something else will be due if nothing changes; None: nothing.
-    :param memory: to be given to the next plan.
+    :param wait: seconds until the next action is due if nothing changes; None: no action will be due.
+    :param memory: input of the next plan.
     """
 
     actions: tuple[Action, ...]
@@ -565,9 +569,9 @@ def plan(
 ) -> Plan:
     """Decide the actions: at most one for each transaction.
 
-    :param elapsed: seconds since the plan that gave `memory`.
-    :param ready: whether the source has, or may have, rows for another transaction.
-    :param corrected: whether something is to be done about corrections of the upstream topology.
+    :param elapsed: seconds since the plan that returned `memory`.
+    :param ready: whether the source may have rows for another transaction.
+    :param corrected: whether corrections of the upstream topology need an action.
     """
     health: dict[int, Health] = {}
     actions: list[Action] = []
@@ -588,7 +592,7 @@ def plan(
     for wish in look.wishes:
         health[wish.txid] = _wanted(memory.health.get(wish.txid), elapsed)
     actions += _restatements(look, states, rules, health)
-    # A run that is about to restate a transaction has a place of the window, and a lane begins nothing beside it.
+    # A run that is about to restate a transaction counts in the window, and a lane begins nothing beside it.
     waiting = sum(states.get(wish.run_id) in LIVE_RUN_STATES for wish in look.wishes)
     held_up = rules.lane and (look.restates or waiting > 0)
     actions += [Follow()] if corrected else []
@@ -616,7 +620,7 @@ def _action(txid: int, record: TransactionRecord, finding: Finding) -> Action:
 
 
 def _wanted(before: Health | None, elapsed: float) -> Health:
-    """Remember how often the run of a wish was started, and when last."""
+    """Count how often the run of a request was started, and the seconds since the last start."""
     if before is None or before.finding is not Finding.WANTED:
         return Health(0, finding=Finding.WANTED)
     return replace(before, lasts=before.lasts + elapsed)
@@ -625,7 +629,7 @@ def _wanted(before: Health | None, elapsed: float) -> Health:
 def _restatements(
     look: LedgerSnapshot, states: RunStates, rules: Rules, health: Mapping[int, Health]
 ) -> Iterable[Action]:
-    """Start the runs of wishes; one that was started in vain later and later, and at last no more."""
+    """Start the runs of requests. A run that does not begin is started again later and later, up to `max_replays`."""
     limit = most_restated(rules.max_pending)
     for wish in wishes_to_start(look.wishes, look.opened, states, limit=limit):
         one = health[wish.txid]
@@ -653,7 +657,7 @@ def _marks(look: LedgerSnapshot, states: RunStates) -> Iterable[Action]:
 def _back(look: LedgerSnapshot, states: RunStates, run_id: str, txid: int | None) -> Action | None:
     if txid is not None:
         record = look.opened.get(txid)
-        # Otherwise it is started as a transaction, see YIELDED.
+        # If the record still says yielded, the finding YIELDED starts the run.
         return CameBack(run_id) if record is None or record.yielded is None else None
     if any(record.run_id == run_id for record in look.opened.values()):
         return CameBack(run_id)  # it has a transaction now

@@ -1,4 +1,4 @@
-"""Wakes the coordinator when there is something to do: cheap, for it runs all the time."""
+"""The trigger that wakes the coordinator when there is something to do; it runs all the time, so it must be cheap."""
 
 from __future__ import annotations
 
@@ -33,17 +33,18 @@ from airflow_tx.transaction import AlarmLimits, AlarmTopology, has_batch
 from airflow_tx.triggers import LedgerTrigger, until
 
 _ASKING = "airflow_tx-source"
-# The part of a core that asking one source may cost; but new data is noticed within the second one.
+# The share of a core that the questions to one source may cost. The pause between two questions has a limit.
 _SHARE = 0.005
 _LONGEST_PAUSE = 5.0
-# A source that cannot be made here is asked by the task.
+# Seconds between two wake-ups of the task, if the triggerer cannot create the source.
 _BLIND = 30.0
+# Seconds to wait at most when the ledger is damaged.
 _DAMAGED = 30.0
 
 
 @cache
 def _thread(conn_id: str, paths: Paths) -> ThreadPoolExecutor:
-    """Threads for all questions to the source of one topology: a source that hangs holds up no other topology."""
+    """Return the thread that asks the source of one topology: a source that hangs delays no other topology."""
     return ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"{_ASKING}-{paths.topology}")
 
 
@@ -51,8 +52,9 @@ def _thread(conn_id: str, paths: Paths) -> ThreadPoolExecutor:
 class SourceAnswer:
     """The answer of a source.
 
-    :param cost: seconds of processor time.
-    :param error: in words; None if it answered.
+    :param ready: whether the source has rows.
+    :param cost: processor time of the question, in seconds.
+    :param error: message of the error; None: the source answered.
     """
 
     ready: bool
@@ -62,17 +64,17 @@ class SourceAnswer:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class CoordinatorTrigger(LedgerTrigger):
-    """Fires once, when a transaction can be allocated, must be replayed, or its run must be started.
+    """Fires once, when the coordinator has an action to do, such as a transaction to allocate or to replay.
 
-    :param dag_id: of the runs.
-    :param source: class path and arguments; None: nothing is allocated.
+    :param dag_id: the DAG of the runs.
+    :param source: class path and arguments; None: the coordinator allocates no transactions.
     :param rules: fields of `Rules`.
-    :param memory: what the coordinator knows so far.
-    :param refresh: seconds after which it fires anyway.
-    :param shows: whether its committer shows in the ledger while it holds the turn.
+    :param memory: JSON of the `CoordinatorMemory`.
+    :param refresh: seconds after which the trigger fires in any case.
+    :param shows: whether the ledger shows a committer while it holds the turn.
     :param limits: fields of `AlarmLimits`.
-    :param messages: whether its tasks emit messages that ackers track.
-    :param acker_store: the id of the connection of these ackers; None: they are beside the ledger.
+    :param messages: whether tasks of the topology emit messages that ackers track.
+    :param acker_store: the connection id of these ackers; None: they are beside the ledger.
     """
 
     dag_id: str
@@ -105,7 +107,7 @@ def _ackers(trigger: CoordinatorTrigger, store: Store) -> AbstractContextManager
 
 
 class _Watch:
-    """The memory of one trigger. It uses the monotonic time of this process."""
+    """The work of one trigger: it looks at the ledger and the source, and plans. It uses monotonic time."""
 
     def __init__(self, trigger: CoordinatorTrigger) -> None:
         self._trigger = trigger
@@ -125,7 +127,7 @@ class _Watch:
         self._said: dict[str, str] = {}
 
     async def step(self) -> list[str]:
-        """The due actions, in words."""
+        """Look once; return the names of the due actions and alarms."""
         trigger = self._trigger
         found = await until(
             self._look, trigger.zookeeper_conn_id, hold=0.0, poll=trigger.poll, watched=True
@@ -150,13 +152,13 @@ class _Watch:
             ready=ready,
             corrected=found["corrected"],
         )
-        # A source that was asked just now has a new time to wait.
+        # If the source was asked in this step, the answer has set a new time to wait. Keep that time.
         after = replace(self.memory, health=planned.memory.health)
         self.memory = planned.memory if waiting else after
         return [*(type(action).__name__ for action in planned.actions), *found["alarms"]]
 
     def _look(self, store: Store) -> dict[str, Any] | None:
-        """The ledger, and from where the source is to be asked; in a thread."""
+        """Read the ledger, and the position to ask the source from; runs in a thread."""
         if self._looker is None:
             self._looker = SnapshotReader(store, self._paths, shows=self._trigger.shows)
         self._looker.store = store
@@ -171,11 +173,11 @@ class _Watch:
             return {**found, "position": self._looker.next_position(look)}
         except UnreadableRecord:
             if look.opened:
-                return found  # its last transaction begins again just now
+                return found  # the last transaction is just being replayed
             raise
 
     def _is_corrected(self, store: Store, look: LedgerSnapshot) -> bool:
-        """Whether something is to be done about corrections; a source that cannot be made here is asked by the task."""
+        """Return whether corrections need an action; False if the triggerer cannot create the source."""
         if self._corrections is None:
             with suppress(Exception):
                 self._corrections = CorrectionWatch(self._made())
@@ -184,7 +186,7 @@ class _Watch:
         )
 
     async def _states(self, look: LedgerSnapshot) -> Mapping[str, str | None]:
-        """The states of the runs, asked for every few seconds while there are some."""
+        """Return the states of the runs every few seconds, else an empty mapping."""
         now = time.monotonic()
         if not look.run_ids or now - self._asked_at < STATES_EVERY:
             return {}
@@ -194,14 +196,14 @@ class _Watch:
     # --- the source
 
     async def _ready(self, look: LedgerSnapshot, position: Any) -> bool:
-        """Whether the source has rows, or can only be asked elsewhere."""
+        """Return whether the source has rows, or only the task can ask it."""
         poll = self._trigger.poll
         try:
             source = self._made()
         except Exception as error:  # noqa: BLE001 - whatever its constructor raises
             self._say(
                 "source",
-                f"The source cannot be asked in the triggerer ({error}); the task asks it now and then.",
+                f"The source cannot be asked in the triggerer ({error}); the task asks it at intervals.",
             )
             self.memory = self.memory.answered(max(_BLIND, poll))
             return True
@@ -211,12 +213,12 @@ class _Watch:
             self._question = asyncio.get_running_loop().run_in_executor(thread, question)
         answered, _ = await asyncio.wait([self._question], timeout=poll)
         if not answered:
-            return False  # replays do not wait for it
+            return False  # replays do not wait for the answer
         answer = self._question.result()
         self._question = None
         if answer.error is not None:
             self.memory = self.memory.failed(poll)
-            self._say("source", f"{answer.error} It is asked again, later and later.")
+            self._say("source", f"{answer.error} The source is asked again at growing intervals.")
             return False
         self._said.pop("source", None)
         self.memory = self.memory.answered(
@@ -242,7 +244,7 @@ class _Watch:
 
 
 def _is_heard(record: logging.LogRecord) -> bool:
-    """Not what a source says whenever it is asked, such as of files that came late: here that is every second."""
+    """Drop the log lines of a source: the trigger asks it about every second, and each question would log again."""
     return not (record.threadName or "").startswith(_ASKING)
 
 

@@ -1,6 +1,6 @@
 """The work of the coordinator in its worker: it plans, and executes the plan. Source: protocol.md §6.
 
-It may be killed at any line: all begun work is in the ledger, and the next look finds it.
+You may kill it at any line: all begun work is in the ledger, and the next look finds it.
 """
 
 from __future__ import annotations
@@ -52,17 +52,23 @@ from airflow_tx.ledger import (
 )
 from airflow_tx.transaction import TaskRuns, TransactionSpec, allocate, follow
 
-# While the topology's DAG or the coordinator's is paused, nothing is started.
+# Seconds that the coordinator defers while the DAG of the topology, or its own DAG, is paused.
 PAUSED = 60.0
-# Between two questions for the states of runs.
+# Seconds between two queries of the states of runs.
 STATES_EVERY = 3.0
-# Between two questions whether it is paused; of a lane that goes well, between two looks at the ledger.
+# Seconds between two checks for a pause. While a lane works without trouble: seconds between two looks at the ledger.
 LOOK_EVERY = 2.0
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How the coordinator of one topology works; times are in seconds."""
+    """The limits and pauses of the coordinator of one topology.
+
+    :param rules: limits of the topology.
+    :param poll: seconds between two looks.
+    :param linger: seconds before an idle coordinator defers.
+    :param hold: seconds before its trigger looks for the first time, at least.
+    """
 
     rules: Rules
     poll: float
@@ -71,19 +77,23 @@ class Pace:
 
 
 def shows(spec: TransactionSpec) -> bool:
-    """Whether its committer shows in the ledger while it holds the turn: not where several tasks hold it by turns."""
+    """Return whether the ledger shows a committer while it holds the turn; it does not for a commit phase of tasks."""
     return spec.phase is None
 
 
 class Coordination:
     """The work of the coordinator in its worker, until it has been idle for a while.
 
-    :param store: of the ledger, connected.
-    :param ti: its task instance.
-    :param memory: what it knew before.
+    :param spec: the `Transaction` block of the topology.
+    :param pace: limits and pauses.
+    :param store: connected store of the ledger.
+    :param ti: the coordinator's task instance.
+    :param log: the task's log.
+    :param memory: the coordinator's memory so far.
+    :param clock: returns monotonic seconds.
     :param sleep: waits so many seconds; default: at most so many, until the turn moves.
-    :param lane: works on new transactions, while it is open; None: each of them becomes a run.
-    :param alarms: raised when it looks; None: no callback is called.
+    :param lane: works on new transactions while it is open; None: each transaction becomes a run.
+    :param alarms: raises the alerts that each look finds; None: no alerts.
     """
 
     def __init__(
@@ -126,9 +136,9 @@ class Coordination:
         self._said: dict[str, str] = {}
 
     def work_until_idle(self) -> float:
-        """Plan and do, again and again.
+        """Plan and act until the coordinator has been idle for `linger` seconds.
 
-        :return: seconds for which there is certainly nothing to do.
+        :return: seconds that the trigger may wait before its first look.
         :raises StoreError: the ledger cannot be reached, or cannot be read.
         """
         idle_since = self._clock()
@@ -149,7 +159,7 @@ class Coordination:
                 self._sleep(self.pace.poll)
 
     def step(self) -> Plan:
-        """Look once, and do what follows from it; a lane that goes well takes more without a look."""
+        """Look once, and execute the plan; a lane without trouble begins its next transactions without a look."""
         self._done = 0
         if self._goes_well():
             self._allocate()
@@ -157,7 +167,7 @@ class Coordination:
         self._flows = False
         self._left = self._lane.left
         look = self._looker.look()
-        if look is None:  # it changes just now
+        if look is None:  # the ledger changed during the read
             return Plan((), 0.0, self.memory)
         self._turn = look.current
         if self._alarms is not None:
@@ -180,7 +190,7 @@ class Coordination:
             corrected=corrected,
         )
         if any(not isinstance(each, Allocate) for each in found.actions):
-            # The known states of the runs may be some seconds old.
+            # The states of the runs may be some seconds old. Read them again, and plan again.
             states = self._run_states(look, fresh=True)
             found = plan(
                 look,
@@ -204,14 +214,14 @@ class Coordination:
         reads = ReadOnlyLedger(self._store, self.spec.paths)
         watched = self.spec.source.watched(self.spec.paths.root)
         with self._store.watch(self.spec.paths.current, *watched) as watch:
-            # A change before the watch was set would never be noticed.
+            # The watch does not report a change that happened before it was set.
             moved = reads.current() != self._turn or watch.wait(seconds)
         if moved and watched:
-            # The source may have rows.
+            # An upstream commit may have given the source rows.
             self.memory = self.memory.answered(0.0)
 
     def _goes_well(self) -> bool:
-        """Whether the lane has just begun a transaction, and none has left it since the last look, just before."""
+        """Return whether the lane has begun a transaction, and none has left it, since a look that is still recent."""
         lane = self._lane
         return (
             self._flows
@@ -221,7 +231,7 @@ class Coordination:
         )
 
     def _run_states(self, look: LedgerSnapshot, *, fresh: bool = False) -> Mapping[str, str | None]:
-        """The states of the runs, asked for every few seconds, or when something has been done."""
+        """Return the states of the runs; read them again every few seconds, and after each action."""
         now = self._clock()
         if (
             fresh
@@ -236,11 +246,14 @@ class Coordination:
         return self._states
 
     def _soon(self, found: Plan) -> bool:
-        """Whether something is due before a trigger could wake anybody."""
+        """Return whether an action is due before a trigger could wake the task."""
         return found.wait is not None and found.wait < max(self.pace.hold, self.pace.rules.silence)
 
     def _busy(self, look: LedgerSnapshot) -> bool | None:
-        """Whether Airflow says that the committer whose turn it is runs, and nothing else of its run is to run."""
+        """Return whether Airflow says that the committer runs, and that its run has no other live task.
+
+        None: the coordinator has no reason to ask.
+        """
         record = look.opened.get(look.current)
         if record is None or look.owner is not False:
             return None
@@ -251,7 +264,7 @@ class Coordination:
         return live == {"running"}
 
     def _is_paused(self, actions: Sequence[Action]) -> bool:
-        """Whether a person has paused the topology's DAG, which executes no run then, or the coordinator's own DAG."""
+        """Return whether a person has paused the topology's DAG, whose runs then wait, or the coordinator's DAG."""
         if all(isinstance(action, (CameBack, Unblock)) for action in actions):
             return False
         now = self._clock()
@@ -269,11 +282,11 @@ class Coordination:
             )
         return self._paused
 
-    # --- what it does
+    # --- actions
 
     def _do(self, action: Action) -> None:
         if isinstance(action, Examine):
-            return  # it is asked with every look
+            return  # each look asks Airflow, see `_busy`
         if isinstance(action, Allocate):
             self._allocate()
             return
@@ -301,9 +314,7 @@ class Coordination:
             self._follow()
         elif isinstance(action, Unblock):
             self._ledger.unblock()
-            self._log.info(
-                "Transaction %s is blocked no more: a person has seen to it.", action.txid
-            )
+            self._log.info("Transaction %s is no longer blocked: a person has acted.", action.txid)
 
     def _follow(self) -> None:
         found = self._corrections.read(self._ledger)
@@ -363,9 +374,11 @@ class Coordination:
             )
 
     def _note_unstarted(self, attempt: TransactionAttempt, error: compat.RunNotStarted) -> None:
-        """Note for people why a run is not there. If its DAG forbids it, another try is a replay that counts."""
-        self._say(str(attempt), f"{str(error).rstrip('.')}. It is tried again, later and later.")
-        # A note of the try before is no reason to leave out this one.
+        """Note in the ledger why a run could not start. If its DAG forbids the run, the next try counts as a replay."""
+        self._say(
+            str(attempt), f"{str(error).rstrip('.')}. It is tried again at growing intervals."
+        )
+        # Note this failure, even if the ledger has a note of an earlier one.
         overdue = (self._ledger.clock.now() + timedelta(seconds=1)).isoformat(
             timespec="milliseconds"
         )
@@ -420,7 +433,7 @@ class Coordination:
         txid = attempt.txid
         self.memory = self.memory.blocked(txid)
         self._log.error(
-            "Transaction %s is replayed no more: %s. Nothing commits after it until a person has seen to it: %s",
+            "Transaction %s is replayed no more: %s. No later transaction commits until a person acts: %s",
             attempt,
             reason,
             Remedy.of(
@@ -440,7 +453,7 @@ class Coordination:
         if action.txid is not None:
             self.memory = self.memory.tried(action.txid)
         self._log.info(
-            "Run %s had yielded its run slot; the way is free, and it is started again.",
+            "Run %s had yielded its run slot. It starts again, since no earlier transaction needs the slot.",
             action.run_id,
         )
         self._runs.restart(action.run_id)

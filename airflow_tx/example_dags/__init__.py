@@ -1,1 +1,1 @@
-"""Two DAGs to try the package out: `[core] load_examples` shows them in Airflow, and both begin paused."""
+"""Two example DAGs, which Airflow loads with `[core] load_examples`; both begin paused."""

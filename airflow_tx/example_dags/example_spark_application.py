@@ -1,4 +1,4 @@
-"""The application of `example_spark_counts`: how much was sold of each product of the batch."""
+"""The application of `example_spark_counts`: add up the sales of each product in the batch."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ if TYPE_CHECKING:
 
 @batch_app
 def main(spark: SparkSession, batch: Batch) -> None:
-    """Add up the amounts. A row whose amount is no number fails the batch."""
+    """Add up the amounts. A row whose amount is not a number fails the batch."""
     sales = batch.read().selectExpr("product", "bigint(amount) amount")
     batch.emit("sold", sales.groupBy("product").agg({"amount": "sum"}).toDF("product", "amount"))

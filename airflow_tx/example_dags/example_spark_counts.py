@@ -1,7 +1,7 @@
-"""How much was sold of each product: Spark adds up a file, and its totals are committed once, in order.
+"""Add up the sales of each product: Spark adds up one file, and the totals are committed once, in order.
 
-It needs the extra `pyspark`, Java 17, the connections of `example_word_counts`, and one for Spark. The files are below
-AIRFLOW_HOME; the first line names the columns product and amount:
+The DAG needs the extra `pyspark`, Java 17, the connections of `example_word_counts`, and one for Spark. The files are
+below AIRFLOW_HOME, and their first line names the columns product and amount:
 
     airflow connections add spark_default --conn-json '{"conn_type": "spark", "host": "local[2]"}'
     mkdir -p sales; printf 'product,amount\\ntea,3\\ntea,4\\nrum,5\\n' >sales/monday.csv

@@ -1,12 +1,12 @@
-"""How often each word came, of nine sentences: three of them are a transaction, and each word is counted once.
+"""Count the words of nine sentences: a transaction has three sentences, and each word is counted once.
 
-It needs the connections `zookeeper_default` and `tx_state`:
+The DAG needs the connections `zookeeper_default` and `tx_state`:
 
     airflow connections add zookeeper_default --conn-type zookeeper --conn-host 127.0.0.1:2181
     airflow connections add tx_state --conn-json '{"conn_type": "sqlite", "host": "/data/tx_state.db"}'
 
-Trigger it three times, and clear or kill what you like. Then `airflow tx state get example_word_counts
-tx_state.example_word_counts` shows each word with its number.
+Trigger it three times, and clear or kill any task. Then `airflow tx state get example_word_counts
+tx_state.example_word_counts` shows each word with its count.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ words = SqlState("tx_state", table="example_word_counts", keys=["word"], values=
 
 @task
 def count_words() -> list[dict[str, Any]]:
-    """Count the words of exactly the rows of this transaction."""
+    """Count the words in the rows of this transaction."""
     counted = Counter(word for row in current_batch().read() for word in row["text"].split())
     return [{"word": word, "n": n} for word, n in counted.items()]
 

@@ -1,4 +1,4 @@
-"""The ZooKeeper connection, and the clients that a process keeps."""
+"""The ZooKeeper hook, and the ZooKeeper clients that a process keeps open."""
 
 from __future__ import annotations
 

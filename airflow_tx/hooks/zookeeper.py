@@ -1,6 +1,6 @@
-"""The connection type `zookeeper`: an Airflow connection becomes a client, or the ledger's store.
+"""The connection type `zookeeper`: create a client, or the store of the ledger, from an Airflow connection.
 
-Importing this module is cheap: kazoo is loaded when a client is made.
+The import is cheap, since kazoo loads only when a client is created.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _TRUE = {"true": True, "1": True, "false": False, "0": False}
 
 
 class ZooKeeperHook(BaseHook):
-    """A ZooKeeper ensemble, as an Airflow connection describes it.
+    """The hook of a ZooKeeper ensemble that an Airflow connection describes.
 
-    Host: one host or several, `h1:2181,h2:2181`; hosts without a port get the connection's. Login and password:
-    digest or SASL authentication. Schema, or the extra `chroot`: every path is below it. Extras: only the ones of
-    `provider_info.CONNECTION_FIELDS`.
+    The host field has one or several hosts, such as `h1:2181,h2:2181`. A host without a port gets the port of the
+    connection. Login and password are for digest or SASL authentication. All paths are below the schema, or the extra
+    `chroot`. The connection may have only the extras in `provider_info.CONNECTION_FIELDS`.
 
-    :param zookeeper_conn_id: the connection; default: `[tx] zookeeper_conn_id`.
+    :param zookeeper_conn_id: id of the connection; default: `[tx] zookeeper_conn_id`.
     """
 
     conn_name_attr = "zookeeper_conn_id"
@@ -58,7 +58,7 @@ class ZooKeeperHook(BaseHook):
     def config(self) -> ClientConfig:
         """Read and check the connection.
 
-        :raises ConfigError: it does not exist, or something in it cannot be used.
+        :raises ConfigError: the connection does not exist, or has an unusable field.
         """
         conn_id = self.zookeeper_conn_id
         connection = connection_of_airflow(conn_id)
@@ -70,9 +70,9 @@ class ZooKeeperHook(BaseHook):
         return client_config(connection, conn_id=conn_id, settings=self.settings)
 
     def get_conn(self) -> Any:
-        """Connect a kazoo client; the caller stops it with `airflow_tx.ledger.store.client.disconnect`.
+        """Return a connected kazoo client. The caller must stop it with `airflow_tx.ledger.store.client.disconnect`.
 
-        :raises ConfigError: see `config`.
+        :raises ConfigError: the connection does not exist, or has an unusable field.
         :raises StoreUnavailable: no server answered.
         """
         from airflow_tx.ledger import connect
@@ -81,7 +81,7 @@ class ZooKeeperHook(BaseHook):
 
     @contextmanager
     def store(self) -> Iterator[ZooKeeperStore]:
-        """Connect the ledger's store, on a client of its own that lives as long as the block. Raises as `get_conn`."""
+        """Return the store of the ledger, with a new client for the `with` block. It raises like `get_conn`."""
         from airflow_tx.ledger import disconnect
 
         client, store = self.connect()
@@ -91,7 +91,7 @@ class ZooKeeperHook(BaseHook):
             disconnect(client)
 
     def test_connection(self) -> tuple[bool, str]:
-        """For Airflow's Test button: connect, and read the chroot."""
+        """Connect and read the chroot, for Airflow's Test button."""
         try:
             with self.store() as store:
                 store.get("/")
@@ -100,7 +100,7 @@ class ZooKeeperHook(BaseHook):
         return True, f"ZooKeeper answers at {self.config().hosts}"
 
     def connect(self) -> tuple[Any, ZooKeeperStore]:
-        """Return a new client and the store on it; the caller closes the client. Raises as `get_conn`."""
+        """Return a new client and its store. The caller must close the client. It raises like `get_conn`."""
         from airflow_tx.ledger import ZooKeeperStore, connect
 
         config = self.config()
@@ -112,7 +112,10 @@ class ZooKeeperHook(BaseHook):
 
 
 def client_config(connection: Any, *, conn_id: str, settings: Settings) -> ClientConfig:
-    """Read what a client needs of an Airflow connection; ConfigError names the field that cannot be used."""
+    """Return the client configuration from an Airflow connection.
+
+    :raises ConfigError: a field of the connection is unusable. The error names the field.
+    """
     from airflow_tx.ledger import ClientConfig
 
     extra = _extra(connection, conn_id)
@@ -141,7 +144,7 @@ def _extra(connection: Any, conn_id: str) -> Mapping[str, Any]:
     except ValueError:
         extra = None
     if not isinstance(extra, dict):
-        # Its text is not shown: it may hold the key's password.
+        # Do not show the extra, since it may contain the password of the key.
         raise _refuse(conn_id, "extra", "(not shown)", "It must be a JSON object.")
     known = ", ".join(CONNECTION_FIELDS)
     for name in extra:
@@ -205,7 +208,10 @@ def _scheme(connection: Any, extra: Mapping[str, Any], conn_id: str) -> str | No
         )
     if _SURROGATE.search(f"{connection.login}{connection.password}"):
         raise _refuse(
-            conn_id, "login", "(not shown)", "It or its password is no text: type both again."
+            conn_id,
+            "login",
+            "(not shown)",
+            "It or its password is not valid text: type both again.",
         )
     return scheme
 
@@ -248,7 +254,7 @@ def _text(extra: Mapping[str, Any], name: str, conn_id: str) -> str | None:
 
 def _flag(extra: Mapping[str, Any], name: str, conn_id: str, *, default: bool) -> bool:
     value = extra.get(name, default)
-    # A connection given as a URI has nothing but text in its extra.
+    # If the connection is given as a URI, all values in its extra are text.
     flag = _TRUE.get(value.lower()) if isinstance(value, str) else value
     if not isinstance(flag, bool):
         raise _refuse(conn_id, name, value, "It must be true or false.")
@@ -256,21 +262,22 @@ def _flag(extra: Mapping[str, Any], name: str, conn_id: str, *, default: bool) -
 
 
 # --- kept client --------------------------------------------------------------------------------------------------
-# The client of each ZooKeeper in a process: made when it is first wanted, and again once it is dead or out of date.
+# Each process keeps one client for each connection. It creates the client on first use, and replaces a dead or outdated
+# client.
 
 
 log = logging.getLogger(__name__)
 
 CHECK_EVERY = 20.0
-"""Seconds after which the connection is read again: a triggerer or an api-server lives longer than it may."""
+"""How often to read the connection again, in seconds, since a triggerer or api-server may outlive a change of it."""
 
 
 class KeptClient:
-    """The client of one connection, with the stores on it. Thread-safe.
+    """The client of one connection and its stores. Thread-safe.
 
-    :param conn_id: the connection of the ZooKeeper.
-    :param connect_timeout: seconds in which a server has to answer; default: `[tx] connect_timeout`.
-    :param patience: seconds that a read or a write of the store for steps takes at most.
+    :param conn_id: ZooKeeper connection.
+    :param connect_timeout: seconds within which a server must answer; default: `[tx] connect_timeout`.
+    :param patience: maximum seconds for a read or write of the store for steps.
     """
 
     def __init__(
@@ -293,10 +300,10 @@ class KeptClient:
 
     @property
     def is_dead(self) -> bool:
-        """Whether its session is over, or no server takes it back.
+        """Whether the session of the client is over, or no server accepts the client again.
 
-        A server that was restored to an older snapshot never serves a client that knows of the future. A client that
-        was away for so long has lost its session, so a new client loses nothing.
+        A server that was restored from an older snapshot never accepts a client that has seen newer data. A client that
+        is disconnected for two session timeouts has lost its session anyway, so a new client loses nothing.
         """
         store = self._store
         if store is None or store.connected:
@@ -304,9 +311,9 @@ class KeptClient:
         return store.ended or store.lost_for > 2 * Settings.load().session_timeout
 
     def store(self) -> ZooKeeperStore:
-        """Return the store for steps; it reconnects by itself. Blocks while it connects for the first time.
+        """Return the store for steps, which reconnects by itself. The call blocks while the client first connects.
 
-        :raises ConfigError, StoreUnavailable: see `ZooKeeperHook.get_conn`; the next call tries again.
+        :raises ConfigError, StoreUnavailable: as in `ZooKeeperHook.get_conn`. The next call tries again.
         """
         with self._lock:
             if self.is_dead or (self.is_due and self._has_changed()):
@@ -314,9 +321,9 @@ class KeptClient:
             return self._store or self._connect()
 
     def watched(self, *, patience: float = 30.0) -> WatchedStore:
-        """Return a store beside it that remembers what it reads, for callers that only read. Raises as `store`.
+        """Return a store on the same client that remembers records, for callers that only read. It raises like `store`.
 
-        :param patience: seconds that a read takes at most.
+        :param patience: maximum seconds for a read.
         """
         from airflow_tx.ledger import WatchedStore
 
@@ -327,7 +334,7 @@ class KeptClient:
             return self._watched
 
     def close(self) -> None:
-        """Close the client, without waiting for that."""
+        """Close the client in the background."""
         from airflow_tx.ledger import disconnect
 
         with self._lock:
@@ -362,7 +369,7 @@ class KeptClient:
         try:
             return self._read_config() != self._config
         except Exception as error:  # noqa: BLE001 - a secrets backend may raise anything
-            text = "Connection %s cannot be read again: %s The client that was made of it stays."
+            text = "Connection %s cannot be read again: %s The existing client stays in use."
             log.warning(text, self._conn_id, error)
             return False
 
@@ -371,18 +378,18 @@ _kept: dict[tuple[int, str], KeptClient] = {}
 
 
 def kept_client(conn_id: str) -> KeptClient:
-    """Return the client that all users of a connection in this process share.
+    """Return the client that this process shares for a connection.
 
-    Threads do not survive a fork, so a child makes a client of its own.
+    Threads do not survive a fork, so a child process gets a new client.
     """
     return _kept.setdefault((os.getpid(), conn_id), KeptClient(conn_id))
 
 
 def shared_store(conn_id: str) -> ZooKeeperStore:
-    """Return the store of the shared client: call it in a thread, not in the event loop of a trigger."""
+    """Return the store of the shared client. Call it in a thread, not in the event loop of a trigger."""
     return kept_client(conn_id).store()
 
 
 def shared_watched_store(conn_id: str) -> WatchedStore:
-    """Return the store of the shared client that remembers what it reads, for callers that only read."""
+    """Return the store of the shared client that remembers records, for callers that only read."""
     return kept_client(conn_id).watched()

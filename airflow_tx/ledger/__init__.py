@@ -1,4 +1,4 @@
-"""The ledger of a topology: the steps of a transaction, one multi each, and the answers to questions about it."""
+"""The ledger of a topology: the steps of a transaction, each run as one multi, and the reads of its records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What steps answer: a result, or why there is none. Source: docs/protocol.md §2."""
+"""The answers of steps: a result, or why there is none. Source: docs/protocol.md §2."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ U = TypeVar("U")
 
 @dataclass(frozen=True)
 class Joined(Generic[T, U]):
-    """What two steps of one multi answer.
+    """The answers of two steps that share one multi.
 
-    :param then: None: the second one is left to be run alone.
+    :param then: None: the second step must still run alone.
     """
 
     first: T
@@ -30,16 +30,16 @@ class Joined(Generic[T, U]):
 
 @dataclass(frozen=True)
 class Begun:
-    """The run is this attempt of this transaction, with these rows.
+    """The run has this attempt of this transaction, with these rows.
 
-    :param position: where the source stands after it, all partitions included.
-    :param run_id: the run that it belongs to.
-    :param skip: the person who wants it skipped at its turn, when and why; None: no person does.
-    :param size: how many rows the source counted, and why it took so many; None if it cannot tell.
-    :param lost: rows that come before it and were accepted as lost, in words.
-    :param key: the identity of that run.
+    :param position: the position after the batch, including all partitions.
+    :param run_id: the run of the transaction.
+    :param skip: who requested the skip of the transaction, when and why; None: no person did.
+    :param size: how many rows the source counted, and why it took this many; None if it cannot count.
+    :param lost: the rows before the batch that a person accepted as lost, in words.
+    :param key: the run key of that run.
     :param replaces: the transaction that it restates; None: it is no restatement.
-    :param incarnation: of its topology, which names what its tasks leave in places that ledgers share.
+    :param incarnation: of its topology, for the names of files and tables that several ledgers share.
     """
 
     attempt: TransactionAttempt
@@ -74,9 +74,9 @@ class Begun:
 
     @classmethod
     def of_history(cls, txid: int, history: TransactionRecord | None, incarnation: str) -> Begun:
-        """Describe a committed transaction again, with rows and position as its receipt keeps them.
+        """Describe a committed transaction, with the rows and the position from its receipt.
 
-        :param history: None: it is forgotten. Its attempt is then 0.
+        :param history: None: the history no longer has it, and its attempt is 0.
         """
         if history is None or history.receipt is None:
             attempt = TransactionAttempt(txid, history.attempt if history else 0)
@@ -97,7 +97,7 @@ class Begun:
         return self.attempt.txid
 
     def to_json(self) -> dict[str, Any]:
-        """Give what the tasks of the run need of it, as plain JSON."""
+        """Return the facts that the tasks of the run need, as plain JSON."""
         value = {
             "txid": self.attempt.txid,
             "attempt": self.attempt.attempt,
@@ -116,7 +116,7 @@ class Begun:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Begun:
-        """Read what `to_json` gave."""
+        """Read the result of `to_json`."""
         attempt = TransactionAttempt(value["txid"], value["attempt"], value["birth"])
         replaces = value.get("replaces")
         return cls(
@@ -139,7 +139,7 @@ class NoData:
 
 @dataclass(frozen=True)
 class WindowFull:
-    """As many transactions are open as may be."""
+    """The maximum number of transactions is already open."""
 
     current: int
     allocated: int
@@ -155,14 +155,14 @@ class AlreadyCommitted:
 
 @dataclass(frozen=True)
 class Done:
-    """It is noted."""
+    """The ledger has noted the change."""
 
 
 @dataclass(frozen=True)
 class FailureNoted:
-    """The ledger knows that the attempt has failed, or does not need to.
+    """The ledger knows that the attempt has failed, or need not know it.
 
-    :param first: whether this call wrote it. If not, the attempt had failed before, or its transaction is final.
+    :param first: whether this call noted it. Otherwise the attempt had failed before, or its transaction is final.
     """
 
     first: bool
@@ -170,12 +170,13 @@ class FailureNoted:
 
 @dataclass(frozen=True)
 class Processed:
-    """Everything that must ack has acked.
+    """Every task that must ack has acked.
 
-    :param epoch: changes when a task starts again; the output named here is then no longer the output.
-    :param acks: per (task id, map index) what it contributed.
-    :param unproven: why the rows that its tasks consumed are not proven; none: they are.
-    :param key: the identity of its run; `began`: when its attempt began.
+    :param epoch: if it changes, a task has started again, and the output named here is outdated.
+    :param acks: by (task id, map index), the contribution of the task instance.
+    :param unproven: why the rows that its tasks consumed are not proven; empty if they are proven.
+    :param key: the run key of its run.
+    :param began: when its attempt began.
     """
 
     epoch: int
@@ -186,38 +187,38 @@ class Processed:
 
     @property
     def rows(self) -> int | None:
-        """Give the rows of the batch, as the task that read most of them counted; None: no task counted."""
+        """Return the highest row count of its tasks, which is the size of the batch; None: no task counted."""
         return max((ack.rows for ack in self.acks.values() if ack.rows is not None), default=None)
 
 
 @dataclass(frozen=True)
 class NotYet:
-    """It is the turn of an earlier transaction."""
+    """An earlier transaction has the turn."""
 
     current: int
 
 
 @dataclass(frozen=True)
 class Restarted:
-    """The output, as read before the turn, does not count any more; ask `processed` again.
+    """The output that was read before the turn no longer counts. The caller asks `processed` again.
 
-    A task of this attempt has started again, or a state holds something else of what a restatement takes back.
+    A task of this attempt has started again, or a state has changed what it holds of the restated transaction.
     """
 
 
 @dataclass(frozen=True)
 class ToBeSkipped:
-    """It is its turn, and a person wants it skipped: it is not committed."""
+    """The transaction has the turn, and a person has requested its skip: it is not committed."""
 
     txid: int
 
 
 @dataclass(frozen=True)
 class Granted:
-    """The turn is taken.
+    """The committer has the turn.
 
-    :param changed: per transactional state whose output is another one than an earlier grant was about to write, that
-        one; before a write, it must be proved that the state has no values of the transaction.
+    :param changed: by transactional state, the output of an earlier grant that differs from the current output. Before
+        a write, the committer must prove that the state has no values of the transaction.
     """
 
     grant: Grant
@@ -233,10 +234,10 @@ class AlreadySkipped:
 
 @dataclass(frozen=True)
 class Committed:
-    """The transaction is final, by this call or by an earlier one.
+    """The transaction is final, through this call or an earlier one.
 
-    :param waiting: run_ids of the waiters that gave up their run slots for it or for earlier ones.
-    :param skip: whether the next transaction is to be skipped, now that it is its turn.
+    :param waiting: run_ids of the waiters that gave up their run slots for it or for earlier transactions.
+    :param skip: whether the next transaction, which now has the turn, will be skipped.
     """
 
     txid: int
@@ -246,16 +247,16 @@ class Committed:
 
     @classmethod
     def first(cls, topology: TopologyRecord, txid: int) -> Committed:
-        """Tell that this call has made it final, and what is left to be done."""
+        """Return the answer if this call made the transaction final, with the tasks that remain for its caller."""
         return cls(txid, True, tuple(topology.yielded), txid + 1 in topology.skips)
 
 
 @dataclass(frozen=True)
 class ReplayNoted:
-    """A replay is noted.
+    """The replay is noted.
 
-    :param first: by this call; otherwise another call does it.
-    :param count: how many automatic ones there were in a row.
+    :param first: whether this call noted it; otherwise another call starts the replay.
+    :param count: how many automatic replays there were in a row.
     """
 
     first: bool
@@ -264,7 +265,7 @@ class ReplayNoted:
 
 @dataclass(frozen=True)
 class GivenUp:
-    """A restatement that is replayed no more: it is skipped at its turn, and `replaces` still counts."""
+    """The coordinator no longer replays a restatement. It is skipped at its turn, and `replaces` still counts."""
 
     txid: int
     replaces: int
@@ -273,7 +274,7 @@ class GivenUp:
 
 @dataclass(frozen=True)
 class Blocked:
-    """It was replayed as often as allowed, or its commit was refused permanently: a person must act."""
+    """The allowed replays are used up, or the commit was refused permanently: a person must act."""
 
     txid: int
     reason: str
@@ -281,9 +282,9 @@ class Blocked:
 
 @dataclass(frozen=True)
 class Bidding:
-    """Which waiter gives up its run slot is being decided.
+    """The waiters are bidding on which of them gives up its run slot.
 
-    :param leader: the run that would, if it ended now.
+    :param leader: the run that gives up its slot if the bidding ends now.
     """
 
     leader: str
@@ -291,14 +292,14 @@ class Bidding:
 
 @dataclass(frozen=True)
 class NotNeeded:
-    """The way is free already; no run gives up its slot."""
+    """The required run slot is already free, so no run gives up its slot."""
 
 
 @dataclass(frozen=True)
 class Repaired:
-    """The ledger was repaired.
+    """The repair is done.
 
-    :param summary: what was found and what was made of it.
+    :param summary: the finding and the result, in words.
     """
 
     generation: int
@@ -308,6 +309,9 @@ class Repaired:
 
 @dataclass(frozen=True)
 class AlarmNoted:
-    """An alarm is noted; `first`: by this call, so that its caller runs the callbacks."""
+    """The alert is noted.
+
+    :param first: whether this call noted it, so that its caller runs the callbacks.
+    """
 
     first: bool

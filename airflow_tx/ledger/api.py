@@ -1,4 +1,4 @@
-"""The needs of the protocol: a store with versions and multis, a clock, ids, paths. Nothing here waits."""
+"""The interfaces that the protocol needs: a store with versions and multis, a clock, ids, paths. Nothing here waits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote
 class Node:
     """A record as read: its bytes, and the version that a later multi checks.
 
-    :param modified: when it was last written, by the clock of the store; None: it is not known.
+    :param modified: the time of the last write by the store's clock; None if it is not known.
     """
 
     data: bytes
@@ -35,18 +35,18 @@ class Children:
 
 
 class Watch(Protocol):
-    """Tells that something under watch has changed since the watch was set."""
+    """Signals that a watched path has changed since the watch was set."""
 
     def wait(self, timeout: float) -> bool:
-        """Block up to `timeout` seconds; True as soon as a watched path has changed (or the connection broke)."""
+        """Block up to `timeout` seconds. Return True once a watched path changes, or the connection breaks."""
 
 
 class Store(Protocol):
-    """A tree of small records with versions and atomic multis: ZooKeeper, or the in-memory one."""
+    """A tree of small records with versions and atomic multis: in ZooKeeper, or in memory."""
 
     @property
     def where(self) -> str:
-        """Name its servers, for a person."""
+        """The servers of the store, for messages."""
         return "memory"
 
     def get(self, path: str) -> Node | None:
@@ -59,43 +59,43 @@ class Store(Protocol):
         """Read the names below `path`; None if `path` does not exist."""
 
     def multi(self, requirements: Sequence[Requirement], writes: Sequence[Write]) -> None:
-        """Apply all `writes` in order, if all `requirements` hold; else nothing.
+        """Apply all `writes` in order if all `requirements` hold; otherwise apply nothing.
 
-        :raises RequirementFailed: it did not happen.
-        :raises OutcomeUnknown: it may have happened.
-        :raises TooMuchMetadata: a record is larger than the store takes; it did not happen.
-        :raises StoreUnavailable: it was never sent.
+        :raises RequirementFailed: a requirement did not hold; nothing was written.
+        :raises OutcomeUnknown: the answer was lost; the writes may have happened.
+        :raises TooMuchMetadata: a record is larger than the store accepts; nothing was written.
+        :raises StoreUnavailable: the multi was never sent.
         """
 
     def sync(self) -> None:
-        """Catch up: reads after it see every write that was answered to anybody before it."""
+        """Synchronise: later reads see every write that was confirmed to any client before this call."""
 
     def ensure(self, path: str) -> None:
-        """Create `path` and its parents as empty records where missing."""
+        """Create `path` and its parents as empty records if they are missing."""
 
     def watch(self, *paths: str) -> AbstractContextManager[Watch]:
-        """Watch creation, change and deletion of `paths`; the watches are set when the block is entered."""
+        """Watch `paths` for creation, change and deletion. Entering the block sets the watches."""
 
     def announce(self, path: str, data: bytes) -> AbstractContextManager[None]:
-        """Show `data` at `path` within the block, for display alone; nothing, unless the store can."""
+        """Show `data` at `path` within the block, for display only. A store that cannot do this does nothing."""
         return nullcontext()
 
 
 class Clock(Protocol):
-    """Where time comes from."""
+    """A source of time."""
 
     def now(self) -> datetime:
-        """Read the time, with UTC as its zone."""
+        """Return the current time in UTC."""
 
 
 class Ids(Protocol):
-    """Where random ids come from."""
+    """A source of random ids."""
 
     def nonce(self) -> str:
-        """128 random bits as 32 hexadecimal digits."""
+        """Return 128 random bits as 32 hexadecimal digits."""
 
     def message_id(self) -> int:
-        """64 random bits, never 0."""
+        """Return 64 random bits, never 0."""
 
 
 ANY_VERSION = -1
@@ -103,7 +103,7 @@ ANY_VERSION = -1
 
 @dataclass(frozen=True)
 class Unchanged:
-    """The record at `path` exists and has this version (`ANY_VERSION`: it exists)."""
+    """Requires that the record at `path` exists and has this version (`ANY_VERSION`: any version)."""
 
     path: str
     version: int
@@ -111,14 +111,17 @@ class Unchanged:
 
 @dataclass(frozen=True)
 class Absent:
-    """There is no record at `path`. ZooKeeper checks this only by creating it: the same multi must `Create` it."""
+    """Requires that there is no record at `path`.
+
+    ZooKeeper can only check this by creating the record, so the same multi must `Create` it.
+    """
 
     path: str
 
 
 @dataclass(frozen=True)
 class Create:
-    """Make a new record; its parent exists or is made earlier in the same multi."""
+    """Creates a record. Its parent exists, or an earlier write of the same multi creates it."""
 
     path: str
     data: bytes
@@ -126,7 +129,7 @@ class Create:
 
 @dataclass(frozen=True)
 class Put:
-    """Replace the bytes of an existing record, and so raise its version by one."""
+    """Replaces the bytes of an existing record, and raises its version by one."""
 
     path: str
     data: bytes
@@ -134,7 +137,7 @@ class Put:
 
 @dataclass(frozen=True)
 class Delete:
-    """Remove an existing record without children."""
+    """Removes an existing record without children."""
 
     path: str
 
@@ -144,14 +147,14 @@ Write = Create | Put | Delete
 
 
 class SystemClock:
-    """A `Clock`: the machine's time."""
+    """A `Clock` that reads the machine's time."""
 
     def now(self) -> datetime:
         return datetime.now(timezone.utc)
 
 
 class SystemIds:
-    """An `Ids`: the machine's random numbers."""
+    """An `Ids` that uses the machine's random numbers."""
 
     def nonce(self) -> str:
         return os.urandom(16).hex()
@@ -161,28 +164,28 @@ class SystemIds:
 
 
 # --- paths --------------------------------------------------------------------------------------------------------
-# The place of each record: one function per path. Names that users choose are percent-encoded.
+# One function returns the path of each record. Names that users choose are percent-encoded.
 
 
 @lru_cache(maxsize=4096)
 def encode_name(name: str) -> str:
-    """Write a name as one path element; never empty, never `.` or `..`."""
+    """Encode a name as one path element, which is never empty, `.` or `..`."""
     return quote(name, safe="", errors="surrogatepass").replace(".", "%2E") or "%"
 
 
 def decode_name(element: str) -> str:
-    """Read the name that `encode_name` wrote; half a surrogate pair, as in the name of a file, comes back unchanged."""
+    """Decode a name that `encode_name` encoded. Half a surrogate pair, as in some file names, is preserved."""
     try:
         return "" if element == "%" else unquote(element, errors="surrogatepass")
     except UnicodeDecodeError:
-        return unquote(element)  # no name of ours
+        return unquote(element)  # a name that encode_name did not write
 
 
 @dataclass(frozen=True)
 class Paths:
-    """The records of one topology.
+    """The paths of the records of one topology.
 
-    :param root: path that holds every topology, e.g. `/airflow_tx`.
+    :param root: path above all topologies, such as `/airflow_tx`.
     :param topology: name of the topology.
     """
 
@@ -203,12 +206,12 @@ class Paths:
 
     @property
     def current(self) -> str:
-        """txid whose turn it is to commit."""
+        """The txid that has the turn to commit."""
         return f"{self.coordinator}/current"
 
     @property
     def allocated(self) -> str:
-        """Last txid handed out."""
+        """The last allocated txid."""
         return f"{self.coordinator}/allocated"
 
     @property
@@ -223,7 +226,7 @@ class Paths:
         return f"{self.coordinator}/meta"
 
     def meta(self, txid: int) -> str:
-        """Rows and position of a batch."""
+        """The rows and the position of a batch."""
         return f"{self.metas}/{txid}"
 
     @property
@@ -231,18 +234,21 @@ class Paths:
         return f"{self.coordinator}/acks"
 
     def acks(self, name: str) -> str:
-        """The contributions of the tasks of one attempt.
+        """The acks of the tasks of one attempt.
 
-        :param name: as the record of the transaction has it.
+        :param name: the name of the folder, from the record of the transaction.
         """
         return f"{self.all_acks}/{name}"
 
     def owner(self, nonce: str) -> str:
-        """Ephemeral, while the committer that was given this grant holds the turn; for display only."""
+        """An ephemeral node for display only. It exists while the committer with this grant holds the turn."""
         return f"{self.coordinator}/owner-{nonce}"
 
     def lane(self, task_try: str) -> str:
-        """Ephemeral, while a lane works on the transactions that it has begun under this try; for display only."""
+        """An ephemeral node for display only.
+
+        It exists while a lane works on the transactions that it began under this try.
+        """
         return f"{self.coordinator}/{task_try}"
 
     @property
@@ -250,7 +256,7 @@ class Paths:
         return f"{self.base}/history"
 
     def history(self, txid: int) -> str:
-        """Outcome of a final transaction."""
+        """The record of a final transaction."""
         return f"{self.histories}/{txid}"
 
     @property
@@ -258,7 +264,7 @@ class Paths:
         return f"{self.base}/runs"
 
     def run(self, key: str) -> str:
-        """A run's identity → txid."""
+        """The binding of a run key to its txid."""
         return f"{self.runs}/{encode_name(key)}"
 
     @property
@@ -266,21 +272,21 @@ class Paths:
         return f"{self.base}/skipped"
 
     def skipped(self, txid: int) -> str:
-        """Rows of a skipped batch."""
+        """The rows of a skipped batch."""
         return f"{self.all_skipped}/{txid}"
 
     @property
     def wishes(self) -> str:
-        """Which transactions people want restated; made by the first wish."""
+        """The requested restatements; the first request creates the folder."""
         return f"{self.base}/wanted"
 
     def wish(self, txid: int) -> str:
-        """Who wants a committed transaction restated."""
+        """The request to restate a committed transaction."""
         return f"{self.wishes}/{txid}"
 
     @property
     def ends(self) -> str:
-        """The book of ends; made with its first line."""
+        """The book of ends; its first line creates the folder."""
         return f"{self.base}/ends"
 
     def page(self, number: int) -> str:
@@ -289,12 +295,12 @@ class Paths:
 
     @property
     def followed(self) -> str:
-        """How far the corrections of the upstream topology were compared; made by the first comparison."""
+        """How far the corrections of the upstream topology were compared; the first comparison creates the record."""
         return f"{self.base}/follow"
 
     @property
     def all_behind(self) -> str:
-        """Which transactions lack a correction; made by the first one."""
+        """The transactions that lack a correction; the first of them creates the folder."""
         return f"{self.base}/behind"
 
     def behind(self, txid: int) -> str:
@@ -303,30 +309,30 @@ class Paths:
 
     @property
     def repairs(self) -> str:
-        """What people did to this ledger; made by the first repair."""
+        """The repairs that people made to this ledger; the first repair creates the folder."""
         return f"{self.base}/repairs"
 
     def repair(self, number: int) -> str:
-        """One repair: who, when, why."""
+        """One repair: who made it, when and why."""
         return f"{self.repairs}/{number}"
 
     @property
     def alarms(self) -> str:
-        """Which alarms are raised, and what for; made by the first one."""
+        """The raised alerts and their subjects; the first alert creates the record."""
         return f"{self.base}/alarms"
 
     @property
     def watchers(self) -> str:
-        """How far each watcher has handed commits on; made by the first one."""
+        """The progress of each watcher; the first watcher creates the folder."""
         return f"{self.base}/watchers"
 
     def watcher(self, name: str) -> str:
-        """How far one watcher has handed commits on."""
+        """The last transaction that one watcher has handed on."""
         return f"{self.watchers}/{encode_name(name)}"
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """Every record that exists only to hold others, parents first."""
+        """Every record that exists only as a folder, parents first."""
         return (
             self.base,
             self.coordinator,
@@ -340,33 +346,33 @@ class Paths:
 
 
 def topologies(store: Store, root: str) -> tuple[str, ...]:
-    """Name the topologies below `root`, sorted; none if the root does not exist."""
+    """List the topologies below `root`, sorted; none if the root does not exist."""
     names = listed_topologies(store, root)
     return tuple(name for name in names if store.get(Paths(root, name).record) is not None)
 
 
 def listed_topologies(store: Store, root: str) -> tuple[str, ...]:
-    """Name what the root lists, sorted, with one read: it may be a topology that is about to begin."""
+    """List the names below the root, sorted, with one read. A listed topology may not have begun yet."""
     return tuple(sorted(map(decode_name, names_below(store, root.rstrip("/") or "/"))))
 
 
 def ack_name(task: str, map_index: int) -> str:
-    """Name what one task has contributed, below `Paths.acks`."""
+    """Name the ack of a task instance, below `Paths.acks`."""
     return f"{encode_name(task)}@{map_index}"
 
 
 def ack_element(name: str) -> tuple[str, int]:
-    """Read the task id and the map index that `ack_name` wrote."""
+    """Read the task id and the map index from a name of `ack_name`."""
     task, _, index = name.rpartition("@")
     return decode_name(task), int(index)
 
 
 def names_below(store: Store, path: str) -> tuple[str, ...]:
-    """Name what is below a path, sorted; nothing if the path does not exist."""
+    """List the names below a path, sorted; none if the path does not exist."""
     children = store.children(path)
     return () if children is None else children.names
 
 
 def txids_below(store: Store, path: str) -> list[int]:
-    """Name the transactions that have a record below a path, in order."""
+    """List the txids that have a record below a path, in order."""
     return sorted(int(name) for name in names_below(store, path) if name.isdecimal())

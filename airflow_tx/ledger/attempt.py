@@ -1,4 +1,4 @@
-"""Attempts, tries, and the grant that an attempt is given, with its token. Source: Storm's TransactionAttempt."""
+"""Attempts, tries, and the grant of the commit turn with its token. Source: Storm's TransactionAttempt."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from airflow_tx.ledger.receipt import NOTHING_WRITTEN, FenceBatch, Receipt, Writ
 class TransactionAttempt:
     """One replay of one transaction.
 
-    :param txid: integer from 1, the same however often the batch is replayed.
-    :param attempt: integer from 1, one more for every replay.
-    :param birth: random, of this transaction alone: a ledger that was reset, repaired or set back gives txids again.
-        "" if it is not known.
+    :param txid: integer from 1; it stays the same when the batch is replayed.
+    :param attempt: integer from 1; each replay adds one.
+    :param birth: random id of this transaction, since a reset, repaired or restored ledger can repeat txids. "" if it
+        is not known.
     """
 
     txid: int
@@ -42,7 +42,7 @@ class TaskTry:
 
     :param task_id: the task.
     :param map_index: -1 if the task is not mapped.
-    :param task_try: the task instance's id and the number of the try, kept over a deferral. Most retries and clears get
+    :param task_try: the task instance's id and the try number; a deferral keeps it. Most retries and clears give
         another id; see `same_instance`.
     """
 
@@ -54,20 +54,20 @@ class TaskTry:
         return instance_name(self.task_id, self.map_index)
 
     def same_instance(self, task_try: str) -> bool:
-        """Whether another try has this one's id, so that Airflow takes the result of either for both.
+        """Whether another try has the same instance id, so that Airflow accepts the result of either try for both.
 
-        It does not change the id of a task that it fails while it is queued: a resumed leg has it, which then works
-        beside the retry.
+        Airflow keeps the id of a task that it fails while the task is queued. A resumed try then works beside the retry
+        under the same id.
         """
         return self.task_try.partition(_NUMBER)[0] == task_try.partition(_NUMBER)[0]
 
 
 LANE_TRY = "lane-"
-"""How the try of a lane begins, by which it has begun its transactions; no step asks for it."""
+"""The beginning of a lane's try, under which the lane begins its transactions."""
 
 
 def of_lane(task_try: str) -> bool:
-    """Whether it is a lane that has begun a transaction, by the try that did."""
+    """Whether this try is of a lane."""
     return task_try.startswith(LANE_TRY)
 
 
@@ -75,14 +75,15 @@ def of_lane(task_try: str) -> bool:
 class Token:
     """The identity of a grant of the commit turn, in the ledger and in the fence of every state.
 
-    Tokens compare by `rank`. Two tokens of equal rank and different nonce are two lives of one ledger: refused.
+    Tokens compare by `rank`. Two tokens with equal rank and different nonces are from two lives of one ledger, and are
+    refused.
 
-    :param generation: raised only by a repair.
+    :param generation: only a repair raises it.
     :param txid: the transaction that was granted.
     :param attempt: its attempt.
-    :param epoch: grows with every grant and every restart of the transaction.
-    :param nonce: random, of this grant alone.
-    :param birth: random, of this transaction alone.
+    :param epoch: each grant and each restart of the transaction raises it.
+    :param nonce: random id of this grant.
+    :param birth: random id of this transaction.
     """
 
     generation: int
@@ -94,18 +95,18 @@ class Token:
 
     @property
     def rank(self) -> tuple[int, int, int, int]:
-        """Give the part that is compared."""
+        """The fields that decide which token outranks another."""
         return (self.generation, self.txid, self.attempt, self.epoch)
 
     @property
     def is_look(self) -> bool:
-        """Whether a roll forward has raised a fence only to look at the values; no transaction has attempt 0."""
+        """Whether a roll forward raised the fence only to read the values. No transaction has attempt 0."""
         return (self.attempt, self.epoch) == (0, 0)
 
     def by_hand(self, births: Mapping[str, int], state: str, topology: str) -> dict[str, Any]:
-        """Word the refusal of a fence whose txid was raised by hand; empty: as far as is known it was not.
+        """Describe the refusal of a fence whose txid a person has raised; empty if no such change is known.
 
-        :param births: per birth, the txid of its transaction.
+        :param births: by birth, the txid of its transaction.
         """
         own = births.get(self.birth, self.txid) if self.birth else self.txid
         if own >= self.txid:
@@ -132,23 +133,23 @@ class Token:
 
 @dataclass(frozen=True)
 class Grant:
-    """The right to write one transaction's updates, as the ledger gave it.
+    """The right to write the updates of one transaction, as the ledger gave it.
 
     :param topology: name of the topology, for messages.
     :param incarnation: uuid of this life of the ledger.
-    :param token: outranks every earlier grant.
-    :param last_txids: per state name, the last txid that became final in it; without entry: new to this ledger.
-    :param births: per state name, the birth that its fence holds if the token has another one; without entry: any.
-    :param batch: what the fence is to keep of the transaction; None for a look, and for a writer that raises no fence.
-    :param claim: the known part of the transaction's receipt before the first write; None for a look, and for a writer
-        that completes nothing.
-    :param noted: per transactional state, what an earlier grant was about to write, as the ledger knows it: for a fence
-        without this text.
-    :param written: what other writes of this grant have written to the state, for the one that completes them.
-    :param portions: how many those writes are, each with a chunk of its own.
-    :param grants: per state, attempt and epoch of the grant of its last final transaction; without entry: unknown.
-    :param over: of a repair: per state, the grant that its fence has to hold still, None: none; without entry: any.
-    :param accepted: per state what people have accepted of it, as the topology record keeps it.
+    :param token: it outranks every earlier grant.
+    :param last_txids: by state, the last txid that became final in it. A missing state is new to this ledger.
+    :param births: by state, the birth that its fence must hold if the token has another birth; missing: any birth.
+    :param batch: the facts of the transaction that the fence keeps; None for a look, or for a writer without a fence.
+    :param claim: the known part of the transaction's receipt before the first write; None for a look, or for a writer
+        that completes no update.
+    :param noted: by transactional state, the output that an earlier grant was about to write, for fences that did not
+        record it.
+    :param written: the rows that other writes of this grant wrote to the state, for the write that completes them.
+    :param portions: the number of these writes; each has its own chunk.
+    :param grants: by state, attempt and epoch of the grant of its last final transaction; missing: unknown.
+    :param over: in a repair, by state the grant that its fence must still hold; None: no fence; missing: any grant.
+    :param accepted: by state, the content that people accepted, as the topology record keeps it.
     """
 
     topology: str
@@ -175,24 +176,24 @@ class Grant:
 
     @property
     def is_skip(self) -> bool:
-        """Whether the transaction is skipped: no write of its own follows."""
+        """Whether the transaction is skipped, so that its own output is not written."""
         return self.batch is not None and self.batch.skip is not None
 
     @property
     def has_journal_entry(self) -> bool:
-        """Whether its transaction has a journal entry. Of a look, which has no transaction, it is true."""
+        """Whether its transaction has a journal entry. It is true for a look, which has no transaction."""
         return self.claim is None or self.claim.journal is not None
 
     @property
     def replaces(self) -> int | None:
-        """Name the transaction whose rows a table takes out with it; None: it takes out none."""
+        """The transaction whose rows a table removes together with this write; None if there is none."""
         claim = self.claim
         return claim.restates if claim is not None and claim.takes_out else None
 
     def receipt(self, state: str, written: Written) -> Receipt:
         """Return the receipt that a state keeps once its update is complete.
 
-        :param written: by the write that completes it.
+        :param written: the rows of the write that completes the update.
         """
         assert self.claim is not None, "a writer without it completes nothing"
         return self.claim.with_written({state: self.written + written})

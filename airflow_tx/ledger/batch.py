@@ -1,4 +1,4 @@
-"""What `begin` is asked for, what a source decides, and what a replay takes again."""
+"""The inputs of `begin`, the batch that a source decides, and the batch that a restatement reads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.ledger.receipt import Replaced
 from airflow_tx.ledger.records import Metadata, TopologyRecord
 
-# The request of the step `begin`, who answers its questions, and the batch that it decides. Source: protocol.md §3.
+# The request of the step `begin`, the callers that answer its questions, and its batch. Source: protocol.md §3.
 
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
@@ -18,12 +18,12 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 
 @dataclass(frozen=True)
 class TopologyRequest:
-    """The description of a topology by its DAG.
+    """A topology as its DAG describes it.
 
     :param partitioned: whether its source has partitions.
     :param zone: the time zone of its schedule; "" is UTC.
     :param appends: whether one of its states is a table, which other topologies can read.
-    :param upstream: the topology whose table its source reads; "": it reads something else.
+    :param upstream: the topology whose table its source reads; "": the source reads something else.
     """
 
     dag_id: str
@@ -41,13 +41,13 @@ class TopologyRequest:
 
     @property
     def keeps_range(self) -> bool:
-        """Whether each attempt takes the range of the one before, and decides again which transactions count in it."""
+        """Whether attempts keep the range of the first one, and only decide again which transactions count in it."""
         return bool(self.upstream)
 
     def made(self, op: str, incarnation: str | None = None) -> TopologyRecord:
         """Make the record of a topology.
 
-        :param incarnation: the one that the topology keeps; None: it gets a new one.
+        :param incarnation: the incarnation to keep; None: a new one.
         """
 
         return TopologyRecord(
@@ -67,13 +67,12 @@ class TopologyRequest:
 class BeginRequest:
     """The request of a run's first task.
 
-    :param key: the run's identity: its run_id, or its interval or partition. None: a run that does not
-        exist yet is to be given the next transaction; it will be called `tx-<txid>`, and so is its key, unless its
-        source names both.
+    :param key: the run key: its run_id, or its data interval or partition. None: a run that does not exist yet gets the
+        next transaction. Its run_id and its key are `tx-<txid>`, unless its source names both.
     :param run_id: "" for a run that does not exist yet.
-    :param task_try: id of this try of `begin`; "" if it is not the run that asks.
-    :param retry: whether Airflow retried `begin`, rather than a clear.
-    :param tasks: per task that must ack, a random 64-bit id as 16 hex digits.
+    :param task_try: the try of `begin`; "" if the caller is not the run itself.
+    :param retry: whether Airflow retried `begin`; otherwise a clear started it again.
+    :param tasks: by task that must ack, a random 64-bit id as 16 hex digits.
     """
 
     topology: TopologyRequest
@@ -88,17 +87,17 @@ class BeginRequest:
 class Batch:
     """The rows of one transaction, as its source decided them.
 
-    :param metadata: plain JSON that says exactly which rows they are.
-    :param position: plain JSON that says where the source stands after them; it determines every row taken so far.
-    :param count: how many rows they are, if the source knows.
-    :param reason: what made it so many, in words.
-    :param unit: what was counted, if it is not rows.
-    :param start: of a partition that had no position: the one where it begins. A replay of an opaque source begins
-        there, too, even if rows were added or removed. Of all partitions together: by partition.
-    :param at_most: whether there may be fewer rows than `count`, as of offsets that hold none; otherwise a task that
-        reads another number of rows is refused.
-    :param key: of the run that has them, if no run has asked; "": any run can.
-    :param run_id: of that run.
+    :param metadata: plain JSON that defines exactly which rows they are.
+    :param position: plain JSON of the position after the batch; it covers every row taken so far.
+    :param count: the number of rows, if the source knows it.
+    :param reason: why the batch has this size, in words.
+    :param unit: the unit of `count`, if it is not rows.
+    :param start: where a partition without an earlier position begins. A replay of an opaque source begins there, even
+        if rows were added or removed. For all partitions together, a mapping by partition.
+    :param at_most: whether the batch may have fewer rows than `count`, since some offsets hold none. Otherwise a task
+        that reads another number of rows is refused.
+    :param key: the run key that the batch requires; "": any run can have it.
+    :param run_id: the run_id that belongs to `key`.
     """
 
     metadata: Json
@@ -113,7 +112,7 @@ class Batch:
 
     @property
     def size(self) -> dict[str, Any] | None:
-        """The form in the ledger; None if it was not counted."""
+        """The count and its reason, as the ledger keeps them; None if the source did not count."""
         if self.count is None:
             return None
         return {
@@ -125,11 +124,11 @@ class Batch:
 
 @dataclass(frozen=True)
 class RestatedBatch:
-    """The journal's record of a transaction that is to be restated.
+    """A transaction that will be restated, from its journal entry.
 
-    :param rows: what its source called the metadata of the batch.
-    :param states: to which it contributed, with their current names.
-    :param same: whether its source gives the rows that it had, and not the current ones.
+    :param rows: the value that the source called the metadata of the batch.
+    :param states: the states to which it contributed, by their current names.
+    :param same: whether the source gives the original rows, and not their current content.
     """
 
     rows: Json
@@ -139,9 +138,9 @@ class RestatedBatch:
 
 @dataclass(frozen=True)
 class PreviousBatch:
-    """The batch that was decided before the one that is wanted.
+    """The batch that the source decided before the requested one.
 
-    :param is_open: whether its transaction is; else it is final.
+    :param is_open: whether its transaction is open; otherwise it is final.
     """
 
     txid: int
@@ -151,17 +150,17 @@ class PreviousBatch:
 
 @dataclass(frozen=True)
 class Outside:
-    """The callers of the source, the journal and Airflow, which answer the questions of `begin`.
+    """The functions that answer the questions of `begin` from the source, the journal and Airflow.
 
-    :param decide: asks the source: (attempt, position before) → the batch, or None without data.
-    :param run_state: asks Airflow: run_id → state of that run, or None if it was deleted.
+    :param decide: asks the source: (attempt, position before) → the batch, or None if there are no rows.
+    :param run_state: asks Airflow: run_id → the state of that run, or None if it was deleted.
     :param decide_again: asks the source: (attempt, decided metadata) → the current metadata of the same rows.
-    :param is_current: asks Airflow whether the asking try is the current one of its task: not retried, cleared or
-        deleted since. No clock is compared: the ledger knew the other try before Airflow is asked.
-    :param review: lets the source look at the batch that was decided before.
-    :param report: lets the source learn (attempt, metadata, reason) of a failure, before another attempt begins.
+    :param is_current: asks Airflow whether the calling try is the current try of its task, and was not retried, cleared
+        or deleted since. It compares no clocks: the ledger knew the other try before Airflow is asked.
+    :param review: shows the previous batch to the source.
+    :param report: reports a failure (attempt, metadata, reason) to the source before the next attempt begins.
     :param read_entry: asks journal and source: (transaction to restate, whether its rows are decided again) → the
-        batch; it refuses one that cannot be processed again.
+        batch. It refuses a batch that cannot be processed again.
     """
 
     decide: Callable[[TransactionAttempt, Any], Batch | None]
@@ -177,7 +176,7 @@ class Outside:
     def next_batch(
         self, attempt: TransactionAttempt, position: Any, previous: PreviousBatch | None
     ) -> Batch | None:
-        """Ask the source for the batch after a position, and let it look at the one before."""
+        """Ask the source for the batch after a position, and show it the previous batch."""
         batch = self.decide(attempt, position)
         if previous is not None:
             self.review(previous)
@@ -188,12 +187,12 @@ class Outside:
 class DecidedBatch:
     """The batch of one attempt, as the ledger is about to keep it.
 
-    :param rows: what its source calls the metadata of the batch.
-    :param position: where the source stands after it, all partitions included.
-    :param base: digest of the position that it was decided from.
-    :param size: how many rows the source counted, and why it took so many; None: it cannot tell.
-    :param lost: rows that come before it and were accepted as lost, in words.
-    :param begin: of each partition that had no position before: where it begins, for replays of an opaque source.
+    :param rows: the value that the source calls the metadata of the batch.
+    :param position: the position after the batch, including all partitions.
+    :param base: digest of the position from which the batch was decided.
+    :param size: how many rows the source counted, and why it took this many; None: it cannot count.
+    :param lost: the rows before the batch that a person accepted as lost, in words.
+    :param begin: by partition without an earlier position, where it begins. Replays of an opaque source use it.
     """
 
     rows: Any
@@ -210,4 +209,4 @@ class DecidedBatch:
 
 
 WHOLE = ""
-"""The partition of a source that has none."""
+"""The name of the only partition of a source without partitions."""

@@ -1,4 +1,4 @@
-"""The name that a person knows a batch by, from its metadata: a file, a range, an interval. Shapes: docs/sources.md."""
+"""The name of a batch for people, from its metadata: a file, a range, an interval. Shapes: docs/sources.md."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ _DETAILS = frozenset(
     }
 )
 _PLACE = re.compile(r"(-?\d{1,99})(?:-(\d{1,99}))?|\[(-?\d{1,99})\]")
-"""A number, the id of an entry, such as `17-0`, or a key of one number."""
+"""A number, the id of an entry, such as `17-0`, or a key that consists of one number."""
 
 
 def batch_in_words(metadata: Any) -> str:
     """Name a batch, such as `2013-01.csv and 2 more`, `5 to 9`, or `2013-01-01 to 2013-01-02`.
 
-    :param metadata: as its source decided it, or as a receipt keeps it.
-    :return: at most `LONGEST` characters; "": its shape has no name, and a person has to read the JSON.
+    :param metadata: from the source, or from a receipt.
+    :return: at most `LONGEST` characters; "" if the shape has no name, so that a person must read the JSON.
     """
     words = _range(metadata) or _partitions(metadata) if isinstance(metadata, Mapping) else ""
     return words if len(words) <= LONGEST else f"{words[: LONGEST - 1]}…"
 
 
 def batch_texts(metadata: Any, wanted: str, *, details: bool = False) -> Iterator[tuple[str, str]]:
-    """List the texts in which a search looks for a batch: those in its metadata, and its files below their folder.
+    """List the texts that a search for a batch looks through: texts in its metadata, and its files with their folder.
 
-    Each comes with the name of the rows that it is about, such as `orders-0:7` of `orders-0:7 (5 to 9)`.
+    Each text comes with the name of the rows that it describes, such as `orders-0:7` for `orders-0:7 (5 to 9)`.
 
-    :param wanted: the text that is looked for, case-folded. Of `PARTITION:PLACE`, which may have more colons, the place
-        is a file, a number or an id: if the partition has it, a text begins with it, such as `orders-0:7 (5 to 9)`.
-    :param details: only the texts about its rows that are no names of rows, such as `digest content:9f86…`.
+    :param wanted: the search text, case-folded. In `PARTITION:PLACE`, the place is a file, a number or an id, and the
+        partition may contain colons. If the partition has the place, a text such as `orders-0:7 (5 to 9)` is listed.
+    :param details: list only texts that describe its rows but name none, such as `digest content:9f86…`.
     """
     if details:
         yield from ((f"{detail} {text}", "") for detail, text in _texts(metadata) if detail)
@@ -63,7 +63,7 @@ def batch_texts(metadata: Any, wanted: str, *, details: bool = False) -> Iterato
 
 
 def _texts(value: Any, detail: str = "") -> Iterator[tuple[str, str]]:
-    """List texts of metadata, each with the detail of the batch that it tells; "": it names rows."""
+    """List the texts of metadata, each with the detail that it describes; "" if it names rows."""
     if isinstance(value, str):
         yield detail, value
     elif isinstance(value, list):
@@ -77,9 +77,9 @@ def _texts(value: Any, detail: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _places(rows: Any, wanted: str) -> Iterator[tuple[str, str]]:
-    """List the places in a partition: its files, and the wanted number, id or plain value if it is there.
+    """List the places in a partition: its files, and the wanted number, id or plain value if the partition has it.
 
-    Each comes with the range that it is in, if any.
+    Each place comes with its range, if it is in a range.
     """
     if isinstance(rows, Mapping):
         yield from ((name, "") for name in _file_names(rows))
@@ -93,7 +93,7 @@ def _places(rows: Any, wanted: str) -> Iterator[tuple[str, str]]:
 
 
 def counted(count: int, unit: str) -> str:
-    """Write a number and its unit, such as `1 file`, `2 files`.
+    """Format a number with its unit, such as `1 file` or `2 files`.
 
     :param unit: in the plural.
     """
@@ -101,12 +101,12 @@ def counted(count: int, unit: str) -> str:
 
 
 def gone_in_words(keys: int) -> str:
-    """Say how many keys are gone."""
+    """Say how many keys are gone, in words."""
     return f"{counted(keys, 'keys')} {'is' if keys == 1 else 'are'} gone"
 
 
 def shortened(words: list[str]) -> list[str]:
-    """Cut words for people: a record that names thousands of partitions would be too large."""
+    """Cut a list of texts for people, since a record that names thousands of partitions would be too large."""
     return words if len(words) <= SHOWN else [*words[:SHOWN], f"and {len(words) - SHOWN} more"]
 
 
@@ -140,9 +140,9 @@ def _file_names(metadata: Any) -> list[str]:
 
 
 def _ends(metadata: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Read what comes before the rows of a source or a partition, None: nothing does, and what the last of them is.
+    """Return the place before the rows of a source or partition (None: there is none), and the last of the rows.
 
-    Metadata has the number after the last one of numbered rows; and of a table ranges, each with how many rows it has.
+    The metadata of numbered rows has the number after the last row. The metadata of a table has ranges with row counts.
     """
     first, count, end, upto = map(metadata.get, ("from", "quantity", "to", "upto"))
     if isinstance(first, int):
@@ -176,7 +176,7 @@ def _place(value: Any) -> tuple[int, ...]:
 
 
 def _end(value: Any) -> str:
-    """Write a moment without a time that is midnight in UTC."""
+    """Format a moment without its time if that is midnight in UTC."""
     text = str(value)
     for midnight in _MIDNIGHT:
         text = text.removesuffix(midnight)

@@ -1,7 +1,7 @@
 """The book of ends: a line for each final transaction, kept permanently. Source: docs/protocol.md §12.
 
-The history forgets, and a binding is found by the key of a run alone. The book tells of each transaction which one
-counts for it, however long ago it was.
+The history forgets transactions, and a binding is found only by run key. The book names, for every transaction, which
+transaction of its chain counts.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from airflow_tx.ledger.records import (
 )
 
 LINES_A_PAGE = 50
-"""A page stays far below the size of a multi, also with a range and the rows of several tables in each line."""
+"""A page stays far below the size limit of a multi, even if each line has a range and the rows of several tables."""
 
 
 class Book:
-    """The book of one topology, each page read once: by a step, or for a reader."""
+    """The book of one topology. Each page is read once."""
 
     def __init__(self, read: Reader, paths: Paths) -> None:
         self._read = read
@@ -41,13 +41,13 @@ class Book:
         return self._page(txid // LINES_A_PAGE).get(txid)
 
     def lines(self, first: int, last: int) -> dict[int, EndLine]:
-        """Read the lines that there are of transactions from `first` to `last`, by txid."""
+        """Read the existing lines of transactions from `first` to `last`, by txid."""
         pages = range(first // LINES_A_PAGE, last // LINES_A_PAGE + 1)
         found = (line for number in pages for line in self._page(number).items())
         return {txid: line for txid, line in found if first <= txid <= last}
 
     def with_lines(self, lines: Iterable[EndLine]) -> tuple[Write, ...]:
-        """Give the writes that put lines into the book, in place of the ones that they had."""
+        """Return the writes that add these lines to the book, or replace existing lines."""
         changed = dict[int, dict[int, EndLine]]()
         for line in lines:
             number = line.txid // LINES_A_PAGE
@@ -73,7 +73,7 @@ class Book:
 
 
 def end_line(receipt: Receipt, taken: TakenRange | None = None) -> EndLine:
-    """Make the line of a final transaction."""
+    """Make the line of a final transaction from its receipt."""
     return EndLine(
         receipt.txid,
         receipt.birth,
@@ -86,7 +86,7 @@ def end_line(receipt: Receipt, taken: TakenRange | None = None) -> EndLine:
 
 
 def chained(lines: Iterable[EndLine]) -> dict[int, EndLine]:
-    """Let each line name the first one of its chain, and that one the newest that counts for it.
+    """Link the lines of each chain: each line names the first transaction, and the first names the newest that counts.
 
     :param lines: in order.
     """
@@ -108,9 +108,9 @@ def ended_lines(
     record: TransactionRecord,
     receipt: Receipt,
 ) -> tuple[Write, ...]:
-    """Give the writes that note the end of a transaction in the book, if the topology keeps one.
+    """Return the writes that note the end of a transaction in the book, if the topology keeps one.
 
-    :param record: the one before its end.
+    :param record: the record before the end.
     """
     if not topology.book:
         return ()
@@ -118,7 +118,7 @@ def ended_lines(
     book = Book(read, paths)
     before = book.line(line.first) if line.first else None
     if before is not None and before.first:
-        # The line of the restated one was made after this restatement had begun.
+        # The line of the restated transaction was written after this restatement had begun.
         line = replace(line, first=before.first)
     return book.with_lines([line, *_ended(book, line)])
 
@@ -126,18 +126,18 @@ def ended_lines(
 def _taken(
     read: Reader, paths: Paths, topology: TopologyRecord, record: TransactionRecord
 ) -> TakenRange | None:
-    """Read what the batch of an open transaction takes of an upstream topology; None: nothing that is known."""
+    """Read the upstream range of an open transaction's batch; None: there is none, or it is not known."""
     if not topology.upstream:
         return None
     rows = RotatingTransactionalState(read, paths).get_state(record.txid).rows
-    # A replay has found nothing, or the batch was decided by the source that the DAG had before.
+    # A replay may have found no rows, or an earlier source of the DAG may have decided the batch.
     with suppress(UnreadableRecord):
         return TakenRange.of(rows).in_line(again=record.pinned and record.replaces is None)
     return None
 
 
 def _ended(book: Book, line: EndLine) -> list[EndLine]:
-    """Note a committed restatement in the line of the transaction that begins its chain, if that one has a line."""
+    """Note a committed restatement in the line of the first transaction of its chain, if there is such a line."""
     counts = line.first and line.outcome is Outcome.COMMITTED
     begins = book.line(line.first) if counts else None
     return [] if begins is None else [replace(begins, end=line.txid)]

@@ -1,6 +1,6 @@
-"""Digests of the code that processed a batch: equal for code that differs in names, comments and layout alone.
+"""Digests of the code that processed a batch. They ignore names, comments and layout.
 
-They are made of the syntax tree of the source. Compiled code differs from one version of Python to another, so two
+They are computed from the syntax tree of the source. Compiled code differs between versions of Python, so that two
 workers could not compare it.
 """
 
@@ -19,7 +19,7 @@ _LEFT_OUT: Final = frozenset({"ctx", "kind", "type_comment", "type_ignores"})
 
 
 def file_digest(source: bytes) -> str:
-    """Digest a whole file of code; of a file that is no Python, its bytes.
+    """Digest a whole file of code. If the file is not Python, digest its bytes.
 
     :return: 16 hex digits.
     """
@@ -30,12 +30,12 @@ def file_digest(source: bytes) -> str:
 
 
 def function_digest(source: str, line: int) -> str:
-    """Digest a function with all functions, classes and constants of its file that it uses.
+    """Digest a function, with all functions, classes and constants of its file that it uses.
 
-    The decorator ``@task`` is no part of it: arguments such as `retries` do not change what the function computes. A
-    module that the function imports is no part of it either.
+    The digest excludes the decorator ``@task``, since arguments such as `retries` do not change the result of the
+    function. It also excludes modules that the function imports.
 
-    :param source: of the whole file.
+    :param source: the source of the whole file.
     :param line: the first line of the function, as its code object gives it.
     :return: 16 hex digits; "": no function begins at this line, or the source cannot be parsed.
     """
@@ -62,7 +62,7 @@ def _digest(plain: Any) -> str:
 def _found(
     node: ast.AST, line: int, scopes: Sequence[ast.AST]
 ) -> tuple[list[ast.AST], Sequence[ast.AST]] | None:
-    """Find the function that begins at a line, or all lambdas of the line, and the scopes around it."""
+    """Find the function, or all lambdas, that begin at a line, and the scopes around them."""
     inside = (*scopes, node) if isinstance(node, ast.Module | _Function) else scopes
     lambdas = list[ast.AST]()
     for each in ast.iter_child_nodes(node):
@@ -82,7 +82,7 @@ def _first_line(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> 
 
 
 def _bound(scopes: Sequence[ast.AST]) -> dict[str, list[ast.stmt]]:
-    """Collect what the scopes define by name: functions, classes, and names of literals."""
+    """Collect the definitions of the scopes by name: functions, classes, and names of literals."""
     found = dict[str, list[ast.stmt]]()
     for scope in scopes:
         for each in _statements(scope):
@@ -92,7 +92,7 @@ def _bound(scopes: Sequence[ast.AST]) -> dict[str, list[ast.stmt]]:
 
 
 def _statements(node: ast.AST) -> Iterator[ast.stmt]:
-    """Give the statements of a scope, and the statements of its blocks, such as ``with DAG(...)``."""
+    """Yield the statements of a scope, and the statements of its blocks, such as ``with DAG(...)``."""
     for each in ast.iter_child_nodes(node):
         if isinstance(each, ast.stmt):
             yield each
@@ -117,7 +117,7 @@ def _is_literal(value: ast.expr | None) -> bool:
 
 
 def _used(functions: Sequence[ast.AST], bound: dict[str, list[ast.stmt]]) -> list[Any]:
-    """Describe what functions use of their scopes, directly or through each other, in the order of the names."""
+    """Describe the definitions that functions use, directly or indirectly, in the order of the names."""
     seen = dict[str, list[ast.stmt]]()
     left = list[ast.AST](functions)
     while left:
@@ -135,9 +135,9 @@ def _used(functions: Sequence[ast.AST], bound: dict[str, list[ast.stmt]]) -> lis
 
 
 def _plain(node: Any, own: str) -> Any:
-    """Describe a syntax tree without docstrings, and without what one version of Python adds to it.
+    """Describe a syntax tree without docstrings and without fields that vary between Python versions.
 
-    :param own: the name of the function that is digested, which is left out.
+    :param own: the name of the digested function, which is left out.
     """
     if isinstance(node, list):
         return [_plain(each, own) for each in node]
@@ -149,7 +149,7 @@ def _plain(node: Any, own: str) -> Any:
 
 
 def _kept(node: ast.AST, field: str, own: str) -> Any:
-    """Give a field without the docstring of a body, or the decorator of Airflow around the function ``own``."""
+    """Return a field without the docstring of a body, and without Airflow's decorator on the function ``own``."""
     value: Any = getattr(node, field, None)
     if field == "body" and isinstance(node, (*_DEFINITIONS, ast.Module)):
         return value[1:] if value and _is_text(value[0]) else value
@@ -164,7 +164,7 @@ def _is_text(statement: ast.stmt) -> bool:
 
 
 def _dotted(decorator: ast.expr) -> list[str]:
-    """Give the parts of the name of a decorator: ``sdk.task.virtualenv(...)`` has three."""
+    """Return the parts of a decorator's name: ``sdk.task.virtualenv(...)`` has three."""
     if isinstance(decorator, ast.Call):
         return _dotted(decorator.func)
     if isinstance(decorator, ast.Attribute):

@@ -1,4 +1,4 @@
-"""JSON in one form: equal values give equal text, and equal digests; the base of all values that are stored as JSON.
+"""JSON in one form, so that equal values have equal texts and digests, and the base class of stored values.
 
 A long value is kept as its digest.
 """
@@ -28,29 +28,29 @@ def dumps(value: Any) -> str:
 
 
 def digest(value: Any) -> str:
-    """Give the fingerprint of a plain-JSON value, 32 hex digits."""
+    """Return the digest of a plain-JSON value: 32 hex digits."""
     return hashlib.sha256(dumps(value).encode()).hexdigest()[:32]
 
 
 _DIGEST = "tx_digest"
 _LENGTH = "tx_length"
 NOT_KEPT = {_DIGEST: "", _LENGTH: 0}
-"""A value of which not even the digest is known."""
+"""A value whose digest is not known either."""
 
 
 def as_kept(value: Any, most: int) -> Any:
-    """Return a value as a receipt keeps it: itself, or its digest if it is longer than `most`."""
+    """Return a value as a receipt keeps it: unchanged, or its digest if its JSON is longer than `most` characters."""
     length = len(dumps(value))
     return value if length <= most else {_DIGEST: digest(value), _LENGTH: length}
 
 
 def is_shortened(kept: Any) -> bool:
-    """Ask whether a receipt keeps the digest of a value alone."""
+    """Ask whether a receipt keeps only the digest of a value."""
     return isinstance(kept, Mapping) and kept.keys() == {_DIGEST, _LENGTH}
 
 
 def digest_of(kept: Any) -> str:
-    """Give the digest of the value that a receipt keeps."""
+    """Return the digest of a value that a receipt keeps."""
     return str(kept[_DIGEST]) if is_shortened(kept) else digest(kept)
 
 
@@ -68,15 +68,15 @@ else:
 
 
 Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-"""A whole number that databases and pages take."""
+"""A whole number that fits into databases and web pages."""
 PathElement = Annotated[str, msgspec.Meta(pattern="^[!-.0-~]*$")]
-"""A part of a path in ZooKeeper, which drops the connection for some characters."""
+"""A part of a path in ZooKeeper. ZooKeeper drops the connection for some characters."""
 Size = dict[str, Int | bool | str | None]
-"""How many rows, or files, the source counted in a batch, `at_most` so many, and why it took them."""
+"""How many rows, or files, the source counted in a batch, whether that is `at_most`, and why it took this many."""
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of what the ledger stores: a record, and a value within one."""
+    """Base of the values that the ledger stores: records, and values within records."""
 
 
 R = TypeVar("R", bound=Record)
@@ -85,7 +85,7 @@ R = TypeVar("R", bound=Record)
 def read_as(cls: type[R], value: Any, path: str) -> R:
     """Read a stored value as an instance of `cls`.
 
-    :param path: of its record, for the error.
+    :param path: path of the record, for the error.
     :raises UnreadableRecord: a field is missing or unknown, or has another type.
     """
     try:
@@ -104,7 +104,7 @@ class UnfitRecord(UnreadableRecord):
 
 
 def as_plain(value: Any) -> Any:
-    """Make plain JSON of a value, with the records in it.
+    """Convert a value, and the records in it, to plain JSON.
 
     :raises TypeError: JSON has no form for it.
     """
@@ -112,11 +112,11 @@ def as_plain(value: Any) -> Any:
 
 
 _NOT_JSON = (bytes, bytearray, datetime, date, time, timedelta, UUID, Decimal)
-"""What msgspec would write as a text, which is read back as a text: JSON refuses it."""
+"""Types that msgspec would write as text and read back as text. This module refuses them instead."""
 
 
 def _as_builtin(value: Any) -> Any:
-    # msgspec refuses subclasses of these, such as a float of numpy.
+    # msgspec refuses subclasses of these types, such as numpy floats.
     for kind in (str, int, float):
         if isinstance(value, kind):
             return kind(value)
@@ -127,7 +127,7 @@ def _read_moment(_: Any, value: Any) -> Moment:
     try:
         found = None if value == "" else datetime.fromisoformat(value)
         fits = found is None or (found.tzinfo is not None and _EARLIEST <= found.year < _LATEST)
-    except (TypeError, ValueError):  # it quotes the text, which may be private
+    except (TypeError, ValueError):  # its message quotes the text, which may be private
         fits = False
     if not fits:
         raise ValueError("it is no time of this ledger")
@@ -135,7 +135,7 @@ def _read_moment(_: Any, value: Any) -> Moment:
 
 
 def _misfit(cls: type[Record], value: Any, error: ValueError) -> dict[str, str]:
-    """Name the first field that does not fit, and apart from that its value, which may be private."""
+    """Name the first field that does not fit, and separately its value, which may be private."""
     found = value if isinstance(value, Mapping) else {}
     for each in structs.fields(cls):
         if each.encode_name in found:

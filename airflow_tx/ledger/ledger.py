@@ -1,4 +1,7 @@
-"""The ledger of one topology: runs the steps on a store, one multi each, and reads it. Source: docs/protocol.md §1."""
+"""The ledger of one topology: runs each step as one multi on a store, and reads records.
+
+Source: docs/protocol.md §1.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +102,7 @@ U = TypeVar("U")
 PASSES = 100
 LOOKS_AT_POSITION = 3
 UNANSWERED = (
-    5  # passes; a multi that has no answer even then may be one that the servers do not take
+    5  # passes; a multi that has no answer even then may be one that the servers do not accept
 )
 
 
@@ -118,7 +121,7 @@ class BoundCall(Generic[T]):
 
 @dataclass(frozen=True)
 class OwnStep(Generic[P, T]):
-    """A step of one ledger, which a call runs."""
+    """A step that is bound to one ledger; a call runs it."""
 
     ledger: Ledger
     step: Callable[Concatenate[Reader, Stamp, Paths, P], Decision[T]]
@@ -128,11 +131,11 @@ class OwnStep(Generic[P, T]):
         return self.ledger.run(self.step, *args, **kwargs)
 
     def preview(self, *args: P.args, **kwargs: P.kwargs) -> Decision[T]:
-        """Decide the step, and write nothing. Raises as `Ledger.preview`."""
+        """Decide the step, but write nothing. Raises as `Ledger.preview`."""
         return self.ledger.preview(self.step, *args, **kwargs)
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> BoundStep[T]:
-        """Give the step with its arguments, for `Ledger.run` or `Ledger.joined`."""
+        """Bind arguments to the step, for `Ledger.run` or `Ledger.joined`."""
         return BoundCall(self.step, args, kwargs)
 
 
@@ -143,7 +146,7 @@ def _name_of(step: Any) -> str:
 
 
 class Step(Generic[P, T]):
-    """Make a step a method of the ledger."""
+    """Descriptor that makes a step a method of the ledger."""
 
     def __init__(self, step: Callable[Concatenate[Reader, Stamp, Paths, P], Decision[T]]) -> None:
         self._step = step
@@ -153,7 +156,7 @@ class Step(Generic[P, T]):
 
 
 class ReadOnlyLedger:
-    """Reads the ledger of one topology, for a caller that runs no step.
+    """Reads the ledger of one topology, for callers that run no steps.
 
     Each method reads its record from the store. A `Ledger` remembers records that never change.
     """
@@ -165,12 +168,12 @@ class ReadOnlyLedger:
 
     @property
     def reader(self) -> Reader:
-        """Reads each record from the store."""
+        """Return a reader that reads each record from the store."""
         return self._look
 
     @property
     def _remembering(self) -> Reader:
-        """Reads records that never change, which a process may remember."""
+        """Return a reader for records that never change, which a process may remember."""
         return self._look
 
     def current(self) -> int:
@@ -181,18 +184,18 @@ class ReadOnlyLedger:
         return self.reader.peek(Counter, self.paths.current).txid
 
     def current_if_any(self) -> int | None:
-        """Like `current`; None: the topology has not begun."""
+        """Read as `current`; None: the topology has not begun."""
         return self._txid_at(self.paths.current)
 
     def allocated(self) -> int:
-        """Read the last txid that was handed out.
+        """Read the last txid that was allocated.
 
         :raises UnreadableRecord: the topology has not begun.
         """
         return self.reader.peek(Counter, self.paths.allocated).txid
 
     def allocated_if_any(self) -> int | None:
-        """Like `allocated`; None: the topology has not begun."""
+        """Read as `allocated`; None: the topology has not begun."""
         return self._txid_at(self.paths.allocated)
 
     def _txid_at(self, path: str) -> int | None:
@@ -200,7 +203,7 @@ class ReadOnlyLedger:
         return None if found is None else found.txid
 
     def turn(self, *, with_topology: bool = False) -> TurnReading:
-        """Read whose turn it is to commit."""
+        """Read which transaction has the turn to commit."""
         current = self.current()
         return TurnReading(
             current=current,
@@ -209,24 +212,24 @@ class ReadOnlyLedger:
         )
 
     def status(self, txid: int) -> TransactionRecord | None:
-        """Read the record of an open transaction; None: it is final, or has not begun."""
+        """Read the record of an open transaction; None: the transaction is final, or has not begun."""
         return self.reader.peek_if_any(TransactionRecord, self.paths.transaction(txid))
 
     def opened(self, txids: Iterable[int]) -> dict[int, TransactionRecord]:
-        """Read the records of those transactions that are open."""
+        """Read the records of the open transactions among these txids."""
         records = {txid: self.paths.transaction(txid) for txid in txids}
         return records_at(self.reader, TransactionRecord, records)
 
     def outcome(self, txid: int) -> TransactionRecord | None:
-        """Read what became of a final transaction; None: that is forgotten."""
+        """Read the record of a final transaction; None: the ledger no longer remembers it."""
         return self._remembering.peek_if_any(TransactionRecord, self.paths.history(txid))
 
     def skipped(self, txid: int) -> Skipped | None:
-        """Read the rows of a transaction that was skipped; None: it was not."""
+        """Read the rows of a skipped transaction; None: it was not skipped."""
         return self.reader.peek_if_any(Skipped, self.paths.skipped(txid))
 
     def all_skipped(self) -> dict[int, Skipped]:
-        """Read the rows of every transaction that was skipped, by txid."""
+        """Read the rows of every skipped transaction, by txid."""
         txids = txids_below(self.store, self.paths.all_skipped)
         return records_at(self.reader, Skipped, {each: self.paths.skipped(each) for each in txids})
 
@@ -235,29 +238,29 @@ class ReadOnlyLedger:
         return is_committed(self.reader, self.paths, txid)
 
     def binding(self, key: str) -> Binding | None:
-        """Read which transaction a run has; None: it has none.
+        """Read which transaction a run has; None: the run has none.
 
-        :param key: of the run.
+        :param key: the run key.
         """
         return self.reader.peek_if_any(Binding, self.paths.run(key))
 
     def bound(self, key: str) -> Binding:
-        """Read which transaction a run has, which has one.
+        """Read the transaction of a run that has one.
 
-        :raises UnreadableRecord: it has none.
+        :raises UnreadableRecord: the run has none.
         """
         return self.reader.peek(Binding, self.paths.run(key))
 
     def bound_keys(self) -> frozenset[str]:
-        """Name the keys of all runs that have a transaction."""
+        """Return the run keys of all runs that have a transaction."""
         return frozenset(map(decode_name, names_below(self.store, self.paths.runs)))
 
     def wishes(self) -> tuple[Wish, ...]:
-        """List what people want restated and no run has begun, by txid."""
+        """List the requested restatements that no run has begun, by txid."""
         return replay.wishes(self.store, self.paths)
 
     def restating(self, binding: Binding) -> int | None:
-        """Read which open transaction restates the one of a run; None: none does."""
+        """Read which open transaction restates the transaction of a run; None if there is none."""
         return replay.restating(self.reader, self.paths, binding)
 
     def book(self) -> Book:
@@ -265,54 +268,54 @@ class ReadOnlyLedger:
         return Book(self.reader, self.paths)
 
     def followed(self) -> Followed | None:
-        """Read how far the corrections of the upstream topology were compared; None: they never were."""
+        """Read how far the corrections of the upstream topology were compared; None: they never were compared."""
         return self.reader.peek_if_any(Followed, self.paths.followed)
 
     def noted_behind(self) -> dict[int, Behind]:
-        """Read which transactions are noted as behind a correction, by txid."""
+        """Read the transactions that are noted as behind a correction, by txid."""
         txids = txids_below(self.store, self.paths.all_behind)
         return records_at(self.reader, Behind, {each: self.paths.behind(each) for each in txids})
 
     def is_wanted_restated(self, txid: int) -> bool:
-        """Ask whether a person wants a committed transaction restated."""
+        """Ask whether a person has requested a restatement of a committed transaction."""
         return self.reader.peek_if_any(Wish, self.paths.wish(txid)) is not None
 
     def repairs(self) -> tuple[RepairRecord, ...]:
-        """Read what people did to the ledger of a topology, oldest first."""
+        """Read what people changed in the ledger of a topology, oldest first."""
         numbers = txids_below(self.store, self.paths.repairs)
         found = {number: self.paths.repair(number) for number in numbers}
         return tuple(records_at(self.reader, RepairRecord, found).values())
 
     def kept_batch(self, txid: int) -> Metadata | None:
-        """Read the rows and the position of a batch; None once the ledger does not keep them any more."""
+        """Read the rows and the position of a batch; None if the ledger no longer keeps them."""
         if self.store.get(self.paths.meta(txid)) is None:
             return None
         try:
             return RotatingTransactionalState(self.reader, self.paths).get_state(txid)
         except UnreadableRecord:
             if self.store.get(self.paths.meta(txid)) is None:
-                return None  # it was removed in between
+                return None  # another process removed it after the first read
             raise
 
     def topology(self) -> TopologyRecord:
-        """Read what holds for all transactions."""
+        """Read the facts that hold for all transactions."""
         return self.reader.peek(TopologyRecord, self.paths.record)
 
     def topology_if_any(self) -> TopologyRecord | None:
-        """Like `topology`; None: the topology has not begun."""
+        """Read as `topology`; None: the topology has not begun."""
         return self.reader.peek_if_any(TopologyRecord, self.paths.record)
 
     def beside(self, topology: str) -> ReadOnlyLedger:
-        """Give the ledger of another topology below the same root."""
+        """Return the ledger of another topology below the same root."""
         return ReadOnlyLedger(self.store, Paths(self.paths.root, topology))
 
     def is_listed(self) -> bool:
-        """Ask whether the root lists this topology, without a read that depends on its name."""
+        """Ask whether the root lists this topology. The path that is read does not contain the topology's name."""
         children = self.store.children(self.paths.root.rstrip("/") or "/")
         return children is not None and encode_name(self.paths.topology) in children.names
 
     def existing_topology(self) -> TopologyRecord:
-        """Read what holds for all transactions of a topology.
+        """Read the facts that hold for all transactions of a topology.
 
         :raises UnknownTransaction: there is no such topology.
         """
@@ -328,7 +331,7 @@ class ReadOnlyLedger:
         return self.opened(txids_below(self.store, self.paths.transactions))
 
     def in_lane(self, opened: Mapping[int, TransactionRecord]) -> frozenset[int]:
-        """Find the transactions that a living lane works on. A transaction with an error has left its lane."""
+        """Find the transactions that a live lane works on. A transaction with an error has left its lane."""
         tries = {
             txid: each.request
             for txid, each in opened.items()
@@ -342,29 +345,29 @@ class ReadOnlyLedger:
         return frozenset(txid for txid, each in tries.items() if each in alive)
 
     def watch_turn(self) -> AbstractContextManager[Watch]:
-        """Watch whose turn it is to commit."""
+        """Watch for a change of the turn to commit."""
         return self.store.watch(self.paths.current)
 
     def watch_line(self, txids: Iterable[int], acks: str) -> AbstractContextManager[Watch]:
         """Watch the turn, the records of transactions, and the acks of one attempt.
 
-        :param acks: as the record of the transaction has it.
+        :param acks: the name of the folder with the acks, from the record of the transaction.
         """
         records = map(self.paths.transaction, txids)
         return self.store.watch(self.paths.current, self.paths.acks(acks), *records)
 
     def announce_owner(self, nonce: str, shown: Mapping[str, Any]) -> AbstractContextManager[None]:
-        """Show who holds the turn, for display alone."""
+        """Show who holds the turn. The record is for display only."""
         return self.store.announce(self.paths.owner(nonce), dumps(shown).encode())
 
     def announce_lane(
         self, task_try: str, shown: Mapping[str, Any]
     ) -> AbstractContextManager[None]:
-        """Show that a lane works on the transactions that it has begun under this try, for display alone."""
+        """Show that a lane works on the transactions that it began under this try. The record is for display only."""
         return self.store.announce(self.paths.lane(task_try), dumps(shown).encode())
 
     def acked(self, record: TransactionRecord) -> frozenset[tuple[str, int]] | None:
-        """Name the task instances that have started or acked; None: the transaction is final by now."""
+        """Name the task instances that have started or acked; None: the transaction is already final."""
         children = self.store.children(self.paths.acks(record.acks))
         return None if children is None else frozenset(map(ack_element, children.names))
 
@@ -374,9 +377,10 @@ class ReadOnlyLedger:
         acked: Collection[tuple[str, int]],
         mapped: Collection[str],
     ) -> bool:
-        """Ask whether every task that must ack has.
+        """Ask whether every task that must ack has acked.
 
-        :param acked: as `acked` gives it; `mapped`: tasks that ack by their instances only.
+        :param acked: task instances, as `acked` gives them.
+        :param mapped: the tasks that ack only by their mapped instances.
         """
         names = [ack_name(*instance) for instance in acked]
         acks = listed_acks(self.store, self.paths.acks(record.acks), names)
@@ -387,55 +391,56 @@ class ReadOnlyLedger:
         return self.store.children(self.paths.wishes) is not None
 
     def raised_alarms(self) -> Mapping[str, AlarmNote]:
-        """Read which alarms are raised, and for what."""
+        """Read the raised alerts and their subjects."""
         return alarm.raised_alarms(self.reader, self.paths)
 
     def entries_in_use(self) -> set[str]:
-        """Name the journal entries that open restatements take back, or that a person wants taken back."""
+        """Name the journal entries that open or requested restatements replace."""
         return replay.entries_in_use(self.reader, self.paths)
 
     def held_at(
         self, topology: TopologyRecord, taken_back: Mapping[str, str], sole: Collection[str] = ()
     ) -> str:
-        """Digest what the ledger knows of the values that states hold: see `replay.held_at`."""
+        """Return a digest of what the ledger knows of the values in the states: see `replay.held_at`."""
         return replay.held_at(self.reader, self.paths, topology, taken_back, sole)
 
     def version_of(self, txids: Sequence[int]) -> str:
-        """Read the version of transactions, on which a preview was decided."""
+        """Read the version of transactions on which a preview is based."""
         return version.version_of(self.reader, self.paths, txids)
 
     def position(self) -> Any:
-        """Read where the source stands after the last final transaction; what was just read is not read again.
+        """Read the position of the source after the last final transaction. A `Ledger` may answer from memory.
 
-        :raises UnreadableRecord: naming the record.
+        :raises UnreadableRecord: a record is missing or damaged; the error names it.
         """
         return loss.position_now(self.reader, self.paths)
 
     def position_before(self, txid: int) -> Any:
-        """Read where the source stood before a transaction.
+        """Read the position of the source before a transaction.
 
-        :raises UnreadableRecord: the metadata is not kept any more.
+        :raises UnreadableRecord: the ledger no longer keeps the metadata.
         """
         return RotatingTransactionalState(self.reader, self.paths).position_before(txid)
 
     def next_position(self) -> Any:
-        """Read from where the next new transaction is decided."""
+        """Read the position from which the next new transaction will be decided."""
         return loss.next_position(self.reader, self.paths)
 
     def start_after(self, topology: TopologyRecord, position: Any) -> Any:
-        """Give the position from which rows are decided, after the losses that a person accepted."""
+        """Return the position from which rows are decided, after the losses that a person accepted."""
         return loss.start_after(self.reader, self.paths, topology, position).position
 
 
 class Ledger(ReadOnlyLedger):
     """The transactions of one topology, as one process sees them.
 
-    Nothing here waits: an answer such as `NotYet` goes back to the caller, who decides how to wait. It remembers the
-    records that it wrote itself, so that its next step need not read them again; such a memory is only ever used for a
-    multi that checks it. Several threads may run steps on one ledger.
+    No method waits: an answer such as `NotYet` goes back to the caller, who decides how to wait. The ledger remembers
+    records that it wrote, so that the next step need not read them. Each multi checks the remembered versions. Several
+    threads may run steps on one ledger.
 
-    :param clock: None: the machine's time; `ids`: None: its random numbers.
-    :param history: how many final transactions are remembered.
+    :param clock: None uses the machine's time.
+    :param ids: None uses the machine's random numbers.
+    :param history: how many final transactions the ledger remembers.
     """
 
     def __init__(
@@ -456,7 +461,7 @@ class Ledger(ReadOnlyLedger):
 
     # --- steps
 
-    # Each step, as a method: `ledger.ack(...)` runs it, `ledger.ack.preview(...)` only decides.
+    # Each step is a method: `ledger.ack(...)` runs it, `ledger.ack.preview(...)` only decides it.
 
     start = Step(processing.start)
     ack = Step(processing.ack)
@@ -507,9 +512,9 @@ class Ledger(ReadOnlyLedger):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """Run one step: its result, once its multi is done, or its answer, once it is certain.
+        """Run one step and return its result after its multi, or its answer if it writes nothing.
 
-        :raises Refused, UnreadableRecord: what the step raises, decided on what everybody has written until now.
+        :raises Refused, UnreadableRecord: what the step raises, based on everything written until now.
         :raises OutcomeUnknown, StoreUnavailable, TooMuchContention: see `Store.multi`.
         """
         name = _name_of(step)
@@ -531,10 +536,10 @@ class Ledger(ReadOnlyLedger):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Decision[T]:
-        """Decide one step on what everybody has written until now, and write nothing.
+        """Decide one step on everything written until now, but write nothing.
 
         :raises Refused, UnreadableRecord: what the step raises.
-        :raises TooMuchContention: other steps write all the time.
+        :raises TooMuchContention: other steps changed the records in every pass.
         """
         for _ in range(PASSES):
             self.store.sync()
@@ -555,18 +560,18 @@ class Ledger(ReadOnlyLedger):
     def begin(
         self, request: BeginRequest, outside: Outside, *, task: TaskTry | None = None
     ) -> BeginAnswer:
-        """Run the step `begin`, asking the source and Airflow where it must, and making the ledger on first use.
+        """Run the step `begin`. It asks the source and Airflow if necessary, and creates the ledger on first use.
 
-        :param task: starts in the same multi: a task of a process that begins a new transaction and works on it.
-        :raises Refused: nothing has changed.
+        :param task: a task that starts in the same multi, if one process begins a new transaction and works on it.
+        :raises Refused: the ledger has not changed.
         """
         step = begin if task is None else partial(begin_started, task=task)
         return self.run(step, request, outside, open_first=partial(self.open, request.topology))
 
     def open(self, request: TopologyRequest) -> None:
-        """Make the ledger of this topology, or bring it up to date with the DAG.
+        """Create the ledger of this topology, or update it from the DAG.
 
-        :raises TopologyClaimed, SourceKindChanged, SourceShapeChanged: it is not changed.
+        :raises TopologyClaimed, SourceKindChanged, SourceShapeChanged: the ledger is not changed.
         """
         self.store.ensure(self.paths.root)
         self.run(open_topology, request)
@@ -574,11 +579,12 @@ class Ledger(ReadOnlyLedger):
     def accept_loss(
         self, losses: Sequence[Loss], audit: Audit, *, known: Sequence[int] | None = None
     ) -> answers.Repaired:
-        """Note that these rows are lost. If it fails midway, the rest can be accepted again.
+        """Note that these rows are lost. If the call fails midway, you can accept the rest again.
 
         :param known: see `loss.note_losses`.
-        :return: the last of as many repairs as it takes.
-        :raises LossRefused: nothing is lost. PreviewOutdated: others were accepted since.
+        :return: the last of the repairs that were written.
+        :raises LossRefused: nothing is lost.
+        :raises PreviewOutdated: other losses were accepted since the preview.
         """
         limit = loss.LOSSES_A_RECORD
         first, *rest = (
@@ -590,11 +596,11 @@ class Ledger(ReadOnlyLedger):
         return done
 
     def sweep(self) -> None:
-        """Remove what the last step, or one whose process died, has left. What goes wrong here fails no step."""
+        """Remove records that the last step, or a process that died, left behind. A failure here fails no step."""
         try:
             record = Reader(self.store, self._known).peek_if_any(
                 TopologyRecord, self.paths.record
-            )  # known by now
+            )  # usually remembered
             if record is None or not record.garbage:
                 return
             for each in record.garbage:
@@ -609,28 +615,28 @@ class Ledger(ReadOnlyLedger):
     def joined(
         first: BoundStep[T], then: Callable[[T], BoundStep[U] | None]
     ) -> BoundStep[answers.Joined[T, U]]:
-        """Make one step of two: the second one follows from the answer of the first, in the same multi."""
+        """Join two steps into one: the second follows from the answer of the first, in the same multi."""
         return partial(in_one_multi, first=first, then=then)
 
     # --- reading
 
     def past_time(self) -> datetime:
-        """Read a time that is past by two clocks, of this machine and of the store: one may be wrong."""
+        """Return a time that is certainly past: the earlier one of this machine's clock and the store's clock."""
         now = self.clock.now()
         node = self.store.get(self.paths.record)
         return min(now, (node and node.modified) or now)
 
     def incarnation(self) -> str:
-        """Name this life of the ledger; what was just read is not read again."""
+        """Return the id of this life of the ledger. It may come from memory."""
         read = Reader(self.store, self._known)
         record = read.peek(TopologyRecord, self.paths.record)
         self._keep(read)
         return record.incarnation
 
     def pace(self, unit: str = "rows") -> list[list[float]]:
-        """Read how many rows each of the last committed transactions had, and how many seconds it was in process.
+        """Read, of the last committed transactions, the rows of each, and the seconds it was in process.
 
-        :param unit: what was counted, if it is not rows.
+        :param unit: the unit that was counted, if it is not rows.
         """
         record = Reader(self.store).peek_if_any(TopologyRecord, self.paths.record)
         pace = [] if record is None else record.pace
@@ -640,18 +646,21 @@ class Ledger(ReadOnlyLedger):
         return self._seen(loss.position_now)
 
     def deciding_from(self) -> list[Any]:
-        """Read every position from which rows will still be decided, as everybody has written it until now."""
+        """Read every position from which rows will still be decided, from everything written until now."""
         self.store.sync()
         self._known.clear()
         return self._seen(loss.deciding_from)
 
     def holds(self, token: Token) -> bool:
-        """Ask whether `token` is still the grant that the ledger knows: an outranked committer, or a broken ledger?"""
+        """Ask whether `token` is still the grant in the ledger.
+
+        If it is not, a newer committer has outranked this one.
+        """
         self.store.sync()
         return end.holds(self.status(token.txid), self.topology(), token)
 
     def remember(self, look: ReadOnlyLedger) -> None:
-        """Keep what a caller has just read, so that the next step need not; its multi checks it."""
+        """Keep the records that a caller has read, for the next step. Its multi checks their versions."""
         self._keep(look.reader)
 
     def _keep(self, read: Reader) -> None:
@@ -672,7 +681,7 @@ class Ledger(ReadOnlyLedger):
             try:
                 return question(Reader(self.store, self._known), self.paths)
             except UnreadableRecord:
-                self._known.clear()  # the turn moves to the next one, and earlier records may be removed
+                self._known.clear()  # the turn moved on; earlier records may be removed
         return question(Reader(self.store), self.paths)
 
     # --- one pass
@@ -680,14 +689,14 @@ class Ledger(ReadOnlyLedger):
     def _run(self, name: str, step: BoundStep[T], answered: Answers) -> T | Unanswered:
         synced = False
         for number in range(PASSES):
-            # After a sync it reads everything again: no cached record may decide an answer.
+            # After a sync, the pass reads everything again: no cached record may decide an answer.
             known = None if synced else self._known
             read = Reader(self.store, known, hasty=number == 0, answers=answered)
             stamp = self._stamp()
             try:
                 decided: Decision[T] | Refused | UnreadableRecord = step(read, stamp, self.paths)
             except Unanswered as question:
-                # The multi that follows the answer checks what led to the question.
+                # The multi that follows the answer checks the records that led to the question.
                 self._known.add(read.seen)
                 return question
             except (Refused, UnreadableRecord) as error:
@@ -700,7 +709,7 @@ class Ledger(ReadOnlyLedger):
                     return self._swept(decided.result)
                 raise decided
             else:
-                # What writes nothing is decided on what everybody has written until now, never on a memory.
+                # A step that writes nothing is decided on everything written until now, never on remembered records.
                 self.store.sync()
                 synced = True
             self._known.clear()
@@ -714,7 +723,7 @@ class Ledger(ReadOnlyLedger):
         created = frozenset(write.path for write in decision.writes if isinstance(write, Create))
         after = self._known.made_by(
             decision.writes, read.seen
-        )  # before it is sent: other threads note more
+        )  # before the send, since other threads note more
         try:
             self.store.multi(read.requirements(created), decision.writes)
         except RequirementFailed:
@@ -725,7 +734,7 @@ class Ledger(ReadOnlyLedger):
                 self.store.sync()
                 found = self.store.get(decision.proof)
             except StoreUnavailable:
-                raise unknown from None  # not that one: it says that nothing was written
+                raise unknown from None  # StoreUnavailable would say that nothing was written
             made = found is not None and f'"op":"{stamp.op}"'.encode() in found.data
             if made or again:
                 return made

@@ -1,7 +1,7 @@
 """The life of a state: its transactions, changes and losses, from its beginning until now. Source: docs/protocol.md §7.
 
-A state may have been renamed, forgotten, lost and changed by hand since a transaction. All of these are repairs, each
-at a transaction. No clock is asked here, and a name is always the name of then.
+Since a transaction, people may have renamed, forgotten, lost or changed a state. Each of these is a repair at a
+transaction. This module uses no clock. A name is always the name that the state had at that transaction.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ ROLL_FORWARD = "roll-forward"
 BACK = "back"
 ENDS = "ends"
 BEGAN = "began"
-"""The key, in what the topology record keeps of a state, of its first transaction; 0: there were values before it."""
+"""The key of a state's first transaction in the topology record; 0: the state had values before it."""
 HOLES = "holes"
-"""The key, in the note of a roll forward, of the transactions whose rows a table does not have: by state."""
+"""The key of the transactions that a table lacks, in the note of a roll forward."""
 EMPTIED = "emptied"
-"""The key there of the transaction before which its place was empty after an accepted loss."""
+"""The key, in the topology record, of the transaction before which the state was empty after an accepted loss."""
 CHANGE = "change"
-"""The key there, and in its fence, of the number of the newest change of its values that a person accepted."""
+"""The key of the newest accepted change of a state's values, in the topology record and in the fence."""
 
 
 class Segment(NamedTuple):
     """The transactions that a state got under one name.
 
-    :param last: the last of them; None: it has this name now.
+    :param last: the last transaction; None: the state still has this name.
     """
 
     name: str
@@ -53,10 +53,11 @@ class Segment(NamedTuple):
 class StateLoss(NamedTuple):
     """A loss that a person accepted.
 
-    :param number: of the repair; `generation`: of the ledger after it, so that an older fence is from before it.
-    :param txid: whose turn it was.
+    :param number: number of the repair.
+    :param generation: generation of the ledger after the repair; an older fence is from before it.
+    :param txid: the transaction that had the turn.
     :param found: the last transaction that the state had; 0: it was empty; None: unknown.
-    :param change: the newest accepted change that it had.
+    :param change: the newest accepted change that the state had.
     """
 
     number: int
@@ -70,7 +71,7 @@ class Pending(NamedTuple):
     """The accepted changes that a state may lack.
 
     :param missing: in the order in which they were made.
-    :param asked: whether a person has to say which of them the values have; else all of them are missing.
+    :param asked: whether a person must decide which changes the values include; otherwise all of them are missing.
     """
 
     missing: tuple[RepairRecord, ...]
@@ -84,15 +85,18 @@ NOTHING_PENDING = Pending(())
 class Life:
     """The life of one state.
 
-    :param segments: under each of its names, the oldest first; `began_empty`: whether nothing was there before.
-    :param changes: of its values by hand that people accepted, in the order in which they were made.
-    :param losses: that no roll forward has healed.
-    :param rebuilt: up to this transaction the ledger remembers nothing; `vouched`: the last one that a rebuild found
-        whole in all states.
-    :param receipts: the known ones of final transactions; `own`: the receipts that the state keeps itself.
+    :param segments: its names, oldest first.
+    :param began_empty: whether the state was empty before its first transaction.
+    :param changes: the manual changes of its values that people accepted, in order.
+    :param losses: the accepted losses that no roll forward has healed.
+    :param rebuilt: the ledger remembers nothing up to this transaction.
+    :param vouched: the last transaction that a rebuild found complete in all states.
+    :param receipts: the known receipts of final transactions.
+    :param own: the receipts that the state itself keeps.
     :param back: transactions that were taken back, with all of their rows.
-    :param holes: of a table, transactions whose rows nothing kept; `passed`: the repair that passed over them.
-    :param passing: the ones of these that a roll forward which has not ended passes over.
+    :param holes: of a table, transactions whose rows no journal entry kept.
+    :param passed: the repair that skipped these transactions.
+    :param passing: the holes that an unfinished roll forward skips.
     """
 
     state: str
@@ -118,16 +122,16 @@ class Life:
         receipts: Mapping[int, Receipt] | None = None,
         own: Mapping[int, Receipt] | None = None,
     ) -> Life:
-        """Read the life of a state from what people have done to the ledger.
+        """Derive the life of a state from the repairs of the ledger.
 
-        :param repairs: all, the oldest first; of an earlier life of the ledger they count for nothing.
+        :param repairs: all repairs, oldest first. Repairs before the last reset have no effect.
         """
         walk = _Walk(state)
         for each in reversed(since_reset(repairs)):
             if walk.begins_after(each):
                 break
         began = topology.accepted.get(state, {}).get(BEGAN)
-        # Without a fence, or in a rebuilt ledger, there is no note of it: a state as old as the ledger was empty.
+        # Without a fence, or in a rebuilt ledger, this is not noted. A state as old as the ledger was empty.
         empty = began > 0 if began is not None else walk.first == 1
         emptied = topology.accepted.get(state, {}).get(EMPTIED, 0)
         noted = [] if topology.rolling is None else topology.rolling.holes.get(state, [])
@@ -155,14 +159,14 @@ class Life:
 
     @cached_property
     def given(self) -> Mapping[int, Written]:
-        """Return what each transaction gave to the state, in the order of the txids."""
+        """Return the rows that each transaction gave to the state, in the order of the txids."""
         found = {
             txid: each.written[segment.name]
             for segment in self.segments
             for txid, each in self.receipts.items()
             if segment.has(txid) and segment.name in each.written
         }
-        # Names of before a rebuild are lost, and a state keeps what it got itself.
+        # A rebuild loses earlier names, but the state keeps its own receipts.
         kept = {
             txid: next(iter(each.written.values()))
             for txid, each in self.own.items()
@@ -172,24 +176,24 @@ class Life:
 
     @property
     def first(self) -> int:
-        """Return the transaction that it may have begun with."""
+        """Return the first transaction that the state may have."""
         return self.segments[0].first
 
     def name_at(self, txid: int) -> str | None:
-        """Give the name that the state had in a transaction; None: it was no state of the topology then."""
+        """Return the name of the state at a transaction; None: the topology did not have the state then."""
         return next((each.name for each in self.segments if each.has(txid)), None)
 
     def held(self, txid: int, as_of: int | None = None) -> bool | None:
         """Ask whether the state has a transaction; None: unknown.
 
-        :param as_of: the generation of a fence: the values are of then; None: as of now.
+        :param as_of: the generation of a fence whose values are examined; None: the current values.
         """
         if txid not in self.given:
             return False
         return self.kept(txid, as_of)
 
     def kept(self, txid: int, as_of: int | None = None) -> bool | None:
-        """Ask as `held` of a transaction that was given to the state, which need not be remembered."""
+        """Ask as `held` about a transaction that was given to the state, even if its receipt is forgotten."""
         if txid <= self.rebuilt and txid != self.vouched and txid not in self.own:
             return None
         unknown = False
@@ -199,21 +203,21 @@ class Life:
             if loss.found is not None and txid > loss.found:
                 return False
             unknown = unknown or loss.found is None
-        # Its own receipt may be there still, beside values that went back without it.
+        # A receipt of its own may survive beside values that were restored from an older backup.
         return None if unknown else True
 
     def is_accepted(self, txid: int) -> bool:
-        """Ask whether a person has accepted the content of the state since a transaction, or a rebuild has."""
+        """Ask whether a person, or a rebuild, has accepted the content of the state since a transaction."""
         return not self.kept(txid) or any(txid < loss.txid for loss in self.losses)
 
     def expected(self, last: int, as_of: int | None = None) -> tuple[int, ...] | None:
-        """List the transactions up to one whose rows the values have; None: unknown."""
+        """List the transactions up to `last` whose rows the values include; None: unknown."""
         if self.unknown(last, as_of):
             return None
         return tuple(txid for txid in self.given if txid <= last and self.kept(txid, as_of))
 
     def unknown(self, last: int, as_of: int | None = None) -> str:
-        """Say why it is not known what the values add up to that have the transactions up to one; "": it is known."""
+        """Explain why the expected totals after transaction `last` are unknown; "": they are known."""
         if self.rebuilt:
             return f"the ledger was rebuilt after transaction {self.rebuilt}"
         if not self.began_empty:
@@ -225,14 +229,14 @@ class Life:
         return ""
 
     def forgotten(self, first: int, last: int) -> int | None:
-        """Name the first of these transactions of which nothing is known any more; None: all are known."""
+        """Return the first of these transactions that is no longer known; None: all are known."""
         known = self.receipts.keys() | self.back
         return next((txid for txid in range(first, last + 1) if txid not in known), None)
 
     def sums(
         self, columns: Iterable[str], txids: Iterable[int], changes: Sequence[RepairRecord] = ()
     ) -> dict[str, int] | None:
-        """Add up what transactions and changes added to columns; None: this is not known of all of them."""
+        """Add up the effects of transactions and changes on columns; None if a part of them is not known."""
         found = dict[str, int]()
         wrote = [each for txid in txids if (each := self.given[txid]).keys]
         for name in columns:
@@ -246,9 +250,11 @@ class Life:
     def changes_after(
         self, last: int, mark: int, totals: Mapping[str, int] | None, *, as_of: int | None = None
     ) -> Pending | None:
-        """Find the changes that values lack which have all transactions up to one; None: the totals fit no number.
+        """Find the accepted changes that values lack; None if the totals match no number of changes.
 
-        :param mark: the newest change that the fence says they have.
+        The values include all transactions up to `last`.
+
+        :param mark: the newest change that the values include, by the fence.
         :param totals: by column; None: they cannot be compared.
         :param as_of: the generation of the fence.
         """
@@ -265,7 +271,7 @@ class Life:
         if not fits:
             return None
         missing = tuple(open_[fits[0] :])
-        # A change after an accepted loss may have made up for it, and the loss is healed now.
+        # A change after an accepted loss may have replaced lost values. The loss has since been healed.
         after = as_of is not None and any(
             each.generation > as_of and change.number > each.number
             for each in self.losses
@@ -274,7 +280,7 @@ class Life:
         return Pending(missing, bool(missing) and (len(fits) > 1 or after))
 
     def gone(self, first: int, before: int | None = None) -> frozenset[str]:
-        """Name the keys that were deleted on purpose after one transaction, and before another one."""
+        """Return the keys that people deleted on purpose after transaction `first`, and before another transaction."""
         return frozenset(
             key
             for each in self.changes
@@ -283,12 +289,12 @@ class Life:
         )
 
     def lacks(self, txid: int) -> bool:
-        """Ask whether nothing kept the rows of a transaction, and no one has given them up since."""
+        """Ask whether no journal entry kept the rows of a transaction, and no person has accepted their loss since."""
         given_up = any(each.number > self.passed for each in self.losses)
         return txid in self.holes & self.given.keys() and not given_up
 
     def cannot_restate(self, txid: int) -> str:
-        """Say why what a transaction gave to the state cannot be taken back from it; "": it can."""
+        """Explain why the rows of a transaction cannot be removed from the state; "": they can."""
         if self.kept(txid) is not True:
             done = "the ledger was rebuilt" if txid <= self.rebuilt else "what it held was accepted"
             return f"{done} since, so state {self.state!r} may lack transaction {txid}"
@@ -300,13 +306,15 @@ class Life:
 
 @dataclass
 class _Walk:
-    """The walk from now to the beginning of a state, one repair after the other.
+    """The walk through the repairs of a state, from the newest to the oldest.
 
-    :param name: that the state had then; `until`: its last transaction of that name.
-    :param healed: the lowest transaction that a later roll forward has begun from.
-    :param vouched: of a rebuilt ledger, per state the last transaction that was whole in all states.
-    :param unwanted: numbers of the changes that a person wants no more; `back`: transactions that were taken back.
-    :param mark: the newest change that the state had when it went back; the later ones up to then are gone with it.
+    :param name: the name of the state at the current repair.
+    :param until: its last transaction under that name.
+    :param healed: the lowest transaction from which a later roll forward began.
+    :param vouched: of a rebuilt ledger, by state the last transaction that was complete in all states.
+    :param unwanted: numbers of the changes that a person withdrew.
+    :param back: transactions that were taken back.
+    :param mark: the newest change that the restored state had. Later changes up to the restore are gone.
     """
 
     name: str
@@ -324,7 +332,7 @@ class _Walk:
     mark: float = math.inf
 
     def begins_after(self, each: RepairRecord) -> bool:
-        """Take one repair; True: what comes before it was another state."""
+        """Process one repair. True: before it, another state had the name."""
         change = each.change
         renamed = renaming(each)
         if renamed is not None:
@@ -365,14 +373,14 @@ class _Walk:
         self.unwanted |= {*each.change.get("unchanged", ())}
         rolled = each.change["states"][self.name]
         if not self.passed:
-            # The newest one lists all.
+            # The newest roll forward lists all holes.
             self.passed = each.number
             self.holes = rolled.get(HOLES, ())
         if rolled.get("heals", True):
             self._heals(rolled["found"])
 
     def _heals(self, found: int) -> None:
-        """The state continued from a backup: later losses are made good, or taken back."""
+        """Note that the state continued from a backup: later losses are restored, or taken back."""
         self.healed = found if self.healed is None else min(self.healed, found)
 
     def _takes_loss(self, each: RepairRecord) -> None:
@@ -386,7 +394,7 @@ class _Walk:
 def _still_there(
     changes: Sequence[RepairRecord], losses: Sequence[StateLoss]
 ) -> list[RepairRecord]:
-    """List the changes that did not go with an accepted loss, in the order in which they were made."""
+    """List the changes that no accepted loss removed, in the order in which they were made."""
     kept = (
         each
         for each in changes
@@ -396,24 +404,24 @@ def _still_there(
 
 
 def since_reset(repairs: Sequence[RepairRecord]) -> Sequence[RepairRecord]:
-    """List the repairs since the ledger was last reset: none before it explains anything after it."""
+    """List the repairs since the last reset of the ledger. Earlier repairs do not affect the current ledger."""
     first = max((place for place, each in enumerate(repairs, 1) if each.what == RESET), default=0)
     return repairs[first:]
 
 
 def taken_back(repair: RepairRecord) -> range:
-    """Name the transactions that a repair has taken back."""
+    """Return the transactions that a repair has taken back."""
     change = repair.change if repair.what == BACK else {"txid": 0, "last": 0}
     return range(change["txid"] + 1, change["last"] + 1)
 
 
 def all_taken_back(repairs: Iterable[RepairRecord]) -> set[int]:
-    """Name the transactions that some of these repairs have taken back."""
+    """Return the transactions that any of these repairs has taken back."""
     return {txid for each in repairs for txid in taken_back(each)}
 
 
 def renaming(repair: RepairRecord) -> tuple[str, str, int] | None:
-    """Give the old and the new name of a state, and the first transaction of the new one; None: it renames none."""
+    """Return the old name, the new name, and the first transaction under the new name; None: it is no renaming."""
     change = repair.change
     return (change["state"], change["to"], change["txid"]) if repair.what == RENAMED else None
 
@@ -421,12 +429,12 @@ def renaming(repair: RepairRecord) -> tuple[str, str, int] | None:
 def renamed_since(
     repairs: Sequence[RepairRecord], names: Iterable[str], txid: int
 ) -> dict[str, str]:
-    """Give, per name that states had in a transaction, their names now, see `name_now`."""
+    """Map the names that states had at a transaction to their current names, see `name_now`."""
     return {name: name_now(repairs, name, txid) for name in names}
 
 
 class ForgottenName(str):
-    """Describes a state that was forgotten. It equals no name: a state may be called like it."""
+    """The description of a forgotten state. It equals no name, since another state may have the same name."""
 
     __hash__ = object.__hash__
     __ne__ = object.__ne__
@@ -436,10 +444,10 @@ class ForgottenName(str):
 
 
 def name_now(repairs: Sequence[RepairRecord], name: str, txid: int) -> str:
-    """Give the name that a state has now.
+    """Return the current name of a state.
 
-    :param name: that it had in a transaction.
-    :return: of a state that was forgotten since, a `ForgottenName`, which no state has.
+    :param name: the name at transaction `txid`.
+    :return: the name, or a `ForgottenName` if the state was forgotten since.
     """
     for each in since_reset(repairs):
         renamed = renaming(each)
@@ -455,7 +463,7 @@ def name_now(repairs: Sequence[RepairRecord], name: str, txid: int) -> str:
 
 
 class _Given(Protocol):
-    """The transaction of which a state has something: a receipt of it, or the fence that was raised for it."""
+    """A transaction of which a state has a trace: a receipt, or the fence that was raised for it."""
 
     @property
     def txid(self) -> int: ...
@@ -466,18 +474,18 @@ class _Given(Protocol):
 
 
 def holds_for_good(given: Iterable[_Given], txid: int, birth: str, incarnation: str) -> bool:
-    """Ask whether a state has something of this very transaction that it cannot undo.
+    """Ask whether a state has output of exactly this transaction that it cannot undo.
 
-    A txid is given again: in another life of the ledger, or after the ledger was lost. A birth never is.
+    A reset or lost ledger gives txids again, but never a birth.
 
-    :param given: the receipts of transactions of which the state has something that it cannot undo.
+    :param given: the receipts of transactions whose output the state cannot undo.
     """
     mine = (txid, birth, incarnation)
     return any((each.txid, each.birth, each.incarnation) == mine for each in given)
 
 
 def accepted_code(repairs: Sequence[RepairRecord]) -> dict[tuple[str, str], int]:
-    """Read which code people have accepted: by task and digest, up to which transaction."""
+    """Read the code that people accepted: by task and digest, the last transaction for which it counts."""
     accepted = dict[tuple[str, str], int]()
     for each in repairs:
         if each.what == ACCEPT_CODE:

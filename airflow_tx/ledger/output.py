@@ -1,8 +1,8 @@
-"""The output that a transactional state takes, as a text to compare with a replay. Source: docs/protocol.md §7.
+"""The output of a transactional state as a text that a replay can compare. Source: docs/protocol.md §7.
 
-Two outputs are equal if they have the same keys and values. Floats of value columns may differ by what adding in
-another order makes of them. The sum of all floats, each with a weight of its key and column, agrees to 1e-9 of the
-sum of their sizes.
+Two outputs are equal if they have the same keys and values. Floats in value columns may differ slightly, since the
+order of addition changes their rounding. The sum of all floats, each weighted by its key and column, must agree to 1e-9
+of the sum of their absolute values.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from airflow_tx.ledger.json_text import digest
 
 TOLERANCE = 1e-9
 _MOST = 1e300
-"""Floats of this size and above are compared exactly: their sum might be infinite."""
+"""Floats of at least this size are compared exactly, since their sum might be infinite."""
 
 
 def output_text(
     rows: Iterable[Mapping[str, Any]], names: Iterable[str], approximate: Iterable[str]
 ) -> str:
-    """Sum up an output, with any order of its rows; no row is kept.
+    """Summarise an output independently of the order of its rows, without keeping any row.
 
-    :param names: the columns that count; none: whole rows.
-    :param approximate: of these the columns whose floats may differ a little; each row has another key.
+    :param names: the columns to compare; none: all columns.
+    :param approximate: the columns whose floats may differ slightly; the keys of all rows are different.
     """
     columns = list(names)
     loose = {name: 16 * number % 96 for number, name in enumerate(approximate)}
@@ -52,7 +52,7 @@ def output_text(
 
 
 def same_output(one: str, other: str) -> bool:
-    """Compare two texts of `output_text`."""
+    """Ask whether two texts of `output_text` describe the same output."""
     exact, *loose = one.split()
     other_exact, *other_loose = other.split()
     if exact != other_exact or not loose or not other_loose:

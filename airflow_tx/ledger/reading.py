@@ -1,4 +1,4 @@
-"""How a ledger is read: by a step, and at one moment for the coordinator, the page, the commands.
+"""How steps read a ledger, and how the coordinator, the page and the commands read it at one moment.
 
 Source: docs/protocol.md §§1, 4.
 """
@@ -45,27 +45,27 @@ from airflow_tx.ledger.records import (
 )
 
 # --- reader -------------------------------------------------------------------------------------------------------
-# How a step reads: every record read becomes a requirement of the multi that follows, so none can be forgotten.
+# Each record that a step reads becomes a requirement of the step's multi, so that no requirement is forgotten.
 
 
 _A = TypeVar("_A")
 _K = TypeVar("_K")
 
 Answers = dict[str, tuple[object, Any]]
-"""Per kind of question the last one and its answer: a source holds only what it has decided last."""
+"""By kind of question, the last question and its answer. A source remembers only its last decision."""
 
 PRESENT = Node(b"", ANY_VERSION)
-"""A record that `Reader.exists` assumes to be there: the multi is refused if it is not."""
+"""The record that `Reader.exists` assumes. If there is no record, the multi is refused."""
 
 UNKNOWN = Node(b"", ANY_VERSION)
-"""A record that this process does not know."""
+"""The mark of a record that this process has not read."""
 
 MOST_KNOWN = 2000
-"""Records that a process remembers at most. A process that runs for hours would else remember all of them."""
+"""The maximum number of records that a process remembers, even if it runs for hours."""
 
 
 class Unanswered(Exception):
-    """The pass needs an answer from outside the ledger: `Ledger.run` asks, and runs the step again."""
+    """Signals that the pass needs an answer from outside the ledger. `Ledger.run` gets it and runs the step again."""
 
     def __init__(self, kind: str, about: object, call: Callable[[], object]) -> None:
         super().__init__(kind, about)
@@ -76,10 +76,10 @@ class Unanswered(Exception):
 
 @dataclass
 class KnownRecords:
-    """Records and names of children, as last read or written; None is a record that was not there.
+    """Records and names of children, as last read or written. None marks a record that did not exist.
 
-    Several threads may share them. Keep only versions that the store has or has had. An old version costs a refused
-    multi. A version that does not exist yet would be taken for the record that gets it later.
+    Several threads may share them. Keep only versions that the store has or has had. An old version causes a refused
+    multi. A version that does not exist yet would later match a different record.
     """
 
     nodes: dict[str, Node | None] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class KnownRecords:
         self.children.clear()
 
     def add(self, seen: KnownRecords) -> None:
-        """Remember what a pass has read, unless something newer is known."""
+        """Remember the records that a pass has read, unless newer ones are known."""
         if len(self.nodes) > MOST_KNOWN:
             self.clear()
         for path, node in seen.nodes.items():
@@ -104,11 +104,11 @@ class KnownRecords:
                 self.children[path] = children
 
     def made_by(self, writes: Sequence[Write], seen: KnownRecords) -> KnownRecords:
-        """Return what writes will make of their records, and of the names around them; None: not known.
+        """Return the records and names that these writes will produce; None marks a record that is not known.
 
-        Ask before you send their multi: another thread may note a later change before this thread notes its own.
+        Call this before you send the multi: another thread may note a later change before this thread notes its own.
 
-        :param seen: what the pass that decided on them has read.
+        :param seen: the records that the pass has read.
         """
         made = self._of(writes)
         made.add(seen._of(writes))
@@ -117,7 +117,7 @@ class KnownRecords:
         return made
 
     def take(self, made: KnownRecords, seen: KnownRecords) -> None:
-        """Remember what a multi has made, and what its pass had read, unless something newer is known."""
+        """Remember the results of a multi and the reads of its pass, unless newer ones are known."""
         for path, node in made.nodes.items():
             if node is None:
                 self.nodes.pop(path, None)
@@ -127,7 +127,7 @@ class KnownRecords:
         self.add(KnownRecords(found, {**seen.children, **made.children}))
         for path, node in seen.nodes.items():
             if node is None and path not in made.nodes:
-                self.nodes.pop(path, None)  # that a record is absent is required of one multi only
+                self.nodes.pop(path, None)  # absence was required for one multi only
 
     def _of(self, writes: Sequence[Write]) -> KnownRecords:
         written = {write.path for write in writes}
@@ -162,13 +162,13 @@ class KnownRecords:
 
 
 class Reader:
-    """The reads of one pass of a step, or of several that share a multi.
+    """The reads of one pass of a step, or of several steps that share a multi.
 
-    :param store: where records come from.
-    :param known: records that this process has read or written; they are not read again. If they are out of date, the
-        multi is refused, and the step passes again without them. They never answer a step that writes nothing.
-    :param hasty: whether this pass may assume what is most likely.
-    :param answers: what earlier passes have asked outside the ledger.
+    :param store: the store of the records.
+    :param known: records that this process has read or written, which are not read again. If they are outdated, the
+        multi is refused, and the next pass runs without them. They never decide a step that writes nothing.
+    :param hasty: whether this pass may assume the most likely content of some records.
+    :param answers: the answers that earlier passes got from outside the ledger.
     """
 
     def __init__(
@@ -189,18 +189,18 @@ class Reader:
         self.seen = KnownRecords()
 
     def apply(self, writes: Sequence[Write]) -> None:
-        """Apply the writes of a step, for the step that follows in the same multi: it reads what they make.
+        """Apply the writes of a step, so that the next step in the same multi reads their results.
 
-        Nothing is required of a record that was just written: the multi itself makes it what it is.
+        A record that was just written needs no requirement: the multi itself sets its content.
         """
         self._written += writes
 
     def ask(self, kind: str, about: object, call: Callable[[], _A]) -> _A:
-        """Return the answer that an earlier pass has got to this question.
+        """Return the answer that an earlier pass got to this question.
 
-        :param about: what is asked, by which the question is recognised.
+        :param about: the content of the question, which identifies it.
         :param call: gets the answer from outside the ledger, between two passes.
-        :raises Unanswered: no earlier pass has asked.
+        :raises Unanswered: no earlier pass has asked this question.
         """
         found, answer = self._answers.get(kind, (None, None))
         if found != about:
@@ -209,9 +209,9 @@ class Reader:
         return result
 
     def find(self, cls: type[R], path: str, *, new: bool = False) -> R | None:
-        """Read the record at `path`, or None, and require that it stays so.
+        """Read the record at `path`, or None, and require that it stays unchanged.
 
-        :param new: most likely it is not there yet, which a hasty pass assumes: the multi is refused if it is.
+        :param new: a hasty pass assumes that there is no record yet. The multi is refused if there is one.
         """
         if new and self.hasty:
             self._assumed[path] = None
@@ -221,41 +221,41 @@ class Reader:
     def get(self, cls: type[R], path: str) -> R:
         """Read the record at `path`, which must exist.
 
-        :raises UnreadableRecord: it does not.
+        :raises UnreadableRecord: there is no record.
         """
         return _present(self.find(cls, path), path)
 
     def peek(self, cls: type[R], path: str) -> R:
-        """Read the record at `path` without a requirement: for values that only grow, where an old one is safe."""
+        """Read the record at `path` without a requirement, for values that only grow, where an old value is safe."""
         return _present(self.peek_if_any(cls, path), path)
 
     def peek_if_any(self, cls: type[R], path: str) -> R | None:
-        """Like `peek`, for a record that may be missing."""
+        """Read as `peek`, for a record that may be missing."""
         node = self._node(path)
         return None if node is None else decode(cls, path, node.data)
 
     def exists(self, path: str, *, old: bool = False) -> bool:
         """Ask whether there is a record at `path`, with any content, and require that it does not change.
 
-        :param old: most likely it is there, which a hasty pass assumes: the multi is refused if it is not.
+        :param old: a hasty pass assumes that there is a record. The multi is refused if there is none.
         """
         if old and self.hasty:
             self._assumed[path] = PRESENT
         return self._required(path) is not None
 
     def raw(self, path: str) -> bytes | None:
-        """Read the bytes at `path`, of any format, and require that they do not change."""
+        """Read the bytes at `path`, in any format, and require that they do not change."""
         node = self._required(path)
         return None if node is None else node.data
 
     def covered(self, cls: type[R], path: str) -> R:
-        """Read the current record at `path`, if its every change touches a record that is read with `names`."""
+        """Read the newest record at `path`. Each change of it must also change a record that is read with `names`."""
         write = self._write_of(path)
         node = self._store.get(path) if write is None else _made(write)
         return _present(None if node is None else decode(cls, path, node.data), path)
 
     def names(self, path: str) -> tuple[str, ...]:
-        """Read the names below `path`, and require that its own version stays: each change of a name touches it."""
+        """Read the names below `path`, and require that the set of names does not change."""
         names = set[str]()
         if not any(isinstance(write, Create) and write.path == path for write in self._written):
             children = self._known.children.get(path) or self._store.children(path)
@@ -271,11 +271,11 @@ class Reader:
         return tuple(sorted(names))
 
     def names_if_any(self, path: str) -> tuple[str, ...]:
-        """Like `names`, for a path that may be missing."""
+        """Read as `names`, for a path that may be missing."""
         return self.names(path) if self.exists(path) else ()
 
     def requirements(self, created: frozenset[str]) -> tuple[Requirement, ...]:
-        """Give one requirement a record read. The multi that creates an absent one checks it; others need no check.
+        """Return one requirement for each record read. An absent record is only checked if the multi creates it.
 
         :param created: paths that the multi creates.
         """
@@ -288,7 +288,7 @@ class Reader:
         return tuple(found)
 
     def still_holds(self) -> bool:
-        """Ask whether all read records held at one moment: an answer must not mix records of different times."""
+        """Ask whether all records read still hold now, so that an answer never mixes records of different times."""
         requirements = self.requirements(frozenset())
         try:
             if requirements:
@@ -309,14 +309,14 @@ class Reader:
             return _made(write)
         node = self._known.nodes.get(
             path, UNKNOWN
-        )  # one access: another thread may forget it in between
+        )  # one access, since another thread may clear the record
         if node is UNKNOWN:
             node = self._assumed[path] if path in self._assumed else self._store.get(path)
         self.seen.nodes[path] = node
         return node
 
     def _write_of(self, path: str) -> Write | None:
-        """The last write that a step before this one makes of a record, in the same multi."""
+        """Return the last write to this record by an earlier step of the same multi."""
         return next((write for write in reversed(self._written) if write.path == path), None)
 
 
@@ -331,17 +331,17 @@ def _present(record: R | None, path: str) -> R:
 
 
 # --- rotating state -----------------------------------------------------------------------------------------------
-# RotatingTransactionalState: which rows each transaction has, and where its source stands after them.
+# RotatingTransactionalState: which rows each transaction has, and the position of its source after them.
 #
-# `begin` and a replay decide from the state of the transaction before; the end of a transaction drops that one.
+# `begin` and a replay decide from the state of the previous transaction. The end of a transaction drops that state.
 # Source: docs/protocol.md §§1, 4; Trident's class of this name.
 
 
 class RotatingTransactionalState:
-    """Rows and position by txid, for a topology and every partition of its source: one record a transaction.
+    """Rows and position by txid, one record for each transaction, covering every partition of its source.
 
-    It reads as a step does: every state read becomes a requirement of the multi that follows, so each change is a write
-    that the step makes. A state that is missing is never taken for an empty one.
+    It reads as a step does: each state that is read becomes a requirement of the multi that follows. A missing state is
+    an error, never an empty state.
     """
 
     def __init__(self, read: Reader, paths: Paths) -> None:
@@ -352,26 +352,26 @@ class RotatingTransactionalState:
     def get_state(self, txid: int) -> Metadata:
         """Read the state of `txid`.
 
-        :raises UnreadableRecord: there is none, or it is damaged.
+        :raises UnreadableRecord: the state is missing or damaged.
         """
         if txid not in self._found:
             self._found[txid] = self._read.get(Metadata, self._paths.meta(txid))
         return self._found[txid]
 
     def get_previous_state(self, txid: int) -> Metadata | None:
-        """Read the state that the batch of `txid` is decided from; None for the first one."""
+        """Read the state from which the batch of `txid` is decided; None for the first transaction."""
         return self.get_state(txid - 1) if txid > 1 else None
 
     def get_last_state(self) -> Metadata | None:
-        """Read the state of the transaction that was allocated last; None before the first one."""
+        """Read the state of the last allocated transaction; None before the first transaction."""
         return self.get_previous_state(self.last_txid + 1)
 
     def get_state_or_create(
         self, txid: int, initializer: Callable[[Any], Metadata]
     ) -> tuple[Metadata, tuple[Write, ...]]:
-        """Read the state of `txid`, or decide it, and give the writes that store it.
+        """Read the state of `txid`, or decide it and return the writes that store it.
 
-        :param initializer: decides it from the position before.
+        :param initializer: decides the state from the position before.
         """
         path = self._paths.meta(txid)
         if self._read.find(Metadata, path, new=True) is not None:
@@ -386,42 +386,45 @@ class RotatingTransactionalState:
         return Put(path, encode(state)) if stored else Create(path, encode(state))
 
     def remove_state(self, txid: int) -> tuple[Write, ...]:
-        """Forget the state of `txid`, if it has one."""
+        """Remove the state of `txid`, if there is one."""
         path = self._paths.meta(txid)
         return (Delete(path),) if txid in self._found or self._read.exists(path) else ()
 
     def cleanup_before(self, txid: int) -> tuple[Write, ...]:
-        """Forget what comes before `txid`: one state, since every transaction that ends forgets the one before it."""
+        """Remove the state before `txid`.
+
+        One is enough, since each transaction that ends removes the state before it.
+        """
         return self.remove_state(txid - 1) if txid > 1 else ()
 
     def position_before(self, txid: int) -> Any:
-        """Read where the source stands before the batch of `txid`; None before the first one."""
+        """Read the position of the source before the batch of `txid`; None before the first batch."""
         before = self.get_previous_state(txid)
         return None if before is None else before.position
 
     @cached_property
     def last_txid(self) -> int:
-        """Read the txid that was allocated last; 0 before the first one."""
+        """Read the last allocated txid; 0 before the first transaction."""
         return self._read.get(Counter, self._paths.allocated).txid
 
 
 def position_after(before: Any, after: Any, *, partitioned: bool) -> Any:
-    """Give the position after a batch; of a partition that takes no part the newest one stays."""
+    """Return the position after a batch. A partition without rows in the batch keeps its position."""
     return {**(before or {}), **(after or {})} or None if partitioned else after
 
 
 def unmoved(before: Any, rows: Any, *, partitioned: bool) -> Any:
-    """Give the position of a batch that has rows, and leaves every partition where it was."""
+    """Return the position of a batch that has rows and leaves every partition at its position."""
     return {name: (before or {}).get(name) for name in rows or {}} if partitioned else before
 
 
 def stale_successors(
     opened: Mapping[int, TransactionRecord], *, current: int, position: str
 ) -> list[int]:
-    """List the txids that start elsewhere than their predecessor ends: they must be replayed.
+    """List the txids whose batch starts at another position than their predecessor's end. These must be replayed.
 
-    Storm replays all later transactions when one fails; here only the ones whose base moved. Later ones may
-    follow once these end elsewhere.
+    Storm replays all later transactions when a transaction fails. This layer replays only the ones whose base moved.
+    More may become stale when these end at another position.
 
     :param opened: the open transactions from `current` on.
     :param position: digest of the position after transaction `current` − 1.
@@ -430,7 +433,7 @@ def stale_successors(
     ended = position
     for txid in sorted(each for each in opened if each >= current):
         if txid > current and txid - 1 not in opened:
-            ended = opened[txid].base  # the record between cannot be read
+            ended = opened[txid].base  # the record in between is unreadable
         if opened[txid].base != ended:
             found.append(txid)
         ended = opened[txid].ended
@@ -441,20 +444,20 @@ def stale_successors(
 
 
 READINGS = 50
-"""How often a ledger is read again until no transaction becomes final while it is read."""
+"""How many times a ledger is read again because a transaction became final during the read."""
 MOST_UNREADABLE = 100
-"""Records that are named one by one; more of them are missing where a counter is damaged."""
+"""The maximum number of records that are named one by one. A damaged counter makes many records unreadable."""
 NO_TOPOLOGY = TopologyRecord("", "", "", 0)
 """The record of a topology that has no ledger yet."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TurnReading:
-    """Whose turn it is to commit, and as much of the rest as its reader asks for.
+    """Which transaction has the turn to commit, with the other facts that the caller requested.
 
     :param current: the txid whose turn it is.
-    :param opened: transactions by txid, in order: open ones. One that became final while it was read is left out.
-    :param topology: `NO_TOPOLOGY`: there is no ledger yet, or it was not asked for.
+    :param opened: the open transactions by txid, in order. It omits a transaction that became final during the read.
+    :param topology: `NO_TOPOLOGY` if there is no ledger yet, or if it was not requested.
     """
 
     current: int = 1
@@ -463,12 +466,12 @@ class TurnReading:
 
     @property
     def record(self) -> TransactionRecord | None:
-        """Return the record of the transaction whose turn it is; None: it has not begun yet, or was not asked for."""
+        """Return the record of the transaction that has the turn; None: it has not begun, or was not requested."""
         return self.opened.get(self.current)
 
     @property
     def first(self) -> str:
-        """Name the transaction that all others wait for; "" if it is not known."""
+        """Name the transaction for which all others wait; "" if it is not known."""
         record = self.record
         if record is None:
             return ""
@@ -478,11 +481,11 @@ class TurnReading:
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerReading(TurnReading):
-    """A ledger at one moment: all open transactions, between which none became final.
+    """A ledger at one moment: all open transactions, none of which became final during the read.
 
-    :param allocated: the txid that was handed out last.
+    :param allocated: the last allocated txid.
     :param base: digest of the position after transaction `current` − 1, if a transaction is open.
-    :param unreadable: of the other open transactions, by txid, why their records cannot be read.
+    :param unreadable: by txid of the other open transactions, why their records cannot be read.
     """
 
     allocated: int = 0
@@ -496,7 +499,7 @@ class LedgerReading(TurnReading):
 
     @cached_property
     def stale(self) -> frozenset[int]:
-        """List the open transactions that start elsewhere than their predecessor ends."""
+        """List the open transactions whose batch starts at another position than their predecessor's end."""
         return frozenset(stale_successors(self.opened, current=self.current, position=self.base))
 
     def room(self, max_pending: int) -> bool:
@@ -505,19 +508,19 @@ class LedgerReading(TurnReading):
 
 
 class LedgerReader:
-    """Reads a ledger again and again, and what never changes only once."""
+    """Reads a ledger repeatedly, but reads facts that never change only once."""
 
     def __init__(self, store: Store, paths: Paths) -> None:
         self._store = store
         self._paths = paths
-        # The digest of the position before a txid: it never changes once it is the turn of that one.
+        # The digest of the position before a txid never changes once that txid has the turn.
         self._base: tuple[int, str] | None = None
 
     def read(self, *, last: int | None = None, shown: bool = False) -> LedgerReading | None:
         """Read the ledger; None: a transaction became final while it was read.
 
-        :param last: read no transaction after this one.
-        :param shown: for people alone: name open transactions that cannot be read, and read the others.
+        :param last: read no transaction after this txid.
+        :param shown: for display only: report open transactions that cannot be read, and read the others.
         :raises UnreadableRecord: a record is damaged or missing.
         """
         read = Reader(self._store)
@@ -530,7 +533,7 @@ class LedgerReader:
         opened: dict[int, TransactionRecord] = {}
         unreadable: dict[int, UnreadableRecord] = {}
         base = digest(None)
-        # Newest first: what two neighbours say of each other was true at one moment.
+        # Newest first, so that the facts of two neighbours held at the same moment.
         for txid in range(allocated if last is None else min(allocated, last), current - 1, -1):
             try:
                 opened[txid] = read.peek(TransactionRecord, self._paths.transaction(txid))
@@ -543,7 +546,7 @@ class LedgerReader:
                     raise
                 unreadable[txid] = error
         return LedgerReading(
-            # Last: a run that gives up its slot first writes it into its own record.
+            # Read last, since a run that gives up its slot first writes its own record.
             topology=read.peek(TopologyRecord, self._paths.record),
             current=current,
             allocated=allocated,
@@ -553,7 +556,7 @@ class LedgerReader:
         )
 
     def settled(self, *, last: int | None = None, shown: bool = False) -> LedgerReading:
-        """Read the ledger until no transaction becomes final while it is read. Raises as `read`."""
+        """Read the ledger again until no transaction becomes final during the read. Raises as `read`."""
         for _ in range(READINGS):
             found = self.read(last=last, shown=shown)
             if found is not None:
@@ -575,17 +578,17 @@ class LedgerReader:
 
 
 def repairs_of(read: Reader, paths: Paths) -> list[RepairRecord]:
-    """Read what people did to the ledger, the oldest first."""
+    """Read the repairs that people made to the ledger, oldest first."""
     numbers = sorted(map(int, read.names_if_any(paths.repairs)))
     return [read.peek(RepairRecord, paths.repair(number)) for number in numbers]
 
 
 def records_at(read: Reader, cls: type[R], paths: Mapping[_K, str]) -> dict[_K, R]:
-    """Read the records at these paths, without records that are gone since they were listed."""
+    """Read the records at these paths, and omit records that were removed after they were listed."""
     found = {key: read.peek_if_any(cls, path) for key, path in paths.items()}
     return {key: record for key, record in found.items() if record is not None}
 
 
 def listed_acks(store: Store, folder: str, names: Iterable[str]) -> dict[tuple[str, int], Ack]:
-    """Read the acks of a transaction by task id and map index, without acks that are gone since they were listed."""
+    """Read the acks of a transaction by task id and map index, omitting acks that were removed since."""
     return records_at(Reader(store), Ack, {ack_element(name): f"{folder}/{name}" for name in names})

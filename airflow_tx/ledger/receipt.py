@@ -1,8 +1,8 @@
-"""Receipts: what a transaction was and what it wrote, each with the hash of the one before it.
+"""Receipts: the facts and the output of a transaction, each with the hash of the receipt before it.
 
-A grant carries the known part of the receipt of its transaction. A state adds its rows and keeps it beside its
-fence. The multi that ends the transaction adds what all states were given and keeps it in the history. Source:
-docs/protocol.md §10.
+A grant carries the known part of the receipt of its transaction. A state adds the rows that it got and keeps the
+receipt beside its fence. The multi that ends the transaction adds the rows of all states and stores the receipt in the
+history. Source: docs/protocol.md §10.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from airflow_tx.ledger.row_digest import MODULUS
 
 RECEIPT_FORMAT: Final = 1
 METADATA_KEPT = 16_384
-"""Characters of JSON; of longer metadata a receipt keeps the digest. All receipts of the history are in ZooKeeper."""
+"""Characters of JSON. A receipt keeps only the digest of longer metadata, since ZooKeeper holds all receipts."""
 POSITION_KEPT = 8_192
 REPLAYS_KEPT = 20
 _LEFT_OUT = frozenset({"size", "unproven", "journal", "replaces", "wish", "checks", "hash"})
-"""Fields that are not written where they say nothing: a skip has no `unproven`."""
+"""Fields that a receipt omits while they are empty, such as `unproven` of a skip."""
 
 
 class Outcome(str, Enum):
-    """What became of a final transaction."""
+    """The outcome of a final transaction."""
 
     COMMITTED = "COMMITTED"
     SKIPPED = "SKIPPED"
@@ -46,7 +46,7 @@ class Outcome(str, Enum):
 
 
 class Deed(Record, frozen=True):
-    """Who did something, when and why."""
+    """An action of a person: who, when and why."""
 
     who: str
     when: Moment
@@ -62,8 +62,9 @@ class DeedOfAttempt(Deed, frozen=True):
 class Replayed(Record, frozen=True, omit_defaults=True):
     """An earlier attempt, and when and why it was replayed.
 
-    :param rows: how many rows it had, if they were counted; `size`: else what the source counted.
-    :param by: which person replayed it; None: no person did.
+    :param rows: how many rows it had, if its tasks counted them.
+    :param size: otherwise, how many rows the source counted.
+    :param by: the person who replayed it; None: no person did.
     """
 
     attempt: Int
@@ -78,7 +79,7 @@ class Replaced(Record, frozen=True, omit_defaults=True):
     """The transaction that a restatement replaces.
 
     :param entry: the name of its journal entry.
-    :param first: the transaction that began its chain; 0: it did so itself.
+    :param first: the transaction that began its chain; 0: the replaced transaction itself began it.
     """
 
     txid: Int
@@ -94,9 +95,9 @@ class Replaced(Record, frozen=True, omit_defaults=True):
 class CheckNote(Record, frozen=True, omit_defaults=True):
     """The finding of a check of the committer.
 
-    :param digest: of the output that it looked at.
-    :param severity: "" if its failure refuses the commit.
-    :param accepted: who accepted its failure.
+    :param digest: digest of the output that the check examined.
+    :param severity: "" if a failure refuses the commit.
+    :param accepted: the person who accepted the failure.
     """
 
     passed: bool
@@ -109,10 +110,10 @@ class CheckNote(Record, frozen=True, omit_defaults=True):
 class Written(Record, frozen=True, omit_defaults=True):
     """The rows that a state got in one transaction, or in a part of it.
 
-    :param keys: how many keys were written; rows, if the state takes them unchanged.
-    :param digest: of the rows that it got, in any order: 16 hex digits.
-    :param sums: of value columns that are added up, where all their values were whole numbers.
-    :param left: whether a restatement has passed the state over: what it held was accepted.
+    :param keys: how many keys were written, or how many rows if the state stores rows unchanged.
+    :param digest: digest of these rows, in any order: 16 hex digits.
+    :param sums: totals of the added value columns that held only whole numbers.
+    :param left: whether a restatement skipped the state, because a person had accepted its content.
     """
 
     keys: int
@@ -136,10 +137,11 @@ NOTHING_WRITTEN = Written(0, "0" * 16)
 
 
 class TaskRows(Record, frozen=True, omit_defaults=True):
-    """The rows that a task read and emitted, all its instances together.
+    """The rows that a task read and emitted, over all its instances.
 
-    :param rows: how many it read; None: not counted. `outputs`: how many it emitted, by output.
-    :param digests: of these by output, "" for the batch, where all were hashed in one form.
+    :param rows: how many it read; None: not counted.
+    :param outputs: how many it emitted, by output.
+    :param digests: digests of these rows by output, "" for the batch, if all instances hashed them in one form.
     """
 
     instances: Int
@@ -149,26 +151,27 @@ class TaskRows(Record, frozen=True, omit_defaults=True):
 
 
 class Code(Record, frozen=True, omit_defaults=True):
-    """What processed a batch: the version of its DAG, and by task the digest of the code that it ran."""
+    """The code that processed a batch: the version of its DAG, and by task the digest of the task's code."""
 
     dag_version: str | None = None
     tasks: dict[str, str] = field(default_factory=dict)
 
 
 class TransactionFacts(Record, frozen=True, kw_only=True):
-    """What both the record and the receipt of a transaction say.
+    """The facts that the record and the receipt of a transaction share.
 
-    :param epoch: with txid, attempt, nonce and birth the token of its last grant, once it has one.
-    :param birth: random, kept by every attempt: a ledger that went back gives a txid twice, never a birth; "": unknown.
-    :param replays: of each earlier attempt, when and why it was replayed, its `rows` if they were counted, else its
-        `size`, `by` which person; the last ones of many.
-    :param lost: rows of the source that come before the batch and were accepted as lost, in words.
-    :param changed: who let its rows be decided again, when and why, and the attempt whose rows they replace.
-    :param skip: who wants it skipped, or skipped it, when and why.
-    :param size: how many rows the source counted in the batch, and why it took so many; of files, how many files.
-    :param journal: name of the journal entry with its contribution; None: there is none.
+    :param epoch: part of the token of its last grant, together with txid, attempt, nonce and birth.
+    :param birth: random, the same for every attempt. A ledger that was set back can repeat a txid, but no birth. "" if
+        unknown.
+    :param replays: the last earlier attempts: when and why each was replayed, `by` which person, and its `rows`, or its
+        `size` if no task counted.
+    :param lost: the rows before the batch that a person accepted as lost, in words.
+    :param changed: who requested that its rows be decided again, when and why, and the attempt whose rows they replace.
+    :param skip: who requested its skip, when and why.
+    :param size: how many rows, or files, the source counted in the batch, and why it took this many.
+    :param journal: name of the journal entry with its contribution; None if there is none.
     :param replaces: the `txid` and the `entry` of the transaction that it restates; None: it is no restatement.
-    :param wish: who wanted that restatement, when and why.
+    :param wish: who requested that restatement, when and why.
     """
 
     txid: Int
@@ -189,28 +192,31 @@ class TransactionFacts(Record, frozen=True, kw_only=True):
 
     @property
     def restates(self) -> int | None:
-        """Name the transaction that it restates; None: it is no restatement."""
+        """Return the transaction that it restates; None: it is no restatement."""
         return None if self.replaces is None else self.replaces.txid
 
     def facts(self) -> dict[str, Any]:
-        """Give these facts by name, for another value that says them, too."""
+        """Return these facts by name, for another record that also has them."""
         return {name: getattr(self, name) for name in TransactionFacts.__struct_fields__}
 
 
 class Receipt(TransactionFacts, frozen=True, kw_only=True):
-    """What one transaction was. Its `size` is {} if the source counted none.
+    """The permanent record of a final transaction. Its `size` is {} if the source did not count.
 
     :param outcome: COMMITTED or SKIPPED.
     :param granted: when its last grant was given.
-    :param metadata: exactly which rows; `before` and `after`: where the source stood. `Longer` values as a digest.
-    :param rows: how many rows of the batch its tasks read, if they counted; `digest`: of these, by each way to hash.
-    :param tasks: per task what it read and what it emitted.
-    :param code: what processed it.
+    :param metadata: exactly which rows it has. Long values are kept as a digest, here and in `before` and `after`.
+    :param before: the position of the source before the batch.
+    :param after: the position of the source after the batch.
+    :param rows: how many rows of the batch its tasks read, if they counted.
+    :param digest: the digests of these rows, one by hash method.
+    :param tasks: by task, the rows that it read and emitted.
+    :param code: the code that processed it.
     :param previous: the hash of the receipt before it; "" if there is none.
-    :param written: per state what it was given, as `Written.to_json` gives it.
-    :param unproven: why the rows that its tasks consumed are not proven, one line each; None: of a skip.
-    :param checks: per check of the committer whether it `passed`, else what it `found`, its `severity` if that is not
-        "error", and who `accepted` it; None: the committer has none.
+    :param written: by state, the rows that it got, as `Written.to_json` gives them.
+    :param unproven: why the rows that its tasks consumed are not proven, one line for each reason; None for a skip.
+    :param checks: by check of the committer, whether it `passed`. A failed check has its finding (`found`), its
+        `severity` if that is not "error", and who `accepted` it. None: the committer has no checks.
     """
 
     topology: str
@@ -234,16 +240,16 @@ class Receipt(TransactionFacts, frozen=True, kw_only=True):
 
     @property
     def takes_out(self) -> bool:
-        """Whether a table has taken out the rows of another transaction with it, which nothing brings back."""
+        """Whether a table removed the rows of another transaction with this one; a replay cannot restore these rows."""
         return self.replaces is not None and self.skip is None
 
     @property
     def text(self) -> str:
-        """Write it as canonical JSON: equal receipts have equal texts."""
+        """Give the receipt as canonical JSON: equal receipts have equal texts."""
         return dumps(self.said())
 
     def said(self) -> dict[str, Any]:
-        """Give its fields as plain JSON, without a hash."""
+        """Return its fields as plain JSON, without a hash."""
         return as_said(as_plain(replace(self, stored_hash="")))
 
     @property
@@ -251,19 +257,19 @@ class Receipt(TransactionFacts, frozen=True, kw_only=True):
         return hash_of(self.text)
 
     def hashed(self) -> Receipt:
-        """Return it as the history keeps it: with its hash."""
+        """Return the receipt with its hash, as the history keeps it."""
         return replace(self, stored_hash=self.hash)
 
     def to_json(self) -> dict[str, Any]:
-        """Give its fields and its hash as plain JSON."""
+        """Return its fields and its hash as plain JSON."""
         return {**self.said(), "hash": self.hash}
 
     @classmethod
     def from_json(cls, value: Any, *, path: str = "a receipt") -> Receipt:
-        """Read what `to_json` gave, or the JSON of its text; the hash is not compared.
+        """Read the result of `to_json`, or the JSON of its text. The hash is not compared.
 
-        :param path: its place, for the error.
-        :raises UnreadableRecord: it is none, or of another format.
+        :param path: the location of the receipt, for the error.
+        :raises UnreadableRecord: the value is no receipt, or has another format.
         """
         found = value.get("format", RECEIPT_FORMAT) if isinstance(value, Mapping) else None
         if found not in (RECEIPT_FORMAT, None):
@@ -272,7 +278,7 @@ class Receipt(TransactionFacts, frozen=True, kw_only=True):
         return read_as(cls, value, path)
 
     def with_written(self, written: Mapping[str, Written]) -> Receipt:
-        """Return the receipt of these states, which has another hash."""
+        """Return the receipt with the rows of these states; it has another hash."""
         return replace(self, written=dict(written), stored_hash="")
 
     def differences(self, other: Receipt) -> list[str]:
@@ -283,16 +289,19 @@ class Receipt(TransactionFacts, frozen=True, kw_only=True):
 
 
 class FenceBatch(Record, frozen=True, omit_defaults=True):
-    """The facts of a transaction that a fence keeps, so that a lost ledger can be rebuilt from it.
+    """The facts of a transaction that a fence keeps, from which a lost ledger can be rebuilt.
 
     :param granted: when its grant was given.
-    :param skip: who skips it, when and why; None: it is committed.
-    :param rows: exactly which rows; `position` is where the source stands after them, and `prev` where it stood before.
-    :param outputs: per transactional state, what is about to be written: a later grant is compared with it.
-    :param journal: name of its journal entry; None: there is none.
+    :param skip: who skipped it, when and why; None: it is committed.
+    :param rows: the exact rows of the batch.
+    :param position: the position of the source after the batch.
+    :param prev: the position of the source before the batch.
+    :param outputs: by transactional state, the output that is about to be written. A later grant compares its own
+        output.
+    :param journal: name of its journal entry; None if there is none.
     :param replaces: the transaction that it restates; None: it is no restatement.
-    :param change: number of the newest accepted change that the values of the state have; 0: none is known.
-    :param was_empty: whether the place was empty before it; None: it was not the first one, or this is unknown.
+    :param change: number of the newest accepted change that the values of the state include; 0: none is known.
+    :param was_empty: whether the state was empty before its first transaction; None: this is not the first, or unknown.
     """
 
     key: str
@@ -310,12 +319,12 @@ class FenceBatch(Record, frozen=True, omit_defaults=True):
 
     @property
     def text(self) -> str:
-        """Write it as a fence keeps it."""
+        """Give the text that a fence keeps."""
         return dumps(as_plain(self))
 
     @classmethod
     def of_text(cls, text: str) -> FenceBatch | None:
-        """Read what `text` wrote; None: it is another text."""
+        """Read the text of a fence; None: the text has another form."""
         try:
             return read_as(cls, json.loads(text), "a fence")
         except (ValueError, UnreadableRecord):
@@ -323,7 +332,7 @@ class FenceBatch(Record, frozen=True, omit_defaults=True):
 
 
 def as_said(plain: dict[str, Any]) -> dict[str, Any]:
-    """Leave out the fields that a receipt has only if they say something."""
+    """Remove the empty fields that a receipt omits."""
     return {
         name: each
         for name, each in plain.items()
@@ -332,12 +341,12 @@ def as_said(plain: dict[str, Any]) -> dict[str, Any]:
 
 
 def restated(receipts: Mapping[int, Receipt]) -> dict[int, int]:
-    """Name, by transaction that was restated, the one that counts now.
+    """Map each restated transaction to the transaction that counts now.
 
-    :param receipts: by txid; of restated transactions, all later ones.
+    :param receipts: by txid; if they include a restated transaction, they include all later ones.
     """
     found = dict[int, int]()
-    # Newest first: a restatement may be restated itself.
+    # Newest first, since a restatement may itself be restated.
     for txid in sorted(receipts, reverse=True):
         receipt = receipts[txid]
         if receipt.replaces is not None and receipt.outcome == Outcome.COMMITTED.value:
@@ -351,17 +360,17 @@ def hash_of(text: str) -> str:
 
 
 REJECTED = "tx_rejected"
-"""The first part of the names of outputs with rows that a task has rejected."""
+"""The beginning of the names of outputs with rejected rows."""
 MALFORMED = "tx_malformed"
-"""The output with the rows that do not fit the schema of the source, and the column with their texts."""
+"""The output with rows that do not fit the schema of the source, and the column with their original texts."""
 ASIDE = (REJECTED, MALFORMED)
 
 
 def rejected_of(tasks: Mapping[str, TaskRows]) -> dict[str, tuple[int | None, int]]:
-    """Count, per task that has kept rows aside, the rows of the batch that it read, and the rows kept aside.
+    """Count the rows that each task read and the rows that it kept aside, for tasks that kept rows aside.
 
     :param tasks: as `tasks_of` gives them.
-    :return: of a task that has not counted what it read, None and the rows.
+    :return: by task, the rows read (None: not counted) and the rows kept aside.
     """
     aside = {
         task: sum(rows or 0 for name, rows in each.outputs.items() if name.startswith(ASIDE))

@@ -1,7 +1,7 @@
 """The records of the ledger, frozen, and their JSON with its format version. Source: docs/protocol.md §1.
 
-A reader that meets another format, an unknown field, or a value of another type stops with the path: a record is never
-taken for empty.
+A reader stops and names the path if it meets another format, an unknown field, or a value of another type. A damaged
+record never counts as an empty record.
 """
 
 from __future__ import annotations
@@ -40,17 +40,18 @@ from airflow_tx.ledger.receipt import (
 
 RECORD_FORMAT = 1
 MOST_OF_REASON = 1000
-"""Characters that a record keeps of why something failed, and of what to do about it."""
+"""The maximum number of characters that a record keeps of an error and of its remedy."""
 
 # --- parts --------------------------------------------------------------------------------------------------------
 # Values within records.
 
 
 class ReplayNote(Record, frozen=True, omit_defaults=True):
-    """The last automatic replay that was asked for.
+    """The last automatic replay that was requested.
 
-    :param attempt: which one is to be replayed; `count`: how many were asked for in a row.
-    :param given_up: whether the coordinator has skipped the restatement once.
+    :param attempt: the attempt to replay.
+    :param count: how many automatic replays were requested in a row.
+    :param given_up: whether the coordinator has already skipped the restatement once.
     """
 
     attempt: Int
@@ -61,7 +62,7 @@ class ReplayNote(Record, frozen=True, omit_defaults=True):
 
 
 class BlockMark(Record, frozen=True):
-    """The transaction that is replayed no more, and why."""
+    """The transaction that the coordinator no longer replays, and the reason."""
 
     txid: Int
     attempt: Int
@@ -69,17 +70,17 @@ class BlockMark(Record, frozen=True):
     when: Moment
 
     def holds(self, record: TransactionRecord) -> bool:
-        """Ask whether the mark is of this attempt; it stays a while after a person has replayed or skipped it."""
+        """Ask whether the mark applies to this attempt. A mark stays for a while after a person replays or skips it."""
         return record.attempt == self.attempt and record.skip is None
 
 
 class Waiter(Record, frozen=True):
-    """A run that waits, and bids to give up its run slot.
+    """A run that waits, and offers to give up its run slot.
 
-    :param txid: its transaction; None while it waits in `begin` for one.
-    :param task_try: of the task that waits; later ones are greater.
-    :param blocking: the txid whose run has no run slot.
-    :param when: when it has bid; "": it has not.
+    :param txid: its transaction; None while it waits in `begin` for a transaction.
+    :param task_try: the try of the waiting task; later tries compare as greater.
+    :param blocking: the txid whose run needs a run slot.
+    :param when: when the run made the offer; "" if it has not.
     """
 
     run_id: str
@@ -90,12 +91,15 @@ class Waiter(Record, frozen=True):
 
     @property
     def rank(self) -> tuple[bool, int, str]:
-        """Rank it: the greatest one yields."""
+        """Rank the waiter: the waiter with the greatest rank yields."""
         return (self.txid is None, self.txid or 0, self.task_try)
 
 
 class Yield(Record, frozen=True):
-    """A run that has given up its run slot to the run of transaction `blocking`, with its own transaction if any."""
+    """A run that has given up its run slot to the run of transaction `blocking`.
+
+    :param txid: its own transaction; None if it had none.
+    """
 
     blocking: Int
     txid: Int | None
@@ -105,9 +109,9 @@ class Yield(Record, frozen=True):
 class RollingNote(Deed, frozen=True, omit_defaults=True):
     """A roll forward that a person has begun.
 
-    :param found: per state that is written again, the last transaction that it had.
-    :param nonces: of the runs of the command, the newest last.
-    :param holes: per table, the transactions whose rows nothing kept.
+    :param found: by state that is being rewritten, the last transaction that the state had.
+    :param nonces: the nonces of the command's runs, the newest last.
+    :param holes: by table, the transactions whose rows no journal entry kept.
     """
 
     found: dict[str, Int]
@@ -117,9 +121,9 @@ class RollingNote(Deed, frozen=True, omit_defaults=True):
 
 
 class BatchRows(Record, frozen=True):
-    """What all consumers of a batch agree on.
+    """The number and the digests of the rows of a batch, on which all its consumers agree.
 
-    :param digests: by form: Spark and Python hash a row each in its own way.
+    :param digests: by form, since Spark and Python hash rows differently.
     """
 
     rows: Int
@@ -127,7 +131,7 @@ class BatchRows(Record, frozen=True):
 
 
 class Restating(Record, frozen=True):
-    """The transaction that began to restate another one."""
+    """The transaction that began to restate another transaction."""
 
     txid: Int
     birth: str
@@ -137,7 +141,7 @@ class Restating(Record, frozen=True):
 
 
 class Phase(str, Enum):
-    """Where an open transaction stands. Final ones have no record, only history."""
+    """The phase of an open transaction. A final transaction has no phase, only a history record."""
 
     PROCESSING = "PROCESSING"
     PROCESSED = "PROCESSED"
@@ -146,33 +150,38 @@ class Phase(str, Enum):
 
 
 class TopologyRecord(Record, frozen=True):
-    """What holds for all transactions of a topology.
+    """The facts that hold for all transactions of a topology.
 
-    :param incarnation: uuid made with this ledger; a fence of another one is refused. `generation`: raised by a repair.
-    :param states: per state, the last txid whose grant raised its fence and which became final.
-    :param births: per state, the birth in its fence: of its last final one, or of the one that a rebuilt ledger begins.
-    :param rebuilt: the last txid that was final when the ledger was rebuilt: of those without history nothing is known.
-    :param partitioned: whether the source has partitions; `blocked`: the transaction that is replayed no more, and why.
-    :param bid: which waiter is about to give up its run slot, while that is decided.
-    :param yielded: per run_id, a waiter that has given up its run slot, to be started again; `yields`: how many in all.
-    :param skips: the open transactions that are to be skipped at their turn, in order.
-    :param pace: of the last committed transactions, how many rows each had and how many seconds it was in process;
-        a third part names what was counted, if it is not rows.
+    :param incarnation: uuid of this ledger; a fence of another ledger is refused.
+    :param generation: each repair raises it.
+    :param states: by state, the last txid whose grant raised its fence and that became final.
+    :param births: by state, the birth in its fence: of its last final transaction, or the one that a rebuilt ledger
+        set.
+    :param rebuilt: the last final txid when the ledger was rebuilt. Earlier transactions without history are unknown.
+    :param partitioned: whether the source has partitions.
+    :param blocked: the transaction that the coordinator no longer replays, and the reason.
+    :param bid: the waiter that is about to give up its run slot.
+    :param yielded: by run_id, a waiter that gave up its run slot and will be started again.
+    :param yields: how many waiters have given up their run slots in total.
+    :param skips: the open transactions that will be skipped at their turn, in order.
+    :param pace: of the last committed transactions, the rows of each, and the seconds it was in process. A third item
+        names the unit if it is not rows.
     :param hours: how many transactions became final in each of the last hours, in UTC, such as 2013-01-01T17.
-    :param losses: numbers of the repairs that accepted losses of rows, as long as the source has not passed them all.
-    :param accepted: per state what its fence is compared with. `change`: the number of its newest accepted change. Of
-        an accepted loss: since which `generation`, the `fence` that a person saw (None: none), whether it was `whole`.
-        `began`: its first transaction, before which its place was empty; 0: it was not; without it: unknown.
-        `emptied`: the first one after an accepted loss, before which it was empty again.
-    :param garbage: records that no step reads any more and that were too many for one multi, as paths below.
-    :param receipt: hash of the last receipt, "" if there is none; `origin`: the position before the first transaction.
-    :param renamed: per earlier name of a state, its name now.
-    :param zone: the time zone of the DAG's schedule, in which a date is a day; "" is UTC.
-    :param grants: per state, attempt and epoch of the grant that its last final transaction was marked under.
-    :param rolling: who lets which states be written again from the journal, since when, and by which runs (`nonces`).
-    :param columns: per state its value columns, each with the first txid that it holds; 0: it is as old as the state.
-    :param book: the first transaction with a line in the book of ends; 0: the topology keeps none.
-    :param upstream: the topology whose table its source reads; "": its source reads something else.
+    :param losses: numbers of the repairs that accepted lost rows, until the source has passed all these rows.
+    :param accepted: by state, what its fence is compared with. `change`: the number of its newest accepted change. For
+        an accepted loss: the `generation` since then, the `fence` that a person saw (None: none), and whether the state
+        was `whole`. `began`: the first transaction of a state that was empty before it; 0: the state was not empty;
+        missing: unknown. `emptied`: the first transaction after an accepted loss of a state that was empty again.
+    :param garbage: paths of records that no step reads and that did not fit into one multi, relative to the topology.
+    :param receipt: hash of the last receipt; "" if there is none.
+    :param origin: the position before the first transaction.
+    :param renamed: by earlier name of a state, its current name.
+    :param zone: the time zone of the DAG's schedule, which sets where a day begins; "" is UTC.
+    :param grants: by state, attempt and epoch of the grant that marked its last final transaction.
+    :param rolling: the roll forward that is under way; None if there is none.
+    :param columns: by state, its value columns, each with the first txid that it holds; 0: as old as the state.
+    :param book: the first transaction with a line in the book of ends; 0: the topology keeps no book.
+    :param upstream: the topology whose table the source reads; "": the source reads something else.
     """
 
     incarnation: str
@@ -206,22 +215,22 @@ class TopologyRecord(Record, frozen=True):
     upstream: str = ""
 
     def is_blocked(self, txid: int) -> bool:
-        """Ask whether this transaction is the one that is replayed no more."""
+        """Ask whether the coordinator no longer replays this transaction."""
         return self.blocked is not None and self.blocked.txid == txid
 
 
 class Counter(Record, frozen=True):
-    """`coordinator/current` and `coordinator/allocated`."""
+    """The records `coordinator/current` and `coordinator/allocated`."""
 
     txid: Int
 
 
 class Binding(Record, frozen=True):
-    """`runs/<key>`: the txid of a run's identity. Only the end of a transaction changes what counts.
+    """The record `runs/<key>`: the txid of a run's identity. Only the end of a transaction changes which txid counts.
 
-    :param entry: name of the journal entry of this transaction; "": there is none.
-    :param restating: the `txid` and the `birth` of the transaction that began to restate this one. Without a record of
-        that birth, that transaction was skipped or lost, and this one counts.
+    :param entry: name of the journal entry of this transaction; "" if there is none.
+    :param restating: the `txid` and the `birth` of the transaction that began to restate this one. If no record has
+        that birth, the restatement was skipped or lost, and this transaction still counts.
     """
 
     txid: Int
@@ -230,11 +239,11 @@ class Binding(Record, frozen=True):
 
 
 class Metadata(Record, frozen=True):
-    """Exactly which rows a transaction has, and where the source stands after them.
+    """The exact rows of a transaction, and the position of the source after them.
 
-    :param rows: what a source calls the metadata of its batch.
+    :param rows: the value that the source calls the metadata of its batch.
     :param partitions: always None; the field is part of the format.
-    :param begin: of each partition that had no position before: where it begins, for replays of an opaque source.
+    :param begin: by partition without an earlier position, where it begins. Replays of an opaque source use it.
     """
 
     attempt: Int
@@ -245,12 +254,13 @@ class Metadata(Record, frozen=True):
 
 
 class TakenRange(Record, frozen=True, omit_defaults=True):
-    """The transactions of an upstream topology that a batch takes: the metadata of the batch, and a part of its line.
+    """The upstream transactions that a batch takes: the metadata of the batch, and a part of its line.
 
-    :param ends: by transaction that begins a chain, the one that counts for it, where that is another one.
-    :param counts: by transaction that counts, how many rows the table has of it. A line leaves them out.
-    :param incarnation: of the upstream ledger, with the birth of the `last` transaction. A line leaves them out, too.
-    :param again: of a line, whether the batch was re-admitted.
+    :param ends: by transaction that begins a chain, the restatement that counts in its place.
+    :param counts: by transaction that counts, how many rows the table has. A line omits them.
+    :param incarnation: of the upstream ledger. A line omits it.
+    :param birth: of the `last` transaction. A line omits it.
+    :param again: in a line, whether the batch was readmitted.
     """
 
     first: Int
@@ -274,26 +284,26 @@ class TakenRange(Record, frozen=True, omit_defaults=True):
         return as_plain(self)
 
     def in_line(self, *, again: bool) -> TakenRange:
-        """Give what its line keeps."""
+        """Give the fields that its line keeps."""
         return TakenRange(self.first, self.last, self.ends, again=again)
 
     def __str__(self) -> str:
-        """Name its transactions."""
+        """Name the transactions of the range."""
         return str(self.first) if self.first == self.last else f"{self.first} to {self.last}"
 
     def end_of(self, txid: int) -> int:
-        """Name the transaction that counts for the one that begins a chain."""
+        """Name the transaction that counts for the transaction that begins a chain."""
         return self.ends.get(str(txid), txid)
 
 
 class EndLine(Record, frozen=True, omit_defaults=True):
     """The line of a final transaction in the book of ends.
 
-    :param outcome: COMMITTED or SKIPPED; None: a repair has taken it back.
-    :param rows: per state, how many rows it got, or keys; a state that got none is left out.
-    :param first: of a restatement, the transaction that begins its chain; 0: it begins one itself.
-    :param end: of a transaction that begins a chain, the restatement that counts; 0: it counts itself.
-    :param taken: of a topology that reads the table of another one: what its batch has taken.
+    :param outcome: COMMITTED or SKIPPED; None: a repair removed the outcome.
+    :param rows: by state, how many rows or keys it got. States that got none are left out.
+    :param first: of a restatement, the transaction that begins its chain; 0: this one begins a chain.
+    :param end: of a transaction that begins a chain, the restatement that counts; 0: the transaction itself counts.
+    :param taken: the upstream range that its batch took, if the topology reads the table of another topology.
     """
 
     txid: Int
@@ -307,20 +317,20 @@ class EndLine(Record, frozen=True, omit_defaults=True):
 
     @property
     def counts(self) -> bool:
-        """Whether it begins a chain, whose end counts."""
+        """Whether it is committed and begins a chain, whose end counts."""
         return self.outcome is Outcome.COMMITTED and not self.first
 
 
 class BookPage(Record, frozen=True):
-    """`ends/<number>`: the lines of transactions that follow each other, in order."""
+    """The record `ends/<number>`: the lines of consecutive transactions, in order."""
 
     lines: list[EndLine]
 
 
 class End(Record, frozen=True, omit_defaults=True):
-    """How a transaction became final.
+    """The end of a final transaction.
 
-    :param readmitted_as: of a skipped one, the txid that has its rows now.
+    :param readmitted_as: of a skipped transaction, the txid that has its rows now.
     """
 
     outcome: Outcome
@@ -329,32 +339,35 @@ class End(Record, frozen=True, omit_defaults=True):
 
 
 class TransactionRecord(TransactionFacts, frozen=True, kw_only=True, omit_defaults=True):
-    """One transaction: `transactions/<txid>` while it is open, `history/<txid>` at its end.
+    """One transaction: `transactions/<txid>` while it is open, `history/<txid>` afterwards.
 
     Source: docs/protocol.md §1.
 
-    :param request: try of the last begin.
-    :param epoch: grows with every grant and every restart; never falls within a txid.
-    :param op: nonce of the last step, by which an unanswered write is recognised.
-    :param granted: true from the first grant of any attempt on; `receipt`: as far as the last one knew it.
-    :param base: digest of the position after txid − 1 that the batch was computed from; `ended`: of that after it.
-    :param pinned: it was re-admitted: its rows stay, unless a person lets them be decided again.
-    :param yielded: the txid whose run it gave up its slot for.
-    :param replay: the last automatic replay that was asked for: of which attempt, how many in a row, when and why.
+    :param request: the try of the last `begin`.
+    :param epoch: each grant and each restart raises it; it never falls within a txid.
+    :param op: nonce of the last step, which identifies a write whose answer was lost.
+    :param granted: true from the first grant of any attempt on.
+    :param receipt: the receipt as the last grant knew it.
+    :param base: digest of the position from which the batch was decided.
+    :param ended: digest of the position after the batch.
+    :param pinned: whether it was readmitted: its rows stay, unless a person requests that they be decided again.
+    :param yielded: the txid to whose run this run gave up its slot.
+    :param replay: the last automatic replay that was requested: its attempt, the number in a row, when and why.
     :param asked: the last replay by a person: of which attempt, who, when and why.
-    :param tasks: the tasks that must ack, each with the id of the message that `begin` emitted to it (16 hex digits).
+    :param tasks: the tasks that must ack, each with the id of the message that `begin` emitted for it (16 hex digits).
     :param rows_digest: digest of the batch's rows.
-    :param outputs: per transactional state, what a grant was about to write, as `output_text` gives it.
-    :param fenced: names of the states that some grant was about to write.
-    :param by_phase: whether the last grant is held by several tasks, one after the other.
-    :param error: what failed in the last try, until another one works on it; `remedy`: what its refusal says to do.
-    :param failed_task: the task that failed by `error`; "": `error` is of no single task.
-    :param acks: the name of the folder with the acks of this attempt, unique in all lives of a ledger.
+    :param outputs: by transactional state, the output that a grant was about to write, as `output_text` gives it.
+    :param fenced: names of the states that a grant was about to write.
+    :param by_phase: whether several tasks hold the last grant, one after the other.
+    :param error: the failure of the last try, until another try begins.
+    :param remedy: the remedy of that failure.
+    :param failed_task: the task that failed with `error`; "": no single task failed.
+    :param acks: the name of the folder with the acks of this attempt, unique across all lives of a ledger.
     :param counted: the rows of its first complete attempt.
-    :param for_good: the generation of the ledger in which its commit was refused permanently, by `error`; 0: in none.
-    :param repairable: of a restatement: whether a repair, or a store that comes back, may end what `error` says.
-    :param checks: per check that failed, what it `found` in which output (`digest`), and who `accepted` that.
-    :param end: None while it is open.
+    :param for_good: the generation of the ledger in which `error` refused its commit permanently; 0: none.
+    :param repairable: of a restatement: whether a repair, or a store that recovers, can end `error`.
+    :param checks: by failed check, its finding (`found`), the output (`digest`), and who `accepted` it.
+    :param end: None while the transaction is open.
     """
 
     nonce: PathElement = ""
@@ -391,7 +404,7 @@ class TransactionRecord(TransactionFacts, frozen=True, kw_only=True, omit_defaul
 
     @classmethod
     def unknown(cls, txid: int, **known: Any) -> TransactionRecord:
-        """Make the record of a transaction of which only these fields are known."""
+        """Make the record of a transaction for which only these fields are known."""
         rest: dict[str, Any] = dict.fromkeys(
             "key run_id request op base ended rows_digest created began".split(), ""
         )
@@ -400,36 +413,36 @@ class TransactionRecord(TransactionFacts, frozen=True, kw_only=True, omit_defaul
 
     @property
     def final(self) -> End:
-        """Give how it became final.
+        """Return its end.
 
-        :raises UnreadableRecord: it is in the history, and has no end.
+        :raises UnreadableRecord: a record in the history has no end.
         """
         if self.end is None:
             raise UnreadableRecord(path=f"history/{self.txid}", reason="it is still open")
         return self.end
 
     def with_outcome(self, outcome: Outcome, readmitted_as: int | None = None) -> TransactionRecord:
-        """Give a final transaction another outcome: its rows are in another one, or count no longer."""
+        """Change the outcome of a final transaction: another transaction has its rows, or its rows no longer count."""
         end = replace(self.final, outcome=outcome, readmitted_as=readmitted_as)
         return replace(self, end=end)
 
     @property
     def rows(self) -> int | None:
-        """Give how many rows of the batch its tasks read; None: it has no receipt yet, or they did not count."""
+        """Return how many rows of the batch its tasks read; None: there is no receipt yet, or no count."""
         return None if self.receipt is None else self.receipt.rows
 
     @property
     def digest(self) -> str:
-        """Give the digests of its rows, by each way to hash, in one text; "" without any."""
+        """Return the digests of its rows, one by hash method, joined into one text; "" if there are none."""
         return "" if self.counted is None else " ".join(sorted(self.counted.digests.values()))
 
     @property
     def status(self) -> str:
-        """Give its phase while it is open, then its outcome."""
+        """Return its phase while it is open, then its outcome."""
         return self.phase.value if self.end is None else self.end.outcome.value
 
     def at_end(self, op: str, end: End, receipt: Receipt) -> TransactionRecord:
-        """Make it final, and drop what the tries of its tasks needed, and what its receipt says of them."""
+        """Make it final. Drop the fields that only its tries needed, and the fields that its receipt repeats."""
         return replace(
             self.without_failure(),
             op=op,
@@ -449,11 +462,11 @@ class TransactionRecord(TransactionFacts, frozen=True, kw_only=True, omit_defaul
 
     @property
     def accepted_checks(self) -> dict[str, CheckNote]:
-        """Give the checks whose failure a person accepted: a later attempt may have the same output."""
+        """Return the checks whose failure a person accepted. A later attempt may have the same output."""
         return {name: each for name, each in self.checks.items() if each.accepted is not None}
 
     def without_failure(self) -> TransactionRecord:
-        """Forget why the last try failed: another one works on it, or none has to."""
+        """Remove the last failure: another try works on the transaction, or no try is needed."""
         return replace(self, error=None, failed_task="", remedy=None, for_good=0, repairable=False)
 
     def with_failure(
@@ -465,7 +478,7 @@ class TransactionRecord(TransactionFacts, frozen=True, kw_only=True, omit_defaul
         repairable: bool,
         failed_task: str = "",
     ) -> TransactionRecord:
-        """Note one more failure, for people: what failed, in which task, and apart from that what to do about it."""
+        """Note one more failure, for people: the problem, the task, and, separately, the remedy."""
         return replace(
             self,
             failures=self.failures + 1,
@@ -478,28 +491,31 @@ class TransactionRecord(TransactionFacts, frozen=True, kw_only=True, omit_defaul
 
     @property
     def said(self) -> str:
-        """Say what failed, and in which task; "": nothing has."""
+        """Describe the failure and name its task; "" if nothing has failed."""
         return Remedy.behind(self.error, task=self.failed_task)
 
     @property
     def failure(self) -> str:
-        """Say what failed, as a part of another sentence."""
+        """Describe the failure as part of another sentence."""
         return (self.said or "no reason noted").removesuffix(".")
 
     @property
     def to_change(self) -> DeedOfAttempt | None:
-        """Give the person who wants the rows of this attempt decided again; None: no one, or a newer attempt exists."""
+        """Return who wants the rows of this attempt decided again; None: no person, or a newer attempt exists."""
         return next((each for each in self.changed if each.attempt == self.attempt), None)
 
 
 class Ack(Record, frozen=True):
-    """What one task (or one mapped instance) of the newest attempt has contributed to the ack val.
+    """The contribution of one task (or of one mapped instance) of the newest attempt to the ack val.
 
     :param emitted: id of a message that only this entry knows (a mapped instance's own); 16 hex digits.
-    :param acked: what it acked; equal to the emitted one, or the id that `begin` emitted, once it is done.
-    :param rows: rows consumed, if the task counted them; `trees`: of messages, whose roots this try has emitted.
-    :param outputs: references to its output; `read`: what it read, as `RowsRead` gives it; `code`: digest of its code.
-    :param unproven: why the rows that it consumed are not proven, as far as it knows, one line each.
+    :param acked: the id that it acked: once done, the emitted id, or the id that `begin` emitted.
+    :param rows: rows consumed, if the task counted them.
+    :param trees: how many trees of messages this try began.
+    :param outputs: references to its output.
+    :param read: the rows that it read, as `RowsRead` gives them.
+    :param code: digest of its code.
+    :param unproven: why the rows that it consumed are not proven, one line for each reason.
     """
 
     task_try: str
@@ -516,12 +532,13 @@ class Ack(Record, frozen=True):
 
 
 class Skipped(Record, frozen=True):
-    """`skipped/<txid>`: what a skipped transaction had, so that it can be re-admitted.
+    """The record `skipped/<txid>`: the facts that are needed to readmit a skipped transaction.
 
-    :param rows: of all partitions; None once it is re-admitted, and of a restatement.
-    :param skip: who skipped it, when and why; `readmit`: who wants it back.
+    :param rows: the rows of all partitions; None once it is readmitted, and for a restatement.
+    :param skip: who skipped it, when and why.
+    :param readmit: who wants it back.
     :param readmitted_as: the txid that has its rows now.
-    :param replaces: the transaction that it was to restate, which still counts: its rows cannot come back.
+    :param replaces: the transaction that it restated, which still counts. The rows of this one cannot come back.
     """
 
     key: str
@@ -535,13 +552,13 @@ class Skipped(Record, frozen=True):
 
 
 class Loss(Record, frozen=True, omit_defaults=True):
-    """Rows that come next in a source, and that it can no longer give.
+    """Rows that come next in a source, but that the source can no longer give.
 
     :ivar partition: "" for a source without partitions.
-    :ivar position: of the partition: they would follow it.
-    :ivar resume_at: the position from which it can give rows again.
-    :ivar description: which rows they are, in words.
-    :ivar went_back: whether it was set back to before the position: it gives rows again that were taken.
+    :ivar position: the position of the partition that the lost rows would follow.
+    :ivar resume_at: the position from which the source can give rows again.
+    :ivar description: the lost rows in words.
+    :ivar went_back: whether the source was reset to an earlier position and gives rows again that were already taken.
     """
 
     partition: str
@@ -552,19 +569,20 @@ class Loss(Record, frozen=True, omit_defaults=True):
 
 
 class RepairRecord(Record, frozen=True):
-    """`repairs/<number>`: what a person did to the ledger.
+    """The record `repairs/<number>`: a change that a person made to the ledger.
 
-    :param what: such as `state-lost` or `rename`; `told`: finding and result; `generation`: of the ledger after it.
-    :param change: of `accept-change`: the `state`, how much more the total of each of its `columns` is than known (of a
-        table, how many `rows` of a transaction there are), the last final `txid`, digests of the `keys` that are gone.
-        `unknown` says that some are not known. Of `state-lost` and `state-forgotten`: the `state` and the current
-        `txid`; of a loss that was looked at the token in its `fence`, the last transaction that it had (`found`), and
-        the newest accepted `change`. Of `state-renamed`: the `state`, its name now (`to`), and the current `txid`. Of
-        `ledger-lost`: the current `txid`, and per state the last one that it is sure to have (`states`). Of `reset`:
-        the new `incarnation`. Of `roll-forward`: the `states`, the `nonces` of its runs, and the changes that are
-        wanted no more (`unchanged`). Of `ends`: the `first` transaction with a line. Of `accept-code`: by task the
-        digest of its `code` ("": the task is gone), and the last `txid` whose other code is accepted.
-    :param losses: of `accept-loss`.
+    :param what: such as `state-lost` or `rename`. `told` has the finding and the result in words.
+    :param generation: of the ledger after the repair.
+    :param change: its fields depend on `what`. `accept-change`: the `state`, the last final `txid`, and the change of
+        the total of each of its `columns`. Of a table, how many `rows` a transaction has. Digests of the `keys` that
+        are gone; `unknown` says that some of these are not known. `state-lost` and `state-forgotten`: the `state` and
+        the current `txid`. A loss that was inspected adds the token in its `fence`, its last transaction (`found`), and
+        the newest accepted `change`. `state-renamed`: the `state`, its new name (`to`), and the current `txid`.
+        `ledger-lost`: the current `txid`, and by state the last transaction that it certainly has (`states`). `reset`:
+        the new `incarnation`. `roll-forward`: the `states`, the `nonces` of its runs, and the withdrawn requests for
+        changed rows (`unchanged`). `ends`: the `first` transaction with a line. `accept-code`: by task the digest of
+        its `code` ("": the task is gone), and the last `txid` whose other code is accepted.
+    :param losses: the losses that `accept-loss` accepted.
     """
 
     number: Int
@@ -580,9 +598,9 @@ class RepairRecord(Record, frozen=True):
 
 
 class Wish(Record, frozen=True):
-    """`wanted/<txid>`: a person wants a committed transaction restated; no run has begun that yet.
+    """The record `wanted/<txid>`: a person requested a restatement, and no run has begun it yet.
 
-    :param key: of the run whose next `begin` restates it.
+    :param key: the run key of the run whose next `begin` restates the transaction.
     :param changed_rows: whether that `begin` decides the rows again, with their current content.
     """
 
@@ -597,11 +615,11 @@ class Wish(Record, frozen=True):
 
 
 class Followed(Record, frozen=True):
-    """`follow`: how far the corrections of the upstream topology were compared.
+    """The record `follow`: how far the corrections of the upstream topology were compared.
 
-    :param incarnation: of the upstream topology; another one has other transactions.
-    :param txid: each correction up to this one is in the batch that has its transaction, or noted as behind.
-    :param birth: of that one. Another birth: the upstream ledger went back.
+    :param incarnation: of the upstream topology; another incarnation has other transactions.
+    :param txid: each correction up to this transaction is in a batch, or noted as behind.
+    :param birth: birth of that transaction. Another birth means that the upstream ledger was set back.
     """
 
     incarnation: str
@@ -611,12 +629,12 @@ class Followed(Record, frozen=True):
 
 
 class Behind(Record, frozen=True):
-    """`behind/<txid>`: a committed transaction that lacks corrections of the upstream topology.
+    """The record `behind/<txid>`: a committed transaction that lacks corrections of the upstream topology.
 
-    :param txid: the one that begins the chain.
-    :param ends: by upstream transaction, the one that counts for it since.
-    :param when: since when it is known.
-    :param why: why no restatement was requested for these ends; "": it was.
+    :param txid: the transaction that begins the chain.
+    :param ends: by upstream transaction, the end of its chain that counts now.
+    :param when: when this was first noticed.
+    :param why: why no restatement was requested for these ends; "": a restatement was requested.
     """
 
     txid: Int
@@ -626,16 +644,17 @@ class Behind(Record, frozen=True):
     op: str
 
     def is_of(self, ends: Mapping[int, int]) -> bool:
-        """Ask whether it notes these very ends."""
+        """Ask whether the record notes exactly these ends."""
         return self.ends == {str(txid): end for txid, end in ends.items()}
 
 
 class AlarmNote(Record, frozen=True, omit_defaults=True):
-    """A raised alarm.
+    """A raised alert.
 
-    :param of: what it is raised for.
-    :param when: since when.
-    :param dag_id: of the run that is red while it is raised, with `run_id`; "": there is none.
+    :param of: the subject of the alert.
+    :param when: when it was raised.
+    :param dag_id: of the run that is red while the alert is raised; "" if there is none.
+    :param run_id: of that run.
     """
 
     of: str
@@ -645,7 +664,7 @@ class AlarmNote(Record, frozen=True, omit_defaults=True):
 
 
 class RaisedAlarms(Record, frozen=True):
-    """The raised alarms of a topology, by kind."""
+    """The raised alerts of a topology, by kind."""
 
     raised: dict[str, AlarmNote] = field(default_factory=dict)
     op: str = ""
@@ -654,8 +673,8 @@ class RaisedAlarms(Record, frozen=True):
 class WatcherRecord(Record, frozen=True):
     """The record of a watcher.
 
-    :param incarnation: of the ledger whose transactions were handed on; another one has other transactions.
-    :param txid: the last one that was handed on.
+    :param incarnation: of the ledger whose transactions were handed on; another incarnation has other transactions.
+    :param txid: the last transaction that was handed on.
     """
 
     incarnation: str
@@ -678,17 +697,17 @@ def encode(record: Record) -> bytes:
 
 _REMEDY = "remedy"
 _PARTS = "parts"
-"""Of a remedy, a record keeps the parts alone."""
+"""A record stores only the parts of a remedy."""
 _HALF = "\\ud"
-"""How the JSON of half a surrogate pair begins."""
+"""The beginning of half a surrogate pair in JSON."""
 _TEXTS = frozenset(("error", "found", "lost", "reason", "remedy", "told", "unproven", "who", "why"))
-"""Fields with words of people and errors. Names and positions stay unchanged: another text would be another batch."""
+"""Fields with texts for people. Names and positions stay unchanged, since another text would mean another batch."""
 
 
 def _fit(value: Any, name: str = "") -> Any:
-    """Write the half surrogate pairs of texts for people as their escapes: no answer and no database takes them.
+    """Escape half surrogate pairs in texts for people, since HTTP answers and databases do not accept them.
 
-    A receipt is left alone, because its digest is kept.
+    A receipt stays unchanged, because its digest is kept.
     """
     if isinstance(value, str):
         return _fit_text(value) if name in _TEXTS else value
@@ -706,7 +725,7 @@ def _fit_text(text: str) -> str:
 def decode(cls: type[R], path: str, data: bytes) -> R:
     """Read the record of class `cls` in `data`.
 
-    :raises UnreadableRecord: damaged, of another format, or with fields that do not fit.
+    :raises UnreadableRecord: the record is damaged, has another format, or has unfit fields.
     """
     try:
         found = (value := json.loads(data.decode())).pop("format")
@@ -716,7 +735,7 @@ def decode(cls: type[R], path: str, data: bytes) -> R:
         raise UnreadableRecord(
             path=path, reason=f"it has format {found!r}, this version reads format {RECORD_FORMAT}"
         )
-    # Airflow's database takes no other text, and is asked for the run.
+    # Airflow's database refuses other texts, and these ids are looked up there.
     value |= {
         name: _fit_text(value[name])
         for name in _OF_AIRFLOW & value.keys()
@@ -734,7 +753,7 @@ _OF_AIRFLOW = frozenset({"run_id", "dag_id"})
 _LEFT_OUT = frozenset(
     "book columns entry grants renamed replaces restating rolling upstream zone".split()
 )
-"""Fields that a record has only once they say something."""
+"""Fields that a record omits while they are empty."""
 
 
 def _kept(words: str) -> str:
@@ -754,4 +773,4 @@ _RESOLVED = [
         BookPage,
     )
 ]
-"""Tasks are forks of a process that has imported this module: the types are resolved there, once."""
+"""Decoders that this module builds once at import. Tasks are forks of a process that has imported this module."""

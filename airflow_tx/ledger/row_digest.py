@@ -1,6 +1,6 @@
-"""How many rows were seen, and an order-independent 64-bit digest of them: a sum of hashes, so that parts add up.
+"""The number of rows, and an order-independent 64-bit digest of them: a sum of hashes, so that parts can be added.
 
-A sum, and not an XOR: two equal rows would cancel out. It proves nothing without the number of rows beside it.
+It is a sum and not an XOR, because equal rows would cancel out in an XOR. The digest is only valid with the count.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any
 from airflow_tx.ledger.batch_words import counted
 
 COUNT = "count"
-"""The form of rows that were counted and not hashed."""
+"""The form of rows that were counted but not hashed."""
 MODULUS = 2**64
 
 
 @dataclass(frozen=True)
 class RowsDigest:
-    """A number of rows with the digest of exactly these.
+    """A number of rows with their digest.
 
-    :param rows: how many.
+    :param rows: the number of rows.
     :param digest: the sum of their 64-bit hashes, modulo 2^64.
-    :param form: how each row was hashed, columns included; digests are compared only if their forms agree.
+    :param form: how each row was hashed, including its columns. Digests are only comparable in the same form.
     """
 
     rows: int
@@ -33,18 +33,18 @@ class RowsDigest:
     def __add__(self, other: RowsDigest) -> RowsDigest:
         rows = self.rows + other.rows
         if self.form != other.form:
-            # Nothing was hashed where there was no row, so nothing is missing.
+            # The side without rows hashed nothing, so the other digest is complete.
             kept = self if not other.rows else other if not self.rows else RowsDigest(0)
             return RowsDigest(rows, kept.digest, kept.form)
         return RowsDigest(rows, (self.digest + other.digest) % MODULUS, self.form)
 
     def agrees(self, other: RowsDigest) -> bool:
-        """Compare the numbers, and the digests if their forms agree."""
+        """Compare the counts, and the digests if their forms agree."""
         return self.rows == other.rows and (self.form != other.form or self.digest == other.digest)
 
     @property
     def text(self) -> str:
-        """Write form and digest as records and references keep them; "" without a digest."""
+        """Form and digest, as records and references keep them; "" without a digest."""
         return "" if self.form == COUNT else f"{self.form}:{self.digest:016x}"
 
     @classmethod
@@ -54,12 +54,12 @@ class RowsDigest:
         return cls(rows, int(digits, 16), form) if form else cls(rows)
 
     def to_json(self) -> dict[str, Any]:
-        """Give it as plain JSON."""
+        """Return it as plain JSON."""
         return {"rows": self.rows, "digest": self.text}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> RowsDigest:
-        """Read what `to_json` gave."""
+        """Read the result of `to_json`."""
         return cls.of(value["rows"], value["digest"])
 
     def __str__(self) -> str:
@@ -68,20 +68,20 @@ class RowsDigest:
 
 
 def form_of_columns(names: Iterable[str]) -> str:
-    """Name the form of rows that are hashed by Spark's `xxhash64`, column by column in the order of their names.
+    """Name the form of rows that Spark's `xxhash64` hashes, column by column in the order of their names.
 
-    Columns have marks of their own, see `column_marks`.
+    Each column adds a mark, see `column_marks`.
     """
     return f"xxh64c-{hashlib.sha256(repr(sorted(names)).encode()).hexdigest()[:8]}"
 
 
 def column_marks(name: str, hashed: str) -> tuple[int | None, int]:
-    """Give the numbers that stand before a value of a column, and in place of a NULL: signed, of 64 bits.
+    """Return the number hashed before a value of a column, and the number hashed for NULL: signed, 64 bits.
 
-    Spark's hash passes over NULL, and takes true, 1 and the second day of 1970 for one value. Whole numbers have no
-    mark: every other type has one.
+    Spark's hash skips NULL, and gives true, 1 and the second day of 1970 the same hash. Each type except whole numbers
+    therefore has a mark.
 
-    :param hashed: the mark of the column's type, which types that hash alike share; "": whole numbers have none.
+    :param hashed: the mark of the column's type, shared by types that hash alike; "" for whole numbers.
     """
     return (_mark(f"{hashed} {name}") if hashed else None), _mark(name)
 

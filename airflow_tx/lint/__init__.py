@@ -1,4 +1,4 @@
-"""Finds double counts in DAG files and Spark applications from their syntax trees. It imports no file."""
+"""Find double counts in DAG files and Spark applications from their syntax trees, without importing a file."""
 
 from __future__ import annotations
 

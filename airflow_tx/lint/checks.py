@@ -1,4 +1,4 @@
-"""Checks of DAGs and Spark applications: the nodes that break a rule, and the values that differ each time."""
+"""Check DAGs and Spark applications: find the nodes that break a rule, and the values that differ each time."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ from airflow_tx.provider_info import OPTIONS
 class Hit:
     """A node that breaks a rule.
 
-    :param scope: where the node is.
-    :param dag: of a plain DAG: its dag_id.
+    :param scope: scope of the node.
+    :param code: code of the rule.
+    :param dag: dag_id of a DAG without a transaction; "": unknown, or in a transaction.
     """
 
     scope: Scope
@@ -48,19 +49,19 @@ class Hit:
 
 
 # --- plain checks -------------------------------------------------------------------------------------------------
-# The rules of DAGs without a transaction: what a cleared run does once more.
+# The rules of DAGs without a transaction: effects that a cleared run repeats.
 
 
 _REMOVES = {
     DATABASE: re.compile(r"Delete(Dataset|Table)\w*Operator$"),
     REQUEST: re.compile(r"(Delete(Topic|Queue)\w*Operator|\.delete_(topic|queue))$"),
 }
-"""What removes the tables or the queue of a run at its end."""
+"""Calls that remove the tables or the queue of a run at its end, so that repetitions do not count."""
 _PLAIN_CODES = {DATABASE: "TX201", REQUEST: "TX202", FILE: "TX203"}
 
 
 def plain_hits(project: LintedProject, dag: PlainDag) -> Iterator[Hit]:
-    """Find what counts twice when a run of a plain DAG is cleared."""
+    """Find the calls that count twice when a run of a plain DAG is cleared."""
     reached = project.reached(dag.scope, dag.roots)
     parts: list[tuple[Scope, ast.AST]] = [(dag.scope, root) for root in dag.roots]
     parts += [(scope, scope.node) for scope in reached]
@@ -88,7 +89,7 @@ def plain_hits(project: LintedProject, dag: PlainDag) -> Iterator[Hit]:
 def _submitted(
     project: LintedProject, scope: Scope, call: ast.Call
 ) -> Iterator[tuple[Scope, ast.Call]]:
-    """Give the calls of the Spark application that an operator submits."""
+    """Yield the calls of the Spark application that an operator submits."""
     module = project.application_of(scope, call)
     if module is None or dags_of(module).applications:
         return
@@ -98,7 +99,7 @@ def _submitted(
 
 
 def _is_emptied(effect: Effect, emptied: set[str]) -> bool:
-    """Tell whether the DAG removes the rows of a table before it inserts them."""
+    """Return whether the DAG removes the rows of the table that the effect writes."""
     return effect.statement is not None and effect.statement.table in emptied
 
 
@@ -108,7 +109,7 @@ def _calls(root: ast.AST) -> list[ast.Call]:
 
 
 # --- module state -------------------------------------------------------------------------------------------------
-# Variables of a module that a function changes: their values depend on earlier runs of the process.
+# Find variables of a module that a function changes, since their values depend on earlier runs of the process.
 
 
 _CHANGES = frozenset(
@@ -129,7 +130,7 @@ _MAKERS = frozenset(
 
 
 def changes_in(scope: Scope) -> Iterator[ast.expr | ast.stmt]:
-    """Give the nodes of a function that change a variable of its module, or a default of an argument."""
+    """Yield the nodes of a function that change a variable of its module, or the default of an argument."""
     for node in own_nodes(scope.node):
         if isinstance(node, ast.Global) and _assigned(scope, node.names):
             yield node
@@ -145,7 +146,7 @@ def changes_in(scope: Scope) -> Iterator[ast.expr | ast.stmt]:
 
 
 def _assigned(scope: Scope, names: list[str]) -> bool:
-    """Tell whether a function assigns one of the names, and does not only read it."""
+    """Return whether a function assigns one of the names, and does not only read it."""
     stored = {
         each.id
         for each in own_nodes(scope.node)
@@ -155,7 +156,7 @@ def _assigned(scope: Scope, names: list[str]) -> bool:
 
 
 def _outlives(scope: Scope, node: ast.expr) -> bool:
-    """Tell whether an expression is a list, dict or set that outlives the call of the function."""
+    """Return whether an expression is a list, dict or set that outlives the call of the function."""
     if not isinstance(node, ast.Name):
         return False
     home = scope.home(node.id)
@@ -173,7 +174,7 @@ def _is_container(scope: Scope, value: ast.expr | None) -> bool:
 
 
 def _default(scope: Scope, name: str) -> ast.expr | None:
-    """Give the default of an argument, if the function assigns the name nothing else."""
+    """Return the default of an argument, if the function does not assign the name."""
     if not isinstance(scope.node, FunctionNode) or scope.assigned.get(name) != [None]:
         return None
     found = scope.node.args
@@ -192,11 +193,11 @@ _SOURCES_OF_RUNS = ("DataIntervalSource", "RunPartitionSource")
 _TABLES = ("SqlTable", "DeltaTable")
 _EMITS = ("emit_many", "emit_messages")
 _RUNS = 16
-"""Airflow's own max_active_runs."""
+"""Airflow's default of max_active_runs."""
 
 
 def transaction_hits(project: LintedProject, block: TransactionBlock) -> Iterator[Hit]:
-    """Check a block, the functions of its tasks, and the functions that these call."""
+    """Check a block, the functions of its tasks, and the functions that they call."""
     yield from _window(block)
     yield from _catchup(block)
     yield from (Hit(block.scope, "TX108", task) for task in loose_tasks(project, block))
@@ -242,14 +243,14 @@ def _code(project: LintedProject, scope: Scope, root: ast.AST) -> Iterator[Hit]:
 
 
 def _makes_messages(call: ast.Call) -> bool:
-    """Tell whether a call makes messages that the transaction waits for: sending them is their purpose."""
+    """Return whether a call emits messages for which the transaction waits, so that sending them is allowed."""
     if not isinstance(call.func, ast.Attribute):
         return False
     return call.func.attr in _EMITS or (call.func.attr == "emit" and not call.args)
 
 
 def _read_at_parsing(scope: Scope) -> Iterator[Hit]:
-    """Find values of the module that differ at each parse, and that a function reads."""
+    """Find values of the module that a function reads, and that differ at each parse."""
     names = [each for each in own_nodes(scope.node) if isinstance(each, ast.Name)]
     for name in {each.id: each for each in names if isinstance(each.ctx, ast.Load)}.values():
         home = scope.home(name.id)
@@ -260,7 +261,7 @@ def _read_at_parsing(scope: Scope) -> Iterator[Hit]:
 
 
 def _outside_of_phases(scope: Scope, node: ast.AST) -> Iterator[ast.AST]:
-    """Give code of the block, without the tasks of a commit phase: these run in the turn."""
+    """Yield the code of a block without the tasks of a commit phase, which run only while they have the turn."""
     if is_phase(scope, node):
         return
     if isinstance(node, ast.With):
@@ -283,7 +284,7 @@ def _window(block: TransactionBlock) -> Iterator[Hit]:
 
 
 def _tables_last(project: LintedProject, block: TransactionBlock) -> Iterator[Hit]:
-    """Find committers of a commit phase that may take rows out before another one has written values by key."""
+    """Find committers of a commit phase that write a table before another committer writes values by key."""
     for committer, others in committers_in_phase(project, block):
         tables = _written(block.scope, committer, tables=True)
         if tables and any(_written(block.scope, each, tables=False) for each in others):
@@ -291,7 +292,10 @@ def _tables_last(project: LintedProject, block: TransactionBlock) -> Iterator[Hi
 
 
 def _written(scope: Scope, committer: ast.Call, *, tables: bool) -> list[ast.Call]:
-    """Give the updates of a committer by what they write: tables of rows, or states of this package with keys."""
+    """Return the updates of a committer that write tables of rows, or states of this package with keys.
+
+    :param tables: whether to return updates of tables; otherwise updates of states with keys.
+    """
     listed = scope.argument(committer, "updates")
     nodes = [] if listed is None else [listed, *scope.values(listed)]
     found = []
@@ -318,14 +322,14 @@ def _catchup(block: TransactionBlock) -> Iterator[Hit]:
 
 
 def _sources(block: TransactionBlock) -> list[ast.Call]:
-    """Give the calls that may make the source of a block, the likeliest one last."""
+    """Return the calls that may create the source of a block, the most likely one last."""
     source = block.scope.argument(block.call, "source")
     made = [source, *block.scope.values(source)] if source is not None else []
     return [each for each in made if isinstance(each, ast.Call)]
 
 
 # --- logical date -------------------------------------------------------------------------------------------------
-# Reads of the logical date of a run, where the batch is its data interval.
+# Find reads of a run's logical date, if the batch is its data interval.
 
 
 _DATES = "ds ds_nodash ts ts_nodash ts_nodash_with_tz logical_date execution_date".split()
@@ -371,7 +375,7 @@ def _has_dates(arguments: ast.arguments) -> bool:
 
 
 def _is_date(scope: Scope, node: ast.expr) -> bool:
-    """Tell whether an expression reads the logical date: of a context, of a run, or in a template."""
+    """Return whether an expression reads the logical date, from a context, from a run, or in a template."""
     if isinstance(node, ast.Attribute):
         return node.attr in ("logical_date", "execution_date")
     if isinstance(node, ast.Subscript):
@@ -395,7 +399,7 @@ def _is_context(scope: Scope, node: ast.expr) -> bool:
 
 
 # --- values -------------------------------------------------------------------------------------------------------
-# Values that differ each time: the clock, chance, a Variable, what Spark computes differently.
+# Find values that differ each time: the clock, random values, a Variable, and some functions of Spark.
 
 
 _CLOCK = "TX104"
@@ -462,7 +466,7 @@ ValueHit = tuple[str, ast.expr]
 
 
 def changing_values(scope: Scope, root: ast.AST) -> Iterator[ValueHit]:
-    """Give the nodes of a function, or of a block, that read a value which differs each time."""
+    """Yield the nodes of a function, or of a block, that read a value which differs each time."""
     nodes = list(own_nodes(root))
     calls = [each for each in nodes if isinstance(each, ast.Call)]
     harmless = _harmless(scope, nodes)
@@ -481,7 +485,7 @@ def changing_values(scope: Scope, root: ast.AST) -> Iterator[ValueHit]:
 
 
 def value_of(scope: Scope, call: ast.Call) -> str | None:
-    """Give the code of a call whose result differs each time."""
+    """Return the code of the rule for a call whose result differs each time; None: the result is the same."""
     name = scope.name_of(call.func)
     if name in _TIMES:
         return None if name in _SHORT and len(call.args) > _SHORT[name] else _CLOCK
@@ -502,18 +506,18 @@ def value_of(scope: Scope, call: ast.Call) -> str | None:
 
 
 def _is_text(scope: Scope, node: ast.expr) -> bool:
-    """Tell whether a value is a text: its hash differs in each process."""
+    """Return whether a value is a string, whose hash differs in each process."""
     made = isinstance(node, ast.Call) and scope.name_of(node.func) in ("str", "repr", "ascii")
     return made or isinstance(node, ast.JoinedStr) or isinstance(scope.constant(node), str)
 
 
 def _is_try_number(node: ast.AST) -> TypeGuard[ast.Attribute]:
-    """Tell whether a node reads the number of the try of its task."""
+    """Return whether a node reads the try number of its task."""
     return isinstance(node, ast.Attribute) and node.attr == "try_number"
 
 
 def _unseeded(call: ast.Call) -> bool:
-    """Tell whether a `sample` of a data frame has no seed."""
+    """Return whether a `sample` of a data frame has no seed."""
     named = {each.arg for each in call.keywords}
     number = len(call.args) == 1 and isinstance(call.args[0], ast.Constant)
     draws = number or bool(named & {"n", "frac", "fraction"})
@@ -525,7 +529,7 @@ def _seeds(scope: Scope, call: ast.Call) -> bool:
 
 
 def _harmless(scope: Scope, nodes: list[ast.AST]) -> set[int]:
-    """Find calls whose values do not leave: in a log line, or in a duration."""
+    """Find calls whose values do not reach the output, since they are in a log line or a duration."""
     found: set[int] = set()
     for node in nodes:
         if isinstance(node, ast.Call) and scope.name_of(node.func).rpartition(".")[2] in _LOGS:
@@ -538,7 +542,7 @@ def _harmless(scope: Scope, nodes: list[ast.AST]) -> set[int]:
 
 
 def _timed(scope: Scope, nodes: list[ast.AST], sides: list[ast.expr]) -> set[int]:
-    """Find the clocks of a duration: each side is a clock, or a name that only a clock was assigned."""
+    """Find the clocks of a duration: each side is a clock, or a name to which only a clock was assigned."""
     clocks = [_clock(scope, side) for side in sides]
     if not all(clocks):
         return set()
@@ -554,7 +558,7 @@ def _clock(scope: Scope, side: ast.expr) -> list[ast.Call]:
 
 
 def _leaves(nodes: list[ast.AST], name: str) -> bool:
-    """Tell whether a name is used outside of a subtraction or a comparison."""
+    """Return whether a name is used outside a subtraction or a comparison."""
     inside = {
         id(each)
         for node in nodes
@@ -570,7 +574,7 @@ def _leaves(nodes: list[ast.AST], name: str) -> bool:
 
 
 def spark_values_in(scope: Scope, root: ast.AST) -> Iterator[ValueHit]:
-    """Give the expressions of an application that Spark computes differently each time."""
+    """Yield the expressions of an application that Spark computes differently each time."""
     calls = [each for each in own_nodes(root) if isinstance(each, ast.Call)]
     sorting = (call for call in calls if _SORTS.search(scope.name_of(call.func)))
     sorted_ = {id(each) for call in sorting for each in ast.walk(call)}

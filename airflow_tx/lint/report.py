@@ -23,7 +23,11 @@ from airflow_tx.lint.scope import FileDags, LintedProject, dags_of, refused
 class LintFinding:
     """A line of a file that would count twice.
 
-    :param dag: of a DAG without a transaction: its dag_id.
+    :param file: path of the file.
+    :param line: line number, from 1.
+    :param column: column number, from 1.
+    :param code: code of the rule.
+    :param dag: dag_id of a DAG without a transaction; "": unknown, or in a transaction.
     """
 
     file: str
@@ -34,7 +38,7 @@ class LintFinding:
 
     @property
     def message(self) -> str:
-        """The reason and the remedy."""
+        """Return the reason and the remedy."""
         rule = RULES[self.code]
         return f"{rule.reason_in(self.dag)}. Remedy: {rule.remedy}."
 
@@ -45,10 +49,15 @@ class LintFinding:
 
 @dataclass
 class LintReport:
-    """The findings, and the number of files, DAGs and applications.
+    """The findings of a lint, and the numbers of files, DAGs and applications.
 
-    :param unread: a line for each file that cannot be read.
-    :param unseen: a line for each file whose DAGs are made by code that it does not show.
+    :param findings: the findings, in order.
+    :param unread: an error for each file that cannot be read.
+    :param unseen: a note for each file whose DAGs another file creates.
+    :param files: number of files.
+    :param transactions: number of `Transaction` blocks.
+    :param plain: number of DAGs without a transaction.
+    :param applications: number of Spark applications.
     """
 
     findings: list[LintFinding] = field(default_factory=list)
@@ -61,7 +70,7 @@ class LintReport:
 
     @property
     def summary(self) -> str:
-        """One line: so many findings, in what."""
+        """Return one line with all numbers."""
         return (
             f"Findings: {len(self.findings)}. Files: {self.files}, transactions: {self.transactions}, "
             f"Spark applications: {self.applications}, DAGs without a transaction: {self.plain}."
@@ -69,7 +78,10 @@ class LintReport:
 
 
 def formatted(report: LintReport, form: str) -> str:
-    """Give a report as a text in one of the formats."""
+    """Return a report as text.
+
+    :param form: `text`, `json` or `sarif`.
+    """
     if form == "json":
         return json.dumps([_data(each) for each in report.findings], indent=2)
     if form == "sarif":
@@ -116,9 +128,9 @@ def _result(found: LintFinding) -> dict[str, Any]:
 
 
 def findings_of(path: Path) -> LintReport:
-    """Read a file, or all Python files of a folder.
+    """Check a file, or all Python files of a folder.
 
-    :raises ConfigError: there is nothing to read.
+    :raises ConfigError: the path does not exist, or the folder has no Python file.
     """
     report = LintReport()
     found: set[LintFinding] = set()
@@ -144,7 +156,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _python_files(path: Path) -> Iterator[Path]:
-    """Give the files of a folder. Hidden folders and virtual environments are left out, and no link is followed."""
+    """Yield the Python files of a folder, without hidden folders, virtual environments and linked folders."""
     for folder, folders, names in os.walk(path):
         folders[:] = [each for each in folders if _has_dags(Path(folder, each))]
         files = (Path(folder, name) for name in names if name.endswith(".py"))
@@ -177,7 +189,7 @@ def _findings(project: LintedProject, file: Path, report: LintReport) -> Iterato
 
 
 def _loops_over_dags(module: ast.AST) -> bool:
-    """Tell whether a file makes DAGs in a loop: it adds to `globals()`, or calls what is named after a DAG."""
+    """Return whether a file seems to create DAGs in a loop, with `globals()` or a function with `dag` in its name."""
     loops = [each for each in ast.iter_child_nodes(module) if isinstance(each, ast.For)]
     calls = (node for loop in loops for node in ast.walk(loop) if isinstance(node, ast.Call))
     return any(re.search(r"^globals$|dag", ast.unparse(call.func), re.I) for call in calls)
@@ -201,7 +213,10 @@ def _finding(project: LintedProject, hit: Hit) -> Iterator[LintFinding]:
 
 
 def _check_ignored(project: LintedProject, file: Path) -> None:
-    """:raises ConfigError: a comment names a code that no rule has."""
+    """Check the codes in `noqa` comments.
+
+    :raises ConfigError: a comment names a code that no rule has.
+    """
     for line, codes in project.ignored[file].items():
         unknown = [code for code in codes if code not in RULES]
         if unknown:

@@ -18,11 +18,11 @@ class LintRule:
 
     @property
     def page(self) -> str:
-        """Its section of the documentation."""
+        """Return the section of the documentation."""
         return f"{RULES_PAGE}#{self.code.lower()}"
 
     def reason_in(self, dag: str) -> str:
-        """Give the reason, with the dag_id in it."""
+        """Return the reason, with the dag_id if it is known."""
         return self.reason.replace("this DAG", f"DAG {dag}") if dag else self.reason
 
 

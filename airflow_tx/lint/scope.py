@@ -1,4 +1,4 @@
-"""The scopes of a file: which function, class, import or value a name means at a place."""
+"""The scopes of a file: find the function, class, import or value that a name means at a place."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ from airflow_tx.base.errors import ConfigError
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 ScopeNode = ast.Module | ast.ClassDef | FunctionNode
 _DEPTH = 8
-"""A name is followed through so many assignments, so that a circle of names ends."""
+"""The number of assignments through which a name is followed, so that a cycle of names ends."""
 
 
 @dataclass
 class Scope:
     """A module, a class or a function, and the names that it defines.
 
-    :param parent: the scope around it; None: it is a module.
-    :param imports: the full name of each import.
+    :param node: syntax tree of the scope.
+    :param parent: the enclosing scope; None: the scope is a module.
+    :param imports: full names of the imports, by name.
+    :param assigned: values of each name in the order of the file; None: a value that the file does not show.
     :param inner: the last function or class of each name.
     :param below: every function and class, by the id of its node.
-    :param assigned: the values of each name, the last one at the end; None: a value that the file does not show.
     """
 
     node: ScopeNode
@@ -47,7 +48,7 @@ class Scope:
 
     @property
     def owner(self) -> Scope | None:
-        """The class of a method, also for a function inside of the method."""
+        """Return the class of a method, also for a function inside the method."""
         if self.parent is None or isinstance(self.node, ast.ClassDef):
             return None
         if isinstance(self.parent.node, ast.ClassDef):
@@ -55,7 +56,7 @@ class Scope:
         return self.parent.owner
 
     def home(self, name: str) -> Scope | None:
-        """Give the scope that defines a name, from here outwards."""
+        """Return the innermost scope that defines a name, from this scope outwards."""
         scope: Scope | None = self
         while scope is not None:
             seen = scope is self or not isinstance(scope.node, ast.ClassDef)
@@ -65,7 +66,7 @@ class Scope:
         return None
 
     def values(self, node: ast.expr) -> list[ast.expr]:
-        """Give the expressions that a name, or an attribute of self, was assigned."""
+        """Return the expressions that were assigned to a name, or to an attribute of self."""
         if isinstance(node, ast.Name):
             home = self.home(node.id)
             found = [] if home is None else home.assigned.get(node.id, [])
@@ -76,9 +77,9 @@ class Scope:
         return [each for each in found if each is not None]
 
     def name_of(self, node: ast.expr, depth: int = _DEPTH) -> str:
-        """Give the full dotted name of an expression: imports and assignments are undone.
+        """Return the full dotted name of an expression, with imports and assignments resolved.
 
-        The name begins with "." where the file does not show the beginning.
+        The name begins with "." if the file does not show its beginning.
         """
         if depth == 0:
             return ""
@@ -105,7 +106,7 @@ class Scope:
         return node.id if node.id in home.inner else ""
 
     def constant(self, node: ast.expr | None, depth: int = _DEPTH) -> object:
-        """Give the value of a constant, also by its name; None if it is none."""
+        """Return the value of a constant, or of a name that was assigned one; None: not a constant."""
         if isinstance(node, ast.Constant):
             return node.value
         if node is None or depth == 0:
@@ -114,7 +115,7 @@ class Scope:
         return self.constant(values[-1], depth - 1) if values else None
 
     def argument(self, call: ast.Call, name: str) -> ast.expr | None:
-        """Give a keyword argument of a call, also one that `**` passes from a dict."""
+        """Return a keyword argument of a call, also from a dict that is passed with `**`."""
         for keyword in call.keywords:
             if keyword.arg == name:
                 return keyword.value
@@ -139,7 +140,7 @@ def scope_of(tree: ast.Module) -> Scope:
 
 
 def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """Give the nodes below a node, except what is inside of functions and classes that it defines."""
+    """Yield the nodes below a node, except the nodes inside functions and classes that it defines."""
     left = list(_children(node))
     while left:
         each = left.pop()
@@ -157,7 +158,7 @@ def mentions(node: ast.AST, name: str) -> bool:
 
 
 def own_attribute(node: ast.expr) -> str:
-    """Give `self.name` for an attribute of self or of the class; "" for another expression."""
+    """Return `self.name` for an attribute of self or of the class; "" for another expression."""
     if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name):
         return ""
     return f"self.{node.attr}" if node.value.id in ("self", "cls") else ""
@@ -233,7 +234,7 @@ def _arguments(found: ast.arguments) -> list[ast.arg]:
 
 
 # --- project ------------------------------------------------------------------------------------------------------
-# The files that belong together: a DAG file, and the modules beside it that its functions come from.
+# The files that belong together: a DAG file, and the modules beside it from which it imports functions.
 
 
 _LARGEST = 5_000_000
@@ -243,9 +244,9 @@ _NOQA = re.compile(r"#\s*noqa:[\s\w,]*?\b(TX\w+(?:[\s,]+TX\w+)*)", re.I)
 
 
 class LintedProject:
-    """Parses each file once, and finds what a name of one file means in another one.
+    """Parses each file once, and finds the definitions of names in other files.
 
-    :param root: modules are looked for from here on, and from the folder of the file that imports them.
+    :param root: folder in which modules are searched, besides the folder of the importing file.
     """
 
     def __init__(self, root: Path) -> None:
@@ -255,7 +256,10 @@ class LintedProject:
         self.ignored: dict[Path, dict[int, list[str]]] = {}
 
     def read(self, path: Path) -> Scope:
-        """:raises ConfigError: the file is no Python that can be read."""
+        """Return the scopes of a file.
+
+        :raises ConfigError: the file cannot be read as Python.
+        """
         if path not in self._scopes:
             text = _text_of(path)
             self._scopes[path] = scope = scope_of(_tree_of(path, text))
@@ -267,7 +271,7 @@ class LintedProject:
         return self._paths[id(scope.module)]
 
     def reached(self, scope: Scope, roots: list[ast.AST]) -> list[Scope]:
-        """Give the functions that code refers to, and the functions that these refer to."""
+        """Return the functions that code refers to, and the functions that these functions refer to."""
         found: dict[int, Scope] = {}
         left = [each for root in roots for each in self._referred(scope, own_nodes(root))]
         while left:
@@ -287,7 +291,7 @@ class LintedProject:
                     yield from self.functions_of(scope, node)
 
     def functions_of(self, scope: Scope, node: ast.expr) -> Iterator[Scope]:
-        """Give the function that an expression names; of a class its `execute`, `__init__` and `__call__`."""
+        """Yield the function that an expression names; for a class its `execute`, `__init__` and `__call__`."""
         found = self.definition(scope, node)
         if found is None:
             return
@@ -299,7 +303,7 @@ class LintedProject:
                     yield method
 
     def definition(self, scope: Scope, node: ast.expr, depth: int = 8) -> Scope | None:
-        """Give the function or class that an expression names, in this file or in one beside it."""
+        """Return the function or class that an expression names, in this file or in a file beside it."""
         if depth == 0:
             return None
         if isinstance(node, ast.Name):
@@ -330,7 +334,7 @@ class LintedProject:
         return None
 
     def _method(self, owner: Scope | None, name: str, depth: int = 8) -> Scope | None:
-        """Find a method in a class or in the classes above it."""
+        """Find a method in a class or in its base classes."""
         if owner is None or depth == 0:
             return None
         if name in owner.inner:
@@ -344,7 +348,7 @@ class LintedProject:
         return None
 
     def _elsewhere(self, scope: Scope, full: str, depth: int = 8) -> Scope | None:
-        """Find a function or class of a module beside the file."""
+        """Find a function or class in a module beside the file."""
         names = full.lstrip(".").split(".")
         if names[0] in _FOREIGN or len(names) < 2 or depth == 0:
             return None
@@ -364,7 +368,7 @@ class LintedProject:
         return scope
 
     def application_of(self, scope: Scope, call: ast.Call) -> Scope | None:
-        """Give the module of the Spark application that an operator submits, if it is beside the DAG file."""
+        """Return the module of the Spark application that an operator submits, if it is beside the DAG file."""
         given = scope.argument(call, "application")
         own = self.path_of(scope).parent
         for value in [] if given is None else [given, *scope.values(given)]:
@@ -383,7 +387,7 @@ class LintedProject:
         return [own] if own == self._root else [own, self._root]
 
     def _module(self, path: Path) -> Scope | None:
-        """Read a module. A module that cannot be read is left out here: it is named if its own file is linted."""
+        """Read a module; None: it cannot be read, which is an error only if its own file is linted."""
         return self._read(path.with_name(f"{path.name}.py")) or self._read(path / "__init__.py")
 
     def _read(self, file: Path) -> Scope | None:
@@ -408,7 +412,7 @@ def _imported_name(scope: Scope, node: ast.Attribute) -> str:
 
 
 def _of_callbacks(node: ast.AST) -> Iterator[ast.AST]:
-    """Give the nodes of callbacks: they run once a failure, not once a batch."""
+    """Yield the nodes of callbacks, which run for each failure, not for each batch."""
     if isinstance(node, ast.Call):
         for keyword in node.keywords:
             if (keyword.arg or "").startswith(_CALLBACK):
@@ -441,7 +445,7 @@ def _tree_of(path: Path, text: str) -> ast.Module:
 
 
 def ignored_codes(text: str) -> dict[int, list[str]]:
-    """Give the codes that `# noqa: TX101` names, by line. A text that looks like such a comment is none."""
+    """Return the codes that comments such as `# noqa: TX101` name, by line; ignore strings that look like comments."""
     if not _NOQA.search(text):
         return {}
     found: dict[int, list[str]] = {}
@@ -465,7 +469,13 @@ _SPARK_APPLICATION = "batch_app"
 
 @dataclass(frozen=True)
 class TransactionBlock:
-    """A `with Transaction(...)`, and the DAG around it, if the file shows it."""
+    """A `with Transaction(...)` block.
+
+    :param scope: scope of the block.
+    :param call: call of `Transaction`.
+    :param body: the block.
+    :param dag: call that creates the DAG around it; None: the file does not show the DAG.
+    """
 
     scope: Scope
     call: ast.Call
@@ -477,7 +487,7 @@ class TransactionBlock:
 class PlainDag:
     """A DAG without a transaction.
 
-    :param roots: the code that makes its tasks.
+    :param roots: the code that creates its tasks.
     """
 
     scope: Scope
@@ -486,7 +496,7 @@ class PlainDag:
 
     @property
     def dag_id(self) -> str:
-        """Its dag_id, or the name of its function; "" if the file makes the id as it runs."""
+        """Return the dag_id, or the name of its function; "": the file computes the dag_id."""
         given = self.scope.argument(self.call, "dag_id") or (
             self.call.args[0] if self.call.args else None
         )
@@ -516,13 +526,13 @@ def dags_of(module: Scope) -> FileDags:
 
 
 def is_own(scope: Scope, node: ast.expr, name: str) -> bool:
-    """Tell whether an expression is this public name of airflow_tx."""
+    """Return whether an expression is this public name of airflow_tx."""
     full = scope.name_of(node)
     return full.startswith("airflow_tx.") and full.rpartition(".")[2] == name
 
 
 def is_phase(scope: Scope, node: ast.AST) -> bool:
-    """Tell whether a node is `with commit_phase():`."""
+    """Return whether a node is `with commit_phase():`."""
     if not isinstance(node, ast.With):
         return False
     return any(is_own(scope, call.func, "commit_phase") for call in _entered(scope, node))
@@ -541,7 +551,7 @@ def _walk(found: FileDags, scope: Scope, node: ast.AST, dag: ast.Call | None) ->
 
 
 def _decorated(found: FileDags, scope: Scope, node: FunctionNode | ast.ClassDef) -> ast.Call | None:
-    """Note an application, or a DAG that `@dag` makes; give the call that makes the DAG."""
+    """Note an application, or a DAG of `@dag`; return the call that creates the DAG."""
     outside = scope.parent or scope
     for each in node.decorator_list:
         call = each if isinstance(each, ast.Call) else ast.Call(each, [], [])
@@ -566,7 +576,7 @@ def _opened(found: FileDags, scope: Scope, node: ast.With, dag: ast.Call | None)
 
 
 def _entered(scope: Scope, node: ast.With) -> Iterator[ast.Call]:
-    """Give the calls that make what a `with` enters, also calls that a name was assigned."""
+    """Yield the calls that create the objects of a `with`, also if the calls were assigned to names."""
     for item in node.items:
         if isinstance(item.context_expr, ast.Call):
             yield item.context_expr
@@ -580,7 +590,7 @@ def _is_dag(scope: Scope, call: ast.Call) -> bool:
 
 
 def _module_dag(found: FileDags, module: Scope) -> None:
-    """Find a DAG that tasks name as their `dag=`, without a `with`."""
+    """Find a DAG that tasks name in `dag=`, without a `with`."""
     entered = {id(each.call) for each in found.plain}
     assert isinstance(module.node, ast.Module)
     for statement in module.node.body:
@@ -590,7 +600,7 @@ def _module_dag(found: FileDags, module: Scope) -> None:
 
 
 # --- committed paths ----------------------------------------------------------------------------------------------
-# Tasks of a transaction from which no path leads to its committer.
+# Find the tasks of a transaction from which no path leads to its committer.
 
 
 _TASKS = (
@@ -604,7 +614,7 @@ _MAPPING = ("expand", "expand_kwargs")
 
 
 def loose_tasks(project: LintedProject, block: TransactionBlock) -> list[ast.Call]:
-    """Give the calls that make tasks which the committer does not wait for."""
+    """Return the calls that create tasks for which the committer does not wait."""
     paths = _Paths(project, block.scope)
     paths.follow(block.body.body)
     return paths.loose()
@@ -613,16 +623,16 @@ def loose_tasks(project: LintedProject, block: TransactionBlock) -> list[ast.Cal
 def committers_in_phase(
     project: LintedProject, block: TransactionBlock
 ) -> Iterator[tuple[ast.Call, list[ast.Call]]]:
-    """Give each committer of a commit phase, with the others of it that do not come before it."""
+    """Yield each committer of a commit phase, with the other committers that do not run before it."""
     paths = _Paths(project, block.scope)
     paths.follow(block.body.body)
     return paths.committers()
 
 
 class _Paths:
-    """The tasks of a block, and which of them come before which.
+    """The tasks of a block, and their order.
 
-    A name counts wherever it is mentioned: a path too many hides a finding, a path too few invents one.
+    Each mention of a name counts as a path. A path too many hides a finding, but a path too few invents one.
     """
 
     def __init__(self, project: LintedProject, scope: Scope) -> None:
@@ -653,7 +663,7 @@ class _Paths:
             yield call, [each for other, each in calls.items() if other not in before]
 
     def _reached(self, ends: set[int]) -> set[int]:
-        """Give tasks, and every task before them."""
+        """Return these tasks, and every task before them."""
         reached: set[int] = set()
         left = list(ends)
         while left:
@@ -756,7 +766,7 @@ class _Paths:
         return found
 
     def _is_task(self, call: ast.Call) -> bool:
-        """Tell whether a call makes a task: an operator with a task_id, or a decorated function."""
+        """Return whether a call creates a task: it is an operator with a task_id, or a decorated function."""
         if _attribute(call.func) in _PREPARING:
             return False
         function = call.func

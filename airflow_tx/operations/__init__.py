@@ -1,4 +1,4 @@
-"""The actions of people on transactions, for commands and for the Transactions page."""
+"""The actions of people on transactions, for the commands and for the Transactions page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The classes of a DAG file: the block, its operators, the sensor."""
+"""The classes that a DAG file uses: the `Transaction` block, its operators, and the sensor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operators around a transaction: begin, the committer and a commit phase; what other tasks share with them.
+"""The operators that begin and commit a transaction, and the lineage that other tasks report too.
 
 Source: protocol.md §§2, 4, 6, 7.
 """
@@ -79,19 +79,19 @@ if TYPE_CHECKING:
 
 
 # --- lineage ------------------------------------------------------------------------------------------------------
-# What OpenLineage learns of a run, if its provider is installed: the transaction, as a facet of the run; and the places
-# of its source and its states, as input and output datasets.
+# If OpenLineage's provider is installed, it reports the transaction as a facet of the run. It reports the places of the
+# source and the states as input and output datasets.
 
 
 _LISTENER = "airflow.providers.openlineage"
-"""The package that Airflow has imported before a task begins, if it listens."""
+"""The package of OpenLineage's provider. Airflow imports it before a task begins, if its listener is active."""
 FACET = "airflow_tx"
-"""Under which name the facet is in the run."""
+"""The name of the facet in the run."""
 _FIELDS = ("topology", "txid", "attempt", "position", "rows", "restates")
 
 
 class LineageOperator:
-    """An operator that keeps the transaction it worked on until OpenLineage asks for it, in the same process."""
+    """An operator that keeps the transaction of its task until OpenLineage reads it, in the same process."""
 
     _transaction_facet: dict[str, Any] | None = None
     _reads: Sequence[Dataset] = ()
@@ -108,11 +108,12 @@ class LineageOperator:
     ) -> None:
         """Keep the transaction that the task works on, and its datasets.
 
-        Places are looked up now: when OpenLineage asks, it may do so in a fork of this process, whose connections to
-        servers it must not use.
+        The places are looked up here. OpenLineage may read them in a fork of this process, and a fork must not use the
+        connections of its parent.
 
-        :param rows: of its batch, if they are counted.
-        :param source: that the transaction reads. `states`: that it writes.
+        :param rows: number of rows of the batch; None if they are not counted.
+        :param source: the source that the transaction reads.
+        :param states: the states that the transaction writes.
         """
         position = as_kept(begun.position, POSITION_KEPT)
         restates = None if begun.replaces is None else begun.replaces.txid
@@ -124,14 +125,14 @@ class LineageOperator:
             self._writes = [*dict.fromkeys(named)]
 
     def note_commit_lineage(self, commit: Commit) -> None:
-        """Keep the transaction that the task has committed, and the datasets of its source and its states."""
+        """Keep the transaction that the task has committed, and the datasets of the source and the states."""
         spec = commit.spec
         rows = commit.processed.rows if commit.processed else None
         states = [update.state for update in commit.updates]
         self.note_lineage(spec.topology, commit.begun, rows, source=spec.source, states=states)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
-        """Give the facet and the datasets; called by the provider of OpenLineage when the task has ended."""
+        """Return the facet and the datasets. OpenLineage's provider calls this method when the task has ended."""
         from airflow.providers.openlineage.extractors import OperatorLineage  # type: ignore[import-not-found]
 
         if self._transaction_facet is None:
@@ -143,7 +144,7 @@ class LineageOperator:
 
 
 def _datasets(place: Source | FencedState, name: Callable[[], Any]) -> list[Dataset]:
-    """Let a source or a state name its places. An error is logged in one line, and fails no task."""
+    """Return the places of a source or a state. An error becomes one line of the log, and the task does not fail."""
     try:
         found = name()
         return [Dataset(*each) for each in ([found] if isinstance(found, Dataset) else found or ())]
@@ -156,7 +157,7 @@ def _datasets(place: Source | FencedState, name: Callable[[], Any]) -> list[Data
 def _add_datasets(operator: Any, lineage: Any) -> None:
     """Add the datasets of a transaction to the inlets and outlets of its task.
 
-    OpenLineage's provider reads these itself where an operator names no dataset, and only there.
+    OpenLineage's provider reads inlets and outlets only if the operator names no dataset. So this function reads them.
     """
     from airflow.providers.openlineage.extractors.manager import (  # type: ignore[import-not-found]
         ExtractorManager,
@@ -186,13 +187,13 @@ log = logging.getLogger(__name__)
 C = TypeVar("C", bound="Commit")
 _SKEW = timedelta(hours=1)  # between the clocks of a worker and of Airflow's API server
 
-# Another try may succeed: it outranks in turn, or finds the transaction committed. Or it finds the ack of a task that
-# Airflow knows to have succeeded a moment before the ledger does, or the output of a task that works again.
+# Another try may succeed: it outranks the other writer, or finds the transaction committed. Airflow may mark a task as
+# succeeded a moment before its ack is in the ledger. A task whose output is missing may be running again.
 _TRY_AGAIN = (StateUnavailable, FenceOutranked, Outranked, IncompleteBatch, StagingError)
 
 
 def note_commit_failure(context: Context) -> None:
-    """Run when a task that commits, or one of a commit phase, has failed and is not tried again."""
+    """Note the failure of a committer, or of a task of a commit phase, that Airflow does not retry."""
     from airflow_tx.transaction import Yielded
 
     if isinstance(context.get("exception"), Yielded):
@@ -238,11 +239,11 @@ FOR_WORK = tuple(_OWN)
 
 
 class RetriedOperator(BaseOperator):
-    """A task that waits and is tried again: every line of it may be killed and run again.
+    """A task that waits and is retried. Each line of the task can be killed and run again.
 
-    Options for work do not reach it: a time limit would fail a task that only waits, and a batch is tried again by a
-    replay. An argument of the operator itself counts. Options that say where a task runs or who gets a
-    message, such as `queue`, `pool` and `email`, reach it like any task.
+    The task ignores `default_args` for working tasks, such as a time limit: the limit would fail a task that only
+    waits. You can still pass these options as arguments of the operator. Options such as `queue`, `pool` and `email`
+    apply to it as to any task.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -250,12 +251,12 @@ class RetriedOperator(BaseOperator):
 
 
 class InTurnOperator(RetriedOperator, LineageOperator):
-    """A task that defers until the turn is near, or messages are acked, and is then executed again."""
+    """A task that defers until its turn is near, or until its messages are acked. Airflow then executes it again."""
 
     ui_color = "#cfe2ff"
 
     def execute_turn(self, context: Context, event: dict[str, Any] | None = None) -> Any:
-        """Run when the turn is near, or when this run is to give up its run slot."""
+        """Resume after the deferral: the turn is near, or this run must give up its run slot."""
         from airflow_tx.transaction import yield_slot
 
         if event and "yield" in event:
@@ -271,9 +272,9 @@ class InTurnOperator(RetriedOperator, LineageOperator):
         checks: Sequence[Check],
         kind: type[C],
     ) -> C:
-        """Commit in its turn, or defer until that is near.
+        """Commit if the transaction has the turn, or defer until the turn is near.
 
-        :param kind: what commits: the task alone, or several.
+        :param kind: `Commit` for a single committer, `PhaseCommit` for a commit phase.
         """
         from airflow_tx.transaction import RESUMED, commit_in_turn
 
@@ -329,9 +330,10 @@ class InTurnOperator(RetriedOperator, LineageOperator):
 
 @contextmanager
 def final_errors() -> Iterator[None]:
-    """End the task at once by what another try would be refused again.
+    """Turn each error that a retry cannot fix into an exception that ends the task without a retry.
 
-    :raises AirflowSkipException, AirflowFailException: in place of those.
+    :raises AirflowSkipException: a person skipped the transaction, or its input was skipped.
+    :raises AirflowFailException: the ledger or a state refused, and would refuse again.
     """
     try:
         yield
@@ -353,7 +355,7 @@ def connected(
     log: Any,
     checks: Sequence[Check] = (),
 ) -> Iterator[C]:
-    """Connect one task's part of a commit to the ledger as long as the block."""
+    """Connect a task's part of a commit to the ledger, until the `with` block ends."""
     ti = context["ti"]
     spec = spec_of(context["dag"])
     begun = begun_by(ti, spec)
@@ -364,18 +366,18 @@ def connected(
 
 
 def push_new_values(ti: Any, left: Mapping[str, Any]) -> None:
-    """Push references to what the updates have left for later tasks, one XCom each."""
+    """Push references to the new values that the updates output for later tasks, one XCom each."""
     for name, ref in left.items():
         ti.xcom_push(key=name, value=ref)
 
 
 def note_commit(operator: Any, context: Context, commit: Commit, *, is_first: bool) -> None:
-    """Let the asset events of the task tell of the commit, unless Airflow has stored such an event already.
+    """Add the commit to the asset events of the task. Drop an outlet whose event Airflow has already stored.
 
-    :param is_first: this try has committed, so there is no such event.
+    :param is_first: whether this try has committed, so that Airflow has no event yet.
     """
     own = commit.begun.attempt
-    # Airflow stores an event together with the success of its task. So a try that died in between left none.
+    # Airflow stores an event together with the success of its task. A try that died after the commit left no event.
     if not is_first:
         operator.outlets = [each for each in operator.outlets if not _is_emitted(each, commit)]
     replaces = commit.begun.replaces
@@ -405,18 +407,19 @@ def _is_emitted(outlet: Any, commit: Commit) -> bool:
 
 
 class CommitOperator(InTurnOperator):
-    """Commits the run's transaction: one at a time, in the order of their txids, exactly once.
+    """An operator that commits the run's transaction exactly once. Transactions commit one at a time, in txid order.
 
-    Updates of one database become visible all at once, where one transaction of it can write them: `together=True`
-    promises it. Updates of several databases do so one after another, before the transaction is marked as committed.
-    Its asset event carries topology, txid and attempt. There is one for each commit, however often the run is cleared.
+    If one database transaction can write all updates of a database, they become visible together. `together=True`
+    guarantees this. Updates of several databases become visible one after another, and then the operator marks the
+    transaction as committed. Each commit emits one asset event with topology, txid and attempt, however often you
+    clear the run.
 
-    New values that an update names are outputs: ``commit.output["name"]``, for tasks after it.
+    If an update names its new values, later tasks read them as ``commit.output["name"]``.
 
-    :param updates: what to add to which state, see `persistent_aggregate`; none: the order of commits is all it gives.
-    :param checks: what outputs have to pass before, see `check`.
-    :param together: promise that one transaction of the database writes all its updates, of any size: of the states
-        with one `conn_id`, and `rejected=` of the block. A `SqlGuard` sees the rows of the updates before it.
+    :param updates: the updates of states, see `persistent_aggregate`. Without them, the operator only orders the runs.
+    :param checks: the checks that outputs must pass before the commit, see `check`.
+    :param together: write all updates of the states with one `conn_id`, and `rejected=` of the block, in one database
+        transaction of any size. A `SqlGuard` sees the rows of the updates before it.
     """
 
     template_fields: Sequence[str] = ("inputs",)
@@ -429,29 +432,29 @@ class CommitOperator(InTurnOperator):
         together: bool = False,
         **kwargs: Any,
     ) -> None:
-        """Take the updates. Further arguments go to `BaseOperator`, such as `task_id` and `outlets`."""
-        updates = checked_updates(updates)  # before the DAG knows of the task
+        """Store the updates and checks. Further arguments, such as `task_id` and `outlets`, go to `BaseOperator`."""
+        updates = checked_updates(updates)  # before `BaseOperator` adds the task to the DAG
         checks = checked_checks(checks)
         super().__init__(**kwargs)
         self.updates = updates
         self.checks = checks
         self.together = together
-        # Airflow finds tasks to be upstream in template fields only.
+        # Airflow finds upstream tasks in template fields only.
         self.inputs = [getattr(taken, "input", None) for taken in (*updates, *checks)]
 
     @property
     def output(self) -> PlainXComArg:
-        """The new values that an update leaves: ``commit.output["name"]``."""
+        """Return the new values that an update outputs: ``commit.output["name"]``."""
         return cast("PlainXComArg", super().output)
 
     def render_template_fields(self, context: Any, jinja_env: Any = None) -> None:
-        """Nothing: what is rendered before the turn may not be what was acked, and rows are no text for the UI."""
+        """Render nothing. A value read before the turn may differ from the acked value, and the UI cannot show rows."""
 
     def execute(self, context: Context) -> dict[str, Any] | None:
-        """Commit, or defer until the turn is near; in a commit phase, write.
+        """Commit, or defer until the turn is near. In a commit phase, write the updates.
 
-        :raises AirflowSkipException: a person has it skipped.
-        :raises AirflowFailException: the ledger or a state refuses, and would again.
+        :raises AirflowSkipException: a person skipped the transaction.
+        :raises AirflowFailException: the ledger or a state refuses, and a retry would be refused too.
         """
         from airflow_tx.transaction import Commit
 
@@ -462,7 +465,7 @@ class CommitOperator(InTurnOperator):
         return None
 
     def _write_in_phase(self, context: Context) -> dict[str, Any] | None:
-        """Write; the last task of the phase looks at what it returns."""
+        """Write the updates. The last task of the phase reads the return value."""
         from airflow_tx.transaction import PhaseCommit
 
         with final_errors(), connected(PhaseCommit, context, self.updates, self.log) as commit:
@@ -472,17 +475,17 @@ class CommitOperator(InTurnOperator):
 
 
 # --- commit phase -------------------------------------------------------------------------------------------------
-# The first and the last task of a commit phase, and what happens around those between.
+# The first and the last task of a commit phase, and the hooks of the tasks between them.
 
 
 class AcquireTurnOperator(InTurnOperator):
-    """Takes the turn to commit for the tasks of a commit phase; made by `commit_phase`, never by hand."""
+    """An operator that takes the turn to commit for a commit phase. `commit_phase` creates it; do not create it."""
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Raise every fence, or defer until the turn is near.
+        """Raise the fence of each state, or defer until the turn is near.
 
-        :raises AirflowSkipException: a person has it skipped.
-        :raises AirflowFailException: the ledger or a state refuses, and would again.
+        :raises AirflowSkipException: a person skipped the transaction.
+        :raises AirflowFailException: the ledger or a state refuses, and a retry would be refused too.
         """
         from airflow_tx.transaction import PhaseCommit
 
@@ -491,17 +494,18 @@ class AcquireTurnOperator(InTurnOperator):
 
 
 class MarkCommittedOperator(RetriedOperator, LineageOperator):
-    """Marks the commit if every task of the phase has succeeded, else fails; made by `commit_phase`, never by hand.
+    """An operator that marks the commit if all tasks of the phase have succeeded, and fails otherwise.
 
-    Its asset event carries topology, txid and attempt. There is one for each commit, however often the run is cleared.
+    `commit_phase` creates it; do not create it. Each commit emits one asset event with topology, txid and attempt,
+    however often you clear the run.
     """
 
     ui_color = "#cfe2ff"
 
     def execute(self, context: Context) -> None:
-        """Mark.
+        """Mark the transaction as committed.
 
-        :raises AirflowFailException: a task of the phase has failed; naming it.
+        :raises AirflowFailException: a task of the phase has failed. The error names the task.
         """
         from airflow_tx.transaction import PhaseCommit
 
@@ -513,7 +517,7 @@ class MarkCommittedOperator(RetriedOperator, LineageOperator):
 
 
 def _updates(context: Context) -> tuple[Update, ...]:
-    """Give the updates of all committers of the phase."""
+    """Return the updates of all committers of the phase."""
     return tuple(update for task in _committers(context) for update in task.updates)
 
 
@@ -528,10 +532,10 @@ def _committers(context: Context) -> list[CommitOperator]:
 
 
 def before_inside(context: Context) -> None:
-    """Run before a task of the phase: it works in the commit phase, or not at all.
+    """Check, before a task of the phase runs, that its transaction has the turn.
 
-    :raises AirflowSkipException: the transaction is committed.
-    :raises AirflowFailException: another grant has taken the turn.
+    :raises AirflowSkipException: the transaction is already committed.
+    :raises AirflowFailException: a later grant has taken the turn.
     """
     from airflow_tx.transaction import PhaseCommit
 
@@ -554,7 +558,7 @@ def before_inside(context: Context) -> None:
 
 
 def after_inside(context: Context, result: Any = None) -> None:
-    """Run after a task of the phase: note of which attempt its result is."""
+    """Note, after a task of the phase, which attempt its result belongs to."""
     from airflow_tx.transaction import INSIDE_KEY, check_returned, xcom_fingerprint
 
     ti = context["ti"]
@@ -567,9 +571,9 @@ def after_inside(context: Context, result: Any = None) -> None:
 
 
 def hook_up_inside(task: Any) -> None:
-    """Bind a task of any operator to the phase that it stands in.
+    """Add the hooks of the commit phase to a task of any operator.
 
-    The ledger does not learn that it ends well: the last task of the phase checks the states of the others.
+    The task's success is not written to the ledger. The last task of the phase checks the states of the other tasks.
     """
     compat.add_hooks(
         task,
@@ -581,35 +585,36 @@ def hook_up_inside(task: Any) -> None:
 
 
 # --- begin --------------------------------------------------------------------------------------------------------
-# The first task of a run: it gives the run its transaction. Source: protocol.md §3.
+# The first task of a run gives the run its transaction. Source: protocol.md §3.
 
 
 _WHY_KEPT = 1000
 
 
 class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, LineageOperator):
-    """Takes the next batch of the source, or the run's own again; made by `Transaction`, never by hand.
+    """An operator that gives the run the next batch of the source, or the run's own batch again in a replay.
 
-    Its XCom is the batch as plain JSON: topology, txid, attempt, rows, position, rows_digest, replay.
+    `Transaction` creates it; do not create it. Its XCom is the batch as plain JSON: topology, txid, attempt, rows,
+    position, rows_digest, replay.
 
-    :param transaction: the block it begins.
+    :param transaction: the description of the `Transaction` block.
     """
 
-    # Without it the scheduler does not look for the tasks that this one has skipped when they are cleared alone.
+    # With this flag the scheduler skips a task again that this operator skipped and that you clear alone.
     inherits_from_skipmixin = True
     template_fields: Sequence[str] = ()
     ui_color = "#d9f2e6"
 
     def __init__(self, *, transaction: TransactionSpec, **kwargs: Any) -> None:
-        """Take the block. Further arguments go to `BaseOperator`."""
+        """Store the description of the block. Further arguments go to `BaseOperator`."""
         super().__init__(**kwargs)
         self.transaction = transaction
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Allocate or replay; defer while the window is full.
+        """Allocate or replay a transaction, or defer while the window is full.
 
         :raises AirflowSkipException: the source has no data.
-        :raises AirflowFailException: the ledger refuses, and would again.
+        :raises AirflowFailException: the ledger refuses, and a retry would be refused too.
         """
         spec = self.transaction
         ti = context["ti"]
@@ -618,13 +623,13 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
         try:
             answer = self._ask(context)
         except SkippedTransaction as error:
-            # Green, as the run that found the skip still to be done.
+            # The task succeeds, like `begin` of a run whose skip is requested but not yet done.
             self.log.warning("%s", error)
             self._skip_tasks(ti, spec.inside)
         except AheadOfOrder as ahead:
             self._wait_in_order(context, ahead)
         except TxError as error:
-            # For the board: a task without a transaction has no other record than this text.
+            # For the Transactions page, which has no other record of a task without a transaction.
             advice = advice_of(error)
             said = {
                 "problem": error.problem_text[:_WHY_KEPT],
@@ -648,7 +653,7 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
     def execute_again(
         self, context: Context, event: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Run when there may be room in the window, or when this run is to give up its run slot."""
+        """Resume after the deferral: the window may have room, or this run must give up its run slot."""
         from airflow_tx.transaction import yield_slot
 
         if event and "yield" in event:
@@ -776,7 +781,7 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
         )
 
     def _skip(self, context: Context, begun: Begun) -> None:
-        """A person wants it skipped: nothing is processed; the process with the turn skips it, this task if it can."""
+        """Skip a transaction that a person wants skipped. If it has no turn yet, the process with the turn skips it."""
         from airflow_tx.transaction import TaskRuns, pass_on, states_of, take_skip_or_wait
 
         spec = self.transaction
@@ -796,9 +801,9 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
         self._skip_tasks(context["ti"], spec.inside)
 
     def _already_committed(self, ti: Any, txid: int) -> dict[str, Any]:
-        """Skip the tasks before the commit: the committer finds it done, and the tasks after it run.
+        """Skip the tasks before the commit. The committer finds the commit done, and the tasks after the commit run.
 
-        :raises AirflowFailException: Airflow would skip some of those as well.
+        :raises AirflowFailException: Airflow would skip tasks after the commit as well.
         """
         from airflow_tx.transaction import committed_batch
 

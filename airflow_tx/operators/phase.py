@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class CommitPhase(TaskGroup):
     """A task group whose tasks run in the commit phase, in the order of txids; see `commit_phase`.
 
-    :param outlets: assets whose events tell of a commit.
+    :param outlets: assets that get an event for each commit.
     """
 
     def __init__(self, group_id: str, outlets: Sequence[Any] = ()) -> None:
@@ -44,7 +44,9 @@ class CommitPhase(TaskGroup):
 class PhaseTasks:
     """The tasks of a commit phase in the DAG file.
 
-    :param inside: those between its first and its last task.
+    :param acquire: the first task.
+    :param mark: the last task.
+    :param inside: the tasks between the first and the last task.
     """
 
     acquire: AcquireTurnOperator
@@ -53,7 +55,7 @@ class PhaseTasks:
 
     @property
     def others(self) -> tuple[Any, ...]:
-        """List the tasks inside that are no committers."""
+        """Return the tasks inside that are not committers."""
         return tuple(task for task in self.inside if not commits(task))
 
     @property
@@ -67,7 +69,7 @@ class PhaseTasks:
         )
 
     def wire(self) -> None:
-        """Put the first task before all inside, after the tasks that they need; the last one after all inside."""
+        """Set the dependencies: tasks before the phase, then the first task, then tasks inside, then the last task."""
         inside = {task.task_id for task in self.inside}
         for task in self.inside:
             for before in sorted(task.upstream_task_ids - inside - {self.acquire.task_id}):
@@ -79,10 +81,10 @@ class PhaseTasks:
 
 
 def phase_of(spec: TransactionSpec, acquiring: Sequence[AcquireTurnOperator]) -> PhaseTasks:
-    """Give the commit phase of a block.
+    """Return the commit phase of a block.
 
-    :param acquiring: the first task of each that it has.
-    :raises TransactionDefinitionError: there are two.
+    :param acquiring: the first task of each commit phase of the block.
+    :raises TransactionDefinitionError: the block has two commit phases.
     """
     if len(acquiring) > 1:
         problem, remedy = "it has two commit phases", "Put all committers into one."
@@ -94,18 +96,18 @@ def phase_of(spec: TransactionSpec, acquiring: Sequence[AcquireTurnOperator]) ->
 
 
 def operator_of(task: Any) -> type:
-    """Give the class of a task, mapped or not."""
+    """Return the operator class of a task, mapped or not."""
     found: type = task.operator_class if task.is_mapped else type(task)
     return found
 
 
 def commits(task: Any) -> bool:
-    """Ask whether a task is a committer."""
+    """Return whether a task is a committer."""
     return issubclass(operator_of(task), CommitOperator)
 
 
 def ordered(tasks: Sequence[Any]) -> list[Any]:
-    """Put tasks behind the tasks that they need."""
+    """Sort tasks so that each task comes after its upstream tasks."""
     left = {task.task_id: task for task in sorted(tasks, key=lambda task: task.task_id)}
     found = []
     while left:
@@ -115,7 +117,7 @@ def ordered(tasks: Sequence[Any]) -> list[Any]:
 
 
 def commit_phase(group_id: str = "commit_phase", *, outlets: Sequence[Any] = ()) -> CommitPhase:
-    """The commit phase of a transaction with several committers, or with tasks after a committer.
+    """Create the commit phase of a transaction with several committers, or with tasks after a committer.
 
         with Transaction(source=...) as tx:
             counted = count(tx.batch)
@@ -126,11 +128,12 @@ def commit_phase(group_id: str = "commit_phase", *, outlets: Sequence[Any] = ())
                 CommitOperator(task_id="second", updates=[persistent_aggregate(derived, state=derivatives)])
         phase.mark >> report()
 
-    `acquire` waits for the turn once everything before the phase has succeeded; `mark` passes it on once every task of
-    the phase has. Clearing one of them takes the turn again, and nothing is counted twice. What comes after a commit
-    hangs on `phase.mark`.
+    When all tasks before the phase have succeeded, the task `acquire` waits for the turn. When all tasks of the phase
+    have succeeded, the task `mark` marks the commit and hands over the turn. If you clear a task of the phase, the
+    phase takes the turn again, and no row is counted twice. Set tasks that follow the commit downstream of
+    `phase.mark`.
 
-    :param group_id: of its task group, and the first part of the ids of its tasks.
-    :param outlets: assets whose events tell of a commit.
+    :param group_id: id of the task group, and the prefix of its task ids.
+    :param outlets: assets that get an event for each commit.
     """
     return CommitPhase(group_id, outlets)

@@ -1,4 +1,4 @@
-"""A task that waits until something is committed by another DAG."""
+"""A sensor that waits for a commit of another DAG."""
 
 from __future__ import annotations
 
@@ -23,25 +23,26 @@ _EXAMPLES = "txid=, run_id=, data_interval=, or up_to="
 
 
 class TransactionCommittedSensor(BaseSensorOperator):
-    """Waits until something is committed, without a worker: it defers itself. Its XCom is the txid.
+    """A deferrable sensor that waits until another DAG commits a transaction. Its XCom is the txid.
 
         TransactionCommittedSensor(task_id="loaded", topology="flights", up_to="2013-05-04.csv", source=flights)
 
-    Exactly one of `txid`, `run_id`, `data_interval` and `up_to` is given; all of them may be templates. It fails if
-    that transaction is skipped; of one whose rows are re-admitted it waits for the commit of those.
+    Pass exactly one of `txid`, `run_id`, `data_interval` and `up_to`. All four are template fields. The sensor fails if
+    the transaction is skipped. If the rows of the transaction are re-admitted, the sensor waits for the commit of these
+    rows.
 
     :param topology: name of the topology.
-    :param txid: a transaction.
-    :param run_id: the transaction of a run, of a source that does not take a run's own interval or partition.
-    :param data_interval: start and end: the transaction of that interval of a `DataIntervalSource`.
-    :param up_to: all data up to a file, `PARTITION:OFFSET` or a date, as its source spells it, skipped or committed. A
-        date alone is the whole day in the time zone of the topology's schedule.
-    :param source: the source of the topology, for `up_to`.
+    :param txid: wait for this transaction.
+    :param run_id: wait for the transaction of this run, if the source does not use the run's interval or partition.
+    :param data_interval: wait for the transaction with this start and end, if the source is a `DataIntervalSource`.
+    :param up_to: wait until all data up to this file, `PARTITION:OFFSET` or date is committed or skipped. The source
+        defines the spelling. A date alone means the whole day in the time zone of the topology's schedule.
+    :param source: the source of the topology; required with `up_to`.
     :param zookeeper_conn_id: connection of the ledger; default: `[tx] zookeeper_conn_id`.
     :param root: znode that holds the topology; default: `[tx] root`.
-    :param poke_interval: seconds between two looks of the triggerer.
-    :param retries: of the task, which may be killed while it looks.
-    :param retry_delay: before it looks again.
+    :param poke_interval: seconds between two checks in the triggerer.
+    :param retries: how often Airflow tries the task again, for example after a kill.
+    :param retry_delay: the time between two tries.
     """
 
     template_fields: Sequence[str] = ("topology", "txid", "run_id", "data_interval", "up_to")
@@ -63,7 +64,7 @@ class TransactionCommittedSensor(BaseSensorOperator):
         retry_delay: timedelta = timedelta(seconds=2),
         **kwargs: Any,
     ) -> None:
-        """Take what to wait for. Further arguments go to `BaseSensorOperator`, such as `timeout`."""
+        """Store the arguments. Further arguments, such as `timeout`, go to `BaseSensorOperator`."""
         super().__init__(
             poke_interval=poke_interval, retries=retries, retry_delay=retry_delay, **kwargs
         )
@@ -84,9 +85,10 @@ class TransactionCommittedSensor(BaseSensorOperator):
         self.root = root
 
     def execute(self, context: Context) -> int:
-        """Look once, and defer.
+        """Return the txid if the transaction is committed, or defer.
 
-        :raises AirflowFailException: it is skipped, or the source cannot tell; AirflowSkipException with `soft_fail`.
+        :raises AirflowFailException: the transaction is skipped, or the source cannot compare positions.
+        :raises AirflowSkipException: the same, if `soft_fail` or `never_fail` is set.
         """
         from airflow_tx.hooks import ZooKeeperHook
         from airflow_tx.triggers import commit_of, missing_topology
@@ -101,9 +103,9 @@ class TransactionCommittedSensor(BaseSensorOperator):
             self._defer(wanted)
         if "unknown" in found:
             told = f"{self.source!r} cannot tell whether it has reached {self.up_to!r}."
-            self._fail(f"{told} What each source can be asked, and how: docs/waiting.md.")
+            self._fail(f"{told} docs/waiting.md lists the values of up_to= for each source.")
         if "skipped" in found:
-            # Another team may read the log of this task.
+            # Another team may read this log, so it does not contain the name of the person.
             show = Command.of("show", self.topology, found["txid"])
             skipped = f"Transaction {found['txid']} of {self.topology} was skipped. To read who did it: {show}"
             self._fail(skipped)
@@ -111,11 +113,11 @@ class TransactionCommittedSensor(BaseSensorOperator):
         return int(found["txid"])
 
     def execute_again(self, context: Context, event: dict[str, Any] | None = None) -> int:
-        """Run when it is committed, or when the ledger cannot be read."""
+        """Resume after the deferral: the transaction is committed, or the triggerer cannot read the ledger."""
         return self.execute(context)
 
     def _fail(self, reason: str) -> NoReturn:
-        # Airflow does the same for a task that was deferred, and not for one that finds it out at once.
+        # For a deferred task, Airflow itself applies `soft_fail`. For a task that did not defer, it does not.
         if self.soft_fail or self.never_fail:
             raise AirflowSkipException(reason)
         raise AirflowFailException(reason)

@@ -37,18 +37,18 @@ _YARN_WAITS = "spark.yarn.submit.waitAppCompletion"
 
 
 class SparkBatchOperator(RunsApplication, LineageOperator, SparkSubmitOperator):
-    """Submit an application that is decorated with `batch_app`; everything else is as in SparkSubmitOperator.
+    """A SparkSubmitOperator that submits an application decorated with `batch_app`.
 
-    The outputs it emits are XComs: ``operator.output["counts"]`` is a reference to ``batch.emit("counts", ...)``.
-    A retry in the same attempt takes up a driver that still runs in a cluster, if it would ask for the very same: rows,
-    inputs, application, arguments and connection. Another attempt never does.
+    The outputs that the application emits are XComs: ``operator.output["counts"]`` refers to
+    ``batch.emit("counts", ...)``. A retry in the same attempt continues with a driver that still runs in a cluster. Its
+    rows, inputs, application, arguments and connection must be the same. Another attempt always submits again.
 
-    A task killed with SIGKILL does not stop its driver: the driver writes into a folder that is not read.
+    If SIGKILL ends the task, its driver keeps running and writes into a folder that no task reads.
 
     :param application: absolute path, URI, or path relative to the DAG file's folder or to the folder above.
     :param conn_id: Spark connection. A missing connection is an error; SparkSubmitOperator would use YARN instead.
-    :param inputs: output of other tasks, by the name that the application reads it by: ``batch.read_input("counts")``
-        reads ``inputs={"counts": other.output["counts"]}``.
+    :param inputs: output of other tasks, by name. ``batch.read_input("counts")`` reads
+        ``inputs={"counts": other.output["counts"]}``.
     :param reliable: True: the transaction is committed only if the application reads each row of its batch and inputs
         exactly once. False: the application may leave out rows, or read rows twice.
     :param connections: ids of connections that the application itself uses, such as the connection of a state in
@@ -79,7 +79,7 @@ class SparkBatchOperator(RunsApplication, LineageOperator, SparkSubmitOperator):
         retry_delay: timedelta = timedelta(seconds=2),
         **kwargs: Any,
     ) -> None:
-        """Take what to submit. Further arguments go to `SparkSubmitOperator`, such as `conf` and `jars`."""
+        """Store the arguments. Further arguments, such as `conf` and `jars`, go to `SparkSubmitOperator`."""
         super().__init__(
             application=application,
             conn_id=conn_id,
@@ -104,7 +104,7 @@ class SparkBatchOperator(RunsApplication, LineageOperator, SparkSubmitOperator):
 
     @property
     def output(self) -> PlainXComArg:
-        """Outputs of the application: ``operator.output["name"]``."""
+        """Return the outputs of the application: ``operator.output["name"]``."""
         return cast("PlainXComArg", super().output)
 
     def execute(self, context: Context) -> None:
@@ -126,7 +126,7 @@ class SparkBatchOperator(RunsApplication, LineageOperator, SparkSubmitOperator):
             self._forget_driver(store)
 
     def _store(self, context: Context, descriptor: Descriptor) -> AttemptStore | None:
-        """Where a driver is kept that a retry may take up, if it would ask for the very same."""
+        """Return the store that keeps the driver for a retry with the same request; None: Airflow offers no store."""
         kept = context.get("task_state_store")
         if kept is None:
             return None
@@ -150,12 +150,15 @@ class SparkBatchOperator(RunsApplication, LineageOperator, SparkSubmitOperator):
         try:
             return read_manifest(self._where(processing))
         except StagingError as error:
-            # The driver ended well and left nothing: the next try must not take it up again.
+            # The driver succeeded without output. The next try must not continue with this driver.
             self._forget_driver(context.get("task_state_store"))
             raise explain(self._where(processing), self.application, error) from error
 
     def _prepare(self, dag_file: str, source: Source, ackers: Ackers | None) -> None:
-        """Refuse what cannot work before anything is submitted."""
+        """Check the settings, and pass connections to the driver, before the operator submits the application.
+
+        :raises ConfigError: a setting cannot work.
+        """
         from airflow_tx.base.connections import airflow_connection, handed_over, spark_connection
 
         connection = spark_connection(self.conn_id)
@@ -182,16 +185,18 @@ class SparkBatchOperator(RunsApplication, LineageOperator, SparkSubmitOperator):
                 added |= handed_over(
                     airflow_connection(conn_id, option=option, conn_type="generic")
                 )
-            # This process belongs to the one task; spark-submit inherits from it.
+            # This process runs only this task, and spark-submit inherits its environment.
             os.environ.update(added)
 
     def _check_yarn(self, extra: Mapping[str, Any]) -> None:
-        """Refuse what `SparkSubmitOperator` refuses of YARN in cluster mode, where a retry asks YARN for its driver.
+        """Refuse the settings of YARN's cluster mode that `SparkSubmitOperator` would refuse later.
 
-        :param extra: of the connection.
-        :raises ConfigError: naming both settings.
+        In this mode, a retry asks YARN for its driver.
+
+        :param extra: the extra of the connection.
+        :raises ConfigError: a setting is missing. The remedy names both settings.
         """
-        # An older provider asks YARN nothing, and lacks these attributes.
+        # An older provider asks YARN for no driver, and its hook lacks these attributes.
         hook = vars(self._get_hook())
         tracks = hook.get("_yarn_track_via_rm_api")
         is_durable = vars(self).get("durable")
@@ -224,12 +229,12 @@ class SparkBatchOperator(RunsApplication, LineageOperator, SparkSubmitOperator):
         if store is not None:
             store.delete(self.external_id_key)
 
-    # A driver writes into the folder of the try that submitted it. So the two are kept together, and a try that takes
-    # up a driver of an earlier one looks for the output there.
+    # A driver writes into the folder of the try that submitted it. So the store keeps the driver with its try. A later
+    # try that continues with the driver reads the output in that folder.
 
     def submit_job(self, context: Context) -> Any:
-        """Submit; what is kept of it names the driver and the try it works for."""
-        # A driver of an earlier try may have been asked about, and found failed.
+        """Submit the application, and return the driver with its try, which the store keeps."""
+        # `_driver` may have set the try of an earlier driver that has failed.
         self._task_try = self._own_try
         return {"driver": super().submit_job(context), "try": self._task_try}
 

@@ -1,4 +1,4 @@
-"""`SparkConnectBatchOperator`: one transaction's batch is processed on a warm Spark Connect server."""
+"""`SparkConnectBatchOperator`: a warm Spark Connect server processes one transaction's batch."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
 
 class SparkConnectBatchOperator(RunsApplication, LineageOperator, RetriedOperator):
-    """Process the batch with an application that is decorated with `batch_app`, in a session of its own.
+    """An operator that processes the batch in a Spark Connect session, with an application decorated with `batch_app`.
 
-    The same application as for SparkBatchOperator, without the ten seconds that a new driver takes: its code runs in
-    the process of the task, its DataFrames on the server. Its outputs are XComs: ``operator.output["counts"]``.
+    It runs the same applications as SparkBatchOperator, and saves the ten seconds in which a new driver starts. The
+    application's code runs in the process of the task, and its DataFrames are computed on the server. Its outputs are
+    XComs: ``operator.output["counts"]``.
 
-    The server, its executors and the task must all reach the staging area; output that is not completely there
-    is refused. A task killed with SIGKILL leaves its session to the server, which ends it when it has
-    been idle for long; its output is not used. In a lane (`docs/lane.md`) it may use the session of earlier
-    batches, if they have left nothing in it.
+    The server, its executors and the task must all reach the staging area. The operator refuses incomplete output. If
+    SIGKILL ends the task, the server ends the idle session later, and no task reads its output. In a lane
+    (`docs/lane.md`), the operator may reuse the session of earlier batches if they left nothing in the session.
 
     :param application: absolute path, or path relative to the DAG file's folder or to the folder above.
     :param conn_id: connection of type spark_connect.
-    :param application_args: as ``batch.args``.
-    :param inputs: output of other tasks, as for SparkBatchOperator.
-    :param reliable: whether the rows that it reads are checked at the commit, as for SparkBatchOperator.
+    :param application_args: arguments that the application reads as ``batch.args``.
+    :param inputs: output of other tasks, by name, as for SparkBatchOperator.
+    :param reliable: whether the commit checks the rows that the application reads, as for SparkBatchOperator.
     """
 
     stages_output = True
@@ -51,7 +51,7 @@ class SparkConnectBatchOperator(RunsApplication, LineageOperator, RetriedOperato
         reliable: bool = True,
         **kwargs: Any,
     ) -> None:
-        """Take what to run. Further arguments go to `BaseOperator`, such as `task_id` and `retries`."""
+        """Store the arguments. Further arguments, such as `task_id` and `retries`, go to `BaseOperator`."""
         super().__init__(**kwargs)
         self.application = application
         self.conn_id = conn_id
@@ -62,7 +62,7 @@ class SparkConnectBatchOperator(RunsApplication, LineageOperator, RetriedOperato
 
     @property
     def output(self) -> PlainXComArg:
-        """Outputs of the application: ``operator.output["name"]``."""
+        """Return the outputs of the application: ``operator.output["name"]``."""
         return cast("PlainXComArg", super().output)
 
     def execute(self, context: Context) -> None:
@@ -91,10 +91,11 @@ class SparkConnectBatchOperator(RunsApplication, LineageOperator, RetriedOperato
     def found_from(
         self, dag_file: str, arguments: Sequence[Any] | None = None
     ) -> ConnectApplication:
-        """Find the application.
+        """Find the application's file.
 
-        :param arguments: None: `application_args`.
-        :raises ConfigError: there is no such file.
+        :param dag_file: path of the DAG file.
+        :param arguments: arguments of the application; None: `application_args`.
+        :raises ConfigError: the file does not exist, or the application is a URI.
         """
         from airflow_tx.spark import ConnectApplication
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 # --- rules --------------------------------------------------------------------------------------------------------
-# The rules of a `Transaction` block; checked when its file is parsed, without I/O.
+# The rules of a `Transaction` block. Airflow checks them when it parses the DAG file; they do no I/O.
 
 
 _EXACTLY_ONCE = {
@@ -62,11 +62,11 @@ _SERIAL = ("depends_on_past", "wait_for_downstream", "max_active_tis_per_dag")
 
 @dataclass(frozen=True)
 class Block:
-    """A block of the DAG file.
+    """A `Transaction` block of a DAG file.
 
-    :param tasks: all of its tasks but `begin`.
-    :param window: its max_pending.
-    :param phase: its commit phase, if it has one.
+    :param tasks: all tasks of the block except `begin`.
+    :param window: max_pending of the block.
+    :param phase: the commit phase; None if the block has a single committer.
     """
 
     spec: TransactionSpec
@@ -83,18 +83,18 @@ class Block:
 
     @property
     def gate(self) -> Any:
-        """The task that takes the turn: the committer, or the first task of the phase."""
+        """Return the task that takes the turn: the committer, or the first task of the commit phase."""
         return self.committers[0] if self.phase is None else self.phase.acquire
 
     @property
     def ends(self) -> tuple[str, ...]:
-        """The ids of its tasks that run in a committed run, so that tasks after the block do."""
+        """Return the ids of the tasks that a committed run still runs, so that tasks after the block run."""
         last = (self.gate,) if self.phase is None else (self.gate, self.phase.mark)
         return tuple(task.task_id for task in last)
 
     @property
     def committing(self) -> tuple[Any, ...]:
-        """Its tasks that take the turn, write, or mark."""
+        """Return the tasks that take the turn, write the states, or mark the commit."""
         phase = self.phase
         return self.committers if phase is None else (phase.acquire, *self.committers, phase.mark)
 
@@ -108,29 +108,29 @@ class Block:
 
     @property
     def taken(self) -> tuple[tuple[CommitOperator, Any], ...]:
-        """Its updates and checks that take the output of a task."""
+        """Return the updates and checks that read the output of a task."""
         return (*self.updates, *(each for each in self.checks if each[1].input is not None))
 
     @property
     def states(self) -> tuple[Any, ...]:
-        """The states that it writes: of its updates, and of rejected rows."""
+        """Return the states of the updates, and the table of rejected rows."""
         written = tuple(update.state for _, update in self.updates)
         return written if self.spec.rejected is None else (*written, self.spec.rejected)
 
     @property
     def stages(self) -> bool:
-        """Whether a task stages output: an application, or a committer that leaves new values."""
+        """Return whether a task stages output: a Spark application, or a committer that outputs new values."""
         applications = any(map(_stages_output, self.tasks))
         return applications or any(update.new_values is not None for _, update in self.updates)
 
     @property
     def committed(self) -> frozenset[str]:
-        """The ids of the tasks whose output its committers take."""
+        """Return the ids of the tasks whose output the committers read."""
         return frozenset(taken.input.operator.task_id for _, taken in self.taken)
 
     @property
     def tables(self) -> dict[tuple[str, str], AppendTable]:
-        """The tables that its applications write into, by task id and name of the output."""
+        """Return the tables that the Spark applications write into, by task id and output name."""
         return {
             (update.input.operator.task_id, update.input.key): table
             for _, update in self.updates
@@ -139,7 +139,7 @@ class Block:
         }
 
     def refusal(self, problem: str, remedy: str) -> TransactionDefinitionError:
-        """Make the error that becomes the import error of the DAG file."""
+        """Build the error that Airflow shows as the import error of the DAG file."""
         return refusal(self.spec, problem, remedy)
 
     @cached_property
@@ -152,12 +152,12 @@ class Block:
 
     @cached_property
     def _own_options(self) -> tuple[tuple[Any, str, Any], ...]:
-        """The options of the tasks that wait and commit, at the end of the block."""
+        """Return the options of `begin` and of the committing tasks, as set when the block ends."""
         own = (self.begin, *self.committing)
         return tuple((task, name, getattr(task, name)) for task in own for name in FOR_WORK)
 
     def complete(self) -> None:
-        """Give its tasks our hooks and options, which a cluster policy may have replaced by its own."""
+        """Set this package's hooks and options on the tasks. A cluster policy may have replaced them."""
         compat.make_log_fit()
         for task, name, value in self._own_options:
             setattr(task, name, value)
@@ -198,7 +198,7 @@ def _malformed(block: Block) -> None:
     if block.spec.source.malformed == "reject" and block.spec.rejected is None:
         raise block.refusal(
             f"source {block.spec.source!r} rejects malformed rows, and there is no table for them",
-            'Give the block one, rejected=DeltaTable(...), or say malformed="refuse" of the source.',
+            'Give the block one, rejected=DeltaTable(...), or the source malformed="refuse".',
         )
 
 
@@ -223,8 +223,8 @@ def _upstream(block: Block) -> None:
         )
     if any(state.name == table for state in block.states):
         raise block.refusal(
-            f"its source reads {table!r}, and it is a state of it, too",
-            "Let it write another table.",
+            f"its source reads {table!r}, which is also one of its states",
+            "Write to another table.",
         )
 
 
@@ -388,7 +388,7 @@ def _states(block: Block) -> None:
 
 
 def _appended(block: Block) -> None:
-    """The rows of an appended output are in one table, where no other task reads them."""
+    """Refuse to append new values of a committer, or an output that another update reads: its rows are in a table."""
     for committer, update in block.updates:
         task = update.input.operator.task_id
         is_appended = update.state.takes_back_by_txid
@@ -448,7 +448,7 @@ def _is_ours(operator: type) -> bool:
 
 
 def _shown(block: Block) -> None:
-    """Airflow lets a task id end with a line break, and a state takes its name from a table or a file."""
+    """Refuse names with unprintable characters, which a task id, a table or a file may have."""
     named = [("task", task.task_id) for task in block.tasks]
     named += [("state", state.name) for state in block.states]
     named += [("output", str(taken.input.key)) for _, taken in block.taken]
@@ -476,9 +476,9 @@ def with_alarms(
     late_after: timedelta | None,
     max_lag: int | None,
 ) -> TransactionSpec:
-    """Give a transaction its alarms.
+    """Return the transaction with its callbacks and limits.
 
-    :raises TransactionDefinitionError: they can never be raised, or no callback can be called.
+    :raises TransactionDefinitionError: an alert can never be raised, or a callback cannot be called.
     """
     blocked = _callbacks_of(spec, "on_blocked", on_blocked)
     late = _callbacks_of(spec, "on_late", on_late)
@@ -489,7 +489,7 @@ def with_alarms(
         raise refusal(spec, "on_late has no limit", remedy)
     if not callbacks.on_late and has_limit:
         limit = "max_lag" if late_after is None else "late_after"
-        raise refusal(spec, f"{limit} has no on_late", "Say who is to be called: on_late=...")
+        raise refusal(spec, f"{limit} has no on_late", "Add callbacks: on_late=...")
     if late_after is not None and (
         not isinstance(late_after, timedelta) or late_after <= timedelta(0)
     ):
@@ -529,9 +529,9 @@ _defined: dict[str, Block] = {}
 
 
 def complete_again(dag: DAG) -> None:
-    """Put back what cluster policies, or later lines of the file, have taken from the tasks of a block.
+    """Restore hooks and options that cluster policies, or later lines of the file, removed from tasks of a block.
 
-    :raises TransactionDefinitionError: with what they have set, the block cannot work.
+    :raises TransactionDefinitionError: the block cannot work with an option that they have set.
     """
     for block in _defined.values():
         if block.dag is dag:
@@ -541,40 +541,40 @@ def complete_again(dag: DAG) -> None:
 
 
 class Transaction:
-    """Makes the tasks of a block one transaction per DAG run.
+    """A block of tasks that become one transaction per DAG run.
 
         with DAG("flights", schedule=None, max_active_runs=8):
             with Transaction(source=FileSource("data/flights/*.csv"), max_pending=4) as tx:
                 CommitOperator(task_id="commit", updates=[persistent_aggregate(count(tx.batch), state=totals)])
 
-    The block creates the task `begin` and puts it before every task of the block that has nothing else of the block
-    before it. Tasks upstream of the CommitOperator must succeed for the transaction to commit; side branches need not.
+    The block creates the task `begin`, and makes it upstream of every other task of the block. All tasks upstream of
+    the CommitOperator must succeed before the transaction commits. Tasks on side branches may fail.
 
-    :param source: where the batches come from.
-    :param topology: name of the transactions in the ledger and in `airflow tx`; default: the dag_id. Two DAGs cannot
-        share one.
-    :param max_pending: how many transactions may be open at once; default: `[tx] max_pending`.
-    :param processing_timeout: seconds from begin until all tasks have acked, after which the transaction counts as
-        failed and may be replayed; default: `[tx] processing_timeout`. The coordinator or a person replays it, never a
-        task; but a committer that waits for messages fails then.
-    :param zookeeper_conn_id: connection of the ledger; default: `[tx] zookeeper_conn_id`.
-    :param root: znode that holds the topology; default: `[tx] root`.
-    :param ackers: among how many ackers the trees of messages that its tasks emit are divided, see `docs/acks.md`; 0:
-        nothing waits for them; default: its tasks emit none.
-    :param acker_store: id of the connection, of type redis or zookeeper, of their store; default: the ledger's.
-    :param on_blocked: a callback or notifier of Airflow, or a list of them, to be called once whenever it is blocked;
-        the context has the `Alarm` as `alarm`, see `docs/alarms.md`.
-    :param on_late: the same for when it is late, or behind a correction of its upstream topology.
-    :param late_after: how long its oldest transaction may be open until it is late.
-    :param max_lag: how far its source may be ahead, in the unit of `airflow tx list`, until it is late.
-    :param journal: for how long a committed transaction can be restated, see `docs/journal.md`; timedelta(0): it never
-        can; default: `[tx] journal`, in days.
-    :param at_least_once: allow a source and a state that cannot give exactly once together.
+    :param source: the source of the batches.
+    :param topology: the name of the transactions in the ledger and in `airflow tx`; default: the dag_id. Each DAG needs
+        a different name.
+    :param max_pending: the highest number of open transactions; default: `[tx] max_pending`.
+    :param processing_timeout: seconds from begin until all tasks have acked; default: `[tx] processing_timeout`. Later
+        the transaction counts as failed, and the coordinator or a person may replay it. A committer that waits for
+        messages fails at this time.
+    :param zookeeper_conn_id: the connection of the ledger; default: `[tx] zookeeper_conn_id`.
+    :param root: the znode that holds the topology; default: `[tx] root`.
+    :param ackers: the number of ackers that track the messages of the tasks, see `docs/acks.md`. With 0 the commit
+        waits for no message. Default: the tasks emit no messages.
+    :param acker_store: the connection id of the ackers' store, of type redis or zookeeper; default: the ledger's.
+    :param on_blocked: an Airflow callback or notifier, or a list of them, called once each time the topology is
+        blocked. The context has the `Alarm` as `alarm`, see `docs/alarms.md`.
+    :param on_late: the same, for a topology that is late, or behind a correction of its upstream topology.
+    :param late_after: how long the oldest transaction may be open before the topology is late.
+    :param max_lag: how far the source may be ahead before the topology is late, in the unit of `airflow tx list`.
+    :param journal: how long a committed transaction can be restated, see `docs/journal.md`; default: `[tx] journal`,
+        in days. With timedelta(0) no transaction can be restated.
+    :param at_least_once: allow a source and a state that cannot guarantee exactly once together.
     :param message_timeout: the earlier name of `processing_timeout`.
-    :param rejected: a table, such as `DeltaTable`, to which the commit appends the rows that tasks reject
-        with a reason, and the malformed rows of its source; default: a task can reject none.
-    :param max_rejected: a share of the batch, such as 0.01, or a number of rows from 1 on: if a task rejects more, the
-        transaction is not committed before a person acts; default: a task can reject all.
+    :param rejected: the table, such as a `DeltaTable`, for rows that tasks reject and malformed rows of the source. The
+        commit appends them with the reason. Default: tasks cannot reject rows.
+    :param max_rejected: the most rows that a task may reject, as a share of the batch such as 0.01, or as a number. If
+        a task rejects more, the commit is refused until a person acts. Default: no limit.
     """
 
     def __init__(
@@ -598,7 +598,7 @@ class Transaction:
         rejected: FencedState | None = None,
         max_rejected: float | None = None,
     ) -> None:
-        """Take the source and the options; the block has the tasks."""
+        """Store the source and the options. The block adds the tasks."""
         texts = {"topology": topology, "zookeeper_conn_id": zookeeper_conn_id, "root": root}
         check_no_template("Transaction", {**texts, "acker_store": acker_store})
         self._dag = _current_dag(topology)
@@ -639,14 +639,14 @@ class Transaction:
 
     @property
     def begin(self) -> BeginTransactionOperator:
-        """The first task; it exists inside the block and after it."""
+        """Return the first task. It exists inside the block and after the block."""
         if self._begin is None:
             raise refusal(self._spec, "it was not entered", "Write: with Transaction(...) as tx:")
         return self._begin
 
     @property
     def batch(self) -> XComArg:
-        """The batch as plain JSON, for arguments of `@task` functions."""
+        """Return the batch as plain JSON, for arguments of `@task` functions."""
         return self.begin.output
 
     def __enter__(self) -> Self:
@@ -700,12 +700,12 @@ class Transaction:
             else self._spec.max_pending,
             phase,
         )
-        source = self._spec.source  # `check_block` refuses what is no source
+        source = self._spec.source  # `check_block` refuses an object that is not a source
         if isinstance(source, Source) and source.dated is not None:
             compat.give_intervals(self._dag)
         check_block(block)
         needed = block.gate.upstream_task_ids - {begin.task_id}
-        # A committed run skips the other tasks. The committer still runs, so that tasks after it do.
+        # A run whose transaction is committed skips the other tasks. Its committer runs, so that tasks after it run.
         compat.run_after_skipped(block.gate)
         if begin.task_id not in block.gate.upstream_task_ids:
             begin.set_downstream(block.gate)
@@ -713,7 +713,7 @@ class Transaction:
         block.complete()
         compat.replace_test(self._dag, _try_out)
         compat.after_policies(complete_again)
-        # A file that is parsed again replaces its own.
+        # When a file is parsed again, its new block replaces the old block.
         _defined[self._spec.topology] = block
 
     def _bind(self, block: Block, needed: frozenset[str]) -> None:
@@ -736,9 +736,9 @@ class Transaction:
             appends=any(state.takes_back_by_txid for state in block.states),
         )
         if self._spec.rejected is not None:
-            # The committer that no other one comes before keeps the rejected rows.
+            # The first committer writes the rejected rows.
             first = next(filter(commits, ordered(block.tasks)))
-            # A guard behind it sees its rows.
+            # It writes them before its guard runs, so that the guard sees these rows.
             guards = [number for number, each in enumerate(first.updates) if each.state.runs_once]
             at = guards[0] if guards else len(first.updates)
             aside = rejected_update(self._spec.rejected)
@@ -753,7 +753,7 @@ class Transaction:
 
 
 def _try_out(*args: Any, **options: Any) -> Any:
-    """Run the trial of a DAG. It is imported here, since most processes that parse a DAG file never try it out."""
+    """Run the trial of a DAG. The import is here since most processes that parse a DAG file never run a trial."""
     from airflow_tx.operators.trial import try_out
 
     return try_out(*args, **options)
@@ -803,7 +803,7 @@ def _current_dag(topology: str | None) -> DAG:
     if dag is None:
         raise TransactionDefinitionError(
             topology=topology or "?",
-            problem="it stands outside of a DAG",
+            problem="it is outside of a DAG",
             remedy="Write it inside `with DAG(...):`",
         )
     found: DAG = dag
@@ -811,9 +811,9 @@ def _current_dag(topology: str | None) -> DAG:
 
 
 def defined(topology: str) -> tuple[TransactionSpec, DAG]:
-    """Return the transaction of a topology that a DAG file has defined in this process, and its DAG.
+    """Return the transaction of a topology, and its DAG, from a DAG file that this process has parsed.
 
-    :raises TransactionDefinitionError: no block of that name has ended yet.
+    :raises TransactionDefinitionError: no block with this name has ended yet.
     """
     block = _defined.get(topology)
     if block is None:

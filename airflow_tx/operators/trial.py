@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 FOLDER = "@trial"
-"""Folder of the staging area below which trials stage. No topology has its name."""
+"""The folder of the staging area in which trials stage output. No topology can have this name."""
 _SHOWN = 20
 _NO_EXECUTOR = "Leave --use-executor (use_executor=True) out."
 
@@ -58,7 +58,7 @@ _NO_EXECUTOR = "Leave --use-executor (use_executor=True) out."
 class TrialSpec(TransactionSpec):
     """The transaction of a DAG as a trial runs it: its ledger is in memory.
 
-    :param ledger_store: of the ledger.
+    :param ledger_store: the in-memory store of the ledger.
     """
 
     ledger_store: MemoryStore | None = None
@@ -76,11 +76,12 @@ class TrialSpec(TransactionSpec):
 class TrialResult:
     """The result of a trial.
 
-    :param state: of the run: "success" or "failed".
-    :param outputs: per task and output, such as ``count`` or ``count.totals``, the rows or the value.
-    :param states: per name, what the trial would have written.
-    :param checks: per name, what the checks found, as the receipt keeps it; of a failed run, only the failed checks.
-    :param rejected: the name of the one with the rejected rows; "": there is none.
+    :param state: the state of the run: "success" or "failed".
+    :param outputs: the rows or the value of each output, by task and output, such as ``count`` or ``count.totals``.
+    :param states: the trial states with the changes that a real run would make, by state name.
+    :param checks: the result of each check in the form of the receipt, by check name. After a failed run, only the
+        failed checks.
+    :param rejected: the name of the state with the rejected rows; "": tasks cannot reject rows.
     """
 
     state: str
@@ -90,12 +91,12 @@ class TrialResult:
     rejected: str = ""
 
     def changes(self, state: str) -> list[TrialChange]:
-        """List what would have changed in a state with columns."""
+        """Return the changes that a real run would make in a state with columns."""
         found = self.states[state]
         return list(found.changes()) if isinstance(found, TrialState) else []
 
     def text(self) -> str:
-        """Write the result as the table that `airflow dags test` ends with."""
+        """Return the table that `airflow dags test` prints at its end."""
         lines = [
             f"Trial: the run ended as {self.state}. The ledger, the source and the states were not touched."
         ]
@@ -115,11 +116,11 @@ class TrialResult:
 
 
 class Trial:
-    """Stands in for the ledger, the source, the staging area and the states of a DAG as long as a run lasts.
+    """A replacement for the ledger, the source, the staging area and the states of a DAG during one run.
 
-    :param rows: the rows of the batch, dicts or a frame; None: the first ones that the source has.
-    :param states: per name the rows that a state holds before; None: what the real states hold.
-    :raises TrialRefused: the DAG cannot be tried out.
+    :param rows: the rows of the batch, dicts or a frame; None: the first rows of the source.
+    :param states: the rows of each state before the run, by state name; None: the rows of the real states.
+    :raises TrialRefused: a trial of the DAG is not possible.
     """
 
     def __init__(
@@ -153,9 +154,9 @@ class Trial:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Let each run of the DAG in this process be the trial as long as the block; then remove what it has staged."""
+        """Make each run of the DAG in this process a trial until the `with` block ends. Then remove staged output."""
         changes: list[tuple[Any, str, Any]] = [(task, "retries", 0) for task in self._dag.tasks]
-        # No event: other DAGs would run for a commit that there is not.
+        # Without outlets no asset event starts other DAGs for a commit that did not happen.
         changes += [(task, "outlets", []) for task in self._dag.tasks]
         for task in self._dag.tasks:
             if isinstance(task, HasTransaction):
@@ -170,7 +171,7 @@ class Trial:
             yield
 
     def result(self, run: Any) -> TrialResult:
-        """Collect what the run has left, inside `running`."""
+        """Collect the result of a run. Call this method inside `running`, before it removes the staged output."""
         pushed = {
             (task, index, name): value for task, name, index, value in compat.pushed_xcoms(run)
         }
@@ -211,9 +212,9 @@ def try_out(
 ) -> Any:
     """Run `DAG.test` as a trial, and print its table.
 
-    :param test: the `test` of Airflow, bound to the DAG.
-    :return: the run.
-    :raises SystemExit: the DAG cannot be tried out; its text says why, in one line.
+    :param test: Airflow's `test` method, bound to the DAG.
+    :return: the DAG run.
+    :raises SystemExit: a trial of the DAG is not possible. The text says why, in one line.
     """
     try:
         if use_executor:
@@ -232,7 +233,7 @@ def try_out(
             check_date(dag, given["logical_date"])
         trial = Trial(dag)
     except TrialRefused as refused:
-        # A command prints the text of this exception alone, and no traceback.
+        # The command line prints only the text of a SystemExit, without a traceback.
         raise SystemExit(str(refused)) from None
     with trial.running():
         run = test(*args, **kwargs)
@@ -241,11 +242,11 @@ def try_out(
 
 
 def check_date(dag: DAG, logical_date: datetime | None) -> None:
-    """Refuse the date of a run: Airflow deletes that run, and makes its own.
+    """Refuse the date of an existing run, which Airflow would delete to create the run of the test.
 
-    :raises TrialRefused: naming the run.
+    :raises TrialRefused: a run has this date. The error names the run.
     """
-    # Airflow takes a date without a time zone for one in its own.
+    # Airflow reads a date without a time zone in its own default time zone.
     date = timezone.coerce_datetime(logical_date)
     run = compat.run_that_a_test_deletes(dag.dag_id, date)
     if run is None:

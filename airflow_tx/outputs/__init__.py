@@ -1,4 +1,4 @@
-"""Data between tasks: staged output, messages of trees, the journal."""
+"""The data that tasks hand on: staged output, messages, and the journal."""
 
 from __future__ import annotations
 

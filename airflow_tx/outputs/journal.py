@@ -1,7 +1,7 @@
-"""The journal's record of a transaction: its batch, and its contribution to each state.
+"""Journal entries: the batch of a transaction, and its contribution to each state.
 
-A contribution is the whole acked output, combined to one row a key: the rows that a state without these
-    keys would get. The rows that a state got may be fewer, as the difference of a restatement is.
+A contribution is the whole acked output, combined to one row per key. These are the rows that a state without these
+keys would get. A restatement writes only a difference, so the state may have got fewer rows.
 """
 
 from __future__ import annotations
@@ -46,25 +46,25 @@ if TYPE_CHECKING:
 
 
 # --- rows ---------------------------------------------------------------------------------------------------------
-# Rows as JSON, exactly as a task gave them: each value has the type in Python that it had before.
+# Rows of a task as JSON. After reading, each value has its original Python type.
 
 
 PLAIN = "plain"
-"""The kind of a column whose values JSON has itself."""
+"""The kind of a column whose values are JSON values."""
 MIXED = "mixed"
-"""The kind of a column whose values are of several kinds; each value names its own."""
+"""The kind of a column with values of several kinds. Each value is stored with its kind."""
 ORDERED = "ordered"
-"""The kind of objects whose names are in an order of their own, which JSON in an entry does not keep."""
+"""The kind of objects whose names are not sorted. The sorted JSON of an entry would not keep their order."""
 _ABSENT = object()
-"""A row does not have the column. A column of several kinds has `[]` for it, and a pair for each value."""
+"""The value of a column that a row lacks. A mixed column stores `[]` for it, and a pair for each value."""
 _AS_IS = frozenset((bool, float, int, str, type(None)))
-"""Types whose values are written unchanged: most columns have no others."""
+"""Types whose values are written unchanged. Most columns have only these types."""
 
 
 def encoded_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Write rows as plain JSON. Rows of a table may differ in their columns.
+    """Return rows as plain JSON. Rows of a table may have different columns.
 
-    :raises ValueError, TypeError: a value is of a type that no column has.
+    :raises ValueError, TypeError: no column can have the type of a value.
     """
     names = dict.fromkeys(chain.from_iterable(rows))
     kinds = dict[str, str]()
@@ -74,7 +74,7 @@ def encoded_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         as_is = _AS_IS.issuperset(map(type, values))
         kinds[name] = PLAIN if as_is else _kind(values)
         columns.append(values if as_is else _encoded(kinds[name], values))
-    # In pairs: JSON is written with the names of an object sorted.
+    # Kinds are pairs, not an object, since the JSON writer sorts the names of an object.
     return {
         "kinds": [list(each) for each in kinds.items()],
         "rows": [list(row) for row in zip(*columns, strict=True)],
@@ -82,7 +82,7 @@ def encoded_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def decoded_rows(written: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Read the rows that `encoded_rows` wrote."""
+    """Read the rows from the result of `encoded_rows`."""
     kinds = written["kinds"]
     for values in written["rows"]:
         yield {
@@ -158,8 +158,10 @@ _BLOCK = 2**20
 class KeptFile:
     """A file of the journal that holds rows of a contribution.
 
-    :param name: relative to the folder of the incarnation; it ends with what the file is: Parquet, or rows as JSON.
-    :param sha256: of its content.
+    :param name: the name relative to the journal folder. The extension is `.parquet`, or `.json` for rows as JSON.
+    :param size: the size in bytes.
+    :param rows: the number of rows.
+    :param sha256: the sha256 of the content.
     """
 
     name: str
@@ -170,12 +172,12 @@ class KeptFile:
 
 @dataclass(frozen=True)
 class KeptFiles:
-    """Where the files of an entry are read from.
+    """The place of the files of an entry.
 
-    :param files: of the staging area.
-    :param folder: of the incarnation, below the root of the area.
-    :param entry: the name of the entry, for messages.
-    :ivar checked: names of the files whose content was compared with its sha256.
+    :param files: the files of the staging area.
+    :param folder: the journal folder, relative to the root of the area.
+    :param entry: the name of the entry, for errors.
+    :ivar checked: the names of the files whose content was compared with its sha256.
     """
 
     files: Files
@@ -184,7 +186,7 @@ class KeptFiles:
     checked: set[str] = field(default_factory=set)
 
     def path_of(self, file: KeptFile) -> str:
-        """Name a file of the entry below the root of the area.
+        """Check a file of the entry, and return its name relative to the root of the area.
 
         :raises EntryMissing, EntryDiffers: the file is missing or was changed.
         """
@@ -207,14 +209,16 @@ class KeptFiles:
 
 @dataclass(frozen=True)
 class Contribution:
-    """The contribution of a transaction to one state, from its tasks, without a conversion.
+    """The contribution of a transaction to one state, with the unconverted values of its tasks.
 
-    :param keys: the key columns, in their order, each with the type that the values of the rows have.
-    :param values: per stored value column its aggregator and its type, as `Columns.serialized` names them.
-    :param count: how many rows there are: one a key.
-    :param inline: the rows, if they are few, as `encoded_rows` gives them.
-    :param files: the rows, if they are many; `columns` are the columns of the files that the state takes, none: all.
-    :param refusal: why there is no contribution to take back: a clause; "": there is one.
+    :param keys: the key columns in order, with the types of their values.
+    :param values: aggregator and type of each stored value column, as in `Columns.serialized`.
+    :param count: the number of rows, one per key.
+    :param inline: the rows, if they are few, as in `encoded_rows`; None: the rows are in files.
+    :param files: the files with the rows, if they are many.
+    :param columns: the columns of the files that the state reads; (): all columns.
+    :param refusal: a clause that says why the contribution cannot be taken back; "": it can be taken back.
+    :param place: the place of the files.
     """
 
     keys: Mapping[str, str] = field(default_factory=dict)
@@ -227,7 +231,7 @@ class Contribution:
     place: KeptFiles | None = field(default=None, compare=False, repr=False)
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Read the rows in their order; each call reads them again, in flat memory.
+        """Read the rows in their order, with bounded memory. Each call reads them again.
 
         :raises EntryMissing, EntryDiffers: a file is missing or was changed.
         """
@@ -235,7 +239,7 @@ class Contribution:
             yield from from_arrow(part) if is_frame(part) else part
 
     def parts(self) -> Iterator[pa.RecordBatch | Iterator[dict[str, Any]]]:
-        """Read the rows as `rows` does; the rows of staged files come as Arrow batches."""
+        """Read the rows as `rows` does, but rows of Parquet files as Arrow batches."""
         if self.inline is not None:
             yield decoded_rows(self.inline)
         for file in self.files:
@@ -245,11 +249,14 @@ class Contribution:
                 yield from self._batches(file)
 
     def of(self, files: Sequence[KeptFile]) -> Contribution:
-        """Give it with rows in files."""
+        """Return the contribution with its rows in files."""
         return replace(self, files=tuple(files), count=sum(file.rows for file in files))
 
     def check(self) -> None:
-        """Compare every file with its sha256; raises as `rows`."""
+        """Compare every file with its sha256.
+
+        :raises EntryMissing, EntryDiffers: a file is missing or was changed.
+        """
         assert self.place is not None
         for file in self.files:
             self.place.path_of(file)
@@ -265,7 +272,7 @@ class Contribution:
         return self.place.files.read(self.place.path_of(file))
 
     def to_json(self) -> dict[str, Any]:
-        """Give it as plain JSON."""
+        """Return the contribution as plain JSON."""
         return {
             "keys": [[name, kind] for name, kind in self.keys.items()],
             "values": {name: dict(each) for name, each in self.values.items()},
@@ -278,7 +285,7 @@ class Contribution:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Contribution:
-        """Read what `to_json` gave."""
+        """Read a contribution from the result of `to_json`."""
         return cls(
             keys=dict(value["keys"]),
             values=value["values"],
@@ -292,14 +299,16 @@ class Contribution:
 
 @dataclass(frozen=True)
 class Entry:
-    """One transaction in the journal.
+    """The journal entry of one transaction.
 
-    :param birth: of the transaction; `began` and `written` are times in UTC.
-    :param key: the identity of its run.
-    :param metadata: of its batch, whole.
-    :param source: as `Source.serialize` gave it.
-    :param replaces: the transaction that it restates: {txid, entry}; None: it restates none.
-    :param contributions: per state.
+    :param birth: the birth of the transaction.
+    :param key: the run key.
+    :param began: when the transaction began, in UTC.
+    :param written: when the entry was written, in UTC.
+    :param metadata: the complete metadata of the batch.
+    :param source: the result of `Source.serialize`.
+    :param replaces: {txid, entry} of the restated transaction; None: this is not a restatement.
+    :param contributions: the contribution to each state, by state name.
     """
 
     topology: str
@@ -318,7 +327,7 @@ class Entry:
 
     @cached_property
     def content(self) -> bytes:
-        """Its stored form, always the same."""
+        """Return the stored form. Equal entries have equal content."""
         contributions = {name: each.to_json() for name, each in self.contributions.items()}
         own = {
             "format": ENTRY_FORMAT,
@@ -330,14 +339,14 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """Its name in the journal of its incarnation: the day, the txid and the sha256 of its content."""
+        """Return the name of the entry: the day, the txid, and the sha256 of its content."""
         return f"{self.written[:10]}/{self.txid}-{hashlib.sha256(self.content).hexdigest()}"
 
     @classmethod
     def from_content(cls, name: str, content: bytes) -> Entry:
-        """Read what `content` gave.
+        """Read an entry from its content.
 
-        :raises JournalError: this version cannot read it.
+        :raises JournalError: this version cannot read the entry.
         """
         value = json.loads(content)
         found = value.pop("format", None)
@@ -350,13 +359,13 @@ class Entry:
         return cls(**{**value, "source": (source, arguments), "contributions": parts})
 
     def read_from(self, place: KeptFiles) -> Entry:
-        """Give it with contributions that read their files from a place."""
+        """Return the entry with contributions that read their files from a place."""
         placed = {name: replace(each, place=place) for name, each in self.contributions.items()}
         return replace(self, contributions=placed)
 
 
 def sha256_of(files: Files, path: str) -> str:
-    """Read a file in blocks, for the sha256 of its content."""
+    """Return the sha256 of a file, which is read in blocks."""
     found = hashlib.sha256()
     with files.reaching(path), files.open(path) as opened:
         while block := opened.read(_BLOCK):
@@ -365,7 +374,7 @@ def sha256_of(files: Files, path: str) -> str:
 
 
 # --- area ---------------------------------------------------------------------------------------------------------
-# The place of the journal: beside staged output, where no sweep of staging finds it.
+# The journal is beside staged output, in a folder that no sweep of staging removes.
 #
 # ::
 #
@@ -373,30 +382,30 @@ def sha256_of(files: Files, path: str) -> str:
 # <root>/<ledger>/<incarnation>/@journal/<day>/rows/<sha256>.parquet
 # <root>/<ledger>/<incarnation>/@journal/<day>/restated/<later day>
 #
-# A renamed topology keeps its incarnation, and so its journal. Files are named by their content: an entry that is
-# written twice is the same entry, and no writer overwrites what another one has written.
+# A renamed topology keeps its incarnation, and so its journal. Files are named by their content. So an entry that is
+# written twice has the same name, and no writer overwrites another entry.
 
 
 INLINE_ROWS = 1_000
-"""Rows of a contribution that its entry holds itself, at most."""
+"""The most rows of a contribution that are stored in its entry."""
 INLINE_SIZE = 256 * 1024
-"""Characters of them."""
+"""The longest JSON of these rows, in characters."""
 ROWS_A_FILE = 10_000
 FILES = "rows"
 RESTATED = "restated"
-"""Folder of a day. It has a file for each later day that restates an entry of this one."""
+"""A folder of a day. It has a file for each later day with an entry that restates an entry of this day."""
 CHANGES = "changes"
-"""Folder beside the days, with a copy of each accepted change of the ledger."""
+"""A folder beside the days, with a copy of each accepted change of the ledger."""
 _NAME = re.compile(r"(\d{4}-\d\d-\d\d)/(\d+)-([0-9a-f]{64})")
 
 
 @dataclass(frozen=True)
 class StagedFiles:
-    """The Parquet files of an output, of which the journal keeps copies.
+    """The Parquet files of an output, which the journal copies.
 
-    :param files: names below the root of the staging area of the topology, each with the number of its rows.
-    :param columns: the columns that the state takes.
-    :param incarnation: of the topology, as its tasks know it.
+    :param files: names relative to the root of the topology's staging area, with their numbers of rows.
+    :param columns: the columns that the state reads.
+    :param incarnation: the incarnation of the topology in the attempt.
     """
 
     files: Sequence[tuple[str, int]]
@@ -411,8 +420,8 @@ class StagedFiles:
 class JournalArea:
     """The journal of one topology.
 
-    :param area: the staging area of its ledger.
-    :param incarnation: of the topology, as its record has it.
+    :param area: the staging area of the ledger.
+    :param incarnation: the incarnation in the topology record.
     """
 
     def __init__(self, area: StagingArea, incarnation: str) -> None:
@@ -429,11 +438,13 @@ class JournalArea:
         day: str,
         staged: StagedFiles | None = None,
     ) -> Contribution:
-        """Keep the rows of one state, for an entry of that day.
+        """Keep the rows of one state for an entry. They count only after the entry is written.
 
-        :param rows: one a key, as tasks gave them.
-        :param staged: their place in files.
-        :raises StagingUnavailable, StagingUnreachable: they cannot be kept; nothing counts before its entry is written.
+        :param columns: the columns of the state.
+        :param rows: the unconverted rows of the tasks, one per key.
+        :param day: the day of the entry.
+        :param staged: the staged files of the rows; None: the rows are not staged.
+        :raises StagingUnavailable, StagingUnreachable: the rows cannot be kept.
         """
         iterator = iter(rows)
         first = next(iterator, None)
@@ -449,9 +460,12 @@ class JournalArea:
         *,
         day: str,
     ) -> Contribution:
-        """Keep the rows that a table gets, in the order of the outputs. Raises as `contribution`.
+        """Keep the rows of a table for an entry, in the order of the outputs.
 
-        :param staged: by the number of an output its files: if there are many rows, these are copied.
+        :param outputs: the rows of each output.
+        :param staged: the staged files of outputs, by number of the output. If there are many rows, they are copied.
+        :param day: the day of the entry.
+        :raises StagingUnavailable, StagingUnreachable: the rows cannot be kept.
         """
         own = Contribution()
         if sum(map(len, outputs)) <= INLINE_ROWS:
@@ -470,9 +484,9 @@ class JournalArea:
         return own.of(files)
 
     def write(self, entry: Entry) -> str:
-        """Write an entry; its name.
+        """Write an entry, and return its name.
 
-        :raises StagingUnavailable, StagingUnreachable: it is not written.
+        :raises StagingUnavailable, StagingUnreachable: the entry cannot be written.
         """
         name = entry.name
         if entry.replaces is not None:
@@ -531,14 +545,14 @@ class JournalArea:
     # --- read ---------------------------------------------------------------------------------------------------
 
     def read(self, name: str) -> Entry:
-        """Read an entry, and compare its content with its name; its rows are read later.
+        """Read an entry without its rows, and compare its content with its name.
 
-        :raises EntryMissing, EntryDiffers: it is missing or was changed.
-        :raises JournalError: this version cannot read it.
+        :raises EntryMissing, EntryDiffers: the entry is missing or was changed.
+        :raises JournalError: this version cannot read the entry.
         """
         parts = _NAME.fullmatch(name)
         if parts is None:
-            problem = "it is no name of an entry"
+            problem = "it is not the name of an entry"
             remedy = (
                 "Give one as "
                 + Command.of("show", "TOPOLOGY", "TXID")
@@ -557,16 +571,19 @@ class JournalArea:
         return Entry.from_content(name, content).read_from(place)
 
     def check(self, name: str) -> Entry:
-        """Read an entry and every file of it. Raises as `read`."""
+        """Read an entry, and check each of its files.
+
+        :raises JournalError: see `read`.
+        """
         entry = self.read(name)
         for contribution in entry.contributions.values():
             contribution.check()
         return entry
 
     def finding(self, name: str, txid: int, key: str) -> str | None:
-        """Say what is wrong with the entry that the binding of a key names; None: it is unchanged.
+        """Return, as a sentence, what is wrong with the entry in the binding of a key; None: the entry is intact.
 
-        :raises StagingUnreachable: this is unknown.
+        :raises StagingUnreachable: the staging area does not answer.
         """
         try:
             entry = self.check(name)
@@ -578,9 +595,11 @@ class JournalArea:
         return f"transaction {txid}: the journal entry {name} of key {key} {said}"
 
     def names(self, txid: int | None = None) -> list[str]:
-        """List the entries, the last day first: the entries of one transaction, or all.
+        """Return the names of the entries, the last day first.
 
-        An entry that no binding and no record names counts for nothing.
+        An entry that no binding and no record names does not count.
+
+        :param txid: the transaction; None: all transactions.
         """
         found = (f"{day}/{name}" for day in self.days() for name in self._entries(day))
         named = ((parts, parts[0]) for each in found if (parts := _NAME.fullmatch(each)))
@@ -590,22 +609,22 @@ class JournalArea:
         return sorted(self._files.list(self._path(day)))
 
     def keep_change(self, repair: RepairRecord) -> None:
-        """Keep a copy of an accepted change, for a ledger that is lost."""
+        """Keep a copy of an accepted change, in case the ledger is lost."""
         self._files.write(self._path(f"{CHANGES}/{repair.number}"), encode(repair))
 
     def changes(self) -> list[RepairRecord]:
         """Read the accepted changes, the oldest first.
 
-        :raises UnreadableRecord: one was changed.
+        :raises UnreadableRecord: a copy was changed.
         """
         numbers = sorted(map(int, self._files.list(self._path(CHANGES))))
         paths = [self._path(f"{CHANGES}/{number}") for number in numbers]
         return [decode(RepairRecord, path, self._files.read(path)) for path in paths]
 
     def days(self, before: date | None = None) -> list[str]:
-        """List the days that have entries, the last one first.
+        """Return the days that have entries, the last day first.
 
-        :param before: only days before this one.
+        :param before: return only days before this day.
         """
         found = sorted(self._files.list(self._folder).keys() - {CHANGES}, reverse=True)
         return [day for day in found if before is None or day < before.isoformat()]
@@ -613,16 +632,17 @@ class JournalArea:
     # --- remove -------------------------------------------------------------------------------------------------
 
     def _restated(self, day: str) -> str:
-        """Name the last day with an entry that restates one of this day; "": there is none."""
+        """Return the last day with an entry that restates an entry of this day; "": no such day."""
         return max(self._files.list(self._path(f"{day}/{RESTATED}")), default="")
 
     def sweep(self, before: date, kept: Callable[[], Collection[str]]) -> list[str]:
-        """Remove the folders of days before a day, unless a kept name is in one.
+        """Remove the folders of days before a day, except days with a kept entry.
 
-        A later day may restate an entry: its difference can only be formed again from both.
+        A day also stays if an entry of a day from `before` on restates one of its entries. The difference needs both.
 
-        :param kept: asked for names of entries once a folder is due.
-        :return: the days that are removed.
+        :param before: the first day to keep.
+        :param kept: a function that returns the names of entries to keep. It is called only if a day is due.
+        :return: the removed days.
         """
         due = self.days(before)
         if not due:
@@ -639,7 +659,7 @@ class JournalArea:
 def _described(columns: Columns, first: Mapping[str, Any]) -> Contribution:
     """Describe the columns of a contribution.
 
-    :param first: the first of its rows; empty: there is none.
+    :param first: the first row; empty if there are no rows.
     """
     found = {name: columns.types.get(name) or type_of(first.get(name)) for name in columns.keys}
     return Contribution(
@@ -649,13 +669,13 @@ def _described(columns: Columns, first: Mapping[str, Any]) -> Contribution:
 
 
 # --- entry view ---------------------------------------------------------------------------------------------------
-# A transaction that the history of its ledger has forgotten, read from the journal.
+# Read a transaction from the journal that is no longer in the history of the ledger.
 
 
 def forgotten_details(
     store: Store, paths: Paths, journal: JournalArea, txid: int
 ) -> TransactionDetails | None:
-    """Describe a committed transaction by its entry; None: its binding names none.
+    """Return the details of a committed transaction from its journal entry; None: no binding leads to an entry.
 
     :raises JournalError, StagingUnreachable: the journal cannot be read.
     """
@@ -669,7 +689,7 @@ def forgotten_details(
 
 
 def _stands_for(journal: JournalArea, counts: str, name: str) -> bool:
-    """Ask whether an entry is the one that counts, or one that it replaces. Any other counted for nothing."""
+    """Return whether an entry is the entry that counts, or was replaced by it. No other entry was ever committed."""
     while counts and counts != name:
         replaces = journal.read(counts).replaces
         counts = "" if replaces is None else replaces["entry"]

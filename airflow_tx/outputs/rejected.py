@@ -1,4 +1,4 @@
-"""Rows that a task keeps aside: one more output of its try, with the same columns for every task."""
+"""Rejected rows: an output of the task's try, with the same columns for every task."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from airflow_tx.state import REJECTED_COLUMNS
 
 
 def check_own_name(where: TryDir, name: str) -> None:
-    """Refuse the name of an output that this package gives itself.
+    """Refuse an output name that is reserved for this package.
 
-    :raises StagingError: it is one.
+    :raises StagingError: the name is reserved.
     """
     if name.startswith(ASIDE):
         remedy = "Give it another name; rows are rejected by reject(rows, reason)."
@@ -24,11 +24,11 @@ def check_own_name(where: TryDir, name: str) -> None:
 
 
 def check_rejects(where: TryDir, reason: Any, *, kept: bool) -> None:
-    """Refuse rows that no commit would keep, or that have no reason.
+    """Refuse to reject rows if no commit would keep them, or if the reason is empty.
 
-    :param reason: a text, or a column of Spark, whose texts only Spark can check.
-    :param kept: whether the commit of the transaction keeps the rejected rows of the task.
-    :raises StagingError: it does not, or the reason is no text.
+    :param reason: a text, or a Spark column, whose texts only Spark can check.
+    :param kept: whether the commit keeps the rejected rows of the task.
+    :raises StagingError: the commit does not keep them, or the reason is empty.
     """
     if not kept:
         remedy = "Give the block one, Transaction(..., rejected=DeltaTable(...)), and reject rows before the commit."
@@ -39,10 +39,10 @@ def check_rejects(where: TryDir, reason: Any, *, kept: bool) -> None:
 
 
 def rejected_rows(where: TryDir, rows: Any, reason: str) -> list[dict[str, str]]:
-    """Describe rows that a task rejects.
+    """Return rejected rows in the columns of the `rejected` table.
 
-    :param rows: dicts, texts or rows of pandas, one of these, or a frame of pandas, polars or pyarrow.
-    :raises StagingError: they are no rows, or cannot be read now, or the reason is no text.
+    :param rows: one or several dicts, texts or pandas rows, or a frame of pandas, polars or pyarrow.
+    :raises StagingError: the argument has no rows, or they cannot be read now, or the reason is not a text.
     """
     problem = "these are no rows"
     remedy = 'Give dicts or texts, or a frame, and a text: reject(rows, "no amount").'
@@ -59,9 +59,9 @@ def rejected_rows(where: TryDir, rows: Any, reason: str) -> list[dict[str, str]]
 
 
 def _one_row(given: Any) -> Any:
-    """Give one row as a dict, a text or bytes: of pandas (`iterrows`), a named tuple or a Row of Spark, too.
+    """Return a single row as a dict, a text or bytes. It may be a pandas row, a named tuple or a Row of Spark.
 
-    :return: None: it is no row, so it may be several.
+    :return: None: the argument is not a single row, and may be several rows.
     """
     if isinstance(given, (Mapping, str, bytes)):
         return given
@@ -85,17 +85,19 @@ def _a_row(given: Any) -> Any:
 
 
 def row_aside(task: str, reason: str, where: str, content: str) -> dict[str, str]:
-    """Describe a row that is kept aside.
+    """Return a rejected or malformed row in the columns of the `rejected` table.
 
-    :param task: that has rejected it; "": the row is malformed.
+    :param task: the task that has rejected the row; "": the row is malformed.
+    :param reason: why the row was rejected.
     :param where: the place of the row in its source; "": unknown.
+    :param content: the row, as `content_of_row` writes it.
     """
     values = map(_plain, (task, reason, where, content))
     return dict(zip(REJECTED_COLUMNS, values, strict=True))
 
 
 def content_of_row(row: Any) -> str:
-    """Write a row as JSON, or a text unchanged; of bytes that are no UTF-8, base64."""
+    """Return a row as JSON, and a text unchanged. Bytes that are not UTF-8 become base64."""
     if isinstance(row, str):
         return row
     if isinstance(row, bytes):
@@ -104,13 +106,13 @@ def content_of_row(row: Any) -> str:
         row = {_text(name) if isinstance(name, bytes) else name: row[name] for name in row}
     try:
         return json.dumps(row, ensure_ascii=False, allow_nan=False, default=_as_json)
-    except ValueError:  # NaN is no number in JSON, and becomes a text, as Spark writes it
+    except ValueError:  # JSON has no NaN, so it becomes a text, as in Spark
         found = json.loads(json.dumps(row, default=_as_json), parse_constant=str)
         return json.dumps(found, ensure_ascii=False)
 
 
 def _text(value: bytes) -> str:
-    """Read bytes as a text; of bytes that are no UTF-8, give base64."""
+    """Return bytes as text. Bytes that are not UTF-8 become base64."""
     try:
         return value.decode()
     except UnicodeDecodeError:
@@ -120,7 +122,7 @@ def _text(value: bytes) -> str:
 def _as_json(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
-    if hasattr(value, "tolist"):  # of numpy
+    if hasattr(value, "tolist"):  # a numpy value
         return value.tolist()
     if isinstance(value, (set, frozenset)):
         return sorted(value, key=repr)
@@ -128,7 +130,7 @@ def _as_json(value: Any) -> Any:
 
 
 def _plain(text: str) -> str:
-    """Escape characters that a table cannot keep: halves of pairs, and NUL, which PostgreSQL refuses."""
+    """Escape characters that a table cannot store: half surrogate pairs, and NUL, which PostgreSQL refuses."""
     return text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode()
 
 

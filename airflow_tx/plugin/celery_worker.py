@@ -1,6 +1,6 @@
-"""What `airflow celery worker` loads of this package by itself: an entry point of Celery, in group `celery.commands`.
+"""The entry point in Celery's group `celery.commands`, which `airflow celery worker` loads.
 
-A Celery worker loads no plugin of Airflow before it forks its pool. Celery loads this module before that.
+A Celery worker loads Airflow's plugins only after it has forked its pool, but Celery loads this module before.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from celery.signals import worker_init  # type: ignore[import-not-found,import-u
 
 from airflow_tx.plugin.preload import client_used_by_worker, import_ahead
 
-# Only in a worker of Airflow's own Celery application: the environment may have others.
+# The module of Airflow's Celery application. Other Celery applications in the environment need no imports.
 _OF_AIRFLOW = "airflow.providers.celery.executors.celery_executor_utils"
 
 celery_command = click.Command("airflow-tx", hidden=True)
@@ -23,8 +23,8 @@ celery_command = click.Command("airflow-tx", hidden=True)
 
 @worker_init.connect  # type: ignore[untyped-decorator,unused-ignore]
 def on_worker_init(**_: Any) -> None:
-    """Import ahead when a worker of Airflow begins, before it forks its pool."""
+    """Import modules when a worker of Airflow starts, before it forks its pool."""
     if _OF_AIRFLOW in sys.modules:
         import_ahead("the Celery worker", client_used=client_used_by_worker)
-        # Airflow froze what it imported itself, so that processes share its memory. It thaws all when the pool runs.
+        # Airflow has frozen its own modules, so that processes share their memory. Freeze the new modules, too.
         gc.freeze()

@@ -1,4 +1,4 @@
-"""What Airflow loads into each of its components for this provider."""
+"""The Airflow plugin of this provider, which Airflow loads into each of its components."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from airflow_tx.base import compat
 
 
 class _MadeOnDemand:
-    """A part of a plugin that is made when Airflow first asks for it: the page is no business of a worker."""
+    """A part of the plugin that is created when Airflow first reads it, since a worker needs no page."""
 
     def __init__(self, make: Callable[[], list[Any]]) -> None:
         self._make = make
@@ -36,7 +36,7 @@ def _fastapi_apps() -> list[Any]:
 
 
 class TransactionsPlugin(AirflowPlugin):
-    """The board of transactions in the api-server; and what components import ahead, see `plugin.preload`."""
+    """The Transactions page of the api-server, and the imports before the fork, see `plugin.preload`."""
 
     name = "airflow_tx"
     fastapi_apps = _MadeOnDemand(_fastapi_apps)
@@ -45,9 +45,10 @@ class TransactionsPlugin(AirflowPlugin):
 
     @classmethod
     def on_load(cls, *_: Any, **__: Any) -> None:
-        """Import ahead in a scheduler, a triggerer or a DAG processor, and log what its version of Airflow lacks.
+        """Import modules before the fork in a scheduler, triggerer or DAG processor; warn of an old Airflow.
 
-        It is no listener: with any listener Airflow refuses each DAG that has a task with `end_from_trigger=True`.
+        The plugin has no listener: with any listener Airflow refuses each DAG that has a task with
+        `end_from_trigger=True`.
         """
         component = compat.forking_component()
         if component is not None:
@@ -59,7 +60,7 @@ class TransactionsPlugin(AirflowPlugin):
 
 
 # --- pages --------------------------------------------------------------------------------------------------------
-# Where the board appears in Airflow's UI: in the navigation, and as a tab of DAGs and of runs.
+# The places of the page in Airflow's UI: the navigation, and a tab of DAGs and of runs.
 
 
 PAGE_NAME = "Transactions"
@@ -73,7 +74,7 @@ def base_path() -> str:
 
 
 def react_apps() -> list[dict[str, Any]]:
-    """Describe the pages to Airflow. They have one name, by which it finds the component of the bundle again."""
+    """Describe the pages to Airflow. All have the same name, by which Airflow finds the component of the bundle."""
     from airflow_tx.plugin.api.app import PREFIX, bundle_digest
 
     url = f"{base_path()}{PREFIX.lstrip('/')}/board/main.umd.cjs?v={bundle_digest()}"
@@ -97,10 +98,10 @@ def react_apps() -> list[dict[str, Any]]:
 
 
 # --- links --------------------------------------------------------------------------------------------------------
-# The link from a task of ours to its transaction on the board.
+# The link from a task of this provider to its transaction on the page.
 
 
-# As Airflow compares them, by module and name: to import them costs a second, for the Spark provider.
+# Airflow compares operators by module and name. Importing them would cost a second, because of the Spark provider.
 _OPERATORS = (
     ("airflow_tx.coordinator.dag", "CoordinateOperator"),
     ("airflow_tx.operators.commit", "BeginTransactionOperator"),
@@ -110,7 +111,7 @@ _OPERATORS = (
     ("airflow_tx.operators.spark_connect", "SparkConnectBatchOperator"),
     ("airflow_tx.operators.spark", "SparkBatchOperator"),
 )
-# A `@task` within a transaction. The `@task` of other DAGs is in another module.
+# A `@task` within a transaction. The `@task` of other DAGs has another module.
 _TASKS = tuple(("airflow_tx.operators.transaction", name) for name in compat.DECORATED_TASKS)
 
 
@@ -119,7 +120,7 @@ def _named(module: str, name: str) -> type:
 
 
 class TransactionLink(BaseOperatorLink):
-    """Leads to the tab of the run. The api-server makes it, so that a task that has not ended has it, too."""
+    """A link to the run's Transactions tab. The api-server creates it, so a task that has not ended also has it."""
 
     name = "Transaction"
 

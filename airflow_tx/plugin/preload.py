@@ -1,7 +1,7 @@
-"""Modules that a process imports once, before it forks the processes of tasks.
+"""Import modules once, before a component forks the processes of tasks.
 
-A task is a process of its own. It has what the process had that forked it, and need not import that again.
-A module imported ahead opens no connection and takes no lock, so that a fork is safe.
+Each task is a new process. It inherits the modules of the process that forked it, and need not import them again.
+A module that is imported before the fork opens no connection and takes no lock, so that the fork is safe.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from airflow_tx.base.config import Settings
 
 log = logging.getLogger(__name__)
 
-# What every task imports besides this package: Airflow's own side of it, the decorator, the digests of rows.
+# Modules that every task imports besides this package: Airflow's task runner, the decorator, the digests of rows.
 _OF_OTHERS = (
     "airflow.dag_processing.bundles.local",
     "airflow.dag_processing.dagbag",
@@ -31,7 +31,7 @@ _OF_OTHERS = (
     "airflow.sdk.execution_time.task_runner",
     "xxhash",
 )
-# The rooms that no task enters.
+# Subpackages that no task imports.
 _LEFT_OUT = (
     "airflow_tx.operations.actions",
     "airflow_tx.operations.cli",
@@ -42,20 +42,20 @@ _LEFT_OUT = (
 _AUTO = "auto"
 _CLIENT = "pyspark.sql.connect.session"
 _TYPE = "spark_connect"
-# A connection in the environment: a JSON object, or a URL.
+# The value of a connection in the environment: a JSON object, or a URL.
 _CONNECTION = re.compile(
     r"""\s*(spark[-_]connect:|\{.*"conn_type"\s*:\s*"spark[-_]connect")""", re.DOTALL
 )
-# In a DAG file: an operator, a hook or a connection; the client itself.
+# Text in a DAG file: an operator, a hook, a connection, or the client itself.
 _USE = re.compile(rb"SparkConnect|spark_connect|pyspark\.sql\.connect")
 _PATIENCE = 2.0
 
 
 def import_ahead(component: str, *, client_used: Callable[[], bool]) -> None:
-    """Import the modules of `[tx] preload`. The component starts even after an error; its tasks import missing modules.
+    """Import the modules of `[tx] preload`. After an error the component starts nevertheless, without these modules.
 
-    :param component: of Airflow, as the log names it.
-    :param client_used: whether tasks forked here use the client of Spark Connect; asked only for `auto`.
+    :param component: name of the Airflow component, for the log.
+    :param client_used: returns whether tasks of this process use the client of Spark Connect; called only for `auto`.
     """
     try:
         modules = [*_modules(Settings.load().preload, client_used)]
@@ -70,14 +70,14 @@ def import_ahead(component: str, *, client_used: Callable[[], bool]) -> None:
 
 
 def client_used_by_scheduler() -> bool:
-    """Whether this is a scheduler that forks tasks, of which some use Spark Connect."""
+    """Return whether this is a scheduler that forks tasks, and some of them use Spark Connect."""
     return compat.scheduler_forks_tasks() and (
         _in_environment() or _is_true_in_time(lambda: compat.connection_exists(_TYPE) or _in_dags())
     )
 
 
 def client_used_by_worker() -> bool:
-    """Whether tasks of a worker use Spark Connect. A worker has no metadata database."""
+    """Return whether tasks of a worker use Spark Connect. A worker cannot read the metadata database."""
     return _in_environment() or _is_true_in_time(_in_dags)
 
 
@@ -130,7 +130,7 @@ def _python_files(root: str) -> Iterator[bytes]:
 
 
 def _is_true_in_time(question: Callable[[], bool]) -> bool:
-    """Ask in a process of its own: a database or a disk that hangs delays the component by `_PATIENCE` at most."""
+    """Ask in a new process: a database or a disk that hangs delays the component by at most `_PATIENCE` seconds."""
     asked = multiprocessing.get_context("fork").Process(
         target=_answer, args=(question,), daemon=True
     )
@@ -139,8 +139,8 @@ def _is_true_in_time(question: Callable[[], bool]) -> bool:
     if asked.exitcode is None:
         asked.kill()
         log.warning(
-            "Whether tasks use Spark Connect was not found out within %s s, so its client is not imported ahead. If "
-            "they do, set [tx] preload to 'airflow_tx, %s'.",
+            "After %s s it is unknown whether tasks use Spark Connect, so its client is not imported ahead. If tasks "
+            "use it, set [tx] preload to 'airflow_tx, %s'.",
             _PATIENCE, _CLIENT,
         )  # fmt: skip
     return asked.exitcode == 0
@@ -151,5 +151,5 @@ def _answer(question: Callable[[], bool]) -> None:
     try:
         code = 0 if question() else 1
     finally:
-        # Nothing that was registered in the component may run here when this process ends.
+        # Skip the exit handlers that the component has registered.
         os._exit(code)

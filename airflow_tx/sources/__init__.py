@@ -1,4 +1,4 @@
-"""What your own source is made of; the sources there are come from `airflow_tx` itself."""
+"""The classes to write your own source with. Import the built-in sources from `airflow_tx`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         PartitionLog as PartitionLog,
     )
 
-# Names for other rooms; they are not public.
+# Only other rooms of this package use these names. They are not public.
 if TYPE_CHECKING:
     from airflow_tx.sources.api import (
         BatchStaging as BatchStaging,

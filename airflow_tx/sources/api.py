@@ -1,4 +1,4 @@
-"""The base of sources: a source decides which rows a transaction has, and turns that decision into rows.
+"""The base of sources: a source decides which rows a transaction contains, and reads these rows.
 
 Source: storm-transactional-topologies (ITransactionalSpout: Coordinator and Emitter).
 """
@@ -48,37 +48,37 @@ else:
 
 
 # --- sizing -------------------------------------------------------------------------------------------------------
-# How many rows a batch may have: fixed limits, or as many as the last transactions say that fit into a time.
+# A batch has fixed limits, or as many rows as fit into a target time, by the speed of the last transactions.
 
 
 FIRST_ROWS = 100_000
-"""The limit while nothing is measured."""
+"""The row limit of an adaptive batch before any transaction is measured."""
 LEAST_ROWS = 1_000
-"""A batch is not made smaller than this to meet a target: most of its time would be overhead."""
+"""The lower bound of an adaptive limit. Smaller batches would spend most of their time on overhead."""
 FIRST_FILES = 100
-"""The limit of a source of files while nothing is measured."""
+"""The file limit of an adaptive batch before any transaction is measured."""
 MOST_FILES = 2_000
-"""Files of an adaptive batch: one record of the ledger holds their names and digests."""
+"""The most files of an adaptive batch, since one ledger record holds all their names and digests."""
 GROWTH = 10
-"""A batch has at most so many times the rows of the largest one that was measured."""
+"""An adaptive limit is at most this multiple of the largest measured batch."""
 ROWS_SHARE = 0.2
-"""At least this part of a target is given to rows, also where the overhead alone takes as long as the target."""
+"""Rows get at least this share of the target time, even if the overhead alone takes the whole target."""
 FADING = 0.7
-"""The weight of a measurement, compared with the next one: a slow day is forgotten."""
+"""The weight of a measurement relative to the next newer one, so that a slow day fades."""
 UNEVEN = 0.5
-"""A large batch may take longer than its rows say, by this part: it may not fit into memory."""
+"""The share by which a large batch may be slower than its rows suggest, since it may not fit into memory."""
 
 Measured: TypeAlias = Sequence[Sequence[float]]
-"""Of committed transactions, the oldest first: rows, and seconds in process."""
+"""The rows and the processing seconds of each committed transaction, oldest first."""
 
 
 @dataclass(frozen=True)
 class Limit:
-    """How large one batch may be.
+    """The size limit of one batch.
 
-    :param rows: at most so many rows; None: no limit.
-    :param bytes: at most so many bytes, estimated where the source cannot know; None: no limit.
-    :param reason: what sets `rows`, in words.
+    :param rows: maximum number of rows; None for no limit.
+    :param bytes: maximum number of bytes, estimated if the source cannot know sizes; None for no limit.
+    :param reason: why `rows` has this value, as text.
     """
 
     rows: int | None = None
@@ -86,9 +86,9 @@ class Limit:
     reason: str = "no limit is set"
 
     def of_rows_of(self, sizes: Sequence[int]) -> Limit:
-        """Turn `bytes` into a number of rows, by the sizes of a sample of them; at least one row fits.
+        """Convert `bytes` into a number of rows, at least one, by the average size of sample rows.
 
-        :param sizes: bytes of each row of the sample.
+        :param sizes: bytes of each sample row.
         """
         if self.bytes is None or not sizes:
             return self
@@ -101,11 +101,10 @@ class Limit:
         )
 
     def reason_for(self, taken: int, backlog: int | None, unit: str = "rows") -> str:
-        """Word why a batch has the rows that it has.
+        """Explain how the batch size was chosen.
 
-        :param taken: its rows.
-        :param backlog: the rows that there were.
-        :param unit: what is counted, if it is not rows.
+        :param taken: number of rows (or `unit`) in the batch.
+        :param backlog: number of rows that were available; None if unknown.
         """
         if backlog is not None and taken >= backlog:
             only = f"the only {unit.removesuffix('s')} that there was"
@@ -113,22 +112,21 @@ class Limit:
         return f"{taken} of {'many' if backlog is None else backlog} {unit}: {self.reason}"
 
     def shares(self, available: Mapping[str, int]) -> dict[str, int]:
-        """Share `rows` among partitions, as evenly as they have them.
+        """Divide `rows` among partitions, as evenly as their available rows permit.
 
-        :param available: per partition, how many rows it has.
+        :param available: number of rows, by partition.
         """
         left = self.rows
         shares = dict(available)
         if left is None or sum(available.values()) <= left:
             return shares
-        if (
-            left < len(available)
-        ):  # one row each, from the partitions with the most rows; a waiting partition becomes one of them
+        if left < len(available):
+            # Take one row from each of the fullest partitions. A waiting partition fills up and gets its turn.
             most = sorted(available, key=lambda name: (-available[name], name))
             return {
                 name: min(available[name], 1) if name in most[:left] else 0 for name in available
             }
-        # The smallest first: what one does not use is left for the others.
+        # Begin with the smallest partition, so that the larger ones get the rows that it cannot fill.
         for count, name in enumerate(sorted(available, key=lambda name: (available[name], name))):
             shares[name] = min(available[name], -(-left // (len(available) - count)))
             left -= shares[name]
@@ -137,16 +135,16 @@ class Limit:
 
 @dataclass(frozen=True)
 class BatchSize:
-    """The limits among the arguments of a source.
+    """The batch limits that the arguments of a source set.
 
-    :param max_rows: at most so many rows in a batch.
-    :param max_bytes: at most so many bytes in a batch.
-    :param target_seconds: adaptive: as many rows as are processed in so many seconds, by what the last transactions
-        took. A backlog is worked off in few large batches, a trickle in small ones.
-    :param first: the limit of an adaptive batch while nothing is measured.
-    :param least: an adaptive batch is never limited to fewer.
-    :param most: an adaptive batch never has more; None: any number.
-    :param unit: what is counted, if it is not rows.
+    :param max_rows: maximum number of rows in a batch.
+    :param max_bytes: maximum number of bytes in a batch.
+    :param target_seconds: makes the limit adaptive: a batch gets as many rows as should be processed in this time, by
+        the speed of the last transactions. A backlog is processed in few large batches, a trickle in small ones.
+    :param first: adaptive limit before any transaction is measured.
+    :param least: lower bound of the adaptive limit.
+    :param most: upper bound of the adaptive limit; None for no bound.
+    :param unit: unit of these limits, such as "files".
     """
 
     max_rows: int | None = None
@@ -168,8 +166,8 @@ class BatchSize:
     ) -> BatchSize:
         """Check the arguments of a source.
 
-        :param source: whose arguments they are, for the message.
-        :raises ConfigError: one is no positive number.
+        :param source: name of the source, for the error.
+        :raises ConfigError: an argument is not a positive number.
         """
         found = cls(max_rows, max_bytes, target_seconds)
         for name, value in found.arguments().items():
@@ -204,9 +202,9 @@ class BatchSize:
         return {name: value for name, value in given.items() if value is not None}
 
     def limit(self, measured: Measured = ()) -> Limit:
-        """Limit the next batch.
+        """Return the limit of the next batch.
 
-        :param measured: what the last transactions took; only needed with `target_seconds`.
+        :param measured: rows and seconds of the last transactions; needed only with `target_seconds`.
         """
         fixed = Limit(self.max_rows, self.max_bytes)
         if self.max_rows is not None:
@@ -239,10 +237,13 @@ class BatchSize:
 
 
 def _line(measured: Measured) -> tuple[float, float, int]:
-    """Fit seconds of a transaction and of each row; and how many of the last ones it uses.
+    """Estimate the overhead of a transaction and the seconds of each row, by weighted least squares.
 
-    Weighted least squares. Older ones that contradict newer ones are left out: fewer rows took longer, or a row took
-    many times as long. Where all are alike, every second counts for the rows: the next batch is rather too small.
+    The estimate omits the oldest transactions while they contradict newer ones: fewer rows took longer, or a row took
+    many times as long. If all batches have about the same size, the overhead counts as 0, which rather makes the next
+    batch too small.
+
+    :return: the seconds of overhead, the seconds a row, and the number of transactions used.
     """
     for first in range(len(measured)):
         rows, seconds = zip(*measured[first:], strict=True)
@@ -274,21 +275,21 @@ def _mean(values: Sequence[float], weights: Sequence[float]) -> float:
 
 _Self = TypeVar("_Self", bound="Source")
 EmittedRows: TypeAlias = "DataFrame | Iterable[Mapping[str, Any]]"
-"""The rows of a batch: a DataFrame if the source was given a SparkSession, else mappings, or a frame of polars,
-pandas, DuckDB or pyarrow."""
+"""The rows of a batch: a DataFrame if the source gets a SparkSession, else mappings, or a frame of polars, pandas,
+DuckDB or pyarrow."""
 RowTypes: TypeAlias = Mapping[str, Any]
-"""By the name of a column its type in pyarrow, or None."""
+"""The pyarrow type of each column, by name; None if the type is not declared."""
 PreviousEnd: TypeAlias = Callable[[datetime, datetime], datetime | None]
-"""Gives the end of the last interval of a schedule before one; None: it is unknown."""
+"""Returns the end of the schedule's interval before the given one; None if it is unknown."""
 
 
 @dataclass(frozen=True)
 class MalformedRow:
-    """A row that does not fit the schema of its source, which emits it in place of the row.
+    """A row that does not fit the schema of its source. The source emits this object in place of the row.
 
-    :param content: the row as JSON, or its text.
-    :param reason: what does not fit, without the value; rows with one reason are counted together.
-    :param where: the place of the row in its source.
+    :param content: row as JSON, or as text.
+    :param reason: why the row does not fit, without the value. Rows with the same reason are counted together.
+    :param where: place of the row in its source.
     """
 
     content: str
@@ -299,7 +300,7 @@ class MalformedRow:
 def without_malformed(
     rows: Iterable[Any], malformed: list[MalformedRow]
 ) -> Iterator[Mapping[str, Any]]:
-    """Take malformed rows out of others, into a list."""
+    """Yield the well-formed rows, and append the malformed rows to a list."""
     for row in rows:
         if isinstance(row, MalformedRow):
             malformed.append(row)
@@ -308,27 +309,28 @@ def without_malformed(
 
 
 REFUSED_VALUE = "airflow_tx: no such value: "
-"""What begins the message of a query that found a value which is refused."""
+"""The prefix of Spark's error message when a query finds a value that the source refuses."""
 
 
 def fails(problem: Column) -> Column:
-    """Let a query fail at a row that has a problem; other rows stay."""
+    """Return a filter that fails the query at a row with a problem, and keeps all other rows."""
     return F.when(problem.isNotNull(), F.raise_error(problem).cast("boolean")).otherwise(
         F.lit(True)
     )
 
 
 class BatchStaging:
-    """Where a source may stage the rows of a batch, for Spark to read them, and what it has staged there.
+    """A folder where a source stages the rows of a batch, so that Spark can read them.
 
-    :param columns: the columns that the reader asks for; none: all.
-    :ivar frame: the staged rows; None: the source has staged none. `rows`: how many they are.
-    :ivar malformed: the malformed rows that it met.
+    :param columns: columns that the reader asks for; empty for all columns.
+    :ivar frame: the staged rows; None if the source has staged none.
+    :ivar rows: number of staged rows.
+    :ivar malformed: the malformed rows that the source found.
     """
 
     def __init__(self, files: Files, folder: str, columns: Sequence[str] = ()) -> None:
         self._files = files
-        # A driver that a cluster restarts works for the same try.
+        # A Spark driver that a cluster restarts works for the same try, so the try alone does not name the folder.
         self._id = uuid.uuid4().hex
         self._folder = f"{folder}_read-{self._id}"
         self._asked = frozenset(name.strip("`").lower() for name in columns)
@@ -339,7 +341,7 @@ class BatchStaging:
 
     @classmethod
     def current(cls) -> BatchStaging:
-        """Return the one that the reader of a batch has opened; by default a folder of this process."""
+        """Return the staging that the reader of a batch has opened; by default a temporary folder of this process."""
         if (opened := _staging.get()) is not None:
             return opened
         folder = mkdtemp(prefix="airflow-tx-")
@@ -348,7 +350,7 @@ class BatchStaging:
 
     @contextmanager
     def as_current(self) -> Iterator[None]:
-        """Let it be the current one within the block."""
+        """Make this staging the current one within the `with` block."""
         token = _staging.set(self)
         try:
             yield
@@ -359,12 +361,12 @@ class BatchStaging:
         return self._files.uri(self._folder)
 
     def has(self, columns: Sequence[str]) -> bool:
-        """Ask whether these columns of all rows are staged."""
+        """Return whether these columns of all rows are staged."""
         names = {name.strip("`").lower() for name in columns}
         return not self._asked or (bool(names) and names <= self._asked)
 
     def asked_of(self, schema: pa.Schema, *, whole: bool = False) -> pa.Schema:
-        """Return the columns that are asked for; all, if they are asked for under other names."""
+        """Return the schema of the columns to stage: the requested ones, or all if a requested name is not found."""
         import pyarrow as pa
 
         asked = [field for field in schema if field.name.lower() in self._asked]
@@ -376,9 +378,9 @@ class BatchStaging:
     def stage(
         self, spark: SparkSession, batches: pa.RecordBatchReader, *, whole: bool = False
     ) -> DataFrame:
-        """Write rows into a file, and give them to Spark; no job of Spark is run.
+        """Write rows into a Parquet file, and return a DataFrame of it. This runs no Spark job.
 
-        :param whole: whether to write all columns: others than the asked ones are used.
+        :param whole: whether to write all columns, because more than the requested ones are used.
         """
         import pyarrow.parquet as pq  # type: ignore[import-untyped]
         from pyspark.sql.pandas.types import from_arrow_schema
@@ -387,7 +389,7 @@ class BatchStaging:
         rows = 0
         with (
             self._files.writing(self._file) as sink,
-            # The file is read once or twice.
+            # Spark reads the file only once or twice, so compression and statistics do not pay.
             pq.ParquetWriter(sink, schema, compression="none", write_statistics=False) as writer,
         ):
             for batch in batches:
@@ -399,19 +401,19 @@ class BatchStaging:
         return self.frame
 
     def read(self, spark: SparkSession) -> DataFrame:
-        """Give the staged rows to Spark, as others than before to a join."""
+        """Return a new DataFrame of the staged rows, so that Spark can join it with an earlier one."""
         from airflow_tx.base.rows import spark_reader
 
         file = literal(self._files.spark_uri(self._file))
         return spark_reader(spark, "parquet").schema(self._schema).load(file)
 
     def is_lacked(self, error: Exception) -> bool:
-        """Ask whether Spark has failed since it does not find what is staged."""
+        """Return whether Spark failed because it did not find the staged file."""
         told = str(error)
         return self._id in told and any(each in told for each in _NOT_FOUND)
 
     def remove(self) -> None:
-        """Remove what is staged, if that is possible now; it goes with its try, too."""
+        """Remove the staged file, and ignore errors: the file is also removed with its try."""
         with suppress(Exception):
             self._files.remove_tree(self._folder)
 
@@ -425,7 +427,7 @@ _staging: ContextVar[BatchStaging | None] = ContextVar("airflow_tx_batch_staging
 
 
 class SourceKind(str, Enum):
-    """The promise of a source about a replay."""
+    """The guarantee of a source about the rows of a replay."""
 
     TRANSACTIONAL = "transactional"
     OPAQUE = "opaque"
@@ -433,58 +435,56 @@ class SourceKind(str, Enum):
 
 
 class Source(Described, ABC):
-    """The base of every source. Subclass `TransactionalSource`, or a partitioned one in `sources.partitioned`.
+    """The base of every source. Subclass `TransactionalSource`, or a partitioned source in `sources.partitions`.
 
-    Both halves of the seeds' spout are methods of one class: the coordinator half (`is_ready`, `decide`) runs in
-    `begin` and in the coordinator, the emitter half (`emit_batch`, `cleanup_before`) in the processing tasks. An
-    instance travels to a Spark application by the arguments of its constructor, so these are plain JSON, without
-    addresses and credentials.
+    One class has both halves of Storm's spout. The planner half (`is_ready`, `decide`) runs in `begin` and in the
+    coordinator. The emitter half (`emit_batch`, `cleanup_before`) runs in the processing tasks. A Spark application
+    builds the source from its constructor arguments, so these are plain JSON without addresses and credentials.
     """
 
     kind: SourceKind = SourceKind.TRANSACTIONAL
     partitioned: ClassVar[bool] = False
     per_run: ClassVar[bool] = False
-    """Whether its batch is the run's own, such as its data interval, so that only a run can ask for one."""
+    """Whether a batch belongs to one run, such as its data interval, so that only this run can get it."""
     in_order: bool = False
-    """Whether its batches are data intervals whose txids follow the dates."""
+    """Whether batches are data intervals whose txids follow the dates."""
     counts_rows: ClassVar[bool] = False
-    """Whether its metadata has the digest of what its rows are read from, so that rows are only counted."""
+    """Whether the metadata has digests of the files that hold the rows, so that the rows are only counted."""
     unit: ClassVar[str] = "rows"
-    """What `backlog` counts; a source of files cannot know of rows, and counts files."""
+    """The unit of `backlog`. A source of files counts files, since it does not know the number of rows."""
     _for_spark: tuple[BatchStaging, ...] = ()
     rows_can_change: ClassVar[bool] = True
-    """Whether the rows of a batch can be others than were decided, as in a file that was corrected; not in a log, which
-    only grows."""
+    """Whether the rows of a decided batch can change, as in a file that is corrected. A log only grows."""
     keeps_rows: ClassVar[bool] = True
-    """Whether a batch has the same rows when it is restated, unless a person wants the current ones; not if it is all
-    rows of an interval at that moment."""
+    """Whether a restatement reads the same rows by default. False if a batch is all current rows of an interval."""
     stages: ClassVar[bool] = False
-    """Whether it keeps in the staging area what it takes, since its server forgets what was taken; a coordinator that
-    waits for rows then asks for its `backlog`."""
+    """Whether the source stores the rows that it takes in the staging area, because its server then deletes them. A
+    coordinator that waits for rows then asks for its `backlog`."""
     upstream: str = ""
-    """The topology whose table it reads; "": it reads something else."""
+    """The topology whose table the source reads; "" if it reads no such table."""
     upstream_table: str = ""
-    """The name of that table as a state."""
+    """The state name of the upstream table."""
     on_correction: str = "restate"
-    """Whether a correction upstream is followed (``restate``), or only shown (``report``)."""
+    """How to handle a correction upstream: ``restate`` the batch, or only ``report`` it."""
     topology: str = "TOPOLOGY"
-    """Whose rows they are, as the advice of an error names it; see `named`."""
+    """The topology that errors name in their commands; see `named`."""
     zone: str = ""
-    """The time zone of the schedule of its DAG, in which a date is a day; "" is UTC; see `in_zone`."""
+    """The time zone of the DAG's schedule, which gives dates their days; "" is UTC; see `in_zone`."""
     staging: str = ""
-    """The root of the staging area, for a source that `stages`, where it decides and where a batch is committed."""
+    """The root of the staging area, for a source that `stages`. It is set where batches are decided and committed."""
     malformed: str = "refuse"
-    """What becomes of a row that does not fit its schema: ``refuse`` fails the batch, ``reject`` keeps it aside."""
+    """How to handle a row that does not fit the schema: ``refuse`` fails the batch, ``reject`` keeps the row aside."""
     batch_size: BatchSize | None = None
-    """The limits of its arguments; a source that has some keeps within `limit` when it decides."""
+    """The limits that the arguments set. A source that sets `batch_size` observes `limit` in `decide`."""
     limit: Limit = Limit()
-    """Limits of the batch that is being decided."""
+    """The limit of the batch that the source decides next."""
 
     def take_malformed(self, malformed: str, why_not: str = "") -> None:
-        """Take the argument that says what becomes of malformed rows.
+        """Check and set the argument `malformed`.
 
-        :param why_not: what to do about rows that cannot be kept aside; "": they can be.
-        :raises ConfigError: it cannot be used.
+        :param malformed: ``refuse`` or ``reject``.
+        :param why_not: remedy for the error if the source cannot reject rows; "" if it can.
+        :raises ConfigError: the value is unknown, or the source cannot reject rows.
         """
         if malformed not in ("refuse", "reject"):
             raise self.unusable("malformed", malformed, "Say 'refuse' or 'reject'.")
@@ -493,7 +493,7 @@ class Source(Described, ABC):
         self.malformed = malformed
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Give class path and plain-JSON constructor arguments."""
+        """Return the class path, and the constructor arguments as plain JSON."""
         return self.described()
 
     def is_ready(self) -> bool:
@@ -504,38 +504,33 @@ class Source(Described, ABC):
     def decide(self, attempt: TransactionAttempt, position: Json) -> Batch | None:
         """Decide the rows of a transaction; None if there is no data.
 
-        :param position: where the transaction before it ended; None for the first one. Of a partitioned source a
-            mapping from partitions to their positions.
+        :param position: where the preceding transaction ended; None for the first one. A partitioned source gets a
+            mapping from partitions to positions.
         """
 
     def decide_again(self, attempt: TransactionAttempt, metadata: Json) -> Batch | Json:
-        """Decide the same batch by what the source has there now, for a person who has corrected it.
+        """Decide the same batch again from the current content of the source, after a person has corrected it.
 
-        Where the batch ends does not change. By default what was decided: rows that are known by their position alone
-        are read with their current content anyway. A source that checks what it finds there says what there is to find
-        now.
+        The end of the batch does not change. By default the metadata stays the same, which suits rows that are read by
+        position alone. A source whose metadata has digests of the content returns the current digests.
 
-        :param metadata: the earlier decision.
-        :return: the current metadata; a `Batch` of it, if it may have another number of rows: without a position.
-        :raises SourceError: what is there now does not end where the batch ended.
+        :param metadata: earlier decision.
+        :return: the current metadata; as a `Batch` without a position if the number of rows may differ.
+        :raises SourceError: the current content does not end where the batch ended.
         """
         return metadata
 
     def refuses_again(self, metadata: Json) -> str | None:
-        """Say, as a clause, why the rows of a committed batch cannot be read again; None: as far as is known they can.
+        """Return a clause that explains why the rows of a committed batch cannot be read again; None if they can.
 
-        A person wants the batch restated. Make only cheap checks: the reader of the rows checks them again.
-
-        :param metadata: the earlier decision.
+        It is called when a person requests a restatement. Make only cheap checks: the reader checks the rows again.
         """
         return None
 
     def changed_since(self, metadata: Json) -> str | None:
-        """Say, as a clause, which rows of a batch are others by now; None: none is, as far as is known.
+        """Return a clause that names the rows of a batch that have changed since; None if no change is known.
 
-        `begin` asks for the batch before the one that was just decided, and warns. Make only cheap checks.
-
-        :param metadata: the earlier decision.
+        After a decision, `begin` checks the preceding batch this way, and logs a warning. Make only cheap checks.
         """
         return None
 
@@ -545,20 +540,20 @@ class Source(Described, ABC):
     ) -> EmittedRows:
         """Read exactly the rows that `metadata` names: a Spark DataFrame if `spark` is given, else Python rows.
 
-        :raises SourceError: if exactly these rows cannot be had.
+        :raises SourceError: the source cannot give exactly these rows.
         """
 
     def row_types(self, attempt: TransactionAttempt, metadata: Json) -> RowTypes | None:
-        """Give the types of all columns of the rows that `emit_batch` gives; None: no one has declared the columns.
+        """Return the pyarrow types of all columns that `emit_batch` gives; None if the columns are not declared.
 
-        A type is of pyarrow. None in place of a type: no one has declared it, so it is found in all rows of a batch.
+        A column whose type is not declared has None as its type, which is then inferred from all rows of a batch.
 
-        :param metadata: None: of a batch without rows.
+        :param metadata: decision; None for a batch without rows.
         """
         return None
 
     def types_without_rows(self, attempt: TransactionAttempt, position: Json) -> RowTypes | None:
-        """Give the types of all columns where a replay has found no rows; None: no one knows them.
+        """Return the types of all columns if a replay has found no rows; None if the types are unknown.
 
         :param position: where the transaction ends.
         """
@@ -567,7 +562,8 @@ class Source(Described, ABC):
     def emit_arrow(self, attempt: TransactionAttempt, metadata: Json) -> pa.RecordBatchReader:
         """Read the rows of `emit_batch` as record batches of pyarrow, with the declared types.
 
-        :raises NoTable: a value is none of the type of its column, also while they are read. SourceError: as there.
+        :raises NoTable: a value does not have the type of its column; the reader raises this error, too.
+        :raises SourceError: the source cannot give exactly these rows.
         """
         rows = self.emit_batch(attempt, metadata)
         if is_frame(rows):
@@ -577,18 +573,21 @@ class Source(Described, ABC):
 
     @cached_property
     def malformed_rows(self) -> list[MalformedRow]:
-        """Keep the malformed rows that `emit_arrow` has met: a record batch has no place for them."""
+        """List the malformed rows that `emit_arrow` has found, since a record batch cannot hold them."""
         return []
 
     @property
     def _may_use_others(self) -> bool:
-        """Whether a subclass may use other columns than its reader."""
+        """Whether this class is a subclass of a user, which may need columns that the reader did not request."""
         return not type(self).__module__.startswith("airflow_tx.")
 
     def _stage(self, spark: SparkSession, batches: pa.RecordBatchReader) -> DataFrame:
-        """Stage rows for Spark, with the malformed ones that reading them finds."""
+        """Stage rows for Spark, and move the malformed rows that it finds into the staging."""
         staging = BatchStaging.current()
-        self._for_spark = (*self._for_spark, staging)  # a copy of this source has its own
+        self._for_spark = (
+            *self._for_spark,
+            staging,
+        )  # assign a new tuple, which copies of this source do not share
         met = len(self.malformed_rows)
         frame = staging.stage(spark, batches, whole=self._may_use_others)
         staging.malformed += self.malformed_rows[met:]
@@ -596,62 +595,62 @@ class Source(Described, ABC):
         return frame
 
     def check_read(self, attempt: TransactionAttempt) -> None:
-        """Check, before the ack, that the rows which this object has emitted were read from what it had checked.
+        """Check, before the ack, that the rows were read from the content that `emit_batch` had checked.
 
-        A file may be replaced after `emit_batch` has checked it: Spark reads it minutes later.
+        A file may be replaced after `emit_batch` has checked it, since Spark reads the file minutes later.
 
-        :raises SourceError: other rows may have been read; nothing is acked.
+        :raises SourceError: other rows may have been read. The task then acks nothing.
         """
 
     def key(self, run: RunInfo) -> str:
-        """Identify a run: runs of the same key always have the same transaction.
+        """Return the run key: runs with the same key always get the same transaction.
 
-        By default its run_id; a source whose batch is the run's own interval or partition names that, since another run
-        can have the same one.
+        By default it is the run_id. A source whose batch is the interval or partition of the run returns that, since
+        another run can have the same interval.
         """
         return run.run_id
 
     def for_run(self, run: RunInfo) -> Source:
-        """Return the source that decides the batch of this run; by default any run takes the next rows."""
+        """Return the source that decides the batch of this run. By default any run takes the next rows."""
         return self
 
     def for_key(self, key: str) -> Source:
-        """Do the same for a run that was deleted and made again: of what it stood for only its key is left."""
+        """Return the source for a run that was deleted and created again. Only the run key is known then."""
         return self
 
     @property
     def dated(self) -> DatedSource | None:
-        """Return the source itself if a batch is the data interval of a run; None: its runs have no dates."""
+        """Return the source itself if a batch is the data interval of a run, else None."""
         return None
 
     def interval_of_run(self, key: str) -> Interval | None:
-        """Return the data interval that a run of this key is given when it is made again; None: it has none."""
+        """Return the data interval for a run with this key that is created again; None if it has no interval."""
         return None
 
     def named(self: _Self, topology: str) -> _Self:
-        """Return the source that decides rows of this topology."""
+        """Return a copy of the source that names this topology in its errors."""
         copied = copy.copy(self)
         copied.topology = topology
         return copied
 
     def in_zone(self: _Self, zone: str) -> _Self:
-        """Return the source that reads dates in a time zone.
+        """Return a copy of the source that reads dates in a time zone.
 
-        :param zone: as the ledger has noted it; "" is UTC.
+        :param zone: time zone from the ledger; "" is UTC.
         """
         copied = copy.copy(self)
         copied.zone = zone
         return copied
 
     def span(self, what: str) -> Span:
-        """Read a date as a person types it: without a zone it is in `zone`, and a date alone is the whole day.
+        """Parse a date that a person typed. A date without a zone is in `zone`; a date without a time is a whole day.
 
-        :raises ValueError: it is no date.
+        :raises ValueError: the text is not a date.
         """
         return span_of(what, self.zone)
 
     def command(self, action: str, txid: int | None = None, *options: str) -> Command:
-        """Name a command that a person can copy, for the advice of an error.
+        """Return a command that a person can copy from an error.
 
         :param action: such as ``accept-loss``, or ``skip`` with a txid.
         """
@@ -659,9 +658,9 @@ class Source(Described, ABC):
         return Command(action, self.topology, of, (*options, "--why", "TEXT"))
 
     def with_limit(self: _Self, measured: Measured) -> _Self:
-        """Return the source that decides the next batch: with the `limit` that its `batch_size` comes to.
+        """Return a copy of the source for the next batch, whose `limit` follows from its `batch_size`.
 
-        :param measured: of the last committed transactions, rows and seconds in process.
+        :param measured: rows and processing seconds of the last committed transactions.
         """
         if self.batch_size is None:
             return self
@@ -670,151 +669,151 @@ class Source(Described, ABC):
         return copied
 
     def refused(self, problem: str, remedy: Remedy | str) -> SourceError:
-        """Make the error for rows that the source cannot give."""
+        """Return the error for rows that the source cannot give."""
         return SourceError(source=repr(self), problem=problem, remedy=remedy)
 
     def rows_refused(self, problem: str, remedy: Remedy | str, place: str = "a row") -> RowsRefused:
-        """Make the error for rows that are there, and have a value that no reader takes.
+        """Return the error for rows that exist, but have a value that no reader accepts.
 
-        :param place: where the value is that the problem quotes: the ledger keeps this alone. "": it quotes no value.
+        :param place: place of the value that `problem` quotes. The ledger stores the place, not the value. Empty if
+            `problem` quotes no value.
         """
         return RowsRefused(source=repr(self), problem=problem, remedy=remedy, place=place)
 
     def unusable(self, argument: str, value: Any, remedy: str) -> ConfigError:
-        """Make the error for an argument that cannot be used."""
+        """Return the error for an unusable argument."""
         return ConfigError(
             option=f"{argument} of {type(self).__name__}", value=value, remedy=remedy
         )
 
     def connections(self) -> Mapping[str, str]:
-        """Map the ids of the Airflow connections that the source needs to their types."""
+        """Return the Airflow connections that the source needs, as connection id to connection type."""
         return {}
 
     def datasets(self) -> Sequence[Dataset]:
-        """Name the places of its rows for OpenLineage, without users and passwords; none: they are not known.
+        """Return the OpenLineage datasets of the rows, without users and passwords; empty if unknown.
 
-        `begin`, committers and Spark operators ask if OpenLineage listens. An error fails no task.
+        `begin`, committers and Spark operators call this method if OpenLineage listens. An error fails no task.
         """
         return ()
 
     def backlog(self, position: Json) -> int | None:
-        """Count the rows (of its `unit`) that there are now after `position`; None if the source does not know.
+        """Count the rows (or files, see `unit`) that follow `position` now; None if the source does not know.
 
-        :param position: where the last committed transaction ended; None if there is none.
+        :param position: where the last committed transaction ended; None before the first commit.
         """
         return None
 
     def losses(self, position: Json) -> Sequence[Loss]:
-        """List the rows that come next after `position` and that the source can no longer give, if it knows of any.
+        """List the rows directly after `position` that the source can no longer give.
 
-        Until a person accepts them as lost, on the record, `decide` refuses with a `SourceError` that names them.
+        Until a person accepts this loss, `decide` raises a `SourceError` that names the rows.
         """
         return ()
 
     def contains(self, metadata: Json, what: str) -> bool | None:
-        """Whether a batch has what a person looks for: a file, an offset, an id, a date; None if it cannot tell.
+        """Return whether a batch contains a given file, offset, id or date; None if the source cannot tell.
 
-        :param metadata: of the batch.
-        :param what: as the person typed it; `span` reads a date.
+        :param metadata: metadata of the batch.
+        :param what: search text of a person; use `span` to parse a date.
         """
         return None
 
     def reaches(self, position: Json, what: str) -> bool | None:
-        """Whether all rows up to an offset, a file or a date were taken at this position; None: it cannot tell.
+        """Return whether this position is past a given offset, file or date; None if the source cannot tell.
 
         :param position: where a transaction ended.
-        :param what: as for `contains`; of a partition `PARTITION:WHAT`.
+        :param what: search text as in `contains`; `PARTITION:WHAT` for one partition.
         """
         return None
 
     def lacks(self, position: Json) -> str | None:
-        """Say, as a clause, that the source went back to before this position; None: as far as is known it did not.
+        """Return a clause that explains how the source went back to before this position; None if it did not.
 
-        A roll forward asks before it writes: rows that the source hands out again would be counted twice.
+        A roll forward checks this before it writes. If the source gave rows again, they would count twice.
 
         :param position: where the last final transaction ended.
         """
         return None
 
     def explain_error(self, attempt: TransactionAttempt, error: Exception) -> TxError | None:
-        """Explain the error of a Spark application that read rows of this source; None if it has no better text.
+        """Return a clearer error for a Spark application that failed on rows of this source; None if there is none.
 
-        :return: a `RowsRefused` for a row that no reader takes, so that this transaction is not replayed in vain.
+        :return: a `RowsRefused` for a row that no reader accepts, so that the transaction is not replayed in vain.
         """
         return None
 
     def unsettled(self, metadata: Json, error: SourceNotSettled) -> TxError:
-        """Find out what becomes of a task whose rows are not settled: the error that it ends with instead.
+        """Return the error that ends a task whose rows are not settled.
 
-        :return: `error`: it starts again later. A `FailedBatch`: the transaction needs another attempt. Another error:
-            a person has to see to it.
+        :return: `error` if the task can start again later. A `FailedBatch` if the transaction needs another attempt.
+            Any other error if a person must act.
         """
         return error
 
     def in_ledger(self, conn_id: str | None, root: str | None) -> Source:
-        """Return the source that knows where the ledger of its topology is.
-
-        :param conn_id: of the ZooKeeper, as the `Transaction` says it; likewise `root`.
-        """
+        """Return a copy of the source that knows the ZooKeeper connection and the root of the topology's ledger."""
         return self
 
     def corrections(self, ledger: ReadOnlyLedger, now: datetime) -> Corrections | None:
-        """Find which committed transactions lack a correction of the upstream topology; None: there is none.
+        """Find the committed transactions that lack a correction of the upstream topology.
 
-        :param ledger: of the topology whose rows it decides.
+        :param ledger: ledger of the topology that uses this source.
+        :return: the corrections; None if there is nothing to compare.
         :raises SourceError: the upstream topology went back to before a correction that was compared.
         """
         return None
 
     def rows_upstream(self, txids: Collection[int]) -> Mapping[int, int]:
-        """Count the rows that the upstream table has of each of these transactions; none, if it reads none."""
+        """Count the rows of each of these transactions in the upstream table; empty without an upstream table."""
         return {}
 
     def watched(self, root: str) -> Sequence[str]:
-        """List the records of the ledgers' ZooKeeper that change when it may have rows.
+        """List the ZooKeeper paths that change when the source may have new rows.
 
-        :param root: of the ledgers.
+        :param root: root path of the ledgers.
         """
         return ()
 
     def begun(self, txid: int, metadata: Json) -> None:
-        """Do what is due when the ledger has the batch that this object has decided, such as to ack its messages.
+        """React when the ledger has recorded the batch that this object decided, for example ack its messages.
 
-        It is called at most once, on the object that still has the connections of `decide`; never, if the process dies
-        before. `decide` of the next transaction then is the first to learn it, by its position.
+        It is called at most once, on the object that still has the connections of `decide`. If the process dies first,
+        it is never called. The next `decide` then learns from its position that the batch was recorded.
         """
 
     def committed(self, txid: int, metadata: Json) -> None:
-        """Do what is due when a batch is committed, such as to let go of its messages (Storm's ack of a spout).
+        """React when a batch is committed, for example delete its messages (Storm's ack of a spout).
 
-        It is called at least once: again if the committer died, or if it raised an error, which fails the try of the
-        commit task and not the transaction.
+        It is called at least once: again if the committer died or this method raised an error. An error fails the try
+        of the commit task, not the transaction.
 
-        :param metadata: None: a replay found no rows.
+        :param metadata: metadata of the batch; None if a replay found no rows.
         """
 
     def failed(self, txid: int, metadata: Json, reason: str) -> None:
-        """Do what is due when an attempt has failed (Storm's fail of a spout); the batch is replayed all the same.
+        """React when an attempt has failed (Storm's fail of a spout). The batch is replayed in any case.
 
-        It is called at least once for each attempt that another one replaces: when a task or a message has failed it,
-        and by the `begin` of the next attempt, for any reason, before that one decides its rows. `committed`
-        may follow: a task that is cleared alone takes the same attempt up again. A skipped batch is not reported.
+        It is called at least once for each attempt that another attempt replaces. It is called when a task or a message
+        fails the attempt, and when `begin` starts the next attempt, before `decide`. `committed` may follow, since a
+        single cleared task resumes the same attempt. A skipped batch is not reported.
         """
 
     def cleanup_before(self, txid: int) -> None:
-        """Forget what was kept for transactions before `txid`: they are final, and so are their runs, as far as known.
+        """Delete the data that the source kept for transactions before `txid`.
 
-        Called after every commit. Of `txid` itself a task beside or after the block may still read the rows.
+        It is called after every commit. These transactions are final, and so are their runs, as far as known. Keep the
+        data of `txid` itself: a task outside the `with Transaction` block may still read its rows.
         """
 
     def close(self) -> None:
-        """Close the connections; the next use opens them again. What Spark reads is removed."""
+        """Close the connections, and remove the rows that were staged for Spark. The next use connects again."""
         for staging in self._for_spark:
             staging.remove()
 
 
 class DatedSource(Source):
-    """A source whose batches are data intervals: the run of an interval is known by it, see `sources.dates`."""
+    """A source whose batches are data intervals. The interval is the run key; see `sources.dates`."""
 
     @property
     def dated(self) -> DatedSource:
@@ -826,37 +825,38 @@ class DatedSource(Source):
 
     @abstractmethod
     def on_schedule(self, previous_end: PreviousEnd) -> DatedSource:
-        """Return the source that knows the schedule, which may leave times out: then intervals do not touch."""
+        """Return a copy of the source that knows the schedule, whose intervals may have gaps between them."""
 
     @property
     def can_omit_runs(self) -> bool:
-        """Whether a lane may take its intervals `without_runs`, if they are `in_order`."""
+        """Whether a lane may process the intervals `without_runs`, if they are `in_order`."""
         return False
 
     def without_runs(self, schedule: IntervalSchedule) -> DatedSource:
-        """Return the source that takes the same intervals without their runs: the schedule says which one is next."""
+        """Return the source that takes the same intervals from the schedule, without DAG runs."""
         raise NotImplementedError
 
     def next_interval(self, position: Json) -> ScheduledInterval | None:
-        """Find the interval that follows a position; None: it has not ended, there is none, or its run names it.
+        """Return the interval that follows a position.
 
+        :return: None if the interval has not ended, the schedule has no more, or the run must name it.
         :raises SourceError: this worker cannot tell.
         """
         return None
 
 
 class TransactionalSource(Source):
-    """A source of batches: `initialize_transaction` and `emit_batch` are the only methods that it must have.
+    """The base of a source without partitions. A subclass needs only `initialize_transaction` and `emit_batch`.
 
-    With ``kind = SourceKind.OPAQUE`` a replay is decided again, from where the transaction before it ended.
+    With ``kind = SourceKind.OPAQUE``, a replay decides its rows again, from the end of the preceding transaction.
     """
 
     @abstractmethod
     def initialize_transaction(self, txid: int, position: Json) -> Batch | Json:
         """Decide the rows of transaction `txid`.
 
-        :param position: the position after transaction txid − 1; None for the first one.
-        :return: a `Batch`; plain JSON if rows and position are the same; None if there is no data.
+        :param position: position after transaction txid − 1; None for the first transaction.
+        :return: a `Batch`; plain JSON that serves as both metadata and position; None if there is no data.
         """
 
     def decide(self, attempt: TransactionAttempt, position: Json) -> Batch | None:
@@ -864,14 +864,14 @@ class TransactionalSource(Source):
 
 
 def as_batch(decided: Batch | Json) -> Batch | None:
-    """Read the answer of `initialize_transaction`: plain JSON means both rows and position."""
+    """Convert the result of `initialize_transaction` to a `Batch`: plain JSON is both metadata and position."""
     if decided is None or isinstance(decided, Batch):
         return decided
     return Batch(metadata=decided, position=decided)
 
 
 def rebuild(classpath: str, arguments: Mapping[str, Any]) -> Source:
-    """Make the source that `serialize()` described, as Airflow does with triggers."""
+    """Create the source that `serialize()` described, as Airflow does with triggers."""
     from importlib import import_module
 
     module, _, name = classpath.rpartition(".")
@@ -880,10 +880,10 @@ def rebuild(classpath: str, arguments: Mapping[str, Any]) -> Source:
 
 
 def source_kind(kind: str, source: str) -> SourceKind:
-    """Read the argument `kind`.
+    """Parse the argument `kind`.
 
-    :param source: whose argument it is, for the message.
-    :raises ConfigError: if it is not transactional and not opaque.
+    :param source: name of the source, for the error.
+    :raises ConfigError: the kind is not transactional and not opaque.
     """
     if kind not in (SourceKind.TRANSACTIONAL.value, SourceKind.OPAQUE.value):
         remedy = (

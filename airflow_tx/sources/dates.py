@@ -1,4 +1,4 @@
-"""Dates: as a person types them, and the data intervals of runs as their keys and positions spell them."""
+"""Parse dates that a person types, and read and write data intervals in run keys and positions."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ Interval: TypeAlias = tuple[datetime, datetime]
 
 
 class Span(NamedTuple):
-    """The time that a date means: a day, up to `end`, excluded; or a moment, whose `start` and `end` are the same."""
+    """The time that a date means: a day from `start` to `end`, exclusive, or a moment with `start` equal to `end`."""
 
     start: datetime
     end: datetime
 
     @property
     def last(self) -> datetime:
-        """The last moment of it."""
+        """The last moment of the span."""
         return self.end if self.start == self.end else self.end - timedelta(microseconds=1)
 
 
 def span_of(what: str, zone: str | None = "") -> Span:
-    """Read a date: a date alone is the whole day.
+    """Parse a date; a date without a time is the whole day.
 
-    :param zone: where it has none itself: a name such as Europe/Berlin, or an offset; "" is UTC. None: it gets none.
-    :raises ValueError: it is no date.
+    :param what: ISO date or time.
+    :param zone: zone of a date that names none: such as Europe/Berlin, or an offset; "" is UTC, None adds no zone.
+    :raises ValueError: the text is not a date.
     """
     moment = datetime.fromisoformat(f"{what[:-1]}+00:00" if what.endswith("Z") else what)
     end = moment + timedelta(days=1) if len(what) <= len("2013-05-04") else moment
@@ -42,7 +43,7 @@ def _zone(zone: str) -> tzinfo:
 
 
 def _in_utc(moment: datetime, zone: tzinfo) -> datetime:
-    """Convert as Airflow's schedules do: of an hour that comes twice the second one, of one left out the next one."""
+    """Convert as Airflow's schedules do: an hour that repeats is the second one, a skipped hour is the next one."""
     both = (moment.replace(tzinfo=zone, fold=fold) for fold in (0, 1))
     return max(each.astimezone(timezone.utc) for each in both)
 
@@ -51,12 +52,12 @@ def _in_utc(moment: datetime, zone: tzinfo) -> datetime:
 
 
 def key_of_interval(interval: Interval) -> str:
-    """Identify the runs of an interval."""
+    """Return the run key of an interval."""
     return f"interval:{dates_of(interval)}"
 
 
 def interval_of_key(key: str) -> Interval | None:
-    """Read the interval of the runs of a key; None: they have no interval."""
+    """Return the interval that a run key names; None if it names no interval."""
     kind, _, dates = key.partition(":")
     try:
         start, end = map(datetime.fromisoformat, dates.split("/"))
@@ -66,7 +67,7 @@ def interval_of_key(key: str) -> Interval | None:
 
 
 def order_end(position: Any) -> datetime:
-    """Read where the order of txids stands: the next interval begins there."""
+    """Return the end of the last interval in the order of txids, where the next interval begins."""
     return max(datetime.fromisoformat(end) for _, end in position["intervals"])
 
 
@@ -76,10 +77,10 @@ def order_from(start: datetime) -> Any:
 
 
 def iso(moment: datetime) -> str:
-    """Spell a moment in UTC."""
+    """Return a moment in UTC as ISO text."""
     return moment.astimezone(timezone.utc).isoformat()
 
 
 def dates_of(interval: Interval) -> str:
-    """Spell an interval in UTC."""
+    """Return an interval in UTC as ISO text."""
     return f"{iso(interval[0])}/{iso(interval[1])}"

@@ -1,4 +1,4 @@
-"""How far a source is ahead of its topology: what it has behind the last committed transaction."""
+"""Measure the lag of a topology: the data that its source has after the last committed transaction."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from airflow_tx.sources.api import Json, Source
 
 
 class LagUnknown(TxError):
-    """A lag that cannot be known now."""
+    """The lag of a topology is unknown at the moment."""
 
     template = "The lag of topology {topology!r} is unknown: {reason}"
 
 
 @dataclass(frozen=True)
 class Lag:
-    """The data of a source that is not committed yet.
+    """The amount of data of a source that is not committed yet.
 
-    :param unit: what is counted: rows, or files.
+    :param count: number of rows or files.
+    :param unit: unit of `count`: "rows" or "files".
     """
 
     count: int
@@ -39,10 +40,10 @@ SourcePosition: TypeAlias = "tuple[Source, Json]"
 
 
 def lags(sources: Mapping[str, SourcePosition], *, seconds: float) -> dict[str, Lag | LagUnknown]:
-    """Find the lag of every topology, or why it is unknown; of all of them at once.
+    """Return the lag of each topology, or the reason why it is unknown. All sources are asked in parallel.
 
-    :param sources: by topology.
-    :param seconds: how long to wait, for all of them together.
+    :param sources: source and position, by topology.
+    :param seconds: how long to wait for all answers together.
     """
     inquiries = {name: Inquiry[Lag | LagUnknown](f"lag of {name}") for name in sources}
     for name, inquiry in inquiries.items():
@@ -59,10 +60,10 @@ def lags(sources: Mapping[str, SourcePosition], *, seconds: float) -> dict[str, 
 
 
 def _lag(name: str, source: Source, position: Json) -> Lag | LagUnknown:
-    named = source.named(name)  # what it refuses names the topology
+    named = source.named(name)  # so that its errors name the topology
     try:
         count = named.backlog(position)
-    except Exception as error:  # noqa: BLE001  # whatever a source raises, it becomes one line
+    except Exception as error:  # noqa: BLE001  # a source may raise any error; report it as one line
         text = str(error) if isinstance(error, TxError) else f"{type(error).__name__}: {error}"
         return LagUnknown(topology=name, reason=" ".join(text.split()))
     finally:
@@ -74,15 +75,16 @@ def _lag(name: str, source: Source, position: Json) -> Lag | LagUnknown:
 
 
 LAG_EVERY = 30.0
-"""Seconds between two questions of a `LagWatch`."""
+"""How often a `LagWatch` asks its source, in seconds."""
 
 
 class LagWatch(Inquiry[Lag | LagUnknown]):
-    """Asks one source for its lag now and then.
+    """Asks one source for its lag periodically.
 
-    :param make: makes the source, for this use only.
+    :param topology: name of the topology.
+    :param make: creates a source that only this watch uses.
     :param patience: seconds to wait for the first answer.
-    :param every: seconds between two questions.
+    :param every: seconds between two requests.
     """
 
     def __init__(
@@ -98,7 +100,7 @@ class LagWatch(Inquiry[Lag | LagUnknown]):
         self._make = make
 
     def latest(self, position: Callable[[], Json]) -> Lag | None:
-        """Give the last answer, and ask again once it is old; None: there is none, or the source cannot tell.
+        """Return the last known lag, and ask again if it is old; None if the lag is unknown.
 
         :param position: reads the position after the last committed transaction.
         """
@@ -108,6 +110,6 @@ class LagWatch(Inquiry[Lag | LagUnknown]):
     def _lag_behind(self, position: Json) -> Lag | LagUnknown:
         try:
             source = self._make()
-        except Exception as error:  # noqa: BLE001  # whatever its constructor raises
+        except Exception as error:  # noqa: BLE001  # a constructor may raise any error
             return LagUnknown(topology=self._topology, reason=str(error))
         return _lag(self._topology, source, position)

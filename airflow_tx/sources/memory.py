@@ -1,4 +1,4 @@
-"""Rows that are given to the source itself, in partitions: for examples, and for trying a DAG out.
+"""A source whose rows are its arguments, for examples and for trying out a DAG.
 
 Source: storm-transactional-topologies (MemoryTransactionalSpout).
 """
@@ -40,15 +40,15 @@ if TYPE_CHECKING:
 
 
 class MemorySource(PartitionedTransactionalSource):
-    """The next `per_batch` rows of every partition are a transaction.
+    """A source of partitions in memory. A transaction takes the next `per_batch` rows of every partition.
 
-    The rows travel with the source, so they are few, and plain JSON. `rows` may grow at the end of a partition, or by
-    a partition. One that shrinks below what was taken counts as one that cannot be reached.
+    The rows travel with the source, so give only few rows, as plain JSON. You may append rows to a partition, and add
+    partitions. A partition with fewer rows than were taken counts as unreachable.
 
-    :param partitions: name -> its rows.
-    :param per_batch: at most so many rows of a partition in a transaction.
+    :param partitions: rows of each partition, by its name.
+    :param per_batch: maximum number of rows of each partition in a transaction.
     :param kind: ``transactional`` or ``opaque``.
-    :param schema: Spark DDL, such as ``word STRING, n INT``; without one Spark finds the types in the rows.
+    :param schema: Spark DDL, such as ``word STRING, n INT``; by default Spark infers the types from the rows.
     """
 
     always_written = ("per_batch", "kind", "schema")
@@ -121,7 +121,7 @@ class MemorySource(PartitionedTransactionalSource):
 
     def types_without_rows(self, attempt: TransactionAttempt, position: Json) -> RowTypes | None:
         declared = self.row_types(attempt, None)
-        with suppress(NoTable):  # rows of which each batch has its own types
+        with suppress(NoTable):  # the batches have different types
             rows = chain.from_iterable(self.rows.values())
             schema = reader_of_dicts(rows, declared).schema
             return dict(zip(schema.names, schema.types, strict=True)) or None

@@ -1,4 +1,4 @@
-"""Messages of queues and logs as rows: a text or the columns of a JSON object each."""
+"""Parse messages of queues and logs. A message is a text, or a JSON object with declared columns."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ else:
 def parsed_message(raw: bytes, columns: Mapping[str, ColumnType] | None) -> Any:
     """Parse a message.
 
-    :param columns: of the JSON object that it is; None: it is a text.
-    :raises ValueError: it is not; why, in words.
+    :param raw: bytes of the message.
+    :param columns: columns of a JSON object; None for a text.
+    :raises ValueError: the message does not fit. The error text is the reason.
     """
     try:
         text = raw.decode()
@@ -47,10 +48,12 @@ def parsed_message(raw: bytes, columns: Mapping[str, ColumnType] | None) -> Any:
 def message_column(
     raws: Sequence[bytes | None], columns: Mapping[str, ColumnType] | None, to: pa.DataType
 ) -> pa.Array:
-    """Parse many messages at once.
+    """Parse many messages at once with Arrow.
 
-    :param to: the type of the column.
-    :raises NotProven: `parsed_message` may take one otherwise, or refuse it.
+    :param raws: bytes of the messages; None for a message without content.
+    :param columns: columns of a JSON object; None for a text.
+    :param to: type of the Arrow array.
+    :raises NotProven: `parsed_message` may read some message differently, or refuse it.
     """
     given = pa.array(raws, pa.binary())
     if columns is None:
@@ -77,9 +80,11 @@ def message_batches(
     types: Mapping[str, pa.DataType],
     malformed: list[MalformedRow],
 ) -> Iterable[pa.RecordBatch]:
-    """Make a record batch of messages at once, or of their rows, which the rule reads.
+    """Build the record batch with Arrow, or from rows that Python has parsed if Arrow may read them differently.
 
-    :param malformed: gets the malformed ones among the rows.
+    :param make: builds the batch with Arrow, or raises NotProven.
+    :param rows: parsed rows, used after NotProven.
+    :param malformed: list to which malformed rows are added.
     """
     try:
         return [make()]
@@ -89,22 +94,24 @@ def message_batches(
 
 
 def malformed_message(raw: Any, error: ValueError, where: str) -> MalformedRow:
-    """Describe a message that is not of its columns.
+    """Describe a message that does not fit its columns.
 
-    :param raw: its bytes, or fields of bytes.
-    :param error: as `parsed_message` raised it.
+    :param raw: bytes of the message, or a mapping of fields to bytes.
+    :param error: error that `parsed_message` raised.
+    :param where: place of the message in its source.
     """
-    # Rows with one reason are counted together.
+    # The reason omits the value, since rows with the same reason are counted together.
     return MalformedRow(content_of_row(raw), UnfitText.reason_of(error), where)
 
 
 def declared_columns(
     source: Source, option: str, schema: str | None
 ) -> dict[str, ColumnType] | None:
-    """Read the columns of messages that are JSON objects; None: they are texts.
+    """Return the declared columns of JSON messages; None if the messages are texts.
 
-    :param option: the argument of the source that declares them.
-    :raises SourceError: one has a type that no JSON value has.
+    :param option: name of the argument that declares the columns, for the error.
+    :param schema: Spark DDL; None for texts.
+    :raises SourceError: a column has a type that JSON cannot express, or the schema says NOT NULL.
     """
     if schema is None:
         return None
@@ -118,5 +125,5 @@ def declared_columns(
 
 
 def message_ddl(columns: Mapping[str, ColumnType]) -> str:
-    """Write the type of a message that is a JSON object."""
+    """Return the Spark type of a message that is a JSON object."""
     return f"STRUCT<{ddl_of({name: kind.ddl for name, kind in columns.items()})}>"

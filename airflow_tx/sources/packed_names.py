@@ -1,4 +1,4 @@
-"""Sets of names in one short text, as a position keeps what was taken."""
+"""Compress a set of names into a short text, so that a position can hold the names of all files taken."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Iterable
 
 
 def pack(names: Iterable[str]) -> str:
-    """Pack a set of names into one plain text: 2 to 5 bytes a name where they are mostly alike."""
+    """Compress a set of names into ASCII text, with 2 to 5 bytes a name if the names are similar."""
     joined = "\0".join(sorted(names)).encode("utf-8", "surrogateescape")
     return base64.b64encode(zlib.compress(joined, 9)).decode()
 
 
 def unpack(packed: str) -> frozenset[str]:
-    """Unpack the names that `pack` packed.
+    """Return the names that `pack` compressed.
 
-    :raises ValueError: it did not.
+    :raises ValueError: the text is not a result of `pack`.
     """
     try:
         names = zlib.decompress(base64.b64decode(packed)).decode("utf-8", "surrogateescape")

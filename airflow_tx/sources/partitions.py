@@ -1,8 +1,8 @@
-"""Partitions that are logs: rows that come in an order, with a position behind each of them.
+"""The bases of partitioned sources, and of partitions that are logs: ordered rows, with a position after each row.
 
-A backend says what one partition has behind a position, takes the next rows, and reads them. `LogSource` does what is
-the same for all of them: it shares the limits of a batch among the partitions, words the reason, lists what is lost,
-and leaves out what is away.
+A `PartitionLog` finds the rows of one partition after a position, takes the next ones and reads them. `LogSource` does
+the rest for all logs. It divides the batch limit among the partitions, explains the batch size, lists lost rows, and
+omits partitions that it cannot reach.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 # --- partitioned --------------------------------------------------------------------------------------------------
-# Sources of several partitions, each with a position of its own that the ledger keeps.
+# Sources of several partitions. The ledger stores one position for each partition.
 #
 # Source: storm-transactional-topologies (IPartitionedTransactionalSpout, IOpaquePartitionedTransactionalSpout).
 
@@ -47,31 +47,32 @@ log = logging.getLogger(__name__)
 
 
 class PartitionedTransactionalSource(Source):
-    """A source of partitions: say which there are, what the next batch of one is, and what rows that batch has.
+    """The base of a transactional source of partitions.
 
-    The ledger keeps rows and position of every partition by itself. A partition may be added at any time; one that
-    took part before and is gone stops the source with the reason, until it is back.
+    A subclass lists the partitions, decides the next batch of one partition, and reads its rows. The ledger stores
+    metadata and position separately for each partition. You can add a partition at any time. If a partition with a
+    position is gone, `decide` fails until the partition is back.
     """
 
     partitioned: ClassVar[bool] = True
 
     def num_partitions(self) -> int:
-        """Count the partitions that there are now, if they are numbered; else override `partitions`."""
+        """Return the current number of partitions, named "0", "1" and so on. For other names, override `partitions`."""
         raise NotImplementedError(f"{type(self).__name__} has no num_partitions and no partitions")
 
     def partitions(self) -> Sequence[str]:
-        """Name the partitions that there are now."""
+        """Return the names of the current partitions."""
         return [str(number) for number in range(self.num_partitions())]
 
     @abstractmethod
     def emit_partition_batch_new(
         self, attempt: TransactionAttempt, partition: str, position: Json
     ) -> Batch | Json | None:
-        """Decide the rows of one partition in a transaction. No row is read here: Storm's spout emits them, too.
+        """Decide the rows of one partition in a transaction. Unlike Storm's spout, this method reads no rows.
 
-        :param position: of the partition; None if it never took part.
-        :return: a `Batch`; plain JSON if rows and position are the same; None if the partition has nothing now.
-        :raises PartitionUnavailable: it cannot be reached now.
+        :param position: position of the partition; None if the partition never took part.
+        :return: a `Batch`; plain JSON that serves as both metadata and position; None if the partition has no new rows.
+        :raises PartitionUnavailable: the partition cannot be reached now.
         """
 
     @abstractmethod
@@ -103,7 +104,7 @@ class PartitionedTransactionalSource(Source):
         partitions: Sequence[str],
         take: Callable[[str], Batch | None],
     ) -> Batch | None:
-        """Join the rows of all partitions to one batch, without partitions that are away."""
+        """Join the decisions of all partitions to one batch, and omit partitions that cannot be reached."""
         taken: dict[str, Batch] = {}
         for partition in partitions:
             before = positions.get(partition)
@@ -139,17 +140,17 @@ class PartitionedTransactionalSource(Source):
         return next((why for why in found if why is not None), None)
 
     def partition_refuses_again(self, partition: str, metadata: Json) -> str | None:
-        """Say why the rows of one partition cannot be read again."""
+        """Return the reason why the rows of one partition cannot be read again; see `refuses_again`."""
         return None
 
     def decide_partition_again(
         self, attempt: TransactionAttempt, partition: str, metadata: Json
     ) -> Json:
-        """Decide the same rows of one partition, with their current content."""
+        """Decide the same rows of one partition again, with their current content."""
         return metadata
 
     def contains(self, metadata: Json, what: str) -> bool | None:
-        """Whether a batch has what a person looks for, in the partition that `PARTITION:WHAT` names, or in any."""
+        """Return whether any partition of a batch contains `what`; `PARTITION:WHAT` names one partition."""
         if not isinstance(metadata, dict):
             return False
         found = {
@@ -159,23 +160,26 @@ class PartitionedTransactionalSource(Source):
         return True if True in found else None if None in found else False
 
     def partition_contains(self, partition: str, metadata: Json, what: str) -> bool | None:
-        """Whether the batch of one partition has what a person looks for; None if it cannot tell."""
+        """Return whether the batch of one partition contains `what`; None if the source cannot tell."""
         return None
 
     def reaches(self, position: Json, what: str) -> bool | None:
         for name, each in self.partition_positions(position).items():
             if what.startswith(f"{name}:"):
                 return self.partition_reaches(name, each, what.removeprefix(f"{name}:"))
-        return False if ":" in what else None  # nothing was taken of that partition
+        return (
+            False if ":" in what else None
+        )  # False: the transactions took no row of that partition
 
     def partition_reaches(self, partition: str, position: Json, what: str) -> bool | None:
-        """Whether all of one partition was taken up to what a person waits for; None if it cannot tell."""
+        """Return whether the position of one partition is past `what`; None if the source cannot tell."""
         return None
 
     def limit_reason(self, count: int, positions: Mapping[str, Json]) -> str:
-        """Word why a batch has so many rows.
+        """Explain how the batch size was chosen.
 
-        :param positions: of every partition, before it.
+        :param count: number of rows in the batch.
+        :param positions: position of each partition before the batch.
         """
         return self.limit.reason_for(count, None)
 
@@ -192,7 +196,9 @@ class PartitionedTransactionalSource(Source):
             self.emit_partition_batch(attempt, name, metadata[name], spark)
             for name in sorted(metadata)
         ]
-        if not all(hasattr(part, "unionByName") for part in parts):  # a source without Spark
+        if not all(
+            hasattr(part, "unionByName") for part in parts
+        ):  # the source gave rows of Python
             return chain.from_iterable(map(dicts_of, parts))
         return reduce(lambda one, other: one.unionByName(other), cast("list[DataFrame]", parts))
 
@@ -203,7 +209,10 @@ class PartitionedTransactionalSource(Source):
             yield from dicts_of(self.emit_partition_batch(attempt, name, metadata[name]))
 
     def partition_positions(self, position: Json) -> dict[str, Any]:
-        """Read the positions of all partitions; OtherSource: it is the position of a source that has none."""
+        """Return the positions of all partitions.
+
+        :raises OtherSource: a source without partitions wrote this position.
+        """
         if position is None:
             return {}
         if not isinstance(position, dict):
@@ -226,14 +235,12 @@ class PartitionedTransactionalSource(Source):
         times = Counter(map(repr, found))
         wrong = [name for name in found if not _is_name(name) or times[repr(name)] > 1]
         if wrong:
-            remedy = (
-                "Names of partitions are texts that UTF-8 can spell, not empty, each of them once."
-            )
+            remedy = "Give each partition a unique, non-empty name that UTF-8 can encode."
             raise self.refused(f"partitions() gives {wrong[0]!r}", remedy)
         return found
 
     def _check_moved(self, partition: str, before: Json, batch: Batch) -> None:
-        # Beside partitions that moved, the ledger could not notice.
+        # The ledger cannot detect this if other partitions have moved.
         if batch.position == before:
             raise self.refused(
                 f"partition {partition} has rows {str(batch.metadata)[:80]}, and stays at {str(before)[:80]}: "
@@ -259,16 +266,16 @@ class PartitionedTransactionalSource(Source):
     def _stopped(self, problem: str) -> SourceError:
         return self.refused(
             problem,
-            "Nothing was allocated. Bring it back, then clear this task; a source that may lose partitions is of kind "
-            "opaque.",
+            "Nothing was allocated. Bring the partition back, then clear this task. If a source may lose partitions, "
+            "make its kind opaque.",
         )
 
 
 class OpaquePartitionedTransactionalSource(PartitionedTransactionalSource):
-    """Like its base, for partitions that may be away for a while.
+    """The base of a partitioned source that works while some partitions are away.
 
-    A partition that is gone or cannot be reached is left out and keeps its position: what it has not given yet is in a
-    later batch. A replay is decided again, from where the transaction before it ended.
+    A batch omits a partition that is gone or cannot be reached. The partition keeps its position, so a later batch
+    contains its rows. A replay decides its rows again, from the end of the preceding transaction.
     """
 
     kind = SourceKind.OPAQUE
@@ -277,17 +284,17 @@ class OpaquePartitionedTransactionalSource(PartitionedTransactionalSource):
 def _is_name(name: Any) -> bool:
     try:
         return isinstance(name, str) and bool(name.encode())
-    except UnicodeEncodeError:  # of a file system with other names
+    except UnicodeEncodeError:  # some file systems permit names that are not UTF-8
         return False
 
 
 def is_number_within(what: str, start: int, end: int) -> bool:
-    """Ask whether a person typed a number from `start` on and below `end`."""
+    """Return whether a text is a number from `start` to `end`, exclusive."""
     return what.isdecimal() and start <= int(what) < end
 
 
 def is_number_below(what: str, end: int) -> bool | None:
-    """Ask whether a person typed a number below `end`; None: it is no number."""
+    """Return whether a text is a number below `end`; None if it is not a number."""
     return int(what) < end if what.isdecimal() else None
 
 
@@ -296,11 +303,11 @@ def is_number_below(what: str, end: int) -> bool | None:
 
 @dataclass(frozen=True)
 class Gone:
-    """Rows that come next and that the log does not have.
+    """The next rows of a log that no longer exist.
 
-    :param description: which they are, in words.
-    :param resume_at: the position from which there are rows again.
-    :param went_back: whether the log was set back to before the position: it gives rows again that were taken.
+    :param description: which rows are gone, as text.
+    :param resume_at: position of the next row that exists.
+    :param went_back: whether the log was reset to before the position, so that it gives rows again that were taken.
     """
 
     description: str
@@ -308,17 +315,21 @@ class Gone:
     went_back: bool = False
 
     def loss(self, partition: str, position: Json) -> Loss:
-        """Name the rows after a position of a partition as what a person may accept as lost."""
+        """Return these rows as a loss, which a person can accept.
+
+        :param partition: name of the partition.
+        :param position: position of the partition, before the rows that are gone.
+        """
         return Loss(partition, position, self.resume_at, self.description, self.went_back)
 
 
 @dataclass(frozen=True)
 class LogSnapshot:
-    """The rows after a position.
+    """The state of a log after a position.
 
-    :param position: as its log reads it.
-    :param available: how many rows there are, as the log says; some may be missing in between. None: `count` them.
-    :param gone: the rows that are known to be gone.
+    :param position: parsed position.
+    :param available: number of rows that the log reports, although some may be missing; None if `count` must find out.
+    :param gone: rows that are known to be gone; None if no row is.
     """
 
     position: Any
@@ -330,15 +341,15 @@ class LogSnapshot:
 class LogBatch(Batch):
     """The rows of one partition in a batch.
 
-    :param metadata: plain JSON that says exactly which rows they are.
-    :param position: plain JSON that says where the log stands after them.
-    :param count: how many rows they are.
-    :param reason: `LogSource` words it.
-    :param unit: `LogSource` counts rows.
-    :param start: the position where the batch begins.
-    :param at_most: whether there may be fewer rows than `count`.
-    :param key: of the run that has the rows; "": any run can.
-    :param run_id: of that run.
+    :param metadata: plain JSON that identifies exactly these rows.
+    :param position: plain JSON: the position of the log after these rows.
+    :param count: number of rows.
+    :param reason: explanation of the batch size; `LogSource` sets it.
+    :param unit: unit of `count`; `LogSource` counts rows.
+    :param start: position where the batch begins.
+    :param at_most: whether the batch may have fewer rows than `count`.
+    :param key: key of the run that must process the rows; "" for any run.
+    :param run_id: id of that run.
     :param ended: whether the partition has no more rows now.
     """
 
@@ -346,30 +357,31 @@ class LogBatch(Batch):
 
 
 class PartitionLog(ABC):
-    """The rows of one partition, in their order. It is made for one decision, or to read one batch."""
+    """The ordered rows of one partition. An object serves one decision, or one batch that is read."""
 
     @abstractmethod
     def snapshot(self, position: Json) -> LogSnapshot:
-        """Find what comes after a position.
+        """Find the rows after a position.
 
-        :param position: None: the partition never took part.
-        :raises PartitionUnavailable: it cannot be reached now.
+        :param position: position of the partition; None if the partition never took part.
+        :raises PartitionUnavailable: the partition cannot be reached now.
         """
 
     @abstractmethod
     def take(self, snapshot: Any, most: int | None) -> LogBatch | Gone | None:
-        """Decide the next rows, up to a missing one.
+        """Decide the next rows, up to the first missing row.
 
-        :param most: at most so many; None: no limit.
-        :return: `Gone` if the first row is missing; None if there is no row.
+        :param snapshot: result of `snapshot`.
+        :param most: maximum number of rows; None for no limit.
+        :return: the rows; `Gone` if the first row is missing; None if there is no row.
         """
 
     def sizes(self, snapshot: Any) -> Sequence[int]:
-        """Measure the bytes of some of the rows that come next; nothing: a limit of bytes has no effect."""
+        """Return the sizes of some of the next rows, in bytes. If it is empty, a limit of bytes has no effect."""
         return ()
 
     def count(self, snapshot: Any, most: int) -> int:
-        """Count the rows that can be taken; those beyond `most` need not be counted."""
+        """Count the available rows; the count may stop at `most`."""
         return int(snapshot.available)
 
     def backlog(self, position: Json) -> int:
@@ -377,24 +389,27 @@ class PartitionLog(ABC):
         return int(self.snapshot(position).available or 0)
 
     def gone(self, position: Json, most: int | None) -> Gone | None:
-        """Find the rows that are gone among the next `most` ones."""
+        """Return the rows that are gone among the next `most` rows; None if no row is gone."""
         snapshot = self.snapshot(position)
         if snapshot.gone is not None or not snapshot.available:
             return snapshot.gone
-        # A log may find out only now, when it looks for each row.
+        # Some logs detect missing rows only when they look up each row.
         taken = self.take(snapshot, most)
         return taken if isinstance(taken, Gone) else None
 
     def lacks(self, position: Json) -> str | None:
-        """Say, as a clause, that the log went back to before a position; None: as far as is known it did not."""
+        """Return a clause that explains how the log went back to before a position; None if it did not."""
         gone = self.snapshot(position).gone
         return gone.description if gone is not None and gone.went_back else None
 
 
 class LogDecision:
-    """Decides one batch: what the logs have behind their positions, and how much of it each one gives.
+    """Decides one batch: finds the new rows of each log, and how many rows each log contributes.
 
-    :param sizes: measures some of the next rows of all these logs, in bytes.
+    :param logs: log of each partition.
+    :param positions: position of each partition.
+    :param limit: limit of the batch.
+    :param sizes: returns the sizes of some of the next rows of all logs, in bytes.
     """
 
     def __init__(
@@ -424,7 +439,7 @@ class LogDecision:
 
     @property
     def usable(self) -> dict[str, LogSnapshot]:
-        """The snapshots of the logs that have rows, as far as is known."""
+        """The snapshots of the logs that may have rows to take."""
         out = {*self.gone, *self._empty}
         return {
             name: each
@@ -433,13 +448,13 @@ class LogDecision:
         }
 
     def sizes(self) -> list[int]:
-        """Measure some of the next rows, one log after the other."""
+        """Return the sizes of some of the next rows of each log, in bytes."""
         return [size for name, each in self.usable.items() for size in self.logs[name].sizes(each)]
 
     def take(self, name: str) -> LogBatch | Gone | None:
         """Take the share of one log.
 
-        :raises PartitionUnavailable: it could not be reached.
+        :raises PartitionUnavailable: the partition could not be reached.
         """
         if name in self.away:
             raise self.away[name]
@@ -456,13 +471,13 @@ class LogDecision:
         return taken
 
     def share_again(self) -> bool:
-        """Share among the others what those had that gave nothing; False: there is nothing to share."""
+        """Give the shares of logs without rows to the other logs; return False if no share changes."""
         before = self._shares
         self._shares = self._shared()
         return before != self._shares
 
     def reason(self, count: int) -> str:
-        """Word why a batch has so many rows."""
+        """Explain how the batch size was chosen."""
         usable = self.usable
         there: int | None = None
         if set(usable) <= self._ended:
@@ -482,7 +497,7 @@ class LogDecision:
 
 
 class LimitedSource(Source):
-    """A source whose batches have limits."""
+    """The base of a source whose arguments limit the rows or bytes of a batch."""
 
     def __init__(
         self,
@@ -492,12 +507,12 @@ class LimitedSource(Source):
         max_bytes_per_batch: int | None = None,
         target_seconds: float | None = None,
     ) -> None:
-        """Take what limits a batch.
+        """Set the kind and the batch limits of the source.
 
         :param kind: ``transactional`` or ``opaque``.
-        :param max_rows_per_batch: at most so many rows in a batch, of all partitions together.
-        :param max_bytes_per_batch: at most so many bytes, by a sample of the rows.
-        :param target_seconds: as many rows as are processed in so many seconds, by what the last transactions took.
+        :param max_rows_per_batch: maximum number of rows in a batch, over all partitions.
+        :param max_bytes_per_batch: maximum bytes in a batch, estimated from a sample of rows.
+        :param target_seconds: as many rows as should be processed in this time, by the speed of the last transactions.
         """
         self.kind = source_kind(kind, type(self).__name__)
         size = BatchSize.checked(
@@ -510,9 +525,9 @@ class LimitedSource(Source):
         self.limit = size.limit()
 
     def gone_refused(self, gone: Iterable[Gone], problem: str, remedy: Remedy | str) -> SourceError:
-        """Make the error for rows that are gone.
+        """Return the error for rows that are gone.
 
-        :param remedy: for a source that went back alone.
+        :param remedy: what to do if only the source went back, and not the states.
         """
         if any(each.went_back for each in gone):
             remedy = Remedy.of(
@@ -525,20 +540,20 @@ class LimitedSource(Source):
 
 
 class LogSource(LimitedSource, PartitionedTransactionalSource):
-    """A source whose partitions are logs: say which there are, and word what is gone."""
+    """The base of a source whose partitions are logs. A subclass lists the logs, and may describe lost rows."""
 
     leaves_out_gone: ClassVar[bool] = False
-    """Whether an opaque source leaves out a partition whose next rows are gone, rather than to stop."""
+    """Whether an opaque source omits a partition whose next rows are gone, instead of failing."""
 
     @abstractmethod
     def logs(self, positions: Mapping[str, Json]) -> Mapping[str, PartitionLog]:
-        """Make the logs of the partitions that there are now.
+        """Return the logs of the current partitions, by name.
 
-        :param positions: of the partitions that took part before.
+        :param positions: positions of the partitions that took part before.
         """
 
     def gone_words(self, gone: Mapping[str, Gone]) -> tuple[str, Remedy]:
-        """Word the problem that the next rows of partitions are gone, and what a person can do about it."""
+        """Describe the problem and the remedy if the next rows of some partitions are gone."""
         named = "; ".join(f"partition {name}: {each.description}" for name, each in gone.items())
         return (
             f"rows that come next are gone: {named}",
@@ -546,7 +561,7 @@ class LogSource(LimitedSource, PartitionedTransactionalSource):
         )
 
     def sizes(self, decision: LogDecision) -> Sequence[int]:
-        """Measure the bytes of some of the rows that come next."""
+        """Return the sizes of some of the next rows, in bytes."""
         return decision.sizes()
 
     def partitions(self) -> list[str]:
@@ -591,7 +606,7 @@ class LogSource(LimitedSource, PartitionedTransactionalSource):
         return taken
 
     def backlog(self, position: Json) -> int | None:
-        """Count the rows of the partitions that can be reached; None: no partition can be reached."""
+        """Count the rows of the reachable partitions; None if no partition can be reached."""
         positions = self.partition_positions(position)
         found: list[int] = []
         for name, log in self.logs(positions).items():

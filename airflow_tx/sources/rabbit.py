@@ -1,4 +1,4 @@
-"""A queue of RabbitMQ: its next messages are staged, written down in the ledger, and only then acked."""
+"""The source of a RabbitMQ queue. It stages the next messages, records them in the ledger, and then acks them."""
 
 from __future__ import annotations
 
@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 
 
 # --- taken --------------------------------------------------------------------------------------------------------
-# Messages that were taken from a queue, in the staging area: until their transaction is committed they are only
-# there.
+# The messages that were taken from a queue. Until their transaction is committed, only the staging area has them.
 #
 # ::
 #
@@ -45,9 +44,9 @@ if TYPE_CHECKING:
 # <root>/@taken/<queue>/ids/<number>/<random>        digests of the last ids before this number
 # <root>/@taken/<queue>/committed/<txid>/<number>    the batch at this number is committed
 #
-# The root belongs to one incarnation of a topology. So a renamed topology keeps what it has taken, and another ledger
-# with the same names does not find it. Nothing is overwritten, and only what the ledger names counts: two processes
-# may stage at one number.
+# The root belongs to one incarnation of a topology. So a renamed topology keeps its messages, and another ledger with
+# the same names does not find them. Two processes may stage at the same number: no file is overwritten, and only the
+# files that the ledger names count.
 
 
 DIGEST_SIZE = 16
@@ -57,8 +56,10 @@ DIGEST_SIZE = 16
 class QueueMessage:
     """A message of a queue.
 
-    :param message_id: "" if the publisher has set none.
-    :param headers: as JSON.
+    :param message_id: id of the message; "" if the publisher has set none.
+    :param routing_key: routing key of the message.
+    :param headers: headers as JSON.
+    :param body: content of the message.
     """
 
     message_id: str
@@ -67,11 +68,11 @@ class QueueMessage:
     body: bytes
 
     def identity(self, by: str) -> bytes:
-        """Digest the identity of a message: its id, or for "content" the whole message."""
+        """Return a digest that identifies a message: of its id, or for "content" of the whole message."""
         own = json.loads(self.headers)
         parts = [self.message_id.encode()]
         if by == "content":
-            # What brokers add differs from one delivery to the next.
+            # Brokers add x- headers that differ between deliveries.
             kept = {name: value for name, value in own.items() if not name.startswith("x-")}
             parts = [
                 self.routing_key.encode(),
@@ -87,7 +88,7 @@ class QueueMessage:
 def read_taken(uri: str) -> list[QueueMessage]:
     """Read the messages that `TakenMessages.stage` has staged.
 
-    :raises FileNotFoundError: they are not there.
+    :raises FileNotFoundError: the file is not there.
     """
     folder, _, name = uri.rpartition("/")
     lines = map(json.loads, open_files(folder).read(name).splitlines())
@@ -95,15 +96,15 @@ def read_taken(uri: str) -> list[QueueMessage]:
 
 
 def is_staged(uri: str) -> bool:
-    """Ask whether a file of the staging area is there."""
+    """Return whether a file of the staging area exists."""
     folder, _, name = uri.rpartition("/")
     return name in open_files(folder).list("")
 
 
 def read_ids(uri: str) -> dict[bytes, None]:
-    """Read the digests that `TakenMessages.stage` has staged, in their order.
+    """Read the digests that `TakenMessages.stage_ids` has staged, in their order.
 
-    :raises FileNotFoundError: they are not there.
+    :raises FileNotFoundError: the file is not there.
     """
     folder, _, name = uri.rpartition("/")
     content = open_files(folder).read(name)
@@ -115,7 +116,8 @@ def read_ids(uri: str) -> dict[bytes, None]:
 class TakenMessages:
     """The messages that a topology has taken from one queue.
 
-    :param root: of the staging area of the topology.
+    :param root: root of the topology's staging area.
+    :param queue: connection and queue, such as rabbit_shop/orders.
     """
 
     def __init__(self, root: str, queue: str) -> None:
@@ -123,8 +125,8 @@ class TakenMessages:
         self._folder = f"{TAKEN}/{quoted(queue)}"
 
     def stage(self, number: int, messages: Sequence[QueueMessage]) -> str:
-        """Stage the messages of a batch that begins at this number; returns their URI."""
-        # No Parquet: to load what writes it takes `begin` longer than all else that it does.
+        """Stage the messages of a batch that begins at this number, and return their URI."""
+        # Do not use Parquet: importing its writer would take `begin` longer than all of its other work.
         lines = [
             json.dumps(
                 [each.message_id, each.routing_key, each.headers, b64encode(each.body).decode()]
@@ -134,11 +136,14 @@ class TakenMessages:
         return self._write(f"messages/{number}/{uuid4().hex}", "\n".join(lines).encode())
 
     def stage_ids(self, number: int, ids: Iterable[bytes]) -> str:
-        """Stage the digests of the last ids before this number; returns their URI."""
+        """Stage the digests of the last ids before this number, and return their URI."""
         return self._write(f"ids/{number}/{uuid4().hex}", b"".join(ids))
 
     def left(self, number: int) -> list[QueueMessage]:
-        """Read what is staged from this number on, where the ledger stands: no transaction has it."""
+        """Return the messages that are staged from this number on, without a transaction.
+
+        :param number: number of messages that the ledger's transactions have taken.
+        """
         done = {
             start
             for txid in self._numbers("committed")
@@ -153,18 +158,18 @@ class TakenMessages:
         return found
 
     def note_committed(self, txid: int, number: int) -> None:
-        """Note that a transaction is committed which has the batch at this number."""
+        """Note that the batch at this number is committed by this transaction."""
         self._write(f"committed/{txid}/{number}", b"")
 
     def remove_before(self, txid: int) -> None:
-        """Remove the batches of committed transactions before `txid`; of a skipped one they stay, to be re-admitted."""
+        """Remove the batches of committed transactions before `txid`. Keep skipped batches, for a readmission."""
         for each in self._numbers("committed"):
             if each >= txid:
                 continue
             for number in self._numbers(f"committed/{each}"):
                 self._remove(f"messages/{number}")
                 for at in self._numbers("ids"):
-                    # A rebuilt ledger may begin this very transaction again.
+                    # Keep the ids at `number`, since a rebuilt ledger may begin this transaction again.
                     if at < number:
                         self._remove(f"ids/{at}")
             self._remove(f"committed/{each}")
@@ -183,16 +188,17 @@ class TakenMessages:
 
 
 # --- rows ---------------------------------------------------------------------------------------------------------
-# Messages of a queue as rows.
+# Convert messages of a queue to rows.
 
 
 @dataclass(frozen=True)
 class QueueRows:
-    """The row of a message.
+    """Converts messages to rows.
 
-    :param where: the queue, in words.
-    :param source: the source, for messages.
-    :param columns: of the JSON object that a message is; None: it is a text.
+    :param where: name of the queue, for errors.
+    :param columns: columns of JSON messages; None for texts.
+    :param skip: command that skips the transaction, for errors.
+    :param source: repr of the source, for errors.
     """
 
     where: str
@@ -207,11 +213,17 @@ class QueueRows:
         return f"message_id STRING, routing_key STRING, headers STRING, message {message}"
 
     def of(self, messages: Sequence[QueueMessage]) -> list[dict[str, Any]]:
-        """Make the rows; RowsRefused names a message that cannot be read."""
+        """Convert messages to rows.
+
+        :raises RowsRefused: a message cannot be read.
+        """
         return [self._row(each) for each in messages]
 
     def batches(self, messages: Sequence[QueueMessage]) -> pa.RecordBatchReader:
-        """Make record batches of the rows; RowsRefused names a message that cannot be read."""
+        """Convert messages to record batches.
+
+        :raises RowsRefused: a message cannot be read; the reader raises this error, too.
+        """
         import pyarrow as pa
 
         types = arrow_types_of(nested_columns_of(self.ddl))
@@ -247,7 +259,7 @@ class QueueRows:
         return RowsRefused(
             source=self.source,
             problem=f"{problem}: {why}",
-            remedy=Remedy.of("Let the task take it as a text, without schema, or: ", self.skip),
+            remedy=Remedy.of("Read messages as texts, without schema, or: ", self.skip),
             place=UnfitText.place_of(why, within=problem),
         )
 
@@ -257,18 +269,19 @@ class QueueRows:
 
 
 MOST = 65_535
-"""Messages that a broker hands out at most before the first one is acked: the number has 16 bits."""
+"""The most unacked messages of a consumer, since AMQP's prefetch count has 16 bits."""
 _SILENCE = 5.0
-"""Seconds after which messages that the queue had count as taken by another consumer."""
+"""Seconds without a delivery after which the remaining messages count as taken by another consumer."""
 
 
 @dataclass(frozen=True)
 class Delivery:
     """A message that was received.
 
-    :param tag: by which it is acked.
-    :param earlier: how often it was delivered before, as far as the queue counts.
-    :param properties: of pika, to publish it elsewhere unchanged.
+    :param tag: delivery tag, for the ack.
+    :param message: the message.
+    :param earlier: number of earlier deliveries, as far as the queue counts them.
+    :param properties: pika's properties, to publish the message unchanged to another queue.
     """
 
     tag: int
@@ -278,9 +291,11 @@ class Delivery:
 
 
 class QueueSession:
-    """A queue, as one process sees it.
+    """A connection of one process to a queue.
 
-    :param source: repr of the source that it belongs to, for messages.
+    :param broker: address of the broker.
+    :param queue: name of the queue.
+    :param source: repr of the source, for errors.
     """
 
     def __init__(self, broker: RabbitBroker, queue: str, source: str) -> None:
@@ -302,10 +317,10 @@ class QueueSession:
             return int(self._channel.queue_declare(self._queue, passive=True).method.message_count)
 
     def receive(self, wanted: int) -> list[Delivery]:
-        """Receive so many messages; fewer, if others take them."""
+        """Receive up to `wanted` messages; fewer if other consumers take some."""
         found = list[Delivery]()
         with self._failures():
-            # Messages that it hands out and that are not received are delivered and counted again.
+            # Prefetch no more than `wanted`: the broker would deliver the surplus again, and count it as redelivered.
             self._channel.basic_qos(prefetch_count=wanted)
             for method, properties, body in self._channel.consume(
                 self._queue, inactivity_timeout=_SILENCE
@@ -319,14 +334,14 @@ class QueueSession:
         return found
 
     def ack(self, tag: int, *, multiple: bool = False) -> None:
-        """Let the broker forget a message, or all received ones up to it; certain after the next answer."""
+        """Ack a message, or all received messages up to it. Only the broker's next answer confirms the ack."""
         with self._failures():
             self._channel.basic_ack(tag, multiple=multiple)
 
     def set_aside(self, delivery: Delivery, queue: str) -> None:
-        """Move a message into another queue: there before it is gone here, so it may be there twice.
+        """Move a message to another queue. It is published there before its ack, so a crash may duplicate it there.
 
-        :raises SourceError: there is no such queue.
+        :raises SourceError: the other queue does not exist, or does not accept the message.
         """
         from pika.exceptions import NackError, UnroutableError  # type: ignore[import-untyped]
 
@@ -344,7 +359,7 @@ class QueueSession:
         self.ack(delivery.tag)
 
     def close(self) -> None:
-        """Give back to the queue what was received and not acked."""
+        """Close the connection. The broker returns unacked messages to the queue."""
         from pika.exceptions import AMQPError
 
         with suppress(AMQPError, OSError):
@@ -367,7 +382,7 @@ class QueueSession:
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
-        """Turn what pika raises into one line."""
+        """Convert pika's errors to a SourceError of one line."""
         from pika.exceptions import AMQPError, ChannelClosedByBroker
 
         try:
@@ -375,7 +390,9 @@ class QueueSession:
         except ChannelClosedByBroker as error:
             remedy = "Correct it, then clear the task."
             if error.reply_code == 404:
-                remedy = "Declare the queue, or correct its name; it is never made here."
+                remedy = (
+                    "Declare the queue, or correct its name. The source never declares a queue."
+                )
             raise self.refused(f"{self.where}: {error.reply_text}", remedy) from None
         except (AMQPError, OSError) as error:
             text = " ".join(str(error).split()) or type(error).__name__
@@ -391,17 +408,17 @@ class QueueSession:
 log = logging.getLogger(__name__)
 
 _Received: TypeAlias = tuple[dict[bytes, QueueMessage], int, str]
-"""Messages by their identity, the tag up to which they are to be acked, and why there are no more."""
+"""Messages by identity, the delivery tag up to which to ack, and the reason for the batch size."""
 _IDENTITIES = ("message_id", "content")
 
 
 @dataclass(frozen=True)
 class QueuePosition:
-    """Where the source stands.
+    """The position of the source.
 
-    :param queue: which one it is.
-    :param taken: how many messages were taken.
-    :param ids: URI of the digests of the last ids; None: they are unknown.
+    :param queue: connection and queue, such as rabbit_shop/orders.
+    :param taken: number of messages taken.
+    :param ids: URI of the digests of the last ids; None if no ids are known.
     """
 
     queue: str
@@ -413,25 +430,25 @@ class QueuePosition:
 
 
 class RabbitQueueSource(Source):
-    """The next messages of a queue are a transaction.
+    """A source of a RabbitMQ queue. A transaction takes the next messages.
 
         RabbitQueueSource("rabbit_shop", "orders", max_rows_per_batch=10_000)
 
-    A message is a row ``{"message_id": ..., "routing_key": ..., "headers": "{}", "message": "..."}``. It is acked once
-    the ledger has the transaction that it is in. One that comes again, since its ack was lost or since its publisher
-    has sent it twice, is recognised by its id among the last `remember` ones, acked, and in no further transaction.
+    A message is a row ``{"message_id": ..., "routing_key": ..., "headers": "{}", "message": "..."}``. The source acks a
+    message once the ledger has recorded its transaction. It remembers the last `remember` ids. If one of these messages
+    is delivered or published again, the source acks it and puts it into no other transaction.
 
     :param conn_id: Airflow connection of type amqp.
-    :param queue: its name; it exists already.
-    :param schema: Spark DDL, such as ``user STRING, amount DOUBLE``: messages are JSON objects with these fields, and
-        the column `message` is a STRUCT of them. Without one a message is a text.
-    :param identity: ``message_id``, as the publisher has set it, or ``content``: equal messages are one.
-    :param remember: how many of the last ids are remembered.
-    :param max_deliveries: a message that the queue says was delivered so often before is not taken.
-    :param set_aside: queue that such messages, and those without an id, are moved to; without one they are refused.
-    :param max_rows_per_batch: at most so many messages in a batch; a broker hands out 65,535 at most.
-    :param max_bytes_per_batch: at most so many bytes, except if one message alone has more.
-    :param target_seconds: as many messages as are processed in so many seconds, by what the last transactions took.
+    :param queue: name of an existing queue.
+    :param schema: Spark DDL, such as ``user STRING, amount DOUBLE``, of messages that are JSON objects. The column
+        `message` is then a STRUCT. By default a message is a text.
+    :param identity: ``message_id``, which the publisher sets, or ``content``: equal messages count as one.
+    :param remember: how many of the last ids to remember.
+    :param max_deliveries: number of earlier deliveries, as the queue counts them, at which a message is not taken.
+    :param set_aside: queue for messages without an id or with too many deliveries. By default they stop the source.
+    :param max_rows_per_batch: maximum messages in a batch; a broker allows at most 65,535.
+    :param max_bytes_per_batch: maximum bytes in a batch. A single message may exceed it.
+    :param target_seconds: as many messages as should be processed in this time, by the speed of the last transactions.
     """
 
     rows_can_change: ClassVar[bool] = False
@@ -479,7 +496,7 @@ class RabbitQueueSource(Source):
         self.limit = self.batch_size.limit()
         self._session: QueueSession | None = None
         self._unacked: tuple[Json, int] | None = None
-        """Of the batch that was decided last: its metadata, and the tag up to which it is to be acked."""
+        """The metadata of the last decided batch, and the delivery tag up to which to ack."""
 
     def close(self) -> None:
         super().close()
@@ -529,7 +546,7 @@ class RabbitQueueSource(Source):
             self._staged.note_committed(txid, int(str(metadata["number"])))
 
     def refuses_again(self, metadata: Json) -> str:
-        return "RabbitMQ gives a message once, and what was kept of it went after its commit"
+        return "RabbitMQ delivers a message once, and the staged copy is removed after the commit"
 
     def cleanup_before(self, txid: int) -> None:
         self._staged.remove_before(txid)
@@ -547,7 +564,7 @@ class RabbitQueueSource(Source):
                 WHOLE,
                 position,
                 without,
-                f"{_lost_ids(at)}: what is delivered again of them is counted again",
+                f"{_lost_ids(at)}: a message that is delivered again counts again",
             )
         ]
 
@@ -600,7 +617,7 @@ class RabbitQueueSource(Source):
         return taken, unacked[-1], limit.reason_for(len(taken), waiting)
 
     def _problem(self, delivery: Delivery) -> str:
-        """Say why a message is not taken; "" if it is."""
+        """Return the reason why a message is not taken; "" if it is taken."""
         if delivery.earlier >= self.max_deliveries:
             return f"was delivered {delivery.earlier} times before, and max_deliveries={self.max_deliveries}"
         if self.identity == "message_id" and not delivery.message.message_id:
@@ -610,9 +627,9 @@ class RabbitQueueSource(Source):
     def _refuse(self, session: QueueSession, delivery: Delivery, problem: str) -> None:
         name = delivery.message.message_id or f"with routing key {delivery.message.routing_key!r}"
         if self.aside is None:
-            remedy = 'Find out why; or let such messages be moved into a queue of their own: set_aside="QUEUE"'
+            remedy = 'Find out why, or move such messages to another queue: set_aside="QUEUE"'
             if not delivery.message.message_id:
-                remedy += '; or let the publisher set an id, or say identity="content"'
+                remedy += '. Or let the publisher set an id, or use identity="content"'
             raise session.refused(f"message {name} of {session.where} {problem}", f"{remedy}.")
         session.set_aside(delivery, self.aside)
         log.warning(
@@ -637,7 +654,7 @@ class RabbitQueueSource(Source):
         except TypeError:
             found = None
         if found is None or found.queue != own.queue:
-            problem = f"position {str(position)[:80]!r} is none of queue {own.queue}"
+            problem = f"position {str(position)[:80]!r} is not a position of queue {own.queue}"
             raise OtherSource(source=repr(self), problem=problem)
         return found
 
@@ -646,7 +663,9 @@ class RabbitQueueSource(Source):
             return {} if at.ids is None else read_ids(at.ids)
         except FileNotFoundError:
             remedy = "Bring them back, or continue without them: " + self.command("accept-loss")
-            raise self.refused(f"{_lost_ids(at)}: no message could be recognised", remedy) from None
+            raise self.refused(
+                f"{_lost_ids(at)}: repeated messages could not be recognised", remedy
+            ) from None
 
     @property
     def _where(self) -> str:
@@ -656,7 +675,7 @@ class RabbitQueueSource(Source):
     def _staged(self) -> TakenMessages:
         if not self.staging:
             raise self.refused(
-                "it has no staging area", "Let a Transaction ask it, or name it with one: named()."
+                "it has no staging area", "Give the source to a Transaction, or set source.staging."
             )
         return TakenMessages(self.staging, f"{self.conn_id}/{self.queue}")
 
@@ -691,7 +710,7 @@ class RabbitQueueSource(Source):
         try:
             messages = self._read(metadata, None)
         except SourceError:
-            return None  # they were removed after the commit
+            return None  # the messages were removed after the commit
         return any(each.message_id == what for each in messages)
 
     def _read(self, metadata: Any, skip: Command | None) -> list[QueueMessage]:

@@ -1,4 +1,4 @@
-"""What another topology has committed to a table, as a source: each batch is a range of its transactions.
+"""A source that reads a table of another topology. Each batch is a range of that topology's transactions.
 
 Source: docs/protocol.md §12.
 """
@@ -42,29 +42,30 @@ if TYPE_CHECKING:
     from airflow_tx.state import TableCounts
 
 MOST_TRANSACTIONS = 1000
-"""One record of the ledger has the rows of each of them."""
+"""The most transactions in a batch, since one ledger record holds the row counts of all of them."""
 
 
 class UpstreamSource(Source):
-    """The rows that another topology has committed to a table, each transaction in exactly one batch.
+    """A source of the rows that another topology has committed to a table. Each transaction is in exactly one batch.
 
-        orders = SqlTable("warehouse", table="orders")     # what topology "orders" appends to
+        orders = SqlTable("warehouse", table="orders")     # topology "orders" appends to this table
         with Transaction(source=UpstreamSource(orders, topology="orders"), max_pending=2):
             ...
 
-    A batch is a range of transactions. Of a transaction that was restated it has the rows that count. A restatement
-    that is committed later is a correction: the batch that has the transaction is behind until it is restated, too.
+    A batch is a range of transactions. If one of them was restated, the batch has the rows of its last restatement. A
+    restatement that is committed later is a correction. The batch is then behind until it is restated, too.
 
-    :param table: a `SqlTable` or a `DeltaTable` of the other topology.
-    :param topology: the name of that topology, whose ledger is in the same ZooKeeper, below the same root.
-    :param start: the transaction with which the first batch begins.
-    :param max_transactions: at most so many transactions in a batch, up to 1000: a correction processes all of them.
-    :param max_rows_per_batch: at most so many rows, unless a single transaction has more.
-    :param target_seconds: as many rows as are processed in so many seconds.
-    :param upstream_txid: whether each row has the column `upstream_txid`, the number of its transaction.
-    :param on_correction: ``restate``: the coordinator requests a restatement of the batch that is behind; ``report``:
-        lists, the Transactions page and an alert name it.
-    :param zookeeper_conn_id: of the ledgers, as the `Transaction` says it; likewise `root`.
+    :param table: `SqlTable` or `DeltaTable` of the other topology.
+    :param topology: name of the other topology. Its ledger is in the same ZooKeeper, below the same root.
+    :param start: txid with which the first batch begins.
+    :param max_transactions: maximum transactions in a batch, up to 1000. A correction processes the whole batch again.
+    :param max_rows_per_batch: maximum rows in a batch. A single transaction may exceed it.
+    :param target_seconds: as many rows as should be processed in this time, by the speed of the last transactions.
+    :param upstream_txid: whether each row has a column `upstream_txid` with the txid of its transaction.
+    :param on_correction: ``restate``: the coordinator requests a restatement of a batch that is behind. ``report``:
+        the commands, the Transactions page and an alert name the batch.
+    :param zookeeper_conn_id: ZooKeeper connection of the ledgers; must be the one of the `Transaction`.
+    :param root: root path of the ledgers; must be the one of the `Transaction`.
     """
 
     kind = SourceKind.OPAQUE
@@ -144,7 +145,9 @@ class UpstreamSource(Source):
             if own not in (None, other):
                 remedy = f"The ledgers of both topologies are in one place, and the Transaction says {other!r}."
                 raise self.unusable(option, own, remedy)
-        placed = copy.copy(self)  # the table keeps what only this process can use
+        placed = copy.copy(
+            self
+        )  # shallow: the table may hold objects that only this process can use
         placed._given = dict(self._given)
         placed.normalize(zookeeper_conn_id=conn_id, root=root)
         placed.zookeeper_conn_id = conn_id
@@ -162,7 +165,7 @@ class UpstreamSource(Source):
         last = min(upstream.current - 1, first + self.max_transactions - 1)
         taken = upstream.taken(first, last, self.limit.rows)
         count = taken.last - first + 1
-        # Else each transaction without rows would be one here.
+        # Collect upstream transactions without rows, so that each does not cause a transaction here.
         if not any(taken.counts.values()) and count < self.max_transactions:
             return None
         return self._batch(taken, UpstreamPosition.behind(taken).to_json(), upstream)
@@ -212,7 +215,7 @@ class UpstreamSource(Source):
         upstream = self._beside(ledger)
         if position is None or upstream is None:
             return None
-        # Another topology has other transactions: the next `decide` refuses it.
+        # If this is another topology, its transactions do not compare. The next `decide` refuses it.
         if self._other_life(self._position(position), upstream) is not None:
             return None
         # A correction may be newer than the last transaction that was taken.
@@ -233,14 +236,14 @@ class UpstreamSource(Source):
     # --- the upstream topology --------------------------------------------------------------------------------------
 
     def _upstream(self) -> UpstreamReading | None:
-        """Read its ledger; None: it has not begun."""
+        """Read the upstream ledger; None if the upstream topology has not begun."""
         own = self._place()
         own.store.sync()
         return self._beside(own)
 
     def _place(self) -> ReadOnlyLedger:
-        """Connect to the ledger of the topology that reads."""
-        # Airflow is not there on a Spark cluster, which asks no ledger.
+        """Return the ledger of the topology that uses this source."""
+        # A Spark cluster has no Airflow, and does not call this method.
         from airflow_tx.hooks import shared_store
 
         settings = Settings.load()
@@ -248,11 +251,11 @@ class UpstreamSource(Source):
         return ReadOnlyLedger(store, Paths(self.root or settings.root, self.topology))
 
     def _beside(self, ledger: ReadOnlyLedger) -> UpstreamReading | None:
-        """Read its ledger in the place of the ledger of the topology that reads."""
+        """Read the upstream ledger, which is in the same ZooKeeper as the given one."""
         return UpstreamReading.of(ledger.beside(self.upstream), self.table.name)
 
     def _first(self, upstream: UpstreamReading | None, position: Json) -> int:
-        """Find the transaction with which the next range begins. Raises as `_check_life`."""
+        """Return the txid with which the next range begins; raises like `_check_life`."""
         if position is None:
             return self.start
         before = self._position(position)
@@ -270,14 +273,14 @@ class UpstreamSource(Source):
             raise OtherSource(source=repr(self), problem=problem) from None
 
     def _other_life(self, before: UpstreamPosition, upstream: UpstreamReading | None) -> str | None:
-        """Say, as a clause, how the topology differs from the one that was read; None: it is the same."""
+        """Return a clause that explains how the upstream topology differs from the one read before, else None."""
         place = self._place().beside(self.upstream) if upstream is None else upstream.ledger
         return before.difference(place, upstream)
 
     def _check_life(self, upstream: UpstreamReading | None, before: UpstreamPosition) -> None:
-        """Refuse another topology than the one that was read before, and one that went back.
+        """Refuse an upstream topology that is not the one read before, or that went back.
 
-        :raises SourceError: naming what to do.
+        :raises SourceError: the topology differs. The error names the remedy.
         """
         problem = self._other_life(before, upstream)
         if problem is None:
@@ -295,9 +298,9 @@ class UpstreamSource(Source):
         )
 
     def _check_table(self, upstream: UpstreamReading, first: int) -> None:
-        """Refuse a table that is not the topology's, and transactions of which it has no line.
+        """Refuse a table of another topology, and transactions that the book of ends does not have.
 
-        :raises SourceError: naming what to do.
+        :raises SourceError: the table or the book does not fit. The error names the remedy.
         """
         self._check_owner(upstream)
         begins = upstream.topology.book
@@ -312,7 +315,7 @@ class UpstreamSource(Source):
             )
 
     def _check_owner(self, upstream: UpstreamReading) -> None:
-        """Refuse the table of another topology; a process asks the table once in each life of the ledger."""
+        """Refuse the table of another topology. A process checks the table once per incarnation and generation."""
         life = (upstream.topology.incarnation, upstream.topology.generation)
         if life in self._owners:
             return
@@ -360,16 +363,16 @@ class UpstreamSource(Source):
         super().close()
 
     def _counts(self, metadata: Json) -> TableCounts:
-        """Count the rows of a batch in one reading, at which they are read then. Raises as `_count`."""
+        """Count the rows of a batch in the same snapshot from which they are then read; raises like `_count`."""
         self._taken = TakenRange.of(metadata)
         counted = self._count(self._taken)
         self._counted.append(counted)
         return counted
 
     def _count(self, taken: TakenRange) -> TableCounts:
-        """Count the rows of the transactions that count.
+        """Count the rows of each transaction of a range that counts.
 
-        :raises SourceNotSettled: the table has other numbers of rows than their lines say.
+        :raises SourceNotSettled: the table does not have the number of rows that the book of ends says.
         """
         counted = self.table.counts([int(txid) for txid in taken.counts])
         problem = self._difference(taken, counted)
@@ -379,7 +382,7 @@ class UpstreamSource(Source):
         return counted
 
     def _difference(self, taken: TakenRange, counted: TableCounts) -> str | None:
-        """Say, as a clause, of which transaction the table has another number of rows; None: of none."""
+        """Return a clause that names a transaction whose number of rows differs in the table; None if there is none."""
         for txid, rows in taken.counts.items():
             found = counted.rows[int(txid)]
             if found != rows:

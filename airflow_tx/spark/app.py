@@ -1,4 +1,4 @@
-"""`batch_app`: one function, the same under spark-submit and in a session that is already there (Spark Connect)."""
+"""`batch_app`: the same function runs under spark-submit and in a session of Spark Connect."""
 
 from __future__ import annotations
 
@@ -41,23 +41,23 @@ if TYPE_CHECKING:
 
 
 # --- failure ------------------------------------------------------------------------------------------------------
-# How an application tells the task that submitted it why it failed: a file beside its output.
+# An application that fails writes the reason to a file beside its output, for the task that submitted it.
 #
-# What spark-submit prints is the log of a whole cluster, and in cluster mode it is on another machine.
+# The output of spark-submit has the log of a whole cluster, and in cluster mode it is on another machine.
 
 
 FAILED = "_failed.json"
 _LONGEST = 2000
-# What Spark tells of an exception of ours in a Python worker: the last line of its traceback.
+# The last line of a traceback, which Spark reports if a Python worker raises an error of airflow_tx.
 _IN_A_WORKER = re.compile(r"^airflow_tx(?:\.\w+)*\.(?P<error>\w+): (?P<message>.+)$", re.MULTILINE)
-# What py4j says of an error in the JVM: this line, the error, its stack, and the errors that have caused it.
+# py4j reports an error in the JVM with this line, the error, its stack, and its causes.
 _IN_THE_JVM = "An error occurred while calling "
 _CAUSE = re.compile(r"^(?:: |Caused by: )(?P<error>[\w.$]+)(?:: (?P<message>.*))?$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why an application failed.
+    """The reason why an application failed.
 
     :param error: class of the exception.
     :param message: its first line.
@@ -77,7 +77,7 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
-        """Word an exception, in one line."""
+        """Build the failure of an exception, with its first line."""
         if (root := worker_cause(error) or jvm_cause(error)) is not None:
             return root
         lines = str(error).strip().splitlines()
@@ -89,7 +89,7 @@ class Failure:
 
 
 def worker_cause(error: BaseException) -> Failure | None:
-    """Find the error of ours that Spark reports of a Python worker; None: it is no such error."""
+    """Return the error of airflow_tx that a Python worker raised; None if Spark reports another error."""
     is_of_spark = type(error).__module__.startswith(("pyspark.", "py4j."))
     ours = _IN_A_WORKER.search(str(error)) if is_of_spark else None
     if ours is None:
@@ -99,7 +99,7 @@ def worker_cause(error: BaseException) -> Failure | None:
 
 
 def jvm_cause(error: BaseException) -> Failure | None:
-    """Find the root cause of an error that py4j reports; None: it is no such error."""
+    """Return the root cause of an error in the JVM that py4j reports; None for another error."""
     causes = [*_CAUSE.finditer(str(error))] if str(error).startswith(_IN_THE_JVM) else []
     if not causes:
         return None
@@ -113,7 +113,7 @@ def write_failure(where: TryDir, failure: Failure) -> None:
 
 
 def read_failure(where: TryDir) -> Failure | None:
-    """Read what the application said; None if it said nothing, because it was killed or never started."""
+    """Read the failure that the application wrote; None if the application was killed or never started."""
     try:
         return Failure(**json.loads(where.files.read(where.child(FAILED))))
     except (FileNotFoundError, ValueError, TypeError):
@@ -127,11 +127,11 @@ Function = Callable[["SparkSession", Batch], Any]
 
 
 class BatchApp:
-    """A function that processes one batch, with what has to happen around it.
+    """An application: a function that processes one batch, and the steps around the call.
 
-    :param function: ``main(spark, batch)``; it reads `batch` and emits at least one output.
-    :ivar code: digest of the file that the function stands in; "": there is none.
-    :ivar small: the outputs that had few rows in its last batch.
+    :param function: ``main(spark, batch)``, which reads `batch` and emits at least one output.
+    :ivar code: digest of the function's file; "": a notebook or an archive has no such file.
+    :ivar small: names of the outputs that had few rows in the last batch.
     """
 
     def __init__(self, function: Function) -> None:
@@ -139,26 +139,26 @@ class BatchApp:
         self.small: set[str] = set()
         file = function.__code__.co_filename
         self.name = os.path.basename(file)
-        self.code = ""  # of a notebook, or an archive
+        self.code = ""  # for a notebook, or an archive
         with suppress(OSError):
             self.code = file_digest(Path(file).read_bytes())
         self.__doc__ = function.__doc__
 
     def __call__(self, spark: SparkSession, batch: Batch) -> Any:
-        """Call the function alone, as a test would."""
+        """Call only the function, for a test."""
         return self.function(spark, batch)
 
     def run(self, spark: SparkSession, batch: Batch) -> dict[str, OutputRef]:
-        """Call the function and make its output visible, or say beside it why it failed.
+        """Call the function and make its output visible, or write the reason of its failure beside the output.
 
-        The manifest is written last: a try that dies before it leaves output that no reader takes as complete. If this
+        The manifest is written last. If the try dies earlier, its output is incomplete, and no task reads it. If this
         try has already written its manifest, the function is not called again.
 
-        :return: references to what was emitted, by name.
+        :return: references to the outputs, by name.
         """
         where = batch.descriptor
         with suppress(StagingError):
-            # Some clusters restart a driver that has ended or lost its node.
+            # Some clusters restart a driver that has ended, or has lost its node.
             return read_manifest(dir_of(StagingArea(where.root), where)).refs()
         try:
             self.function(spark, batch)
@@ -186,23 +186,23 @@ class BatchApp:
 def batch_app(function: Function) -> BatchApp:
     """Make ``main(spark, batch)`` an application.
 
-    In a script that is run, by spark-submit or by hand, it processes the batch whose descriptor the first argument
-    names, and ends the process: with exit code 0 when all output is visible, else with a last line that says why not.
-    Anywhere else it returns a `BatchApp`.
+    In an executed script, the decorator processes the batch of the descriptor in the first argument, and ends the
+    process. The exit code is 0 if all output is visible. Otherwise the last line on stderr says why. In an imported
+    module, the decorator returns a `BatchApp`.
 
-    :param function: takes the Spark session and the batch of a transaction.
+    :param function: a function of the Spark session and the batch of a transaction.
     """
     if function.__module__ != "__main__":
         return BatchApp(function)
-    # The code below the function does not exist yet. So the script runs again to its end under another name, and the
-    # application found there processes the batch. This execution ends here.
+    # The code below the function has not run yet. So `main` runs the whole script again under another module name, and
+    # processes the batch with the application found there. This execution of the script ends here.
     sys.exit(main(function.__code__.co_filename, sys.argv[1:]))
 
 
 def load_app(script: str) -> BatchApp:
-    """Find the application in a script.
+    """Return the application in a script.
 
-    :raises ConfigError: if there is none, or more than one.
+    :raises ConfigError: the script has no application, or several applications.
     """
     name = os.path.splitext(os.path.basename(script))[0]
     found = [
@@ -222,7 +222,7 @@ def load_app(script: str) -> BatchApp:
 def main(script: str, arguments: Sequence[str]) -> int:
     """Run a script's application under spark-submit.
 
-    :param arguments: the URI of the descriptor, then the application's own.
+    :param arguments: the URI of the descriptor, then the arguments of the application.
     :return: the exit code.
     """
     name = os.path.basename(script)
@@ -263,7 +263,7 @@ def _in_session(
 
 
 def _report(descriptor: Descriptor, error: BaseException) -> None:
-    # A staging area that cannot be written is likely the very error; it must not hide it.
+    # If the staging area cannot be written, that is likely the reported error. A second error must not hide it.
     with suppress(Exception):
         write_failure(dir_of(StagingArea(descriptor.root), descriptor), Failure.of(error))
 

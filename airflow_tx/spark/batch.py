@@ -1,4 +1,4 @@
-"""The part of a transaction that an application gets: the rows to read, and where to put what it emits."""
+"""The batch as a Spark application sees it: the rows to read, and the outputs to emit."""
 
 from __future__ import annotations
 
@@ -98,10 +98,10 @@ _SHARED = "[tx] staging must be storage that the task, the driver and all execut
 class Batch:
     """One transaction's rows, as the function under `batch_app` sees them.
 
-    :param descriptor: which batch it is.
-    :param spark: the session it is processed in.
+    :param descriptor: the descriptor of the batch.
+    :param spark: the Spark session.
     :param args: further arguments of the application.
-    :param small: the outputs that had few rows in the batch before this one, where that is known; kept up to date.
+    :param small: names of the outputs that had few rows in the previous batch, if known. The batch updates this set.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Batch:
     ) -> None:
         self.descriptor = descriptor
         self.args = tuple(args)
-        # How many rows of the batch were read, where the application knows better than its Spark jobs.
+        # The number of rows read. An application sets it if its Spark jobs cannot count them.
         self.consumed_rows: int | None = None
         self._spark = spark
         self._small = set() if small is None else small
@@ -130,7 +130,7 @@ class Batch:
 
     @property
     def txid(self) -> int:
-        """The transaction: the same however often the batch is replayed."""
+        """Return the number of the transaction. A replay keeps the number."""
         return self.descriptor.attempt.txid
 
     @property
@@ -139,15 +139,15 @@ class Batch:
 
     @property
     def metadata(self) -> Any:
-        """Plain JSON that says exactly which rows the batch has."""
+        """Return plain JSON that identifies exactly the rows of the batch."""
         return self.descriptor.metadata
 
     def read(self, *columns: str) -> DataFrame:
-        """Read exactly this transaction's rows. They are counted and digested on their way into an output.
+        """Read exactly this transaction's rows. Spark counts and digests them when it writes an output.
 
-        :param columns: the columns that you need; they are hashed. By default all columns. Rows of files are only
-            counted: the batch has the digest of their content.
-        :raises SourceError: if the source cannot give exactly these.
+        :param columns: the columns that you need; default: all columns. The digest covers these columns. Rows of files
+            are only counted, since the batch has the digest of the file content.
+        :raises SourceError: the source cannot return exactly these rows.
         """
         if self._source is None:
             self._source = rebuild(*self.descriptor.source).named(self.descriptor.topology)
@@ -157,7 +157,7 @@ class Batch:
         return self._observer.reading(given, columns=hashed, rows=rows)
 
     def _emitted(self, source: Source, columns: Sequence[str]) -> tuple[DataFrame, int | None]:
-        """Give the rows of the batch, and how many they are, if the source has staged these."""
+        """Return the rows of the batch, and their number if the source has staged them or returned Python rows."""
         for staged in self._staged:
             if staged.has(columns):
                 return staged.read(self._spark), staged.rows
@@ -171,12 +171,12 @@ class Batch:
                 return frame, None
             self._staged.append(staging)
             return frame, staging.rows
-        # A source without Spark gives Python rows.
+        # A source without Spark support returns Python rows.
         given = [dict(row) for row in dicts_of(rows)]
         return python_frame(self._spark, given), len(given)
 
     def _asked(self, read: RowsRead) -> RowsRead:
-        """Ask a reading of the batch that a limit may have cut off for one more row."""
+        """Find out whether a reading of the batch that stopped early left rows unread, by reading one more row."""
         if read.outputs or read.more or not read.stopped or self._source is None:
             return read
         rows = read.found.rows
@@ -184,12 +184,12 @@ class Batch:
         return replace(read, stopped=more, more=more)
 
     def read_input(self, name: str) -> DataFrame:
-        """Read what an earlier task emitted, or the new values of a committer.
+        """Read the output of an earlier task, or the new values of a committer.
 
-        A numeric or json column of new values is a text: CAST it, or use from_json.
+        A numeric or json column of new values is text. Use CAST or from_json to convert it.
 
-        :param name: as the operator names it: ``inputs={"name": other.output["counts"]}``.
-        :raises ConfigError: it names no such input.
+        :param name: the name of the input in the operator's argument ``inputs={"name": other.output["counts"]}``.
+        :raises ConfigError: the operator has no input with this name.
         """
         if name not in self.descriptor.inputs:
             known = ", ".join(self.descriptor.inputs) or "none"
@@ -203,7 +203,7 @@ class Batch:
             if not found.outputs:
                 return frame
             return self._observer.reading(frame, found.outputs, rows=found.rows)
-        # No row was written, so there are no types either.
+        # The output has no rows, so its types are unknown.
         return self._spark.createDataFrame(
             [], ", ".join(f"`{column}` string" for column in found.columns)
         )
@@ -216,45 +216,48 @@ class Batch:
         query: QueryFunction[Any, Any] | None = None,
         fields: str | None = None,
     ) -> DataFrame:
-        """Add to rows what a state says about them (Trident's stateQuery); executors ask, a batch of Arrow at a time.
+        """Add columns with values from a state to rows (Trident's stateQuery). Executors query it by Arrow batches.
 
             named = batch.look_up(carriers, flights)              # adds the value columns
             located = batch.look_up(StaticState(LocationDBFactory()), rows, query=QueryLocation(), fields="at string")
 
-        It sees what is there when Spark gets to a row: other transactions may commit at the same time.
+        The query sees the state at the moment when Spark processes a row. Other transactions may commit during the job.
 
-        :param state: with columns, a map, a StateFactory, a StaticState, or one of your own. Its connection is looked
-            up here; executors get the address, with the password, in a way that shows in no plan and no log.
-        :param query: None: `MapGet()`; one of your own gets all columns of the rows.
-        :param fields: the columns that are added, as in DDL; a state with columns knows them. Its numeric and json
-            columns are texts.
-        :raises ConfigError: executors cannot read the state; or columns are missing, or there already.
+        :param state: a state with columns, a map, a StateFactory, a StaticState, or your own state. The driver looks up
+            its connection. Executors get the address and the password in a form that no plan and no log shows.
+        :param frame: the rows.
+        :param query: the query function; None: `MapGet()`. Your own function gets all columns of the rows.
+        :param fields: the added columns, as DDL. You can omit them for a state with columns, whose numeric and json
+            columns are added as text.
+        :raises ConfigError: executors cannot read the state, or columns are missing, or a column already exists.
         """
 
         return look_up(self._spark, state, frame, query, fields)
 
     def emit(self, name: str, df: DataFrame, *, reliable: bool = True) -> None:
-        """Write an output of this batch, in one Spark job; it becomes visible when the application ends well.
+        """Write an output of this batch, in one Spark job. Readers see the output when the application succeeds.
 
-        An output that the committer appends to a table is written into the folder of that table.
+        If the committer appends the output to a table, Spark writes it into the folder of the table.
 
-        :param name: the name a committer reads it by: ``task.output[name]``.
-        :param reliable: False: who reads it may read some of its rows, or some twice.
-        :raises StagingError: if the name cannot be used, or was used before; or this process does not find
-        the rows.
+        :param name: the name of the output. Committers and tasks read it as ``task.output[name]``.
+        :param df: the rows.
+        :param reliable: False: a reader of the output may leave out rows, or read rows twice.
+        :raises StagingError: the name cannot be used, or was already used, or this process does not find the rows.
         """
         check_own_name(self._where, name)
         self._emit(name, df, reliable=reliable)
 
     def reject(self, df: DataFrame, reason: str | Column) -> None:
-        """Keep rows aside, in one Spark job: the commit appends them to the `rejected` table of the `Transaction`.
+        """Reject rows, in one Spark job. The commit appends them to the `rejected` table of the `Transaction`.
 
             rows = batch.read()
             batch.reject(rows.where("amount IS NULL"), "no amount")
 
-        :param df: the rows, with all columns that you want to see again.
-        :param reason: why, a text or a column of `df`; rows with one reason are counted together.
-        :raises StagingError: the transaction has no such table, does not wait for this task, or the reason is empty.
+        :param df: the rows, with all columns that the table must show.
+        :param reason: why the rows are rejected, a text or a column of `df`. Rows with the same reason are counted
+            together.
+        :raises StagingError: the transaction has no `rejected` table, or does not wait for this task, or the reason is
+            empty.
         """
         check_rejects(self._where, reason, kept=self.descriptor.keeps_rejected)
         number = sum(name.startswith(REJECTED) for name in self._outputs)
@@ -276,11 +279,11 @@ class Batch:
             self._outputs[name] = replace(self._append(name, df), reliable=reliable)
             return
         if name in self._small and is_connect(df):
-            # For a small batch, half of the work is Spark writing a file.
+            # For a small batch, Spark needs half of its time to write a file. So this process writes the rows.
             written, table = self._observer.fetch(df)
             output = write_rows(self._where, name, table)
         else:
-            # The folder belongs to this try alone. A driver that a cluster restarted may have left files there.
+            # Only this try writes into the folder. A driver that a cluster restarted may have left files there.
             written = self._observer.write(df, self._where.files.spark_uri(folder))
             output = scan_output(self._where, name)
         if output.rows != written.rows:
@@ -293,7 +296,7 @@ class Batch:
 
     def _append(self, name: str, df: DataFrame) -> Output:
         to = self.descriptor.appended[name]
-        # A lane gives all of its tasks one try, and a driver that lost its client may still write.
+        # The folder needs a unique name: all tasks of a lane have the same try, and a lost driver may still write.
         folder = staged_folder(self.attempt, uuid.uuid4().hex)
         try:
             return write_appended(self._observer, df, to, folder, self.txid)
@@ -302,19 +305,20 @@ class Batch:
             raise refuse(self._where, name, str(error), remedy) from None
 
     def emit_messages(self, count: int, *, tracked: bool = True) -> list[str]:
-        """Make so many messages for work that leaves the DAG, as `current_batch().emit_many` does in a Python task.
+        """Create messages for work that leaves the DAG, as `current_batch().emit_many` does in a Python task.
 
             rows = batch.read().collect()
             for row, reference in zip(rows, batch.emit_messages(len(rows))):
                 queue.push(json.dumps([reference, row["sentence"]]))
 
-        In the driver, not in what executors run. An application that has emitted messages is not tried again: workers
-        may have taken them. Its run is replayed.
+        Call it in the driver, not in functions that executors run. An application that has emitted messages is not
+        retried, since workers may have taken the messages. Its run is replayed instead.
 
-        :param tracked: False: nothing waits for them.
-        :return: their references, for `airflow_tx.acks.Collector.process`.
+        :param count: the number of messages.
+        :param tracked: whether the commit waits for the messages.
+        :return: the references of the messages, for `airflow_tx.acks.Collector.process`.
         :raises TransactionDefinitionError: the transaction has no ackers, or does not wait for this task.
-        :raises FailedBatch: they are refused, and would be in another try.
+        :raises FailedBatch: the ackers refuse the messages, and would refuse them in a retry.
         :raises AckersUnavailable: the ackers cannot be reached.
         """
         if self._messages is None:
@@ -327,11 +331,13 @@ class Batch:
             raise FailedBatch(str(error)) from error
 
     def finish(self, app: str, code: str) -> dict[str, OutputRef]:
-        """Make everything emitted visible; the last thing an application does.
+        """Make all emitted outputs visible. This is the last step of an application.
 
-        :param app: the application's name, for the message; `code`: digest of its code.
-        :raises StagingError: if nothing was emitted, and it had no input that it could have been for.
-        :raises SourceError: what it read was replaced while it was read.
+        :param app: the name of the application, for error messages.
+        :param code: the digest of the application's code.
+        :return: references to the outputs, by name.
+        :raises StagingError: the application emitted no output and no messages, and read no inputs.
+        :raises SourceError: the rows were replaced while the application read them.
         """
         trees = 0 if self._messages is None else self._messages.trees
         if not self._outputs and not self.descriptor.inputs and not trees:
@@ -348,7 +354,7 @@ class Batch:
             self._outputs[MALFORMED] = stage_rejected(self._where, MALFORMED, rows)
             read = [each if each.outputs else _with_rows(each, len(rows)) for each in read]
         if self._source is not None:
-            # After the last job that reads it.
+            # No later job reads the source.
             self._source.check_read(self.attempt)
         unproven = self._observer.unproven()
         if self.consumed_rows is not None:
@@ -369,7 +375,7 @@ class Batch:
         )
 
     def explain_error(self, error: Exception) -> TxError | None:
-        """Find the cause of an error of the application, if the source that it read knows the cause."""
+        """Return the cause of an application's error, if the source knows the cause."""
         if self._source is None:
             return None
         for staged in self._staged:
@@ -379,7 +385,7 @@ class Batch:
         return self._source.explain_error(self.attempt, error)
 
     def close(self) -> None:
-        """Give back what the source holds, and the ackers."""
+        """Close the source and the connection to the ackers."""
         self._observer.close()
         if self._messages is not None:
             self._messages.close()
@@ -388,12 +394,12 @@ class Batch:
 
 
 def _with_rows(read: RowsRead, count: int) -> RowsRead:
-    """Count rows that the source has read for an application."""
+    """Add rows that the source has read for an application to a reading."""
     return replace(read, found=read.found + RowsDigest(count))
 
 
 def _emitter_of(descriptor: Descriptor) -> TaskEmitter:
-    """Make the emitter of an application's messages, for the try that runs it."""
+    """Create the emitter of an application's messages, for the try that runs the application."""
     from airflow_tx.outputs import TaskEmitter, open_ackers, origin_of
 
     ackers = descriptor.ackers
@@ -413,7 +419,7 @@ def _nowhere() -> closing[AckerStore]:
 
 
 def _rejected(df: DataFrame, reason: str | Column, task: str) -> DataFrame:
-    """Describe rows that an application rejects, as Python tasks do; Spark does not know their place."""
+    """Return rejected rows in the columns that Python tasks use. Their place is empty, since Spark does not know it."""
     text = (F.lit(reason) if isinstance(reason, str) else reason).cast("string")
     empty = F.when(
         F.coalesce(F.trim(text), F.lit("")) == "", F.lit("airflow_tx: a reason is empty")
@@ -425,15 +431,15 @@ def _rejected(df: DataFrame, reason: str | Column, task: str) -> DataFrame:
 
 def _aside(df: DataFrame, task: Column, reason: Column, content: Column) -> DataFrame:
     named = zip(REJECTED_COLUMNS, (task, reason, F.lit(""), content), strict=True)
-    escaped = F.lit("\\x00")  # not every table keeps NUL
+    escaped = F.lit("\\x00")  # some tables cannot store NUL
     return df.select(*(F.replace(each, F.lit("\0"), escaped).alias(name) for name, each in named))
 
 
 # --- appended -----------------------------------------------------------------------------------------------------
-# An output that is appended to a table: executors write its rows as Parquet into the folder of the table.
+# An output that the commit appends to a table. Executors write its rows as Parquet into the folder of the table.
 
 
-# Formats that every reader of a Delta table accepts. As options they override the session for this write only.
+# Formats that every reader of a Delta table accepts. These options override the session only for this write.
 _OPTIONS = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.writeLegacyFormat": "false",
@@ -444,17 +450,19 @@ _OPTIONS = {
 def write_appended(
     observer: RowsObserver, df: DataFrame, to: AppendTo, folder: str, txid: int
 ) -> Output:
-    """Write rows in one Spark job; the task that submitted the application lists their files.
+    """Write rows in one Spark job. The task that submitted the application lists their files later.
 
-    :param folder: relative to the table.
-    :raises Misfit: a Delta table cannot have such rows.
+    :param to: the table and its partitioning.
+    :param folder: the folder of the files, relative to the table.
+    :param txid: the value of the txid column.
+    :raises Misfit: a Delta table cannot store these rows.
     """
     fields = df.schema.jsonValue()["fields"]
     check_columns(fields, to.partition_by)
     by_name = {each["name"]: each for each in fields}
 
     def write(rows: DataFrame) -> None:
-        # The folder belongs to this job alone.
+        # Only this job writes into the folder.
         writer = rows.write.mode("overwrite").options(**_OPTIONS).partitionBy(*to.partition_by)
         writer.parquet(spark_uri(f"{to.uri}/{folder}"))
 
@@ -470,7 +478,7 @@ def write_appended(
 
 
 # --- lookup -------------------------------------------------------------------------------------------------------
-# Rows of a DataFrame with what a state says about them, asked for by the executors. Source: Trident's stateQuery.
+# Rows of a DataFrame with values from a state, which executors query. Source: Trident's stateQuery.
 
 
 _OPTION = "batch.look_up"
@@ -483,7 +491,7 @@ def look_up(
     query: QueryFunction[Any, Any] | None = None,
     fields: str | None = None,
 ) -> DataFrame:
-    """Add to rows what a state says about them; see `Batch.look_up`."""
+    """Add columns with values from a state to rows, see `Batch.look_up`."""
     state = state_of(state)
     function = MapGet() if query is None else query
     types = _types(state, function) if fields is None else None
@@ -518,7 +526,7 @@ def look_up(
 
 
 def _for_executors(spark: SparkSession, state: Any) -> Any:
-    """The state as an executor can use it: with its address and password, and nothing that is open."""
+    """Return a copy of the state for executors, with address and password, and without open connections."""
     local = str(spark.conf.get("spark.master", "")).startswith("local")
     copied = for_readers(state, local=local)
     if copied is None:
@@ -528,7 +536,7 @@ def _for_executors(spark: SparkSession, state: Any) -> Any:
 
 
 def _asked(state: Any, function: Any, frame: DataFrame) -> list[str]:
-    """The columns that a query needs: all, or the key columns of a MapGet."""
+    """Return the columns that a query needs: the key columns of a MapGet, or all columns."""
     if not isinstance(function, MapGet):
         return list(frame.columns)
     names, _ = function.names(state)
@@ -539,9 +547,9 @@ def _asked(state: Any, function: Any, frame: DataFrame) -> list[str]:
 
 
 def _types(state: Any, function: Any) -> dict[str, str]:
-    """The columns that a state with columns adds, by our types.
+    """Return the added columns of a state with columns, with the state's types.
 
-    :raises ConfigError: it does not say.
+    :raises ConfigError: the state or the query function does not declare its columns.
     """
     if not isinstance(state, QueryableState) or not isinstance(function, MapGet):
         what = type(function if isinstance(state, QueryableState) else state).__name__
@@ -557,7 +565,7 @@ def _types(state: Any, function: Any) -> dict[str, str]:
 
 
 def _ddl(types: Mapping[str, str]) -> str:
-    # As in `to_arrow`, a type that is not in the table is a text.
+    # As in `to_arrow`, an unknown type becomes text.
     text = STATE_TYPES["text"]
     return ddl_of({name: STATE_TYPES.get(kind, text).column for name, kind in types.items()})
 
@@ -571,7 +579,7 @@ def _struct(spark: SparkSession, fields: str) -> StructType:
 
 
 def _plain_types(added: StructType) -> bytes:
-    """The added columns as an Arrow schema, for values as a query gives them."""
+    """Return the added columns as a serialized Arrow schema, for the values that a query function returns."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     data: bytes = to_arrow_schema(added).serialize().to_pybytes()
@@ -584,7 +592,7 @@ def _plain_types(added: StructType) -> bytes:
 def answered(
     salt: bytes, hidden: bytes, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Answer the rows of one partition, with the added fields: one look-up per batch."""
+    """Yield the rows of one partition with the added fields. Each Arrow batch needs one look-up."""
     given, function, asked, types, schema = pickle.loads(revealed(salt, hidden))
     state = resolved_state(given)
     plain = () if schema is None else pa.ipc.read_schema(pa.py_buffer(schema))

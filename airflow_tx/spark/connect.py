@@ -1,4 +1,4 @@
-"""Sessions on a warm Spark Connect server: one per batch, always ended."""
+"""Sessions on a warm Spark Connect server. Each batch gets a session, which always ends."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ if TYPE_CHECKING:
 PORT = 15002
 # Seconds to wait for a server that does not listen.
 SERVER_PATIENCE = 30.0
-# PySpark reads it, for the whole process, to use the functions and types of a client.
+# With this environment variable, PySpark uses the functions and types of a client, in the whole process.
 _MODE = "SPARK_CONNECT_MODE_ENABLED"
 
 
 class _ClientMode:
-    """Whether PySpark is a client: as long as one of the sessions of this process is open, in any thread."""
+    """PySpark's client mode, which is on as long as a session of this process is open in any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -58,7 +58,7 @@ class _ClientMode:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Count one session more within the block."""
+        """Count one more session until the `with` block ends."""
         with self._lock:
             if not self._sessions:
                 self._before = os.environ.get(_MODE)
@@ -87,10 +87,10 @@ class SparkUnreachable(TxError):
 
 
 def import_client() -> None:
-    """Import PySpark's client, in a program without a file too.
+    """Import PySpark's client, also in a program without a file.
 
-    Airflow starts tasks by ``python -c`` on macOS and for `run_as_user`. PySpark takes such a program for its own
-    tests. It would load them, and end the process where the jars are not installed.
+    Airflow starts tasks by ``python -c`` on macOS and for `run_as_user`. PySpark mistakes such a program for its own
+    tests. It would load the tests, and end the process if the jars are not installed.
     """
     main = vars(sys.modules["__main__"])
     nameless = "__file__" not in main
@@ -112,18 +112,18 @@ def session(
     patience: float = SERVER_PATIENCE,
     traces: SessionTraces | None = None,
 ) -> Iterator[SparkSession]:
-    """Open a session for the block. When the block ends, everything that the session runs ends on the server.
+    """Open a session for a `with` block. At its end, the server ends all work of the session.
 
-    :param url: ``sc://host:port/;parameters``; it may hold a token and is not shown.
-    :param tag: shows the work of the session in Spark's UI.
-    :param server: how messages name it, such as the connection.
+    :param url: ``sc://host:port/;parameters``. It may contain a token, so errors do not show it.
+    :param tag: the tag of the session's work in Spark's UI.
+    :param server: the name of the server in errors, such as the connection.
     :param patience: seconds to wait for a server that does not listen.
-    :param traces: sees what is left in the session.
-    :raises SparkUnreachable: it does not.
-    :raises ConfigError: the client is not of the release of the pyspark beside it.
+    :param traces: an observer of the session that finds out whether something is left in it.
+    :raises SparkUnreachable: the server does not listen.
+    :raises ConfigError: pyspark-client and pyspark are of different releases.
     """
     check_release()
-    # PySpark itself would try for minutes.
+    # Check the port first, since PySpark itself would try for minutes.
     _await_port(url, server, patience)
     with _mode.entered():
         import_client()
@@ -142,7 +142,7 @@ def session(
 
 
 def end(spark: SparkSession) -> None:
-    """End a session from outside of its block, as when its task is killed."""
+    """End a session from outside its `with` block, such as when Airflow kills the task."""
     with suppress(Exception):
         spark.interruptAll()
     with suppress(Exception):
@@ -150,11 +150,11 @@ def end(spark: SparkSession) -> None:
 
 
 def rehearse(spark: SparkSession, where: TryDir) -> None:
-    """Let the server load and compile what batches need: read a small file, sum it up, write and fetch the sums.
+    """Warm up the server with a small batch: read a file, aggregate it, write the result, and fetch it.
 
-    Nothing is left in the session or in the folder.
+    The server loads and compiles the classes that batches need. Nothing is left in the session or in the folder.
 
-    :param where: a folder of its own.
+    :param where: an unused folder.
     """
     from pyspark.sql import functions as F
 
@@ -180,10 +180,11 @@ def rehearse(spark: SparkSession, where: TryDir) -> None:
 
 @dataclass(frozen=True)
 class ConnectApplication:
-    """An application that runs in this process, in a session on a server.
+    """An application that runs in this process, with a session on a server.
 
-    :param arguments: as `batch.args`.
-    :param beside: a file whose folder can be imported from, besides the application's own: the DAG file.
+    :param path: the file of the application.
+    :param arguments: the arguments, which the application reads as `batch.args`.
+    :param beside: the DAG file. The application can also import modules from its folder.
     """
 
     path: str
@@ -192,12 +193,12 @@ class ConnectApplication:
 
     @property
     def folders(self) -> list[str]:
-        """List the folders that it imports from."""
+        """Return the folders from which the application can import modules."""
         return [str(Path(self.path).parent), str(Path(self.beside).parent)]
 
     @contextmanager
     def importable(self) -> Iterator[None]:
-        """Let it import modules beside it, as long as the block."""
+        """Allow imports from `folders` until the `with` block ends."""
         added = self.folders
         sys.path[:0] = added
         try:
@@ -207,9 +208,9 @@ class ConnectApplication:
                 sys.path.remove(folder)
 
     def load(self) -> BatchApp:
-        """Execute its file.
+        """Execute the file, and return its application.
 
-        :raises ConfigError: it has no application, or more than one.
+        :raises ConfigError: the file has no application, or several applications.
         """
         return load_app(self.path)
 
@@ -220,10 +221,11 @@ def process(
     descriptor: Descriptor,
     load: Callable[[], BatchApp],
 ) -> Manifest:
-    """Let an application process a batch; what it has emitted.
+    """Process a batch by an application, and return the manifest of its output.
 
-    :param load: gives its function.
-    :raises FailedBatch, ApplicationFailed: it failed.
+    :param descriptor: the descriptor of the batch.
+    :param load: a function that returns the application.
+    :raises FailedBatch, ApplicationFailed: the application failed.
     """
     where = dir_of(StagingArea(descriptor.root), descriptor)
     try:
@@ -252,21 +254,21 @@ def _await_port(url: str, server: str, patience: float) -> None:
 
 
 # --- session traces -----------------------------------------------------------------------------------------------
-# The traces of an application in its session on a server, seen in its requests to the server.
+# Find out from the requests of an application whether it leaves traces in its session.
 #
-# A session without traces is as good as a new one, and has its classes compiled.
+# A lane reuses a session without traces. It behaves like a new session, and its classes are already compiled.
 
 
-# They only read, or write files and tables, which all sessions see.
+# Commands that only read, or write files and tables, which all sessions share.
 _COMMANDS = frozenset({"write_operation", "write_operation_v2", "merge_into_table_command"})
 _QUERY = re.compile(r"\s*(SELECT|WITH|VALUES)\b", re.IGNORECASE)
 _CHANGES = frozenset({"set", "unset"})
 
 
 class SessionTraces(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor):  # type: ignore[misc]
-    """Sees the requests of one session.
+    """An observer of the requests of one session.
 
-    :ivar found: whether something may stay in it: a view, a function, a setting, or an unknown request.
+    :ivar found: whether a view, a function, a setting, or an unknown request may have left a trace in the session.
     """
 
     def __init__(self) -> None:
@@ -288,7 +290,7 @@ class SessionTraces(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInte
 
 
 def leaves_traces(plan: Any) -> bool:
-    """Ask whether a plan, as a client sends it, may leave something in its session."""
+    """Return whether a plan of a client may leave a trace in its session."""
     kind = plan.WhichOneof("op_type")
     if kind == "root":
         return bool(plan.root.WhichOneof("rel_type") == "catalog")

@@ -1,6 +1,6 @@
-"""New values of the keys of an update, staged by their writers: each writer its own part of one output.
+"""New values of the keys of an update. Each writer stages its part of one output.
 
-Each grant has its own folder, so a committer thought dead overwrites nothing. The newest folder counts.
+Each grant has a separate folder, so a committer that was declared dead overwrites no file. The newest folder counts.
 Source: trident-state seed (newValuesStream).
 """
 
@@ -62,17 +62,18 @@ else:
 # --- new values ---------------------------------------------------------------------------------------------------
 
 
-# Keys of one look-up in a state.
+# The number of keys in one look-up.
 KEYS_A_LOOK_UP = 10_000
 _GRANT = re.compile(r"grant-(\d+)\.(\d+)(?:-(\w+))?")
 
 
 @dataclass(frozen=True)
 class OutputFolder:
-    """Where the parts of one output go; it travels to executors.
+    """The place for the parts of one output. It is pickled for executors.
 
-    :param root: of the area.
+    :param root: the root of the area.
     :param task: the committer, with the grant as its try.
+    :param name: the name of the output.
     """
 
     root: str
@@ -85,21 +86,21 @@ class OutputFolder:
     def of(
         cls, area: StagingArea, topology: str, token: Token, task_id: str, name: str
     ) -> OutputFolder:
-        """Name the place where a committer stages new values under a grant."""
+        """Return the place where a committer stages new values under a grant."""
         life = f"-{token.birth}" if token.birth else ""
         task = TaskTry(task_id, -1, f"grant-{token.generation}.{token.epoch}{life}")
         return cls(area.root, topology, TransactionAttempt(token.txid, token.attempt), task, name)
 
     @property
     def where(self) -> TryDir:
-        """Name the folder of the grant."""
+        """Return the folder of the grant."""
         return StagingArea(self.root).try_dir(self.topology, self.attempt, self.task)
 
     @property
     def folder(self) -> str:
-        """The path of the output, relative to the root.
+        """Return the path of the output, relative to the root.
 
-        :raises StagingError: it has no name for an output.
+        :raises StagingError: no output can have this name.
         """
         return check_name(self.where, self.name)
 
@@ -107,11 +108,13 @@ class OutputFolder:
 def stage_keys(
     place: OutputFolder, state: QueryableState, keys: Sequence[Sequence[Any]], *, chunk: int
 ) -> Output:
-    """Ask a state for the values of keys, and write them with their keys as one file.
+    """Read the values of keys from a state, and write keys and values as one file.
 
-    :param keys: the keys of one writer, in the order of the key columns.
-    :param chunk: of the writer.
-    :raises StateError: one of them is not there, although it was written.
+    :param place: the place for the file.
+    :param state: the state.
+    :param keys: the keys of one writer, each in the order of the key columns.
+    :param chunk: the chunk of the writer.
+    :raises StateError: a key is missing, although the writer has written it.
     """
     if not keys:
         return Output((), ())
@@ -121,7 +124,7 @@ def stage_keys(
     with pq.ParquetWriter(sink, schema_of(types)) as writer:
         for start in range(0, len(keys), KEYS_A_LOOK_UP):
             portion = keys[start : start + KEYS_A_LOOK_UP]
-            # Without keys, the one key has no columns.
+            # In a state without key columns, the single key is empty.
             values_of = zip(names, zip(*portion, strict=True), strict=True) if names else ()
             columns = [converted(types[name], values) for name, values in values_of]
             own = zip(*columns, strict=True) if names else iter([()] * len(portion))
@@ -131,7 +134,9 @@ def stage_keys(
                     shown = dict(zip(names, key, strict=True))
                     problem = f"key {shown} has no value, although it was written a moment ago"
                     raise StateError(
-                        state=state.name, problem=problem, remedy="Look who else deletes there."
+                        state=state.name,
+                        problem=problem,
+                        remedy="Find out who else deletes keys of this state.",
                     )
                 rows.append({**dict(zip(names, key, strict=True)), **values})
             writer.write_table(to_arrow(rows, types))
@@ -139,24 +144,24 @@ def stage_keys(
 
 
 def stage_rows(place: OutputFolder, rows: Sequence[Mapping[str, Any]]) -> Output:
-    """Write rows that an updater emitted, as one file.
+    """Write rows that an updater emitted as one file.
 
-    :raises StagingError: they have no common type.
+    :raises StagingError: the rows have no common type.
     """
     return write_rows(place.where, place.name, rows, file=_part(0))
 
 
 def joined(parts: Iterable[Output]) -> Output:
-    """Join the parts of all writers to one output."""
+    """Join the parts of all writers into one output."""
     found = list(parts)
     files = sorted((file for part in found for file in part.files), key=lambda file: file.name)
     return Output(tuple(files), next((part.columns for part in found if part.columns), ()))
 
 
 def column_types(state: QueryableState) -> dict[str, str]:
-    """Name the columns of new values, and their types: keys, values and the results of composites.
+    """Return the types of the columns of new values: keys, values and results of composites.
 
-    :raises StateError: nothing was ever written to the state.
+    :raises StateError: the state was never written, so the types of its keys are unknown.
     """
     columns = state.columns
     keys = state.key_types()
@@ -172,12 +177,12 @@ def column_types(state: QueryableState) -> dict[str, str]:
 
 
 def are_new_values(ref: Mapping[str, Any]) -> bool:
-    """Whether a reference is to new values, and not to the output of a processing task."""
+    """Return whether a reference names new values, and not the output of a processing task."""
     return _GRANT.fullmatch(str(ref.get("task_try"))) is not None
 
 
 def newest_of(area: StagingArea, ref: Mapping[str, Any]) -> OutputRef | None:
-    """Find the new values that count for a reference: the values of the last grant of its transaction."""
+    """Return the new values that count for a reference, which are those from the last grant of its transaction."""
     found = _GRANT.fullmatch(ref["task_try"])
     birth = (found and found[3]) or ""
     return newest_outputs(area, ref["topology"], ref["txid"], ref["task_id"], birth).get(
@@ -188,10 +193,11 @@ def newest_of(area: StagingArea, ref: Mapping[str, Any]) -> OutputRef | None:
 def newest_outputs(
     area: StagingArea, topology: str, txid: int, task_id: str, birth: str
 ) -> dict[str, OutputRef]:
-    """Find what the last grant of a transaction staged for a committer, by name; nothing if it is no longer kept.
+    """Return the new values that a committer staged under the last grant of a transaction, by name.
 
-    :param area: the one of what is kept.
-    :param birth: of the transaction: another life of the ledger had one of the same number.
+    :param area: the area of kept output.
+    :param birth: the birth of the transaction, since a repaired ledger may have allocated the same txid twice.
+    :return: references by name; empty if the new values are no longer kept.
     """
     below = f"{quoted(topology)}/{txid}"
     attempts = sorted(
@@ -215,7 +221,7 @@ def _rank(name: str, birth: str) -> tuple[int, int] | None:
 
 
 def _part(chunk: int) -> str:
-    # Two tries of a task may write under one grant: the one whose manifest counts names its own files.
+    # Two tries of a task may write under one grant, so file names are unique. The manifest names the files that count.
     return f"part-{chunk:05}-{uuid.uuid4().hex[:8]}.parquet"
 
 
@@ -227,28 +233,28 @@ def _put(
 
 
 class NewValuesOutput:
-    """The new values of one update, part by part."""
+    """The new values of one update, as parts of its writers."""
 
     def __init__(self, place: OutputFolder) -> None:
         self.place = place
         self.parts: list[Output] = []
 
     def keys(self, state: Any, keys: Sequence[Sequence[Any]], *, chunk: int) -> None:
-        """Look up and stage the values of keys that were written."""
+        """Look up and stage the values of written keys."""
         self.parts.append(stage_keys(self.place, state, keys, chunk=chunk))
 
     def rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Stage what an updater emitted."""
+        """Stage the rows that an updater emitted."""
         self.parts.append(stage_rows(self.place, rows))
 
     def staged(self, parts: Iterable[Output]) -> None:
-        """Add the ones that other writers have staged."""
+        """Add parts that other writers have staged."""
         self.parts.extend(parts)
 
 
 @dataclass
 class NewValues:
-    """What one committer stages under one grant."""
+    """The new values that one committer stages under one grant."""
 
     area: StagingArea
     grant: Grant
@@ -256,8 +262,8 @@ class NewValues:
     outputs: dict[str, NewValuesOutput] = field(default_factory=dict)
 
     def of(self, name: str) -> NewValuesOutput:
-        """Return where the new values of an update go, by the name that it gives them."""
-        # A new one, since an update may be written again under the same grant.
+        """Return the staging of an update's new values, by their name."""
+        # Always start with no parts, since an update may be written again under the same grant.
         place = OutputFolder.of(
             self.area, self.grant.topology, self.grant.token, self.task_id, name
         )
@@ -265,29 +271,29 @@ class NewValues:
         return self.outputs[name]
 
     def finish(self) -> dict[str, dict[str, Any]]:
-        """Make all of them visible, of which there are some; returns references by name."""
+        """Make all outputs visible, of which at least one exists, and return references by name."""
         outputs = {name: joined(output.parts) for name, output in self.outputs.items()}
         where = next(iter(self.outputs.values())).place.where
         return {name: ref.to_json() for name, ref in write_manifest(where, outputs).items()}
 
 
 # --- secrets ------------------------------------------------------------------------------------------------------
-# What executors get beside code, such as a state with its password. No readable plan, setting or log shows it.
+# Executors also get data such as a state with its password. No readable plan, setting or log shows it.
 #
-# It travels within the code of the tasks, under a key: a server may log the plans that it is given. The key is a
-# property of the session whose name Spark redacts.
+# The data is within the code of the tasks, masked with a key, since a server may log plans. The key is a property of
+# the session, whose name makes Spark redact the value.
 
 
-# The property of the session with the key for secrets that executors get. Spark redacts it by its name.
+# The session property with the key. Spark redacts its value because of the name.
 KEY = "spark.airflow_tx.secret"
 _LOOKED_INTO = 1_000
 
 
 def pickled(told: Any) -> bytes:
-    """Pickle a value together with the user's own classes, because executors do not have the DAG file."""
+    """Pickle a value together with the user's own classes, since executors do not have the DAG file."""
     from pyspark import cloudpickle as pyspark_cloudpickle
 
-    # It has no types of its own.
+    # The package has no type annotations.
     cloudpickle: Any = pyspark_cloudpickle
     with ExitStack() as stack:
         for name in sorted(_own_modules(told)):
@@ -298,15 +304,15 @@ def pickled(told: Any) -> bytes:
 
 
 def veiled(data: bytes, key: bytes) -> bytes:
-    """Veil data with a key that is used once. Veiling twice returns the data."""
+    """Mask data with a key that is used only once. A second call with the same key returns the data."""
     stream = hashlib.shake_256(key).digest(len(data))
     return (int.from_bytes(data, "big") ^ int.from_bytes(stream, "big")).to_bytes(len(data), "big")
 
 
 def hidden_in(spark: SparkSession, data: bytes) -> tuple[bytes, bytes]:
-    """Veil data for `revealed` in the tasks of a session, however late they run.
+    """Mask data for the tasks of a session, in which `revealed` returns it.
 
-    :return: what makes its key one of its own, and the veiled data.
+    :return: a salt that makes the key unique, and the masked data.
     """
     key = spark.conf.get(KEY, None)
     if key is None:
@@ -317,9 +323,9 @@ def hidden_in(spark: SparkSession, data: bytes) -> tuple[bytes, bytes]:
 
 
 def revealed(salt: bytes, hidden: bytes) -> bytes:
-    """Reveal the data in a task of Spark.
+    """Return the data of `hidden_in` in a Spark task.
 
-    :raises TxError: the task belongs to no query of the session, such as one of `df.rdd`.
+    :raises TxError: the task does not belong to a query of the session, such as a task of `df.rdd`.
     """
     from pyspark import TaskContext
 
@@ -333,7 +339,7 @@ def revealed(salt: bytes, hidden: bytes) -> bytes:
 
 
 def _own_modules(told: Any) -> set[str]:
-    """Find the user's own modules whose classes are in a value."""
+    """Return the names of user modules whose classes occur in a value."""
     installed = tuple({os.path.realpath(path) for path in sysconfig.get_paths().values()})
     names = {type(part).__module__ for part in _parts(told, set())}
     own = set[str]()
@@ -364,11 +370,11 @@ def _parts(told: Any, seen: set[int]) -> Iterator[Any]:
 
 
 # --- chunks -------------------------------------------------------------------------------------------------------
-# The work of an executor: it writes one partition of an update as one chunk of the grant, and reports the result.
+# An executor writes one partition of an update as one chunk of the grant, and reports the result.
 
 
 def write_chunk(hidden: bytes, batches: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
-    """Write one partition as the chunk of its number; a refusal is an answer, since Spark would only repeat it."""
+    """Write one partition as the chunk with its number. Report a refusal as a result, since Spark retries errors."""
     from pyspark import TaskContext
 
     task = TaskContext.get()
@@ -393,7 +399,7 @@ def write_chunk(hidden: bytes, batches: Iterable[pa.RecordBatch]) -> pa.RecordBa
             told["keys"] = written.keys
             failpoint("spark.after_chunk", **where)
         if place is not None and keys:
-            # A task that Spark runs twice stages twice; the one whose answer counts names its file.
+            # A task that Spark runs twice stages two files. The report that Spark returns names the file that counts.
             told["part"] = asdict(stage_keys(place, state, keys, chunk=chunk))
     except TxError as error:
         reason = type(error).__name__
@@ -408,7 +414,7 @@ def write_chunk(hidden: bytes, batches: Iterable[pa.RecordBatch]) -> pa.RecordBa
 
 
 def _counted(rows: Iterator[dict[str, Any]], told: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Count the rows that go by."""
+    """Yield the rows, and count them."""
     for row in rows:
         told["rows"] += 1
         yield row
@@ -417,14 +423,14 @@ def _counted(rows: Iterator[dict[str, Any]], told: dict[str, Any]) -> Iterator[d
 def _noted(
     rows: Iterator[dict[str, Any]], names: Sequence[str], found: list[Any]
 ) -> Iterator[dict[str, Any]]:
-    """Note the keys that go by."""
+    """Yield the rows, and note their keys."""
     for row in rows:
         found.append(tuple(row[name] for name in names))
         yield row
 
 
 def _rows(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[dict[str, Any]]:
-    """The rows with the values that pyarrow reads from the files: so writers of both kinds make the same keys."""
+    """Yield the rows with the types that pyarrow reads, so that this process and executors write the same keys."""
     for batch in batches:
         arrays = [batch.column(field.name).cast(field.type) for field in schema]
         yield from from_arrow(pa.RecordBatch.from_arrays(arrays, schema=schema))

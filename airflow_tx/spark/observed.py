@@ -1,12 +1,12 @@
-"""Counts and digests rows inside the Spark jobs that read or write them anyway, by observations.
+"""Count and digest rows by observations, inside the Spark jobs that read or write them.
 
-An observation says what flowed through a place of a plan in one execution. Only exact counts are passed on here;
-otherwise nothing is. Nothing is known of rows that flowed more than once (a repeated stage, the sample before a sort),
-of places that a plan has twice, and of plans whose optimizer dropped the place. Only executions that emit count: a look
-at some rows before them reads no batch.
+An observation counts the rows that flow through a place of a plan in one execution. This module reports only exact
+counts. It reports no count if rows may flow twice, in a repeated stage or in the sample before a sort. It also reports
+none if a plan has the place twice, or if the optimizer drops the place. Only executions that write an output count, not
+a preview of some rows.
 
-A server does not say whether it repeated a stage. Where the number of rows is known, the count tells: see "Rows" in
-docs/protocol.md. Elsewhere each row gets a number.
+A Spark Connect server does not report repeated stages. If the number of rows is known, the count shows them, see "Rows"
+in docs/protocol.md. Otherwise each row gets a number.
 """
 
 from __future__ import annotations
@@ -40,15 +40,16 @@ if TYPE_CHECKING:
 Metrics = Mapping[str, Any]
 
 _ID = "airflow_tx_row_id"
-# The bits of Spark's row id that number the rows of a partition.
+# The number of bits in Spark's row id that number the rows of a partition.
 _ROW_BITS = 33
-# Rows of more partitions are not known.
+# The most partitions for which repeated partitions can be detected.
 _PARTITIONS = 128
 _LOW = 0xFFFFFFFF
 _MARKS = {each.ddl.lower(): each.hashed for each in COLUMN_TYPES.values()}
-# Words of an executed plan: a sample of the rows is taken before they are read; what is cached may be computed again.
+# Words in an executed plan whose rows may flow twice: Spark samples rows before a sort, and may recompute cached rows.
 _REPEATED = ("rangepartitioning", "InMemoryTableScan")
-# Words of a plan, of Spark or of a client: beside nothing a join needs no rows. What SQL says only the server knows.
+# Words in a plan of Spark or of a client with which Spark may read fewer rows. A join with an empty side needs no rows
+# of the other side. SQL text may contain joins, and only the server parses it.
 _JOINS = (
     "Join ",
     "Intersect",
@@ -61,25 +62,25 @@ _JOINS = (
     "subquery",
     "sql",
 )
-# Words of a plan or of SQL text, in small letters: where they cut rows off, Spark reads no more. In a client's plan the
-# line ends of SQL text are escapes.
+# Words in a plan or in SQL text, in lower case, with which Spark may stop reading early. In a client's plan, line ends
+# of SQL text are escaped.
 _LIMITS = re.compile(r"limit(?:[\s{(/]|\\[nrt])|tablesample")
-# Of what a client's plan has above a place, what decides whether a limit leaves out rows of it: the nearest one.
+# Nodes of a client's plan that decide whether a limit leaves out rows of a place. The nearest node above it decides.
 _DECIDES = ("aggregate", "limit", "with_relations")
-# The texts in a client's plan, of which only SQL and the names of observations say what it does.
+# Texts in a client's plan. Only SQL texts and names of observations are relevant.
 _TEXTS = re.compile(r'(query: )?"(airflow_tx_)?(?:[^"\\]|\\.)*"')
-# Bytes of a client's plan; one with more has rows in it, and is not searched.
+# The largest plan of a client that is searched, in bytes. A larger plan contains rows.
 _LARGEST_PLAN = 2**20
-# Of a client's plan: what is defined once here may be used in several places.
+# The node of a client's plan whose relations may be used in several places.
 _NAMED = "with_relations {"
 _MANY = "SQL text or a subquery on Spark Connect may have used more than once what was read of"
 _TWICE = "one output was made of two readings of"
 _INEXACT = "a sort, a cache or a repeated stage may have run rows more than once, or nowhere, of"
 _LIMITED = "a stage may have been repeated beside a limit, unseen on Spark Connect, of"
 _UNSEEN = "Spark has not counted where an output was made of"
-# INT96, which Spark writes by default, has no zone.
+# Spark writes INT96 by default, which has no time zone.
 _MOMENTS = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-# Seconds until the report of an execution that has ended comes.
+# Seconds to wait for the report of an ended execution.
 _PATIENCE = 10.0
 
 
@@ -87,11 +88,11 @@ _PATIENCE = 10.0
 class _Place:
     """A place of a plan where rows are counted.
 
-    :param name: of its observation.
-    :param outputs: what is read there; none: the batch.
-    :param form: of their digest.
-    :param rows: how many there are to read; None: unknown.
-    :param hidden: whether only that number can show that a stage was repeated.
+    :param name: the name of the observation.
+    :param outputs: the outputs that are read at this place; (): the batch.
+    :param form: the form of the digest.
+    :param rows: the number of rows to read; None: unknown.
+    :param hidden: whether only the number of rows can show that a stage was repeated.
     """
 
     name: str
@@ -101,7 +102,7 @@ class _Place:
     hidden: bool = False
 
     def judge(self, metrics: Metrics, plan: str) -> RowsRead | str:
-        """Judge what an execution of a plan has counted here: a reading, or the reason why there is none."""
+        """Return the reading of an execution at this place, or the reason why its count is not exact."""
         limited = _is_limited(plan)
         at_least = _may_stop(plan)
         if not _is_exact(metrics):
@@ -110,19 +111,19 @@ class _Place:
         if self.hidden and self.rows is not None and found.rows > self.rows:
             return _INEXACT
         fewer = self.rows is not None and found.rows < self.rows
-        # A limit may have left out as many rows as a repeated stage has added.
+        # A limit may have left out as many rows as a repeated stage has added twice.
         if self.hidden and limited and found.rows and not fewer and not self._is_aggregated(plan):
             return _LIMITED
         left_out = fewer and (limited or not at_least)
         stopped = left_out or (limited and self.rows is None)
-        # Beside an empty side of a join no row is read, with any limit.
+        # If one side of a join is empty, Spark reads no rows of the other side, with or without a limit.
         stopped = stopped and not (at_least and not found.rows)
         return RowsRead(found, self.outputs, at_least, stopped, more=stopped and fewer)
 
     def _is_aggregated(self, plan: str) -> bool:
-        """Ask whether an aggregation takes all rows before a limit does.
+        """Return whether an aggregation reads all rows before a limit applies.
 
-        Spark puts a limit of one row below an aggregation that only groups.
+        Spark may move a limit of one row below an aggregation that only groups.
         """
         depth = len(plan)
         for line in reversed(plan[: plan.find(self.name)].splitlines()):
@@ -135,7 +136,7 @@ class _Place:
 
 
 class RowsObserver:
-    """Observes the rows that an application reads and writes."""
+    """An observer of the rows that an application reads and writes."""
 
     def __init__(self) -> None:
         self._places: dict[str, _Place] = {}
@@ -151,11 +152,13 @@ class RowsObserver:
         columns: Sequence[str] | None = None,
         rows: int | None = None,
     ) -> DataFrame:
-        """Observe rows that are read.
+        """Observe rows that the application reads. If it reads them several times, the fullest reading counts.
 
-        :param outputs: the outputs that are read as one; none: the batch. Of several readings the fullest counts.
-        :param columns: the hashed columns, and so read even if no one else needs them; None: all.
-        :param rows: how many rows `df` has, no more and no fewer: a commit that read fewer is refused; None: unknown.
+        :param df: the rows.
+        :param outputs: the outputs that are read together; (): the batch.
+        :param columns: the columns to hash; None: all columns. Spark reads them even if the application does not.
+        :param rows: the exact number of rows of `df`; None: unknown. If the application reads fewer, the commit is
+            refused.
         """
         name = f"airflow_tx_read_{uuid.uuid4().hex}"
         hashed = df.columns if columns is None else columns
@@ -165,9 +168,9 @@ class RowsObserver:
         return _marked(df, name, sums) if hidden and rows is None else df.observe(name, *sums)
 
     def write(self, df: DataFrame, uri: str) -> RowsDigest:
-        """Write rows as Parquet in one Spark job, and note what it read of the observed rows.
+        """Write rows as Parquet in one Spark job, and note the observed rows that the job read.
 
-        :return: the rows that Spark says it wrote.
+        :return: the number and digest of the rows that Spark wrote, according to Spark.
         """
 
         def write(rows: DataFrame) -> None:
@@ -178,25 +181,26 @@ class RowsObserver:
     def save(
         self, df: DataFrame, columns: Sequence[str], write: Callable[[DataFrame], None]
     ) -> RowsDigest:
-        """Write rows in one Spark job of the caller's; as `write`.
+        """Write rows in one Spark job of the caller, see `write`.
 
-        :param columns: the hashed columns.
+        :param columns: the columns to hash.
+        :param write: a function that runs the job.
         """
         return self._executed(df, columns, write)[0]
 
     def fetch(self, df: DataFrame) -> tuple[RowsDigest, pa.Table]:
-        """Get rows from a server in one Spark job, and note what it read of the observed rows.
+        """Fetch rows from a server in one Spark job, and note the observed rows that the job read.
 
-        :return: the rows that Spark says it gave, and the rows.
+        :return: the number and digest of the rows, according to Spark, and the rows.
         """
         return self._executed(df, df.columns, lambda observed: observed.toArrow())
 
     def read(self) -> list[RowsRead]:
-        """Return what was read, without unknown parts."""
+        """Return the exact readings."""
         return list(self._fullest.values())
 
     def unproven(self) -> dict[tuple[OutputName, ...], str]:
-        """Say of what was read, and not counted exactly wherever it flowed into something emitted, why it was not."""
+        """Return the reasons why rows of the batch or of outputs were not counted exactly, by outputs."""
         outputs_read = [place.outputs for place in self._places.values()]
         unseen = {outputs: _UNSEEN for outputs in outputs_read if outputs not in self._fullest}
         return {
@@ -216,7 +220,7 @@ class RowsObserver:
 
         form, sums = _sums(df, columns)
         name = f"airflow_tx_written_{uuid.uuid4().hex}"
-        # A server would be asked whether it may observe the rows so.
+        # An `Observation` on a server would need another request, so only its name is used.
         observation = None if is_connect(df) else Observation(name)
         observed = df.observe(name if observation is None else observation, *sums)
         plan = _plan(observed)
@@ -250,7 +254,7 @@ class RowsObserver:
             self._fullest[place.outputs] = read
 
     def _note_places(self, plan: str) -> None:
-        """Note what one output was made of twice: each of its rows may be in that output twice."""
+        """Note readings that occur twice in the plan of one output, since their rows may be in the output twice."""
         places = Counter[tuple[OutputName, ...]]()
         for name, place in self._places.items():
             places[place.outputs] += plan.count(name)
@@ -262,11 +266,12 @@ class RowsObserver:
 def observed_once(
     df: DataFrame, columns: Sequence[str], rows: int
 ) -> tuple[DataFrame, Callable[[], RowsDigest | None]]:
-    """Observe rows that one action reads, without a limit and a join.
+    """Observe rows that one action reads, in a plan without limits and joins.
 
-    :param columns: the hashed columns.
-    :param rows: how many rows `df` has.
-    :return: what it has to read, and what tells its rows afterwards; None: they are not known.
+    :param df: the rows.
+    :param columns: the columns to hash.
+    :param rows: the number of rows of `df`.
+    :return: the DataFrame to read, and a function that returns the rows read afterwards; None: unknown.
     """
     from pyspark.sql import Observation
 
@@ -281,13 +286,13 @@ def observed_once(
 
 
 def _marked(df: DataFrame, name: str, sums: Sequence[Column]) -> DataFrame:
-    """Observe rows of an unknown number, each with a number that shows repeated partitions.
+    """Observe an unknown number of rows, with row numbers that show repeated partitions.
 
-    Where Spark does not say of its stages whether they were repeated. It costs more than all the rest.
+    This is used if Spark does not report repeated stages. It costs more than all other observations.
     """
     from pyspark.sql import functions as F
 
-    # Partitions that were begun, against those there are: more, if one of them was computed again.
+    # Count begun and distinct partitions. If a partition was computed again, the first number is larger.
     first = f"({_ID} & {(1 << _ROW_BITS) - 1}L) = 0"
     bit = f"shiftleft(1L, CAST(shiftright({_ID}, {_ROW_BITS}) AS INT))"
     words = (
@@ -307,7 +312,7 @@ def _is_exact(metrics: Metrics) -> bool:
 
 
 class _Executions:
-    """Hears what each execution of a classic session has observed; its observations know the first one only."""
+    """A listener for the observations of all executions of a classic session. An `Observation` has only the first."""
 
     def __init__(self, manager: Any) -> None:
         self._manager = manager
@@ -316,8 +321,8 @@ class _Executions:
 
     @classmethod
     def of(cls, df: DataFrame) -> _Executions | None:
-        """Listen to the session of a DataFrame; None if it allows no listener."""
-        # A JVM that cannot call back only leaves rows uncounted.
+        """Listen to the session of a DataFrame; None if the session allows no listener."""
+        # If the JVM cannot call back, the only effect is that rows are not counted.
         with suppress(Exception):
             from pyspark.java_gateway import ensure_callback_server_started
 
@@ -330,7 +335,7 @@ class _Executions:
         return None
 
     def with_metric(self, name: str) -> Mapping[str, Metrics]:
-        """Return the metrics of the execution that has the one of this name; they come a moment after its end."""
+        """Return all metrics of the execution that has the metric `name`. They arrive shortly after its end."""
         with self._news:
             self._news.wait_for(lambda: any(name in heard for heard in self._heard), _PATIENCE)
             return next((heard for heard in self._heard if name in heard), {})
@@ -339,7 +344,7 @@ class _Executions:
         with suppress(Exception):
             self._manager.unregister(self)
 
-    # As the JVM calls them.
+    # The JVM calls these methods.
 
     def onSuccess(self, function: str, execution: Any, nanoseconds: int) -> None:
         metrics = execution.observedMetrics().iterator()
@@ -362,7 +367,7 @@ class _Executions:
 
 
 def _sums(df: DataFrame, columns: Sequence[str]) -> tuple[str, Sequence[Column]]:
-    """Make columns that count the rows of a DataFrame, and add up their hashes in halves, so that no sum overflows."""
+    """Return columns that count the rows of a DataFrame and add up their hashes, in halves so that no sum overflows."""
     from pyspark.sql import functions as F
 
     count = F.count(F.lit(1)).alias("rows")
@@ -390,7 +395,7 @@ def _sums(df: DataFrame, columns: Sequence[str]) -> tuple[str, Sequence[Column]]
 
 
 def _hashed(kind: DataType) -> str:
-    """Name a type as `column_marks` takes it: a reader of the rows may have a narrower type, or one without a zone."""
+    """Return the type name for `column_marks`. Types that a reader may see for the same column have the same name."""
     name = kind.simpleString()
     if name.startswith("decimal("):
         return f"decimal {name.rstrip(')').partition(',')[2]}"
@@ -418,7 +423,7 @@ def _digest(metrics: Metrics, form: str) -> RowsDigest:
 
 
 def _jobs(df: DataFrame) -> set[int]:
-    """Return the jobs of this thread's group, as far as a classic session knows them; jobs of a server are unknown."""
+    """Return the jobs of this thread's group in a classic session. The jobs of a server are unknown."""
     if is_connect(df):
         return set()
     context = df.sparkSession.sparkContext
@@ -428,7 +433,10 @@ def _jobs(df: DataFrame) -> set[int]:
 
 
 def _ran_once(df: DataFrame, before: set[int]) -> bool:
-    """Ask whether no stage of the jobs since then, and no task of one, was run again."""
+    """Return whether no stage and no task of the later jobs was run again.
+
+    :param before: the jobs to ignore.
+    """
     tracker = df.sparkSession.sparkContext.statusTracker()
     jobs = (tracker.getJobInfo(job) for job in _jobs(df) - before)
     stages = [
@@ -440,7 +448,7 @@ def _ran_once(df: DataFrame, before: set[int]) -> bool:
 
 
 def _may_stop(plan: str) -> bool:
-    """Ask whether Spark may stop where further rows cannot matter; a limit, by which they would, cuts them off."""
+    """Return whether a plan has an operation, such as a join, with which Spark may leave out irrelevant rows."""
     return any(word in plan for word in _JOINS)
 
 

@@ -1,4 +1,4 @@
-"""The part of submitting that needs no Airflow: names, arguments, paths, environment, and reading why it failed."""
+"""The part of submitting an application that needs no Airflow: arguments, paths, environment, and failure reasons."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from airflow_tx.ledger import TransactionAttempt, digest
 from airflow_tx.outputs import Descriptor, TryDir
 
 # --- release ------------------------------------------------------------------------------------------------------
-# The Spark of this Python: it comes in two packages, and whether they fit each other.
+# Spark for Python has two packages, which must be of the same release.
 
 
 WITH_JARS = "pip install 'airflow-provider-tx[pyspark]'"
-"""What installs Spark's programs and jars: spark-submit, a local Spark, and ZooKeeper."""
+"""The command that installs Spark's programs and jars: spark-submit, a local Spark, and ZooKeeper."""
 
 
 def check_release() -> None:
-    """Refuse a folder `pyspark/` that is made of two releases.
+    """Refuse a folder `pyspark/` with files of two releases.
 
-    The packages pyspark and pyspark-client own the same modules. The package that was installed last has written
-    them, and the jars belong to pyspark.
+    The packages pyspark and pyspark-client install the same modules. The modules are of the last installed package, and
+    the jars are of pyspark.
 
-    :raises ConfigError: both are installed, and they are not of one release.
+    :raises ConfigError: both packages are installed, with different releases.
     """
     found = {}
     for package in ("pyspark", "pyspark-client"):
@@ -55,25 +55,25 @@ def check_release() -> None:
 
 
 def _release(installed: str) -> str:
-    """Give the first two numbers of a version: a patch changes no interface between the modules and the jars."""
+    """Return the first two numbers of a version. A patch does not change the interface of modules and jars."""
     return ".".join(installed.split(".")[:2])
 
 
 # --- submit -------------------------------------------------------------------------------------------------------
 
 
-# Linux takes no longer single argument.
+# The longest single argument that Linux accepts, in bytes.
 _LONGEST_ARGUMENT = 128 * 1024 - 1
 
 
 class ApplicationFailed(TxError):
-    """An application that ended without its output."""
+    """An application ended without its output."""
 
     template = "Spark application {application} of task {task} in transaction {txid}.{attempt} failed: {reason}"
 
 
 class KeyValues(Protocol):
-    """What Airflow keeps for a task over its tries (``task_state_store``)."""
+    """The values that Airflow keeps for a task over its tries (``task_state_store``)."""
 
     def get(self, key: str, default: Any = None) -> Any: ...
 
@@ -83,14 +83,15 @@ class KeyValues(Protocol):
 
 
 class AttemptStore:
-    """Keys of one attempt, for one request.
+    """The stored values of one attempt, for one request.
 
-    Airflow keeps the values of a task over its tries and clears alike, so the next attempt would take the driver of
-    the last one, which works on other rows, for its own. So would a try of the same attempt whose inputs were written
-    again, and the attempt that gets the same numbers again when the ledger has been repaired.
+    Airflow keeps the values of a task over its tries and clears. Without the prefix, the next attempt would continue
+    with the driver of the last attempt, which processes other rows. So would a try whose inputs were written again, and
+    an attempt that gets the same numbers after a repair of the ledger.
 
-    :param store: where all attempts of the task keep theirs.
-    :param request: what a driver is to do: its `request_digest`.
+    :param store: the store of all attempts of the task.
+    :param attempt: the attempt.
+    :param request: the `request_digest` of the driver's work.
     """
 
     def __init__(self, store: KeyValues, attempt: TransactionAttempt, request: str) -> None:
@@ -113,9 +114,9 @@ class AttemptStore:
 def request_digest(
     descriptor: Descriptor, application: str, own: Sequence[object] | None, conn_id: str
 ) -> str:
-    """Digest everything that decides what a driver writes and where it runs. The try is not part of it.
+    """Return a digest of everything that decides what a driver writes and where it runs, without the try.
 
-    :param own: the application's own arguments.
+    :param own: the arguments of the application.
     """
     of_any_try = replace(descriptor, task=replace(descriptor.task, task_try=""))
     return digest(
@@ -124,9 +125,9 @@ def request_digest(
 
 
 def application_args(descriptor_uri: str, own: Sequence[object] | None) -> list[str]:
-    """List the arguments of the application: the reference to its batch, then its own.
+    """Return all arguments of the application: the URI of the descriptor, then its own arguments.
 
-    :raises ConfigError: if the system takes no argument of that length.
+    :raises ConfigError: an argument is too long for the system.
     """
     arguments = [descriptor_uri, *(str(argument) for argument in own or ())]
     for argument in arguments:
@@ -137,14 +138,14 @@ def application_args(descriptor_uri: str, own: Sequence[object] | None) -> list[
 
 
 def find_application(application: str, dag_file: str) -> str:
-    """Find the application: a URI or absolute path unchanged, else beside the DAG file, or beside its folder.
+    """Return the path or URI of an application. Search a relative path in the DAG file's folder and the folder above.
 
-    :raises ConfigError: if there is no such file.
+    :raises ConfigError: the file does not exist.
     """
     if "://" in application:
         return application
     folder = Path(dag_file).parent
-    # An absolute path stays what it is, joined to any folder.
+    # Joining an absolute path to a folder returns the absolute path.
     tried = dict.fromkeys([folder / application, folder.parent / application])
     for path in tried:
         if path.is_file():
@@ -156,18 +157,21 @@ def find_application(application: str, dag_file: str) -> str:
 def driver_environment(
     environ: Mapping[str, str], *, dag_file: str, binary: str, local: bool
 ) -> dict[str, str]:
-    """Build what a driver on this machine needs besides `environ`: this Python and its packages, and the DAG's modules.
+    """Return the variables that a driver on this machine needs in addition to `environ`.
 
-    :param binary: name or path of spark-submit; where PATH has none, the one of this Python's pyspark is taken.
+    They point the driver to this Python, its packages, and the modules beside the DAG file.
+
+    :param dag_file: path of the DAG file.
+    :param binary: name or path of spark-submit. If PATH does not have it, the spark-submit of this Python is used.
     :param local: whether the executors are on this machine too.
-    :raises ConfigError: if there is no such binary, or it is of another release than this Python's pyspark-client.
+    :raises ConfigError: the binary does not exist, or its release differs from this Python's pyspark-client.
     """
     added = {
         "PYTHONPATH": os.pathsep.join(
             filter(None, [environ.get("PYTHONPATH"), str(Path(dag_file).parent)])
         )
     }
-    # Code of the driver may import Airflow, which else connects to a database that Airflow hides from tasks.
+    # The driver may import Airflow. Without this variable, Airflow would connect to its database, hidden from tasks.
     added["_AIRFLOW__AS_LIBRARY"] = "1"
     path = environ.get("PATH", os.defpath)
     if shutil.which(binary, path=path) is None:
@@ -185,13 +189,13 @@ def driver_environment(
         if local:
             added["PYSPARK_PYTHON"] = sys.executable
     if local and "SPARK_LOCAL_IP" not in environ:
-        # Nothing else has to reach it, and the machine's name need not resolve.
+        # No other machine connects to the driver, and the name of this machine may not resolve.
         added["SPARK_LOCAL_IP"] = "127.0.0.1"
     return added
 
 
 def explain(where: TryDir, application: str, error: BaseException) -> TxError:
-    """Make the error for a failed application: what it said itself, else what else is known."""
+    """Build the error for a failed application, from the failure that it wrote, or else from `error`."""
     from airflow_tx.spark.app import read_failure
 
     failure = read_failure(where)
@@ -202,9 +206,9 @@ def explain(where: TryDir, application: str, error: BaseException) -> TxError:
         return ours.from_stored(failure.refused)
     if failure is None and isinstance(error, TxError):
         return error
-    # spark-submit's own words are many lines, and all of them are in the log already.
+    # Use only the first line of spark-submit's text, since the log already has all lines.
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    reason = str(failure) if failure else f"it said nothing, its log is above ({lines[0]})"
+    reason = str(failure) if failure else f"it wrote no reason, its log is above ({lines[0]})"
     return ApplicationFailed(
         application=os.path.basename(application),
         task=str(where.task),

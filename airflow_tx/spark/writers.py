@@ -1,14 +1,12 @@
-"""An update that Spark's executors write: staged Parquet, repartitioned by key, each partition one chunk of the grant.
+"""Write an update by Spark executors. Staged Parquet is repartitioned by key, and each partition is one chunk.
 
-The place of each row is a function of the files, which never change, and of the keys alone. So a partition that is
-computed again, by a retried task or by a speculative one, is the same chunk with the same keys, which a state takes
-twice without harm; and no two chunks share a key unless the output has a key twice, which the state refuses.
-The fence refuses an outranked writer, chunk by chunk.
+The partition of each row depends only on its key, and the files never change. So a retried or speculative task computes
+the same chunk with the same keys, and a state can write this chunk twice without harm. Two chunks share a key only if
+the output has the key twice, which the state refuses. The fence refuses an outranked writer at each chunk.
 
-The grant and the state, with its address and password, travel as one pickle (`seal`) and never touch a command line, a
-file, a setting or a log. To a driver of spark-submit they go through a named pipe; from there, and from a client of
-Spark Connect, within the code of the tasks, under a key: a server may log the plans that it is given. The key is a
-property of the session whose name Spark redacts.
+The grant, and the state with its address and password, are one pickle (`seal`). It is never in a command line, a file,
+a setting or a log. A driver of spark-submit gets it through a named pipe. Tasks get it within their code, masked with a
+key, since a server may log plans. The key is a session property, whose name makes Spark redact the value.
 """
 
 from __future__ import annotations
@@ -40,23 +38,23 @@ if TYPE_CHECKING:
 WRITERS_PROGRAM = __file__
 """The file that spark-submit runs."""
 
-# Bytes that a pipe holds before it is read: the most that Linux gives to any user.
+# The capacity of a pipe in bytes, which is the most that Linux allows to an unprivileged user.
 _PIPE = 2**20
-# The place of a row, for writers that need an order.
+# Columns with the place of a row, for writers that need an order.
 _FILE = "airflow_tx_file"
 _INDEX = "airflow_tx_index"
 _SETTINGS = {
-    # The partition of a key follows from nothing but the key and their number.
+    # Without adaptive execution, the partition of a key depends only on the key and the number of partitions.
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.caseSensitive": "true",
-    # Values as pyarrow reads them from the same files.
+    # Read the same values as pyarrow.
     "spark.sql.session.timeZone": "UTC",
 }
 _NANOSECONDS = "spark.sql.legacy.parquet.nanosAsLong"
 
 
 class WritersFailed(TxError):
-    """A Spark job of writers that ended without an answer of all of them."""
+    """A Spark job of writers ended without the answers of all writers."""
 
     template = (
         "The Spark writers of state {state!r} in transaction {txid} failed: {reason}.",
@@ -68,12 +66,13 @@ class WritersFailed(TxError):
 class WriteJob:
     """The instructions for a driver, without secrets.
 
-    :param name: of the Spark application.
-    :param files: the staged Parquet files, as Spark's readers take them.
-    :param rows: how many rows they have.
-    :param columns: what to read of them; `keys` are among them.
-    :param partitions: how many chunks.
-    :param ordered: a key may have several rows, which a writer takes one after another, in their order in the files.
+    :param name: the name of the Spark application.
+    :param files: the staged Parquet files, with URIs for Spark's readers.
+    :param rows: the number of rows in the files.
+    :param columns: the columns to read, including the keys.
+    :param keys: the key columns.
+    :param partitions: the number of chunks.
+    :param ordered: whether a key may have several rows, which a writer must process in their order in the files.
     """
 
     name: str
@@ -88,13 +87,14 @@ class WriteJob:
 def seal(
     state: FencedState, grant: Grant, schema: pa.Schema, place: OutputFolder | None = None
 ) -> bytes:
-    """Seal what a writer needs as bytes, with the DAG's own classes, because executors do not have the DAG file.
+    """Return the data that a writer needs as bytes, with classes of the DAG file, which executors do not have.
 
-    :param state: one that needs no Airflow.
-    :param schema: of the rows as pyarrow reads them.
-    :param place: where it stages the new values of its keys.
+    :param state: a state that works without Airflow.
+    :param grant: the grant.
+    :param schema: the schema of the rows in pyarrow.
+    :param place: the place for new values of the keys; None: the update outputs no new values.
     """
-    # A write compares the token; what the batch was is known to the fence already.
+    # A writer compares only the token, and the fence already has the batch. So both are left out.
     return pickled(
         (
             state,
@@ -109,7 +109,7 @@ def seal(
 
 
 def run_writers(spark: SparkSession, job: WriteJob, sealed: bytes) -> list[dict[str, Any]]:
-    """Let the executors write. Returns what each chunk reports: `keys`, or `error` and its `fields`."""
+    """Write by executors, and return the report of each chunk: `keys`, or `error` and its `fields`."""
     from pyspark.sql import functions as F
 
     key = os.urandom(32)
@@ -123,7 +123,7 @@ def run_writers(spark: SparkSession, job: WriteJob, sealed: bytes) -> list[dict[
     columns = {name: F.col("`" + name.replace("`", "``") + "`") for name in job.columns}
     place = [F.col("_metadata.file_name").alias(_FILE), F.col("_metadata.row_index").alias(_INDEX)]
     reader = spark_reader(spark, "parquet")
-    spark.conf.set(_NANOSECONDS, "true")  # as pyarrow has them, see `write_chunk`
+    spark.conf.set(_NANOSECONDS, "true")  # the same integers as in pyarrow, see `write_chunk`
     scanned = reader.load(list(job.files)).select(
         *columns.values(), *(place if job.ordered else ())
     )
@@ -138,12 +138,12 @@ def run_writers(spark: SparkSession, job: WriteJob, sealed: bytes) -> list[dict[
 
 
 def read_by(told: Iterable[Mapping[str, Any]]) -> RowsDigest | None:
-    """Find how many rows Spark read for the chunks; None: unknown."""
+    """Return the number and digest of the rows that Spark read for the chunks; None: unknown."""
     return next((RowsDigest.from_json(each["read"]) for each in told if "read" in each), None)
 
 
 def staged_parts(told: Iterable[Mapping[str, Any]]) -> list[Output]:
-    """List the parts of new values that the chunks staged."""
+    """Return the parts of new values that the chunks staged."""
     found = [chunk["part"] for chunk in told if chunk.get("part")]
     return [
         Output(tuple(StagedFile(**file) for file in part["files"]), tuple(part["columns"]))
@@ -152,9 +152,9 @@ def staged_parts(told: Iterable[Mapping[str, Any]]) -> list[Output]:
 
 
 def total(told: Iterable[Mapping[str, Any]]) -> tuple[int, int]:
-    """Add up how many keys all chunks wrote, and how many rows they had for them.
+    """Return the number of keys that all chunks wrote, and the number of rows for these keys.
 
-    :raises TxError: what a chunk was refused with; a fence before anything else.
+    :raises TxError: the error of a refused chunk. The refusal of a fence precedes other errors.
     """
     found = list(told)
     refused = [
@@ -166,13 +166,13 @@ def total(told: Iterable[Mapping[str, Any]]) -> tuple[int, int]:
 
 
 def written_by(told: Iterable[Mapping[str, Any]]) -> Written:
-    """Add up what all chunks wrote."""
+    """Return the sum of the written counts of all chunks."""
     found = (Written(**chunk["written"]) for chunk in told if chunk["keys"])
     return sum(found, NOTHING_WRITTEN)
 
 
 def portions_of(told: Iterable[Mapping[str, Any]]) -> int:
-    """Count the chunks that wrote something; one without rows writes nothing."""
+    """Return the number of chunks that wrote rows."""
     return sum(1 for chunk in told if chunk["keys"])
 
 
@@ -190,9 +190,9 @@ def rebuilt_error(name: str, fields: Mapping[str, Any]) -> TxError:
 
 @contextmanager
 def sealed_pipe(path: str, sealed: bytes) -> Iterator[None]:
-    """Hold `sealed` ready in a new pipe as long as the block; it is never on a disk.
+    """Offer `sealed` in a new named pipe until the `with` block ends. The data is never on a disk.
 
-    The driver ends itself when the pipe closes: with the block, or with this process, however that ends.
+    The driver ends when the pipe closes, at the end of the block or of this process.
     """
     os.mkfifo(path, 0o600)
     pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK)
@@ -217,10 +217,11 @@ def sealed_pipe(path: str, sealed: bytes) -> Iterator[None]:
 
 
 def taken_over(path: str, on_end: Callable[[], None]) -> bytes:
-    """Take over what `sealed_pipe` holds ready.
+    """Read the data that `sealed_pipe` offers.
 
+    :param path: the named pipe.
     :param on_end: called in another thread when the pipe closes.
-    :raises EOFError: it is closed already.
+    :raises EOFError: the pipe is already closed.
     """
     pipe = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     os.set_blocking(pipe, True)
@@ -246,15 +247,15 @@ def _read(pipe: int, size: int) -> bytes:
 
 
 def write_job(path: str, job: WriteJob) -> None:
-    """Put the job where the driver finds it."""
+    """Write the job to a file for the driver."""
     with open(path, "w") as file:
         json.dump(asdict(job), file)
 
 
 def main(folder: str) -> int:
-    """Run the writers; spark-submit calls this.
+    """Run the writers in a driver of spark-submit.
 
-    :param folder: of the committer's, on this machine: `job`, `pipe` and, in the end, `told`.
+    :param folder: the committer's folder on this machine, with `job` and `pipe`. The driver writes `told` into it.
     :return: the exit code.
     """
     sealed = taken_over(f"{folder}/pipe", lambda: os._exit(3))
@@ -274,7 +275,7 @@ def main(folder: str) -> int:
 
 
 if __name__ == "__main__":
-    # Its own folder is no place to import from: modules there have common names.
+    # Do not import from the folder of this file, since its modules have common names.
     sys.path.pop(0)
     from airflow_tx.spark import writers
 

@@ -1,4 +1,4 @@
-"""Stores of values that transactions update; each name is imported when it is first used."""
+"""Stores of values that transactions update. Each name is imported on first use."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""How the deltas of a batch go into stored values: Trident's aggregators, with names that stores push down.
+"""Trident's aggregators, which combine the deltas of a batch with stored values. A store computes some of them itself.
 
-NULL follows SQL: it is no value and changes nothing; a sum, minimum, set … of nothing but NULL is NULL.
+NULL follows SQL: it is no value and changes nothing. A sum, minimum or set of only NULLs is NULL.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from airflow_tx.state.column_types import (
 )
 
 # --- reducers -----------------------------------------------------------------------------------------------------
-# Aggregators that take the rows themselves, as value columns: what a batch brings to a key are its rows, in order.
+# Aggregators that reduce the rows themselves: the delta of a key is the list of its rows, in order.
 #
 # Source: trident-state seed (persistentAggregate).
 
@@ -32,31 +32,31 @@ _T = TypeVar("_T")
 
 
 class ReducerAggregator(Protocol[_T]):
-    """Trident's ReducerAggregator: it takes the rows themselves, one after another."""
+    """Trident's ReducerAggregator, which reduces rows to a value, one after another."""
 
     def init(self) -> _T:
-        """Make the value of no rows at all."""
+        """Make the value of no rows."""
 
     def reduce(self, current: _T, row: Any) -> _T:
         """Compute the value after one more row.
 
-        :param current: yours: you may change it and return it.
+        :param current: the value so far, which you may change and return.
         """
 
 
 class StoredReducer(ReducerAggregator[_T], Protocol[_T]):
-    """A ReducerAggregator as a value column of a state: it takes the rows of a key into the value that is kept of it.
+    """A ReducerAggregator as a value column of a state: it reduces the rows of a key into the stored value of the key.
 
-    A row is a dict of everything that was emitted: the columns of the key, of other aggregators, and others. One key
-    may have several rows; they come in the order of the output. The stored value is the one that `reduce` gave for the
-    last row, in the type of the column; None is kept as NULL and starts from `init()`.
+    A row is a dict of all emitted fields: the key columns, the columns of other aggregators, and any other columns. The
+    rows of a key come in the order of the output. The state stores the result for the last row, in the type of the
+    column. It stores None as NULL, and the next update then starts from `init()`.
 
-    `reduce` is called again for the same rows, from the value before them, when a commit is tried again.
+    If a commit is tried again, `reduce` is called again for the same rows, from the value before them.
     """
 
     @property
     def name(self) -> str:
-        """The type of the column in the state's description; stores do not know it."""
+        """The aggregator's name in the description of the state. Stores do not know this name."""
 
     @property
     def type(self) -> str:
@@ -65,9 +65,9 @@ class StoredReducer(ReducerAggregator[_T], Protocol[_T]):
 
 @dataclass(frozen=True)
 class Reduced:
-    """A reducer as stores see it: an aggregator that they cannot express, whose delta is the rows of a key.
+    """A reducer as stores see it: an aggregator that they cannot compute, whose delta is the list of rows of a key.
 
-    A delta is gone through once for each reading of the stored values, so it must be a list or similar.
+    A delta is iterated once for each reading of the stored values, so it must be a list or similar.
     """
 
     reducer: StoredReducer[Any]
@@ -87,21 +87,22 @@ class Reduced:
         return [value]
 
     def delta(self, rows: Any) -> Iterable[Mapping[str, Any]] | None:
-        """Check the rows of a key; None: there are none, and nothing changes. A TypeError if it is something else."""
+        """Check the rows of a key, and raise TypeError for anything else; None if no rows came, which changes
+        nothing."""
         if rows is None:
             return None
         if isinstance(rows, (str, bytes, Mapping)) or not isinstance(rows, Iterable):
-            raise TypeError("is no list of rows, which a reducer takes")
+            raise TypeError("is not a list of rows, which a reducer needs")
         if iter(rows) is rows:
-            raise TypeError("can be gone through only once: a reducer takes a list of rows")
+            raise TypeError("can be iterated only once, and a reducer needs a list of rows")
         return rows
 
     def combine(self, stored: Any, rows: Any) -> Any:
-        """Compute the value after all rows; a key that is new starts from `init()`.
+        """Compute the value after all rows. A new key starts from `init()`.
 
-        :raises ValueError: the reducer failed, and for which row.
+        :raises ValueError: the reducer failed. The message names the row.
         """
-        # The reducer may change it, and a state may keep it as the value before.
+        # The reducer may change its copy. An opaque state keeps the original as the value before.
         value = self.reducer.init() if stored is None else copy.deepcopy(stored)
         for row in rows:
             try:
@@ -120,18 +121,19 @@ def is_reducer(aggregator: Any) -> TypeGuard[StoredReducer[Any]]:
 # --- aggregators --------------------------------------------------------------------------------------------------
 
 
-# The default context would round to 28 digits without a word.
+# The default context would silently round to 28 digits.
 _EXACT = Context(prec=1000, traps=[Inexact, InvalidOperation])
-# A quotient has no last digit: as many as anyone needs.
+# A quotient may have endless digits, so it is rounded.
 _QUOTIENT = Context(prec=38)
 
-# Aggregators that a store computes by itself. For others, values are read, combined here and written back, in bulk.
+# Aggregators that a store computes itself. For other aggregators, the state reads the values,
+# combines them here and writes them back, in bulk.
 PUSHED_DOWN = ("sum", "count", "min", "max", "first", "last")
 NUMBERS = ("bigint", "double", "numeric")
 
 
 def add(a: Any, b: Any) -> Any:
-    """Add two numbers of one type or NULL; exact for int and Decimal."""
+    """Add two numbers of one type, or NULL. The sum is exact for int and Decimal."""
     if a is None or b is None:
         return b if a is None else a
     if isinstance(a, Decimal) or isinstance(b, Decimal):
@@ -140,20 +142,20 @@ def add(a: Any, b: Any) -> Any:
 
 
 def as_delta(aggregator: Any, value: Any) -> Any:
-    """Bring what a row holds into the form that `combine` takes."""
+    """Convert the value of a row into the form that `combine` takes."""
     return aggregator.delta(value) if hasattr(aggregator, "delta") else value
 
 
 def can_invert(aggregator: Any) -> bool:
-    """Ask whether an aggregator takes any value back; of others, a value can only be replaced as a whole."""
+    """Return whether an aggregator can take any value back. Otherwise a value can only be replaced completely."""
     return getattr(aggregator, "invert", None) is not None
 
 
 def difference(aggregator: Any, old: Any, new: Any) -> Any:
     """Compute the delta that replaces `old` by `new` in a stored value, with any other content.
 
-    :param aggregator: of a stored column. `old` and `new` are in its type; None is NULL, and no value.
-    :raises ValueError: the aggregator cannot take `old` back. `invert` may raise more of its own.
+    :param aggregator: the aggregator of the stored column, whose type `old` and `new` have. None is NULL, and no value.
+    :raises ValueError: the aggregator cannot take `old` back. Its `invert` may raise other errors.
     """
     invert = getattr(aggregator, "invert", None)
     if invert is not None:
@@ -161,7 +163,8 @@ def difference(aggregator: Any, old: Any, new: Any) -> Any:
         return new if taken is None else taken if new is None else aggregator.combine(new, taken)
     if is_same(aggregator.type, old, new):
         return None
-    # The stored value holds `old` already: a value that absorbs `old` makes it what `new` alone would have made it.
+    # The stored value has `old` already. If `new` absorbs `old`, adding `new` gives the same result
+    # as `new` without `old`.
     if getattr(aggregator, "idempotent", False) and new is not None:
         if old is None or is_same(aggregator.type, aggregator.combine(old, new), new):
             return new
@@ -169,37 +172,37 @@ def difference(aggregator: Any, old: Any, new: Any) -> Any:
 
 
 def is_same(kind: str, one: Any, other: Any) -> bool:
-    """Compare two values of a column type, or two lists of them: as JSON, 1, 1.0 and true are three values."""
+    """Compare two values, or two lists of values, of a column type. As JSON, 1, 1.0 and true are three values."""
     return json_text(one) == json_text(other) if kind == "json" else bool(one == other)
 
 
 class CombinerAggregator(Protocol):
     """Trident's CombinerAggregator: values that can be combined in any grouping, in the order of the rows.
 
-    `name` is what a store that can express it knows it by; `type` is the column type of the stored value. One of your
-    own needs a name that is not in `PUSHED_DOWN`; states never call its `combine` with None.
+    `name` identifies the aggregation to stores that compute it themselves. `type` is the column type of the stored
+    value. Your own aggregator needs a name that is not in `PUSHED_DOWN`. States never call its `combine` with None.
 
-    For a restatement it may have one of two more attributes. ``invert(value)`` makes the value that takes `value` back:
-    ``combine(combine(a, b), invert(b))`` is `a`. ``idempotent = True`` says that ``combine(a, a)`` is `a`. With either,
-    the order of the rows is nothing.
+    For restatements, an aggregator may have one more attribute. ``invert(value)`` makes the value that takes `value`
+    back: ``combine(combine(a, b), invert(b))`` is `a`. ``idempotent = True`` says that ``combine(a, a)`` is `a`. With
+    either attribute, the result must not depend on the order of the rows.
     """
 
     @property
     def name(self) -> str:
-        """What stores that push the aggregation down know it by."""
+        """The name by which stores know the aggregation that they compute."""
 
     @property
     def type(self) -> str:
         """The column type of the stored value: bigint, text, json …"""
 
     def zero(self) -> Any:
-        """Make the value of no rows at all."""
+        """Make the value of no rows."""
 
     def init(self, value: Any) -> Any:
         """Make the value of one row."""
 
     def combine(self, a: Any, b: Any) -> Any:
-        """Make the value of the rows of both, the rows of `a` before the rows of `b`.
+        """Combine two values. The rows of `a` come before the rows of `b`.
 
         Each of these errors makes the state refuse the whole update, with the text of the error:
 
@@ -210,11 +213,11 @@ class CombinerAggregator(Protocol):
 
 
 class CompositeAggregator(Protocol):
-    """An aggregator that is kept in columns of its own, from which the result is made when it is read."""
+    """An aggregator that stores its value in several columns, and computes the result when the value is read."""
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """The name of the aggregator for messages."""
 
     def parts(self, column: str) -> dict[str, CombinerAggregator]:
         """Name the columns that are stored for the value column `column`."""
@@ -225,7 +228,7 @@ class CompositeAggregator(Protocol):
     def result(self, row: Mapping[str, Any]) -> Any:
         """Compute the result from the stored values of the parts, in their order.
 
-        Its column type is the attribute `result_type`; without one, new values of a commit have only the parts.
+        The attribute `result_type` is its column type. Without it, the new values of a commit have only the parts.
         """
 
 
@@ -234,7 +237,7 @@ Aggregator: TypeAlias = CombinerAggregator | CompositeAggregator | StoredReducer
 
 @dataclass(frozen=True)
 class _Typed:
-    # One dataclass for all of them: each costs a DAG file half a millisecond when it is parsed.
+    # One dataclass for all: each dataclass adds half a millisecond to the parsing of a DAG file.
     type: str = "bigint"
     allowed: ClassVar[tuple[str, ...]] = NUMBERS
 
@@ -248,10 +251,10 @@ class _Typed:
 
 
 class Sum(_Typed):
-    """Adds numbers up.
+    """Adds up numbers.
 
-    The type is fixed, never guessed from a batch, because the first batch may hold only NULL. With the default, whole
-    numbers are exact up to 64 bits, a float such as 2.0 counts as 2, and 2.5 is refused.
+    You choose the type, because the first batch may have only NULLs. With the default, whole numbers are exact up to 64
+    bits. A float such as 2.0 counts as 2, and 2.5 is refused.
 
     :param type: "bigint"; "double" for floats (as inexact as floats are); "numeric" for Decimal, exact.
     """
@@ -268,16 +271,16 @@ class Sum(_Typed):
         return add(a, b)
 
     def invert(self, value: Any) -> Any:
-        """Make the number that takes `value` back."""
+        """Return the number that takes `value` back."""
         if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError("is not finite, so that no number takes it back")
-        # A minus would round a Decimal to 28 digits.
+            raise ValueError("is not finite, so it cannot be taken back")
+        # The minus operator would round a Decimal to 28 digits.
         return value.copy_negate() if isinstance(value, Decimal) else -value
 
 
 @dataclass(frozen=True)
 class Count:
-    """Counts rows whose value is not NULL; as a delta it takes a count, which Spark or Python made of the batch."""
+    """Counts rows whose value is not NULL. Its delta is a count that Spark or Python has made of the batch."""
 
     name: ClassVar[str] = "count"
     type: ClassVar[str] = "bigint"
@@ -292,12 +295,12 @@ class Count:
         return add(a, b)
 
     def invert(self, value: int) -> int:
-        """Make the count that takes `value` back."""
+        """Return the count that takes `value` back."""
         return -value
 
 
 class _Chosen(_Typed):
-    """Of two values one is kept; NULL never is, if there is another."""
+    """Keeps one of two values. It keeps NULL only if both are NULL."""
 
     allowed: ClassVar[tuple[str, ...]] = tuple(STATE_TYPES)
 
@@ -315,7 +318,7 @@ class _Chosen(_Typed):
 
 
 class Min(_Chosen):
-    """The smallest value, of any column type but json. Texts are compared character by character, as Python does.
+    """The smallest value, of any column type but json. Texts are compared character by character, as in Python.
 
     :param type: any column type but json.
     """
@@ -329,7 +332,7 @@ class Min(_Chosen):
 
 
 class Max(_Chosen):
-    """The largest value, of any column type but json; compared as for `Min`.
+    """The largest value, of any column type but json. Texts are compared as in `Min`.
 
     :param type: any column type but json.
     """
@@ -343,7 +346,7 @@ class Max(_Chosen):
 
 
 class First(_Chosen):
-    """The first value that is not NULL, in the order of the transactions; of any column type.
+    """The first value that is not NULL, in the order of the transactions.
 
     :param type: any column type.
     """
@@ -355,7 +358,7 @@ class First(_Chosen):
 
 
 class Last(_Chosen):
-    """The last value that is not NULL, in the order of the transactions; of any column type.
+    """The last value that is not NULL, in the order of the transactions.
 
     :param type: any column type.
     """
@@ -370,10 +373,10 @@ class Last(_Chosen):
 class CollectSet:
     """The distinct values, as a sorted list of plain JSON: false, true, then numbers, then texts.
 
-    A delta is one value or a list of values (Spark's collect_set); NULL in it is left out. 1 and 1.0 are two values.
+    A delta is one value or a list of values (Spark's collect_set), without its NULLs. 1 and 1.0 are two values.
 
-    :param bound: a set of more values is refused, and with it the whole update: it would be read and written
-        back by every transaction.
+    :param bound: maximum number of values. A larger set makes the state refuse the whole update, because every
+        transaction would read it and write it back.
     """
 
     bound: int = 1000
@@ -419,7 +422,7 @@ def _scalar(value: Any) -> Any:
     if isinstance(value, (list, dict, tuple, set, frozenset)):
         raise TypeError("holds a value that is no text, number or boolean")
     plain = STATE_TYPES["json"].convert(value)
-    # -0.0 and 0.0 are one number with two texts.
+    # -0.0 and 0.0 are one number, but JSON has two texts for it.
     return plain + 0.0 if type(plain) is float else plain
 
 
@@ -429,12 +432,13 @@ def _place(value: Any) -> tuple[int, Any, str]:
 
 
 class Avg(_Typed):
-    """The average, kept as sum and count in the columns `<column>_sum` and `<column>_count`.
+    """The average, stored as sum and count in the columns `<column>_sum` and `<column>_count`.
 
-    A row may bring these two columns, as Spark makes them (sum(x), count(x)), or the column itself with one number,
-    which counts as one row. Reading the state gives all three; NULL as long as there is no number.
+    A row may have these two columns, as Spark computes them (sum(x), count(x)). Or it has the column itself with one
+    number, which counts as one row. Reading the state returns all three. The average is NULL if there is no number.
 
-    :param type: of the sum: "double", "numeric" or "bigint". A numeric average has 38 digits, others are floats.
+    :param type: type of the sum: "double", "numeric" or "bigint". A numeric average has 38 digits. Other averages are
+        floats.
     """
 
     name: ClassVar[str] = "avg"
@@ -460,7 +464,8 @@ class Avg(_Typed):
 
 
 # --- columns ------------------------------------------------------------------------------------------------------
-# The columns of a keyed state: defined in a DAG file and checked there, shown in its repr and serialized form.
+# The columns of a keyed state. A DAG file defines them, and its parsing checks them. The repr and
+# the serialized form show them.
 
 
 RESERVED = "tx_"
@@ -474,12 +479,12 @@ Cells = tuple[Any, ...]
 class Columns:
     """The columns of one state.
 
-    :param state: its name, for messages.
-    :param keys: key columns; none: one row for everything.
-    :param aggregators: aggregator per value column, as the user gave them.
-    :param types: key column -> type; a column without one gets the type of the first row that arrives.
-    :param max_value_bytes: a longer value is refused; None: any length.
-    :ivar values: aggregator per stored value column: composites such as Avg are taken apart.
+    :param state: name of the state, for messages.
+    :param keys: key columns; if empty, the state has one row.
+    :param aggregators: aggregator by value column, as the user gave them.
+    :param types: type by key column. A column without a type gets the type of its first row.
+    :param max_value_bytes: maximum size of a value in bytes; None for any size.
+    :ivar values: aggregator by stored value column. A composite such as Avg is replaced by its parts.
     """
 
     state: str
@@ -537,11 +542,11 @@ class Columns:
 
     @property
     def reducers(self) -> tuple[str, ...]:
-        """Name the value columns that take whole rows, which nothing takes back."""
+        """Name the value columns that reduce rows, whose updates cannot be taken back."""
         return tuple(name for name, each in self.values.items() if isinstance(each, Reduced))
 
     def expanded(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Put the parts of composite columns in place of their plain values; raises what the composite raises."""
+        """Replace the plain values of composite columns by their parts. Raises as the composite."""
         for name, composite in self.composites.items():
             if name in row and not set(row).intersection(composite.parts(name)):
                 rest = {column: value for column, value in row.items() if column != name}
@@ -553,12 +558,12 @@ class Columns:
     def combined(
         self, key: Cells, stored: Cells | None, deltas: Cells, *, replacing: bool = False
     ) -> Cells:
-        """Update values, for a store that reads and writes them; None is NULL.
+        """Combine stored values with deltas, for a store that reads and writes values; None is NULL.
 
-        :param stored: None: there is no such key yet.
-        :param deltas: as `portions` gives them.
-        :param replacing: whether a value that no number takes back becomes what its delta is.
-        :raises StateError: they cannot be combined, or the result does not fit into its column.
+        :param stored: the stored values; None if there is no such key yet.
+        :param deltas: deltas as `portions` yields them.
+        :param replacing: whether the delta replaces a value whose aggregator cannot take values back.
+        :raises StateError: the values cannot be combined, or the result does not fit into its column.
         """
         before = stored if stored is not None else (None,) * len(deltas)
         return tuple(
@@ -571,7 +576,7 @@ class Columns:
     def _combined(
         self, key: Cells, name: str, aggregator: CombinerAggregator, a: Any, b: Any
     ) -> Any:
-        # A reducer that has no value yet starts from one of its own.
+        # A reducer without a stored value starts from `init()`.
         if b is None or (a is None and not isinstance(aggregator, Reduced)):
             return b if a is None else a
         try:
@@ -587,7 +592,7 @@ class Columns:
         return value
 
     def check_sizes(self, kind: str, values: Sequence[Any]) -> None:
-        """Refuse, by a ValueError, values that are longer than this state takes."""
+        """Raise ValueError if a value is longer than this state allows."""
         limit = self.max_value_bytes
         if limit is None or largest(kind, values) <= limit:
             return
@@ -625,10 +630,10 @@ def checked_columns(
     *,
     option: str | None = None,
 ) -> Columns:
-    """Check what the user of a keyed state gave as its columns.
+    """Check the arguments that a user gave for the columns of a keyed state.
 
-    :param option: where they were given; None: to its class.
-    :raises ConfigError: such as for one text as keys, whose letters would be taken for columns.
+    :param option: the function that got the arguments; None for the class of the state.
+    :raises ConfigError: an argument is wrong, such as one text as `keys`, whose letters would become columns.
     """
 
     def refused(name: str, value: Any, remedy: str) -> ConfigError:
@@ -653,13 +658,15 @@ def checked_columns(
 
 
 def explained(column: str, aggregator: CombinerAggregator, error: Exception) -> tuple[str, str]:
-    """Say why values could not be combined, and what can be done about it."""
+    """Explain why values could not be combined, and name a remedy."""
     if aggregator.name != "sum" or not (
         isinstance(error, ArithmeticError) or aggregator.type != "numeric"
     ):
         return f"the {aggregator.name} of column {column} {error}", ""
     remedy = ' Use Sum("numeric") with a new table.'
-    problem = "leaves 64 bits" if aggregator.type == "bigint" else "is larger than any double"
+    problem = (
+        "does not fit into 64 bits" if aggregator.type == "bigint" else "is larger than any double"
+    )
     if aggregator.type == "numeric":
         problem = "needs more digits than can be added exactly (1000)"
         remedy = ' Round the numbers before writing, or use Sum("double") with a new table.'

@@ -1,4 +1,4 @@
-"""The base of states: Trident's State, the fence against committers that were declared dead, and its address.
+"""Base classes of states: Trident's State, fenced states, and the stores that Airflow connections name.
 
 Source: trident-state seed (State), protocol.md §7 (fence, roll-back, continuity).
 """
@@ -37,13 +37,13 @@ from airflow_tx.state.arrow import RowTally
 
 
 LookUp = Callable[[Sequence[Sequence[Any]]], "list[dict[str, Any] | None]"]
-"""Reads the value columns of keys, as `QueryableState.multi_get`."""
+"""Read the value columns of keys, as `QueryableState.multi_get` does."""
 _Opened = TypeVar("_Opened")
 _Self = TypeVar("_Self", bound="Addressed[Any]")
 
 
 class StateKind(str, Enum):
-    """The memory of a stored value, which decides the sources it is exact for."""
+    """How much a stored value remembers of its updates. This decides for which sources the state is exact."""
 
     NON_TRANSACTIONAL = "non-transactional"
     TRANSACTIONAL = "transactional"
@@ -51,7 +51,7 @@ class StateKind(str, Enum):
 
 
 def fenced_kind(kind: StateKind | str, *, state: str) -> StateKind:
-    """Check the kind of a fenced state; a ConfigError if a fence cannot make it exact."""
+    """Check the kind of a fenced state, and raise ConfigError if a fence cannot make that kind exact."""
     if kind not in (StateKind.OPAQUE, StateKind.TRANSACTIONAL):
         raise ConfigError(
             option=f"kind of state {state!r}",
@@ -62,19 +62,21 @@ def fenced_kind(kind: StateKind | str, *, state: str) -> StateKind:
 
 
 COVERS = "covers"
-"""The key of a look's batch under which it keeps the fence that it covers."""
+"""The key in the batch of a look under which the look keeps the fence that it covers."""
 
 
 @dataclass(frozen=True)
 class Fence:
     """The record of the last grant that raised the fence of a store.
 
-    :param incarnation: the life of the ledger that gave it.
-    :param applied: whether all of the updates of that grant are in the store.
-    :param batch: rows and position of its transaction, as JSON: a lost ledger is rebuilt from it.
-    :param state: name of the state that raised it; "" if the store does not know.
-    :param wrote: whether something was written to a place beside the fence, such as a table, which can be lost alone.
-    :param token: of the grant.
+    A *look* is the fence that a roll forward raises only to inspect the values. It keeps the fence that it covers.
+
+    :param incarnation: the life of the ledger that gave the grant.
+    :param token: token of the grant.
+    :param applied: whether all updates of the grant are in the store.
+    :param batch: rows and position of the transaction, as JSON. A repair rebuilds a lost ledger from them.
+    :param state: name of the state that raised the fence; "" if the store does not know it.
+    :param wrote: whether the grant wrote to a place beside the fence, such as a table, which can be lost alone.
     """
 
     incarnation: str
@@ -94,12 +96,12 @@ class Fence:
 
     @property
     def kept(self) -> FenceBatch | None:
-        """Read its batch; None: it is a look, or it keeps none."""
+        """Read the batch; None if the fence is a look, or keeps no batch."""
         return FenceBatch.of_text(self.batch)
 
     @property
     def covered(self) -> Fence | None:
-        """Read the fence that a look covers, which the look keeps as its batch; None: it covers none."""
+        """Read the fence that this look covers; None if this fence is no look, or covers no fence."""
         if not self.token.is_look or f'"{COVERS}"' not in self.batch:
             return None
         found = json.loads(self.batch)[COVERS]
@@ -107,34 +109,34 @@ class Fence:
 
     @property
     def change(self) -> int:
-        """Give the number of the newest accepted change that its values have; 0: none is known to be in them."""
+        """Return the number of the newest accepted change that the values have; 0 if none is known."""
         fence = self.covered or self
-        # A batch may be long, and few name a change.
+        # Parsing a long batch is slow, and few batches name a change.
         kept = fence.kept if f'"{CHANGE}"' in fence.batch else None
         return 0 if kept is None else kept.change
 
     @property
     def began(self) -> bool | None:
-        """Whether the place was empty before its transaction; None: that one was not the first, or it is unknown."""
+        """Return whether the first transaction found the place empty; None if unknown, or for a later transaction."""
         kept = self.kept
         return None if kept is None else kept.was_empty
 
 
 class FenceMoved(Exception):
-    """Another grant changed the fence between its reading and what followed: begin again."""
+    """Another grant changed the fence between the reading of the fence and the write. The write must begin again."""
 
     def mend(self) -> None:
-        """Do what the next try needs, once this one is undone."""
+        """Prepare the next try, after the store has undone this one."""
 
 
 @dataclass(frozen=True)
 class StateReading:
     """The content of a state under one fence.
 
-    :param fence: None: no grant has ever raised it.
-    :param key_types: type per key column; None: before the first update.
-    :param rows: per key the key columns and the value columns, composites such as Avg in their parts. The keys are in
-        no order, and a key may come twice.
+    :param fence: the fence; None if no grant has ever raised it.
+    :param key_types: type by key column; None before the first update.
+    :param rows: key columns and value columns of each key, in no order. Composites such as Avg come as their parts. A
+        key may come twice.
     """
 
     fence: Fence | None
@@ -144,10 +146,11 @@ class StateReading:
 
 @dataclass(frozen=True)
 class StoredReceipt:
-    """A receipt as a state keeps it, without any check.
+    """A receipt in the form in which a state keeps it. Nothing has checked it yet.
 
-    :param text: as `Receipt.text` gave it; `hash` is the hash of the text.
-    :param takes_out: whether a restatement has taken rows out of the state, which it cannot undo.
+    :param text: the text that `Receipt.text` gave.
+    :param hash: hash of the text.
+    :param takes_out: whether a restatement has taken rows out of the state and cannot put them back.
     """
 
     txid: int
@@ -163,17 +166,18 @@ class StoredReceipt:
 
 @dataclass(frozen=True)
 class StateWrite:
-    """The work of a state in one store transaction.
+    """The work of one state in one store transaction.
 
-    :param state: its name.
-    :param grant: the grant that the fence holds, or gets.
-    :param rows: the rows of the update; None: there is no update, the fence is raised or a skip is noted.
-    :param chunk: the writer within the grant.
-    :param parts: in place of `rows`, reads them in portions, each with its chunk, again at each call.
-    :param require: refuses what the values lack, once the fence is raised; it gets what looks up keys.
-    :param raising: whether the transaction raises the fence; False: the fence has to hold the grant.
-    :param undoing: whether it undoes what this very grant has written.
-    :param complete: whether all updates of the grant are in the store with this write.
+    :param state: name of the state.
+    :param grant: the grant that the fence holds, or will hold if the write raises it.
+    :param rows: rows of the update; None if the write has no update and only raises the fence or notes a skip.
+    :param chunk: number of the writer within the grant.
+    :param parts: reads the rows in portions, each with its chunk, in place of `rows`. Each call reads them again.
+    :param require: check that runs once the fence is raised. It gets a function that looks up keys, and raises an error
+        if the values do not fit.
+    :param raising: whether the write raises the fence; if False, the fence must already hold the grant.
+    :param undoing: whether the write undoes what the same grant has written.
+    :param complete: whether this write puts the last updates of the grant into the store.
     """
 
     state: str
@@ -188,11 +192,11 @@ class StateWrite:
 
     @cached_property
     def listed(self) -> list[Mapping[str, Any]]:
-        """List all rows. They are read once, however often the write begins again."""
+        """List all rows. The rows are read once, even if the write begins again."""
         return list(self.rows or ())
 
     def portions(self) -> Iterator[StateWrite]:
-        """Give the work with each portion of its rows; itself, if they are one portion."""
+        """Yield one write for each portion of the rows; the write itself if its rows are one portion."""
         if self.parts is None:
             yield from [self] if self.rows is not None else []
             return
@@ -200,7 +204,7 @@ class StateWrite:
             yield replace(self, rows=rows, chunk=chunk, parts=None)
 
     def put_into(self, part: StatePart) -> Written:
-        """Put the rows into a transaction of the store; what was written."""
+        """Put the rows into a transaction of the store, and return what was written."""
         written = NOTHING_WRITTEN
         for each in self.portions():
             assert each.rows is not None
@@ -208,7 +212,7 @@ class StateWrite:
         return written
 
     def receipt(self, written: Written) -> Receipt | None:
-        """Make the receipt of the transaction; None: the update is not complete."""
+        """Make the receipt of the transaction; None if the update is not complete."""
         return self.grant.receipt(self.state, written) if self.complete else None
 
 
@@ -219,63 +223,67 @@ class State(Protocol):
         """Begin the updates of `txid`."""
 
     def commit(self, txid: int | None) -> None:
-        """End the updates of `txid`: they are complete."""
+        """End the updates of `txid`, which are complete now."""
 
 
 class FencedState(Described, ABC):
     """A store of values that a committer writes under a grant.
 
-    A state has `name`, `kind`, `raise_fence`, `write` and `fence`. It cannot do what it does not override.
-    `name` identifies the state in the topology record: the same name for the same table, another for another.
+    A subclass has `name`, `kind`, `raise_fence`, `write` and `fence`. If it does not
+    override another method, the state lacks that ability. `name` identifies the table in the topology record, so two
+    tables have two names.
     """
 
     name: str
     kind: StateKind
-    # None: the state takes rows unchanged.
+    # None if the state takes rows unchanged.
     columns: Columns | None = None
-    # Whether an opaque state takes back every key that a replaced attempt wrote.
+    # Whether an opaque state undoes every key that a replaced attempt wrote.
     can_roll_back: bool = True
-    # Whether a raise of its own takes as long as a write, which it is a part of otherwise.
+    # Whether a separate raise takes as long as a write. Otherwise the raise is part of the write.
     slow_to_raise: bool = False
-    # Whether each row has its txid: a write takes out the rows of replaced attempts and of the restated transaction.
+    # Whether each row has its txid. A write deletes the rows of replaced attempts and of the
+    # restated transaction.
     takes_back_by_txid: bool = False
     # Whether the journal keeps the rows of a table, so that a roll forward can write them again.
     journal_rows: bool = True
-    # How a person restores its newest values, if it keeps versions itself; "": from a backup.
+    # How a person restores the newest values of a state that keeps versions; "" if from a backup.
     restored_by: str = ""
     has_fence: bool = True
-    # The part of a write that needs all rows at once, such as the statements of a guard; "": it takes portions.
+    # The part of a write that needs all rows together, such as the statements of a guard; "" if the
+    # state takes portions.
     runs_once: ClassVar[str] = ""
     can_clear: bool = False
     can_release: bool = False
-    # How many receipts it keeps at least, before it forgets older ones; None: all, or it keeps none.
+    # How many receipts the state keeps at least before it deletes older ones; None if it keeps all,
+    # or none.
     receipts_kept: int | None = None
-    # States with an equal one are written in one transaction of their store; None: in one of their own.
+    # States with equal keys are written in one transaction of their store; None if each needs its own.
     store_key: Hashable | None = None
 
     @property
     def append_table(self) -> AppendTable | None:
-        """Return the state itself if tasks write its rows into its folder; None: the committer writes them."""
+        """Return the state itself if tasks write its rows into its folder; None if the committer writes them."""
         return None
 
     def dataset(self) -> Dataset | None:
-        """Name the place of its values for OpenLineage, without user and password; None: it is not known.
+        """Name the place of the values for OpenLineage, without user and password; None if it is unknown.
 
-        A committer asks once its transaction is committed. An error fails no task.
+        A committer calls this after the commit. An error fails no task.
         """
         return None
 
     def ddl(self) -> Mapping[str, Sequence[str]]:
-        """List, per place, the statements by which the owner of its tables makes or alters what it needs."""
+        """List, by place, the statements with which the owner creates or alters the tables of the state."""
         return {}
 
     @property
     def rolls_forward(self) -> bool:
-        """Whether a roll forward can write again what it lacks, if the journal has it."""
+        """Return whether a roll forward can write missing transactions again, if the journal has them."""
         return False
 
     def remedy_behind(self, topology: str) -> Remedy:
-        """Say what to do if it lacks transactions that were committed to it."""
+        """Explain what to do if the state lacks transactions that were committed to it."""
         lost = self.remedy_lost(topology)
         if not self.rolls_forward:
             return lost
@@ -289,7 +297,7 @@ class FencedState(Described, ABC):
         )
 
     def remedy_without_rows(self, topology: str) -> Remedy:
-        """Say what to do if the journal does not have the rows that a table lacks."""
+        """Explain what to do if the journal does not have the rows that a table lacks."""
         return Remedy.of(
             "Process what it lacks again: ",
             Command.of("repair", topology, "--roll-forward", self.name, "--restate"),
@@ -298,7 +306,7 @@ class FencedState(Described, ABC):
         )
 
     def remedy_lost(self, topology: str) -> Remedy:
-        """Say what to do if the journal does not have what it lacks."""
+        """Explain what to do if the journal does not have the missing transactions."""
         return (
             f"{self.restored_by or 'Restore a newer backup of it and repeat'}, or accept what it lost: "
             + Command.of("repair", topology, "--state-lost", self.name)
@@ -306,18 +314,18 @@ class FencedState(Described, ABC):
 
     @property
     def added_up(self) -> tuple[str, ...]:
-        """Name the columns whose sums a receipt has; none, if rows are taken unchanged."""
+        """Name the columns that a receipt sums up; empty if the state takes rows unchanged."""
         return () if self.columns is None else self.columns.added_up
 
     def serialize(self) -> dict[str, Any]:
-        """Describe the state in plain JSON, without its address: Airflow shows it."""
+        """Describe the state in plain JSON, without its address. Airflow shows this description."""
         return {"type": type(self).__name__, **self.arguments(), "kind": self.kind.value}
 
     @abstractmethod
     def raise_fence(self, grant: Grant) -> None:
-        """In one store transaction: check continuity, raise the fence, undo what outranked tokens of this txid wrote.
+        """Check continuity, raise the fence, and undo what outranked tokens of this txid wrote.
 
-        After an error, nothing has changed.
+        All of this is one store transaction: after an error, nothing has changed.
 
         :raises FenceOutranked: a later grant has raised the fence.
         :raises FenceForeign: the fence belongs to another topology or to another ledger.
@@ -334,15 +342,16 @@ class FencedState(Described, ABC):
         chunk: int = 0,
         complete: bool = True,
     ) -> int:
-        """In one store transaction: check that the fence holds exactly this grant, then add `rows` to the values.
+        """Check that the fence holds exactly this grant, then add `rows` to the values.
 
-        If the method raises an error, nothing has changed.
+        All of this is one store transaction: after an error, nothing has changed.
 
         :param rows: the key columns and the deltas of the value columns; at most one row per key.
         :param chunk: the writer's partition. A writer may send the same chunk twice. Two chunks may not have a key in
             common.
-        :param complete: sets `applied`, and keeps the receipt of the grant if the state keeps receipts. If there are
-            several writers, each passes False, and the last call of the grant passes True (with or without rows).
+        :param complete: whether this call ends the update. It sets `applied`, and keeps the receipt of the grant if the
+            state keeps receipts. With several writers, each passes False, and the last call of the grant passes True
+            (with or without rows).
         :return: how many keys were written.
         :raises FenceOutranked: a later grant has raised the fence.
         :raises ChunkConflict: another chunk of this transaction has written one of the keys.
@@ -353,30 +362,32 @@ class FencedState(Described, ABC):
         return self._written(StateWrite(self.name, grant, tally, chunk, complete=complete))
 
     def undo(self, grant: Grant) -> None:
-        """Undo what this very grant has written, as far as the state can: its committer writes again, maybe less.
+        """Undo what this grant has written, as far as the state can. The committer then writes again, perhaps fewer
+        rows.
 
-        A state without a fence does so when its write begins. Raises as `write`.
+        A state without a fence undoes at the start of its next write. Raises as `write`.
         """
 
     def _written(self, write: StateWrite) -> int:
-        """Do what `write` says: the one method of a write that a store has."""
+        """Carry out `write`. Every write of a store goes through this method."""
         raise NotImplementedError
 
     @abstractmethod
     def fence(self) -> Fence | None:
-        """Read what the fence holds now; None if no grant has ever raised it."""
+        """Read what the fence holds; None if no grant has ever raised it."""
 
     def receipts(self) -> list[StoredReceipt] | None:
-        """List the receipts that it keeps, in the order of their txids: one a transaction; None: it keeps none."""
+        """List the receipts that the state keeps, one per transaction, ordered by txid; None if it keeps no
+        receipts."""
         return None
 
     def raise_and_write(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> int:
-        """Raise the fence and write, for a topology with this one state; in one store transaction, if the store can."""
+        """Raise the fence and write, for a topology with this one state; in one store transaction if the store can."""
         self.raise_fence(grant)
         return self.write(grant, rows)
 
     def pass_over(self, grant: Grant) -> None:
-        """Note that a skipped transaction has ended, under its raised fence, and write no rows.
+        """Note under the raised fence that a skipped transaction has ended, and write no rows.
 
         After an error, nothing has changed.
 
@@ -387,102 +398,106 @@ class FencedState(Described, ABC):
         self.write(grant, ())
 
     def holds(self, txid: int) -> bool | None:
-        """Whether it has something of the last transaction; keys that were undone count, too. None: unknown.
+        """Return whether the state has rows of the last transaction, undone keys included; None if unknown.
 
-        Only a fence that no earlier grant can pass proves that the state has nothing.
+        Only a fence that no earlier grant can pass proves that the state has no such rows.
         """
         return None
 
     def holds_for_good(self, txid: int, birth: str, incarnation: str) -> bool:
-        """Whether it has something of this very transaction that it cannot undo, as far as it can tell.
+        """Return whether the state has rows of exactly this transaction that it cannot undo, as far as it can tell.
 
-        :param birth: and `incarnation`: a txid alone is given again, for example after a reset.
+        :param birth: birth of the transaction; after a reset, for example, another transaction gets the same txid.
+        :param incarnation: the life of the ledger that gave the txid.
         """
         return not self.undoes and bool(self.holds(txid))
 
     @property
     def undoes(self) -> bool:
-        """Whether the next grant of a transaction undoes what an earlier one has written."""
+        """Return whether the next grant of a transaction undoes what an earlier grant has written."""
         return self.kind is StateKind.OPAQUE and self.can_roll_back
 
     def read(self, limit: int | None = None) -> list[dict[str, Any]]:
-        """Read the current values, one dict a key; during a commit also values of a transaction that is not yet marked.
+        """Read the current values, one dict per key. During a commit they include values of the open transaction.
 
-        :param limit: at most so many keys; the store chooses which.
+        :param limit: maximum number of keys; the store chooses which keys.
         """
         return []
 
     def at(self, txid: int, newest: int) -> str:
-        """Word how its values are read as of a final transaction, in a line to paste; "": it has none.
+        """Write the line that a person pastes to read the values as of a final transaction; "" if there is none.
 
         The line stays right while later transactions commit, or reads no rows.
 
         :param newest: the newest final transaction, which was read before.
-        :raises StateError: no line reads them as of that one.
+        :raises StateError: no line can read the values as of `txid`.
         """
         return ""
 
     def totals(self, names: Collection[str]) -> dict[str, int]:
-        """Add up value columns of whole numbers over all keys; none, if it cannot list its keys."""
+        """Sum up value columns of whole numbers over all keys; empty if the state cannot list its keys."""
         rows = self.read()
         return {name: sum(row[name] or 0 for row in rows) for name in names}
 
     def rows_by_txid(self) -> Mapping[int | None, int] | None:
-        """Count the rows of each transaction; key None: rows of no transaction. None: it keeps no rows."""
+        """Count the rows by txid, with key None for rows of no transaction; None if the state keeps no rows."""
         return None
 
     def accept_values(self, change: int = 0) -> None:
-        """Accept the current values: a person has changed them on purpose.
+        """Accept the current values after a person has changed them on purpose.
 
-        :param change: number of the repair that notes it, which the fence keeps from now on.
+        :param change: number of the repair that notes the change. The fence keeps this number.
         """
 
     @property
     def names_changes(self) -> bool:
-        """Whether its fence names accepted changes: a state of one's own need not do so."""
+        """Return whether the fence names accepted changes. A state that you write yourself may leave this out."""
         return type(self).accept_values is not FencedState.accept_values
 
     def fence_of(self, old: str) -> Fence | None:
-        """Read the fence that the state has once it has taken over the fence of `old`: its own, if it has one.
+        """Read the fence that the state will have after it takes over the fence of `old`; its own fence if it has one.
 
-        :raises StateError: as `take_over`.
+        :raises StateError: `take_over` would raise it.
         """
         return self.fence()
 
     def take_over(self, old: str) -> None:
-        """Take the fence of a state that has this name now, unless it came along with the values.
+        """Take over the fence that the state had under an earlier name, unless the fence moved with the values.
 
-        :param old: the name that it had.
-        :raises StateError: its values are not here.
+        :param old: the earlier name.
+        :raises StateError: the values are not here.
         """
 
     def clear(self) -> None:
-        """Delete the fence and all values, if `can_clear`. Dangerous: it cannot be undone, and until the ledger is
-        repaired (airflow tx repair) the next commit is refused because the state went back."""
+        """Delete the fence and all values, if `can_clear`.
+
+        Dangerous: you cannot undo it. The next commit is refused because the state went back, until you repair the
+        ledger (airflow tx repair)."""
         raise NotImplementedError
 
     def release(self) -> None:
-        """Delete the fence and keep the values, if `can_release`: another topology may continue with them."""
+        """Delete the fence and keep the values, if `can_release`. Another topology may then continue with these
+        values."""
         raise NotImplementedError
 
     def for_executors(self) -> FencedState | None:
-        """Copy the state for executors of Spark, where there is no Airflow: with its address and password.
+        """Copy the state, with its address and password, for Spark executors, where Airflow is not installed.
 
-        :return: None: the state takes one writer at a time, or none elsewhere.
+        :return: the copy; None if the state takes one writer at a time, or no writer in another process.
         """
         return None
 
     def for_readers(self, *, local: bool) -> FencedState | None:
-        """Copy the state for executors of Spark that ask it for values, as `for_executors`.
+        """Copy the state for Spark executors that only read values, as `for_executors` does.
 
-        :param local: whether they are on this machine.
-        :return: None: they cannot.
+        :param local: whether the executors run on this machine.
+        :return: the copy; None if they cannot read the state.
         """
         return self.for_executors()
 
 
 class QueryableState(FencedState):
-    """A fenced state with key and value columns that can be asked for many keys at once."""
+    """A fenced state with key and value columns, which you can query for many keys in one call."""
 
     always_shown = ("kind",)
     columns: Columns
@@ -496,18 +511,18 @@ class QueryableState(FencedState):
 
     @abstractmethod
     def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[dict[str, Any] | None]:
-        """Read the value columns of each key, in the order of the keys; None: there is no such key.
+        """Read the value columns of each key, in the order of the keys; None for a key that does not exist.
 
-        :param keys: one value a key column; of one column, the value alone will do.
-        :raises StateError: a key is not one of this state.
+        :param keys: one sequence of key values per key; with one key column, the value alone is enough.
+        :raises StateError: the state does not accept a key.
         """
 
     @contextmanager
     def reading(self) -> Iterator[StateReading]:
-        """Read the fence, and then all rows that are in the state under this fence.
+        """Read the fence, then all rows that the state has under this fence.
 
-        :raises FenceMoved: at the end: another grant ran during the reading, so the rows are of several moments. A
-            store with snapshots reads one of them, and never raises this.
+        :raises FenceMoved: at the end, because another grant wrote during the reading, so the rows are of several
+            moments. A store with snapshots reads one snapshot, and never raises this.
         """
         fence = self.fence()
         yield StateReading(fence, self.key_types(), self.each_row())
@@ -515,41 +530,42 @@ class QueryableState(FencedState):
             raise FenceMoved
 
     def each_row(self) -> Iterator[tuple[Any, ...]]:
-        """Read the rows of a `StateReading`; a store that can list its keys in portions does not read all at once."""
+        """Read the rows of a `StateReading`, in portions if the store can list its keys in portions."""
         names = (*self.columns.keys, *self.columns.values)
         return (tuple(map(row.__getitem__, names)) for row in self.read())
 
 
 REPLACING = -1
-"""The first chunk whose rows replace values that cannot be taken back; others of a grant have lower numbers."""
+"""The highest chunk number whose rows replace values that cannot be taken back. Other such chunks have lower
+numbers."""
 
 
 def replaces(chunk: int | None) -> bool:
-    """Ask whether the rows of a chunk replace values: no other transaction has contributed to these keys."""
+    """Return whether the rows of a chunk replace values because no other transaction has contributed to their keys."""
     return chunk is not None and chunk <= REPLACING
 
 
 class SoleWriterState(QueryableState):
-    """A state whose rows say which transaction wrote them, and whether there was a value before it.
+    """A state whose rows say which transaction wrote them, and whether the key had a value before.
 
-    A restatement can replace the values of a key to which one transaction alone has contributed.
+    So a restatement can replace the values of a key to which only one transaction has contributed.
     """
 
     @abstractmethod
     def sole_values(
         self, keys: Sequence[Cells], txids: Collection[int], own: int
     ) -> list[Cells | None]:
-        """Read the stored values of each key, if one transaction alone has contributed to it; None: others may have.
+        """Read the stored values of each key to which only one transaction has contributed; None for each other key.
 
-        A key that is not there has NULL in every column.
+        A key that does not exist has NULL in every column.
 
-        :param txids: that transaction is one of these. A key whose values were replaced before counts likewise.
-        :param own: the transaction that asks: its own writes do not count.
+        :param txids: the transaction must be one of these. A key whose values were replaced before counts the same way.
+        :param own: the transaction that asks. Its own writes do not count.
         """
 
 
 class StateUpdate:
-    """An update of a state; a query of it asks that state."""
+    """An update of a state. A query that gets this update asks the state."""
 
     state: FencedState
 
@@ -557,10 +573,10 @@ class StateUpdate:
 class Addressed(Described, ABC, Generic[_Opened]):
     """A state or map that is reached through an Airflow connection, or a URL.
 
-    Copies, such as those for other processes, keep the address; each opens the store itself.
+    Copies, such as those for other processes, keep the address. Each copy opens the store itself.
 
-    :param conn_id: of the connection, which is looked up when the store is used, not when a DAG is parsed.
-    :param place: where behind the address: a table, a prefix.
+    :param conn_id: id of the connection, which is looked up when the store is used, not when Airflow parses a DAG.
+    :param place: the place behind the address, such as a table or a prefix.
     """
 
     def __init__(self, conn_id: str, place: str) -> None:
@@ -570,9 +586,9 @@ class Addressed(Described, ABC, Generic[_Opened]):
 
     @classmethod
     def from_url(cls: type[_Self], url: str, *, label: str = "url", **options: Any) -> _Self:
-        """Make one without Airflow.
+        """Make a state or map without Airflow.
 
-        :param url: of SQLAlchemy, or redis://user:password@host:port/db, rediss://… or unix://path; it is never shown.
+        :param url: SQLAlchemy URL, or redis://user:password@host:port/db, rediss://… or unix://path. It is never shown.
         :param label: replaces the connection id in the name.
         :param options: the options of the constructor.
         """
@@ -592,15 +608,16 @@ class Addressed(Described, ABC, Generic[_Opened]):
 
 
 def named(made: Any) -> Any:
-    """Name a function, or leave what is none, for what is shown."""
+    """Return the name of a function for display, and any other object unchanged."""
     return getattr(made, "__qualname__", type(made).__qualname__) if callable(made) else made
 
 
 # --- store transaction --------------------------------------------------------------------------------------------
-# What every store does with a write, in one transaction of its own. Source: protocol.md §7 and §10.
+# How every store carries out a write in one transaction. Source: protocol.md §7 and §10.
 #
-# A store says how a transaction begins, puts rows and ends. All of them share which columns a receipt adds up and
-# when it is kept. A write begins again when the fence moves.
+# Each store defines how a transaction begins, puts rows and ends. All stores share the rules of
+# which columns a receipt sums up and when the store keeps the receipt. A write begins again when
+# the fence moves.
 
 
 # How often a write begins again because the fence changed between its reading and the write.
@@ -608,23 +625,24 @@ TRIES = 100
 
 
 class StoreTransaction(Protocol):
-    """A transaction of a store that has raised the fence, or found that it holds the grant."""
+    """A transaction of a store that has raised the fence, or has found its grant on the fence."""
 
     def put(self) -> int:
-        """Add the rows to the values; returns how many keys. Not called without an update."""
+        """Add the rows to the values, and return the number of keys. Not called if the write has no update."""
 
     def end(self, receipt: Receipt | None) -> None:
-        """Note that the update is complete, with its receipt, or that one of its portions is in the store."""
+        """Note the receipt of a complete update; with None, note that one portion is in the store."""
 
 
 class StatePart(Protocol):
-    """The part of one state in a transaction of a store that several states may share, as a `StoreTransaction`."""
+    """The part of one state in a store transaction that several states may share, like a `StoreTransaction`."""
 
     def put(self, write: StateWrite) -> int:
-        """Add a portion of the rows to the values; returns how many keys. Not called without an update."""
+        """Add a portion of the rows to the values, and return the number of keys. Not called if the write has no
+        update."""
 
     def end(self, receipt: Receipt | None) -> None:
-        """Note that the update is complete, with its receipt, or that one of its portions is in the store."""
+        """Note the receipt of a complete update; with None, note that one portion is in the store."""
 
 
 @dataclass(frozen=True)
@@ -639,7 +657,7 @@ class _OnlyPart:
 
 
 class StoredState(FencedState):
-    """A fenced state whose store has transactions: each of the five methods that change it is one of them."""
+    """A fenced state whose store has transactions. Each of the five methods that change it runs in one transaction."""
 
     @property
     def rolls_forward(self) -> bool:
@@ -654,13 +672,14 @@ class StoredState(FencedState):
         return self._written(StateWrite(self.name, grant, tally, raising=True))
 
     def totals_before(self, names: Collection[str], txid: int) -> dict[str, int] | None:
-        """Add up value columns without the rows of a transaction; None: it does not keep the values before one."""
+        """Sum up value columns without the rows of a transaction; None if the state does not keep the earlier
+        values."""
         return None
 
     def rows_by_grant(self) -> Mapping[tuple[int, int, int], int] | None:
-        """Count keys by the grant that wrote them last: its txid, attempt and epoch; epoch 0: this was undone.
+        """Count keys by the grant that wrote them last: txid, attempt and epoch. Epoch 0 counts undone keys.
 
-        :return: None: it does not keep who wrote a key. So no repair looks at its values under a fence of its own.
+        :return: None if the state does not keep who wrote a key. A repair then does not raise a fence to look at it.
         """
         return None
 
@@ -668,7 +687,7 @@ class StoredState(FencedState):
         """Put back the fence that a look covers, see `airflow_tx.state.fence`.
 
         :param grant: the grant of the look.
-        :raises FenceOutranked: the fence does not hold this look any more.
+        :raises FenceOutranked: the fence no longer holds this look.
         """
         raise NotImplementedError
 
@@ -680,10 +699,10 @@ class StoredState(FencedState):
             self._written(StateWrite(self.name, grant, complete=False, undoing=True))
 
     def _transaction(self, write: StateWrite) -> AbstractContextManager[StoreTransaction]:
-        """Open a transaction of the store, which an error undoes as a whole.
+        """Open a transaction of the store. An error undoes the whole transaction.
 
-        :raises FenceMoved: here, by `put` or by `end`: the write begins again.
-        :raises StateError: as `raise_fence`, or as `write`.
+        :raises FenceMoved: here, in `put` or in `end`; the write begins again.
+        :raises StateError: as `raise_fence` or `write`.
         """
         raise NotImplementedError
 
@@ -691,7 +710,8 @@ class StoredState(FencedState):
     def _transactions(
         self, writes: Sequence[tuple[StoredState, StateWrite]]
     ) -> Iterator[list[StatePart]]:
-        """Open one for states that have the `store_key` of this one, in place of `_transaction`, and raise as that."""
+        """Open one transaction for states that share the `store_key`. It replaces `_transaction`, and raises as that
+        does."""
         ((_, write),) = writes
         with self._transaction(write) as transaction:
             yield [_OnlyPart(transaction)]
@@ -702,12 +722,12 @@ class StoredState(FencedState):
 
 
 def write_together(writes: Sequence[tuple[StoredState, StateWrite]]) -> list[Written]:
-    """Write into several states in one transaction of their store: a reader sees all rows at once.
+    """Write into several states in one transaction of their store, so that a reader sees all rows or none.
 
-    An error undoes the whole transaction, and names its own state.
+    An error undoes the whole transaction, and names the state that refused.
 
     :param writes: the states, with one `store_key`, and the work of each. The rows are written in this order.
-    :return: what was written into each.
+    :return: what was written into each state.
     :raises StateError: as the methods of a state.
     """
     if not writes:
@@ -729,7 +749,7 @@ def write_together(writes: Sequence[tuple[StoredState, StateWrite]]) -> list[Wri
             moved.mend()
         except StateBehind as behind:
             state, write = next(each for each in writes if each[0].name == behind.fields["state"])
-            # Where this transaction has no journal entry, those before it hardly have one.
+            # If this transaction has no journal entry, earlier transactions are unlikely to have entries.
             has_journal = write.grant.is_skip or write.grant.has_journal_entry
             advise = state.remedy_behind if has_journal else state.remedy_lost
             fields = {**behind.fields, "remedy": advise(write.grant.topology)}
@@ -749,7 +769,7 @@ def _written_at_once(writes: Sequence[tuple[StoredState, StateWrite]]) -> list[W
 
 
 def sharing_a_store(states: Iterable[FencedState]) -> list[list[FencedState]]:
-    """Group states by what one transaction of their store can write; the largest group is the first."""
+    """Group states that one transaction of their store can write, the largest group first."""
     groups = dict[Hashable, list[FencedState]]()
     for state in states:
         key = state.name if state.store_key is None else (state.store_key,)
@@ -758,7 +778,7 @@ def sharing_a_store(states: Iterable[FencedState]) -> list[list[FencedState]]:
 
 
 def raise_fences(states: Iterable[FencedState], grant: Grant) -> None:
-    """Raise the fences of states: where several share a store, in one transaction of it. Raises as `raise_fence`."""
+    """Raise the fences of states, in one transaction for states that share a store. Raises as `raise_fence`."""
     for group in sharing_a_store(states):
         shared = [each for each in group if isinstance(each, StoredState)]
         if len(shared) > 1:
@@ -769,24 +789,24 @@ def raise_fences(states: Iterable[FencedState], grant: Grant) -> None:
 
 
 # --- appended -----------------------------------------------------------------------------------------------------
-# Tables to which transactions append rows: what tasks, applications and the committer know of each of them.
+# Tables to which transactions append rows, as tasks, Spark applications and the committer see them.
 #
-# Tasks write files into the folder of the table. A task stages one row per file, like any other output. No row of a
-# file is in the table before the commit publishes the file.
+# Tasks write files into the folder of the table. A task stages one row per file, like any other
+# output. No row of a file is in the table before the commit publishes the file.
 
 
 STAGED = "_airflow_tx"
-"""The folder within a table for the files that tasks write. VACUUM leaves folders that begin with _ alone."""
+"""The folder within a table for the files that tasks write. VACUUM ignores folders that begin with _."""
 TXID = "tx_txid"
-"""The column that says which transaction a row is of."""
+"""The column with the txid of the transaction that wrote the row."""
 REJECTED_COLUMNS = ("tx_task", "tx_reason", "tx_where", "tx_content")
-"""The columns of rows that tasks have rejected: texts, so that rows of all tasks fit one table."""
+"""The columns of rejected rows. All are texts, so that the rows of all tasks fit one table."""
 
 
 class Misfit(ValueError):
-    """What of a file does not fit its table, as a clause.
+    """A file does not fit its table. The message is a clause that names the problem.
 
-    :param remedy: what to do about it; "": to make other rows.
+    :param remedy: what to do about it; "" if the rows must change.
     """
 
     def __init__(self, problem: str, remedy: str = "") -> None:
@@ -797,7 +817,7 @@ class Misfit(ValueError):
 class AppendTable(ABC):
     """A table to which transactions append rows.
 
-    :ivar uri: of its folder.
+    :ivar uri: address of the folder of the table.
     :ivar partition_by: columns whose values are in the path of each file.
     """
 
@@ -810,29 +830,30 @@ class AppendTable(ABC):
     ) -> list[dict[str, Any]]:
         """List the files with rows that an application has written, each as a row of a staged output.
 
-        :param folder: relative to the table.
+        :param folder: path relative to the table.
         :param partition_fields: the fields of the partition columns in Spark's schema.
-        :raises Misfit: a file cannot be one of the table, or cannot be read.
+        :raises Misfit: a file does not fit the table, or cannot be read.
         """
 
     @abstractmethod
     def stage(
         self, rows: Sequence[Mapping[str, Any]], attempt: TransactionAttempt
     ) -> list[dict[str, Any]]:
-        """Write the rows of Python tasks into files, and list these as `list_staged` does.
+        """Write the rows of Python tasks into files, and list these files as `list_staged` does.
 
         :raises StateError: the rows do not fit the table, or its folder cannot be written.
         """
 
     def check_there(self, listed: Sequence[Mapping[str, Any]]) -> None:
-        """Compare files that `list_staged` has listed with the folder.
+        """Check that the files that `list_staged` has listed are in the folder.
 
-        :raises Misfit: one is not there, or has another size.
+        :raises Misfit: a file is missing, or has another size.
         """
         raise NotImplementedError
 
     def staged_schema(self, listed: Sequence[Mapping[str, Any]]) -> Any:
-        """Give the Arrow schema of rows in files that `list_staged` has listed, as a reader of the table sees them."""
+        """Return the Arrow schema of rows in files that `list_staged` has listed, as a reader of the table sees
+        them."""
         raise NotImplementedError
 
     def staged_rows(
@@ -846,6 +867,6 @@ class AppendTable(ABC):
 
 
 def staged_folder(attempt: TransactionAttempt, task_try: str) -> str:
-    """Name the folder of one try, relative to the table: no two tries share one."""
+    """Name the folder of one try, relative to the table. Every try has its own folder."""
     digest = hashlib.sha256(f"{attempt.birth}\n{task_try}".encode()).hexdigest()
     return f"{STAGED}/{attempt}.{digest[:16]}"

@@ -1,6 +1,6 @@
-"""Rows of a state as Arrow tables, exactly, and their tally: digested and added up during the reading.
+"""Rows of a state as exact Arrow tables, and their tally: a digest and sums that are computed during the reading.
 
-A value without an Arrow type is a text, and the field notes this.
+A value without an Arrow type becomes a text, and the metadata of the field names its type.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _EPOCH = dt.datetime(1970, 1, 1)
 
 
 def schema_of(types: Mapping[str, str]) -> pa.Schema:
-    """Make the schema of columns that have our types."""
+    """Make an Arrow schema of columns with types of states."""
     import pyarrow as pa
 
     from airflow_tx.base.rows import COLUMN_TYPES
@@ -41,12 +41,12 @@ def schema_of(types: Mapping[str, str]) -> pa.Schema:
 
 
 def _type(kind: str) -> StateType:
-    """Find a type by its name; a name that is not in the table is a text."""
+    """Return a type by its name; text for an unknown name."""
     return STATE_TYPES.get(kind, STATE_TYPES["text"])
 
 
 def to_arrow(rows: Sequence[Mapping[str, Any]], types: Mapping[str, str]) -> pa.Table:
-    """Make a table of rows; a column that a row lacks is NULL in it."""
+    """Make a table of rows. A column that a row lacks is NULL."""
     import pyarrow as pa
 
     schema = schema_of(types)
@@ -60,7 +60,7 @@ def to_arrow(rows: Sequence[Mapping[str, Any]], types: Mapping[str, str]) -> pa.
 
 
 def from_arrow(table: pa.Table | pa.RecordBatch) -> list[_Row]:
-    """Read the rows of a table, with the types that `to_arrow` noted."""
+    """Read the rows of a table, with the types that `to_arrow` has noted in it."""
     columns = columns_from_arrow(table)
     return [
         {name: column[number] for name, column in columns.items()}
@@ -69,7 +69,7 @@ def from_arrow(table: pa.Table | pa.RecordBatch) -> list[_Row]:
 
 
 def columns_from_arrow(table: pa.Table | pa.RecordBatch) -> dict[str, list[Any]]:
-    """Read the columns of a table as `from_arrow` reads its rows."""
+    """Read the columns of a table, with the same values as `from_arrow`."""
     columns = {}
     for field in table.schema:
         column = table.column(field.name)
@@ -86,29 +86,29 @@ def columns_from_arrow(table: pa.Table | pa.RecordBatch) -> dict[str, list[Any]]
 
 
 def _times(column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """Do as `to_pylist` does, in a third of the time."""
+    """Convert timestamps like `to_pylist`, in a third of the time."""
     numbers = column.cast("int64").to_pylist()
     return [None if number is None else _EPOCH + dt.timedelta(0, 0, number) for number in numbers]
 
 
 # --- row tally ----------------------------------------------------------------------------------------------------
-# The rows of a state, digested and added up during the reading: its part of the receipt.
+# The tally of the rows of a state, for the state's part of the receipt.
 
 
 _ROWS_AT_ONCE = 1000
 _WHOLE = {int, type(None)}
 _PLAIN = {*_WHOLE, str, float, bool, bytes}
 _MODULUS = 2**64
-# Without references, which depend on who else holds a value.
+# Version 2 of marshal writes no references, which would depend on who else uses a value.
 _MARSHAL = 2
 
 
 class RowsInParts(Iterable[Mapping[str, Any]], ABC):
-    """Rows that may come as record batches: a table takes these column by column, without an object for each row."""
+    """Rows that may come as record batches. A table takes these column by column, without an object for each row."""
 
     @abstractmethod
     def parts(self) -> Iterator[Any]:
-        """Read all rows in their order, again at each call: record batches, and iterables of rows."""
+        """Read all rows in their order, as record batches and iterables of rows. Each call reads them again."""
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
         for part in self.parts():
@@ -118,10 +118,10 @@ class RowsInParts(Iterable[Mapping[str, Any]], ABC):
 class RowTally(Iterable[Mapping[str, Any]]):
     """Digests rows during the reading; a second reading begins again.
 
-    The digest is the sum of 64-bit hashes: the order is nothing, and a row that comes twice counts twice.
+    The digest is the sum of 64-bit hashes. It does not depend on the order, and counts a repeated row twice.
 
-    :param added: columns that are added up as well.
-    :ivar lacking: the columns of the last portion that some of its rows were not given.
+    :param added: columns to sum up as well.
+    :ivar lacking: columns that some rows of the last portion did not have.
     """
 
     lacking: Collection[str] = ()
@@ -139,7 +139,7 @@ class RowTally(Iterable[Mapping[str, Any]]):
 
     @classmethod
     def of(cls, rows: Iterable[Mapping[str, Any]], added: Collection[str] = ()) -> RowTally:
-        """Return the tally that the rows are in already, or a new one."""
+        """Return the rows if they are a tally, else a new tally of them."""
         return rows if isinstance(rows, cls) else cls(rows, added)
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
@@ -151,7 +151,7 @@ class RowTally(Iterable[Mapping[str, Any]]):
             yield from portion
 
     def portions(self, size: int) -> Iterator[_Columns]:
-        """Read the rows as columns, at most so many at a time; what a row lacks is None."""
+        """Read the rows as columns, `size` rows at most in a portion; None for a column that a row lacks."""
         self._begin()
         parts = self._rows.parts() if isinstance(self._rows, RowsInParts) else iter([self._rows])
         for columnar, neighbours in groupby(parts, is_frame):
@@ -161,7 +161,7 @@ class RowTally(Iterable[Mapping[str, Any]]):
                 yield from self._by_row(chain.from_iterable(neighbours), size)
 
     def _begin(self) -> None:
-        """Begin a reading. Rows that can be read once have none left for another one, which would not show."""
+        """Begin a reading, and refuse a second reading of an iterator, which would silently have no rows."""
         if self._begun and isinstance(self._rows, Iterator):
             raise TypeError("a write begins again, and its rows can be read once: give it a list")
         self._begun = True
@@ -187,7 +187,8 @@ class RowTally(Iterable[Mapping[str, Any]]):
                 yield {name: [row.get(name) for row in portion] for name in names}
 
     def _take(self, rows: Sequence[Mapping[str, Any]]) -> _Columns:
-        """Take rows column by column, in a fourth of the time of one by one; their columns, if all have the same."""
+        """Digest rows by column, in a fourth of the time, and return the columns; empty if the rows have different
+        columns."""
         try:
             columns = {name: list(map(itemgetter(name), rows)) for name in sorted(rows[0])}
         except KeyError:
@@ -211,10 +212,10 @@ class RowTally(Iterable[Mapping[str, Any]]):
             if set(map(type, values)) <= _WHOLE:
                 self._sums[name] += sum(filter(None, values))
             else:
-                del self._sums[name]  # it may become another number in the store
+                del self._sums[name]  # the store may convert it to another number
 
     def written(self, keys: int) -> Written:
-        """Say what was read, of which a state has made so many keys."""
+        """Return the digest and the sums of the rows that were read, for a state that has made `keys` keys of them."""
         return Written(keys, f"{self._sum % _MODULUS:016x}", dict(self._sums) if keys else {})
 
 

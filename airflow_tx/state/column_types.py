@@ -1,5 +1,6 @@
-"""The column types of keyed states: which Python values fit, exactly, and one plain form of each for stores without
-types. Nothing is rounded or cut."""
+"""The column types of keyed states: which Python values fit exactly. Nothing is rounded or cut.
+
+Stores without types keep each value in one plain form."""
 
 from __future__ import annotations
 
@@ -15,17 +16,18 @@ from typing import Any, NamedTuple
 from airflow_tx.base.errors import ConfigError
 
 PREV = "tx_prev_"
-"""Begins the name of the column that keeps the previous value of another one."""
+"""The prefix of a column that keeps the previous value of another column."""
 LONGEST_NAME = 63
-"""Bytes of a name that every database takes whole."""
+"""Length in bytes up to which every database accepts a name without cutting it."""
 
 
 def split_table(
     table: str, columns: Iterable[str], *, state: str, also: str = ""
 ) -> tuple[str | None, str]:
-    """Split a table into its schema, if one is given, and its name; refuse names that a database refuses or cuts.
+    """Split a table into its schema, if it has one, and its name, and refuse names that a database refuses or cuts.
 
-    :param columns: of the table; `also`: what stands before the names of others.
+    :param columns: names of the columns of the table.
+    :param also: prefix that the package adds to some names.
     """
     schema, dot, name = str(table).rpartition(".")
     names = (name, *([schema] if dot else ()), *columns)
@@ -39,7 +41,7 @@ def split_table(
 
 
 def is_name(text: object) -> bool:
-    """Whether every database takes a text as the name of a table or column, and does not cut it."""
+    """Return whether every database accepts a text as the name of a table or column, and does not cut it."""
     if not isinstance(text, str) or "\0" in text:
         return False
     return 0 < len(text.encode(errors="replace")) <= LONGEST_NAME
@@ -126,7 +128,7 @@ def _timestamptz(value: Any) -> dt.datetime:
 
 
 def _to_the_microsecond(value: dt.datetime) -> dt.datetime:
-    """Of pandas, too, whose Timestamp and NaT are datetimes."""
+    """Make a plain datetime, also of pandas' Timestamp. NaT and nanoseconds are refused."""
     if type(value) is dt.datetime:
         return value
     if value != value:
@@ -140,7 +142,7 @@ def _to_the_microsecond(value: dt.datetime) -> dt.datetime:
 
 
 def _json(value: Any, depth: int = 0) -> Any:
-    """Copy it, so that no other object holds it."""
+    """Check and copy a JSON value, so that no other object shares it."""
     if depth > _DEEPEST:
         raise ValueError(f"is nested more than {_DEEPEST} levels deep")
     if value is None or type(value) is bool:
@@ -159,7 +161,7 @@ def _json(value: Any, depth: int = 0) -> Any:
 
 
 def json_text(value: Any) -> str:
-    """Write a plain JSON value as the one text that equal values share."""
+    """Write a plain JSON value as text. Equal values have the same text."""
     return json.dumps(
         value, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")
     )
@@ -186,15 +188,15 @@ class StateType(NamedTuple):
     """A type of the columns of states: a row of `STATE_TYPES`.
 
     :param name: the word that users write, such as ``bigint``.
-    :param column: the type of the column in Arrow and Spark, by its DDL: a row of `airflow_tx.base.rows.COLUMN_TYPES`.
-    :param made: the class of its values.
-    :param convert: makes a value of the type; it raises ValueError, TypeError or OverflowError if no value is equal.
-    :param holds: asks whether a column of values of this class needs no conversion; None: each value is converted.
-    :param size: counts the bytes of a value; None: each value has eight.
-    :param plain: writes a value as plain JSON; None: JSON has such values, and the class makes them.
-    :param read: reads what `plain` wrote; None: the class does.
-    :param to_arrow: makes the value in Arrow; None: it is the same.
-    :param from_arrow: makes a value of the value in Arrow; None: it is the same.
+    :param column: type of the column in Arrow and Spark, as DDL: a row of `airflow_tx.base.rows.COLUMN_TYPES`.
+    :param made: class of the values.
+    :param convert: makes a value of the type. It raises ValueError, TypeError or OverflowError if no value is equal.
+    :param holds: returns whether a column of values of this class needs no conversion; None to convert each value.
+    :param size: counts the bytes of a value; None if each value has eight.
+    :param plain: writes a value as plain JSON; None if JSON has such values, which the class makes.
+    :param read: reads what `plain` wrote; None for the class.
+    :param to_arrow: makes the Arrow value; None if it is the same.
+    :param from_arrow: makes a value of an Arrow value; None if it is the same.
     """
 
     name: str
@@ -229,7 +231,8 @@ STATE_TYPES: Mapping[str, StateType] = {
             _numeric,
             size=lambda value: len(value.as_tuple().digits),
             plain=str,
-            # A decimal of Arrow has a fixed number of digits. Ours is a text, and CAST makes a DECIMAL of it.
+            # Arrow decimals have a fixed number of digits, so Arrow gets a text. CAST makes a
+            # DECIMAL of it.
             to_arrow=lambda value: format(value, "f"),
             from_arrow=Decimal,
         ),
@@ -287,7 +290,7 @@ STATE_TYPES: Mapping[str, StateType] = {
         ),
     )
 }
-"""The types of the columns of states, by their names. The types of a database are in its `Dialect.types`."""
+"""The types of the columns of states, by name. The types of each database are in its `Dialect.types`."""
 KEY_TYPES = tuple(name for name in STATE_TYPES if name != "json")
 _OF_CLASS = {STATE_TYPES[name].made: name for name in KEY_TYPES}
 _WRITE = {name: each.plain or each.made for name, each in STATE_TYPES.items()}
@@ -296,7 +299,7 @@ _NONE = type(None)
 
 
 def type_of(value: Any) -> str | None:
-    """Find the column type that fits a key value; None if there is none."""
+    """Return the column type that fits a key value; None if no type fits."""
     made = type(value)
     found = _OF_CLASS.get(made) or next(filter(None, map(_OF_CLASS.get, made.__mro__)), None)
     if found == "timestamptz":
@@ -305,13 +308,14 @@ def type_of(value: Any) -> str | None:
 
 
 def converted(kind: str, values: Sequence[Any]) -> Sequence[Any]:
-    """Bring a column of values into a type; None stays None.
+    """Convert a column of values to a type; None stays None.
 
-    :raises ValueError, TypeError, OverflowError: one of them does not fit; `StateType.convert` says which and why.
+    :raises ValueError: a value does not fit; also TypeError or OverflowError, see `StateType.convert`.
     """
     own = STATE_TYPES[kind]
     if own.holds is not None:
-        # A check of the whole column costs a tenth of a check of each value, and nearly always suffices.
+        # A check of the whole column costs a tenth of a check of each value, and is nearly always
+        # enough.
         found = set(map(type, values))
         present = [value for value in values if value is not None] if _NONE in found else values
         if not present or (found - {_NONE} == {own.made} and own.holds(present)):
@@ -321,7 +325,7 @@ def converted(kind: str, values: Sequence[Any]) -> Sequence[Any]:
 
 
 def converted_keys(kind: str, values: Sequence[Any]) -> Sequence[Any]:
-    """Bring a column of keys into a type, as `converted` does; -0.0 becomes 0.0, since equal keys are one key."""
+    """Convert a column of keys to a type, as `converted` does. -0.0 becomes 0.0, because equal keys are one key."""
     fitting = converted(kind, values)
     if kind != "double":
         return fitting
@@ -332,12 +336,12 @@ def converted_keys(kind: str, values: Sequence[Any]) -> Sequence[Any]:
 
 
 def to_plain(kind: str, value: Any) -> Any:
-    """Write a value of a column, already in its type, as plain JSON: exact, and the same for the same value."""
+    """Write a converted value of a column as plain JSON: exact, and the same for the same value."""
     return None if value is None else _WRITE[kind](value)
 
 
 def from_plain(kind: str, plain: Any) -> Any:
-    """Read the value that `to_plain` made `plain` from; a number may also come as its text, as some stores keep it."""
+    """Read a value that `to_plain` wrote. A number may also come as text, which some stores keep."""
     return None if plain is None else _READ[kind](plain)
 
 
@@ -347,13 +351,13 @@ _FIXED = 8
 
 
 def size_of(kind: str, value: Any) -> int:
-    """Count the bytes of a value: a text in UTF-8, a JSON value as text, a number of any length by its digits."""
+    """Count the bytes of a value: UTF-8 bytes of a text or of JSON text, and digits of a numeric."""
     size = STATE_TYPES[kind].size
     return _FIXED if value is None or size is None else size(value)
 
 
 def largest(kind: str, values: Sequence[Any]) -> int:
-    """Bound the sizes in a column, quickly: for text up to four times too high."""
+    """Return an upper bound of the sizes in a column, quickly. For text it is up to four times too high."""
     if kind == "text":
         present = [value for value in values if value is not None] if None in values else values
         return 4 * max(map(len, present), default=0)

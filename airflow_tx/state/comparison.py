@@ -1,4 +1,4 @@
-"""Two states at one position of their source, compared key by key, a part of them in memory at a time."""
+"""Compare two states at one position of their source, key by key, with only a part of the keys in memory."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from airflow_tx.state.trident import TridentState
 
 _TRIES = 3
 _ROWS_READ_AT_ONCE = 10_000
-# Rows in memory before they are appended to the files of their parts.
+# How many rows stay in memory before they are appended to the files of their parts.
 _ROWS_HELD = 100_000
-# Of 10,000,000 keys, a part has 39,000.
+# With 10,000,000 keys, a part has 39,000.
 _PARTS = 256
 _NUMBERS = (int, float, Decimal)
-_WAIT = "Repeat the command, or let it wait for that: --wait"
+_WAIT = "Repeat the command, or let it wait: --wait"
 
 
 @dataclass(frozen=True)
 class KeyDifference:
-    """One key that two states do not hold alike.
+    """One key whose values differ between two states.
 
-    :param first: of the first state the values that differ, or all of them if the second one lacks the key; None: this
-        state lacks it.
-    :param second: the same of the second state.
+    :param first: the differing values in the first state, or all its values if the second state lacks the key. None if
+        the first state lacks the key.
+    :param second: the same for the second state.
     """
 
     key: dict[str, Any]
@@ -50,7 +50,7 @@ class KeyDifference:
 
 @dataclass(frozen=True)
 class KeyDifferences:
-    """The keys with one kind of difference: how many, and the first ones in the order of their bytes."""
+    """The keys with one kind of difference: their number, and the first keys in the order of their bytes."""
 
     count: int
     keys: list[KeyDifference]
@@ -58,12 +58,12 @@ class KeyDifferences:
 
 @dataclass(frozen=True)
 class StateComparison:
-    """What two states hold at one position of their source.
+    """The result of a comparison of two states at one position of their source.
 
-    :param txids: the last transaction of each.
-    :param columns: the value columns that were compared.
+    :param txids: the last transaction of each state.
+    :param columns: the compared value columns.
     :param left_out: value columns that only one of the states has.
-    :param equal: how many keys have equal values.
+    :param equal: number of keys with equal values.
     """
 
     txids: tuple[int, int]
@@ -82,12 +82,12 @@ class StateComparison:
 def compared(
     first: FencedState, second: FencedState, *, tolerance: float = 0.0, limit: int = 20
 ) -> StateComparison:
-    """Compare two states, in memory that does not grow with their keys.
+    """Compare two states, in memory that does not grow with the number of keys.
 
-    :param tolerance: by which doubles may differ, as a part of the larger one.
-    :param limit: how many keys of each kind of difference are named.
-    :raises NotComparable: it is unknown whether they are equal.
-    :raises NotComparableNow: their fences say that they are at different positions, or one is being written.
+    :param tolerance: relative difference up to which doubles count as equal.
+    :param limit: how many keys of each kind of difference the result lists.
+    :raises NotComparable: the states cannot be compared.
+    :raises NotComparableNow: the fences are at different positions, or a commit is writing one of the states.
     """
     pair = _checked(first, second)
     for _ in range(_TRIES):
@@ -101,7 +101,7 @@ def compared(
 
 @dataclass(frozen=True)
 class _Pair:
-    """Two states with columns, and the ones of these that are compared."""
+    """Two states with columns, and the columns that they share."""
 
     first: QueryableState
     second: QueryableState
@@ -157,7 +157,9 @@ def _checked(first: FencedState, second: FencedState) -> _Pair:
         problem = f"the keys of one are ({mine}), the keys of the other ({theirs})"
         raise pair.refused(problem, "Compare states that have the same key columns.")
     if not pair.values:
-        raise pair.refused("they have no value column in common", "Compare states that have one.")
+        raise pair.refused(
+            "they have no value column in common", "Compare states that share a value column."
+        )
     return pair
 
 
@@ -192,7 +194,8 @@ def _compared_once(pair: _Pair, tolerance: float, limit: int) -> StateComparison
 
 
 def _divide(sides: list[tuple[ExitStack, StateReading, _Parts]]) -> None:
-    """Divide the rows of both states into parts, in turns: a database ends a transaction that waits for its reader."""
+    """Divide the rows of both states into parts, in turns, because a database ends a transaction that waits too
+    long."""
     while sides:
         for side in tuple(sides):
             opened, reading, parts = side
@@ -204,9 +207,9 @@ def _divide(sides: list[tuple[ExitStack, StateReading, _Parts]]) -> None:
 
 
 def _same_place(pair: _Pair, first: Fence | None, second: Fence | None) -> tuple[int, int]:
-    """Find the last transactions of both, which have to end at one position of the source.
+    """Return the last transaction of each state, which must end at one position of the source.
 
-    :raises NotComparableNow: they do not, or one is being written.
+    :raises NotComparableNow: the positions differ, or a commit is writing one of the states.
     """
     for state, fence in ((pair.first, first), (pair.second, second)):
         if fence is None:
@@ -231,7 +234,7 @@ def _same_place(pair: _Pair, first: Fence | None, second: Fence | None) -> tuple
 def _position(pair: _Pair, state: QueryableState, fence: Fence) -> str:
     if fence.kept is None:
         problem = f"the fence of {state.name} does not say at which position of the source it is"
-        raise pair.refused_now(problem, "The next commit notes it there.")
+        raise pair.refused_now(problem, "The next commit notes the position in the fence.")
     return digest(fence.kept.position)
 
 
@@ -239,19 +242,19 @@ def _key_types(pair: _Pair, first: StateReading, second: StateReading) -> list[s
     mine = first.key_types or second.key_types or {}
     theirs = second.key_types or mine
     for name in pair.keys:
-        # Neither has a key before the first update.
+        # A state has no key types before its first update.
         if mine.get(name) != theirs.get(name):
             problem = f"key {name} is a {mine[name]} in one and a {theirs[name]} in the other"
             raise pair.refused(problem, "Give both the same types=, in a table that is new.")
     return [mine.get(name, "text") for name in pair.keys]
 
 
-# Keys and the values of each, in two lists: Python's garbage collector looks at every tuple.
+# Keys and their values, in two lists: Python's garbage collector would visit every tuple of a pair.
 _Held = tuple[list[bytes], list[Cells]]
 
 
 class _Parts:
-    """The rows of a state in files, divided by a digest of their keys: equal keys are in parts of the same number."""
+    """The rows of a state in files, divided by a digest of their keys, so that equal keys have parts of one number."""
 
     def __init__(
         self, folder: Path, pair: _Pair, state: QueryableState, types: Sequence[str]
@@ -279,7 +282,7 @@ class _Parts:
             self._put_away()
 
     def rows(self, number: int) -> dict[bytes, Cells]:
-        """Read a part."""
+        """Read the rows of a part."""
         found = dict[bytes, Cells]()
         path = self._path(number)
         if path.exists():
@@ -290,7 +293,7 @@ class _Parts:
         return found
 
     def _encoded(self, columns: Sequence[Sequence[Any]]) -> Iterable[bytes]:
-        if not self._keys:  # one row for everything
+        if not self._keys:  # the state has one row
             return [b"[]"] * len(columns[0])
         return encode_keys(self._types, [columns[place] for place in self._keys])
 
@@ -310,7 +313,7 @@ _Found = tuple[bytes, "Cells | None", "Cells | None"]
 
 
 class _Keys:
-    """Keys with one kind of difference."""
+    """The keys with one kind of difference."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -349,7 +352,7 @@ def _key_difference(
 
 
 class _Findings:
-    """The result of a comparison so far."""
+    """The intermediate result of a comparison."""
 
     def __init__(self, tolerance: float, limit: int) -> None:
         self._tolerance = tolerance

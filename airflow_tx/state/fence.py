@@ -1,4 +1,4 @@
-"""The rules of the fence, as pure decisions that every store asks under its own lock. Source: protocol.md §7."""
+"""The rules of the fence, as pure decisions. Every store applies them under its own lock. Source: protocol.md §7."""
 
 from __future__ import annotations
 
@@ -40,20 +40,22 @@ def raised(
     missing: Callable[[], str] = str,
     is_empty: Callable[[], bool] = lambda: True,
 ) -> Fence:
-    """Raise a fence: identity, rank and continuity are checked, in this order, and then what the state holds.
+    """Raise a fence: check identity, rank and continuity, in this order, and then what the state holds.
 
-    :param stored: the fence as read under an exclusive lock.
-    :param there: whether the place beside the fence that holds the values is there, of a state that has one.
-    :param holds: asks under the same lock whether the state has something of this transaction that it cannot undo;
-        None: it cannot tell.
-    :param missing: asks under the same lock what that place has lost since the fence was complete; "": nothing.
-    :param is_empty: asks under the same lock whether it has no values, of a state without a fence.
-    :raises FenceForeign: it belongs to another ledger, or to another life of this one.
-    :raises LedgerBehind, StateBehind: one of the two went back (so it did if a txid is there again with another birth),
-        or what was written is gone without its fence, or was never complete.
-    :raises FenceOutranked: a later grant has raised it.
-    :raises StateError: this very grant has raised it for a state of another name.
-    :raises OutputChanged, SkipRefused: the state holds something of the transaction that this grant does not write.
+    The callables run under the same exclusive lock as the reading of the fence.
+
+    :param stored: the fence in the store; None if there is none.
+    :param there: whether the place beside the fence that holds the values exists, for a state that has such a place.
+    :param holds: returns whether the state has rows of this transaction that it cannot undo; None if it cannot know.
+    :param missing: describes what that place has lost since the fence was complete; "" if nothing.
+    :param is_empty: returns whether a state without a fence has no values.
+    :raises FenceForeign: the fence belongs to another ledger, or to another life of this one.
+    :raises LedgerBehind: the ledger went back. A second birth of a txid also proves this.
+    :raises StateBehind: the state went back. Or written rows are gone without their fence, or were never complete.
+    :raises FenceOutranked: a later grant has raised the fence.
+    :raises StateError: this grant has raised the fence for a state of another name.
+    :raises OutputChanged: the state has rows of the transaction that this grant does not write.
+    :raises SkipRefused: the same, for a grant that skips.
     """
     last = grant.last_txids.get(state)
     known = grant.accepted.get(state, {})
@@ -81,7 +83,7 @@ def raised(
     else:
         _check_change(stored, grant, known, state=state)
     if stored.wrote and (not is_accepted or known.get("whole")):
-        lost = missing() if there else "what was written is missing"
+        lost = missing() if there else "the written values are missing"
         if lost:
             found = f"{stored.token.txid}, but {lost}"
             raise StateBehind(
@@ -102,12 +104,12 @@ def raised(
 
 
 def if_held(stored: Fence, grant: Grant, *, state: str) -> OutputChanged | SkipRefused | None:
-    """Give the error of a state that cannot undo, in case that it holds something of this transaction.
+    """Return the error to raise if a state that cannot undo has rows of this transaction.
 
-    The fence keeps what its grant was about to write. So the state decides, also where the ledger was set back and has
-    forgotten that grant.
+    The fence keeps what its grant was about to write. So the state can decide even if the ledger was restored from a
+    backup and has forgotten that grant.
 
-    :return: None: the grant writes the same as the one before it, or that output is unknown.
+    :return: the error; None if the fence is of another transaction, or if the output is unchanged or unknown.
     """
     if stored.token.txid != grant.txid or stored.token == grant.token:
         return None
@@ -123,19 +125,19 @@ def if_held(stored: Fence, grant: Grant, *, state: str) -> OutputChanged | SkipR
 
 
 def check_write(stored: Fence | None, grant: Grant, *, state: str) -> None:
-    """Refuse a write, by FenceOutranked, unless the fence, read under a shared lock, holds exactly this grant."""
+    """Raise FenceOutranked unless the fence, read under a shared lock, holds exactly this grant."""
     if stored is None or stored.incarnation != grant.incarnation or stored.token != grant.token:
         found = "nothing" if stored is None else str(stored.token)
         raise FenceOutranked(state=state, token=str(grant.token), found=found)
 
 
 def check_portions(found: int, grant: Grant, *, state: str, where: str) -> None:
-    """Refuse to complete a grant of which the store has lost portions.
+    """Refuse to complete a grant if the store has lost portions of it.
 
-    A portion is noted in the store transaction that writes it. A note that is missing is a portion that is missing.
+    Each portion is noted in the store transaction that writes it. So a missing note means a missing portion.
 
-    :param found: how many notes of this grant the store has.
-    :raises PortionsLost: they are fewer than the store has confirmed.
+    :param found: number of notes of this grant in the store.
+    :raises PortionsLost: the store has fewer notes than it has confirmed.
     """
     lost = grant.portions - found
     if lost > 0:
@@ -145,22 +147,22 @@ def check_portions(found: int, grant: Grant, *, state: str, where: str) -> None:
 
 
 def accepted(stored: Fence, grant: Grant, *, state: str) -> bool:
-    """Whether a repair has accepted what the state holds since this fence was raised."""
+    """Return whether a repair has accepted the values since this fence was raised."""
     return grant.last_txids.get(state) is None and stored.token.generation < grant.token.generation
 
 
 def owns(grant: Grant, *, state: str) -> bool:
-    """Whether values without a fence are the state's own: a repair has accepted them, or looks at them."""
+    """Return whether values without a fence are the state's own: a repair has accepted them, or is looking at them."""
     known = "generation" in grant.accepted.get(state, {}) or state in grant.over
     return known or grant.token.is_look
 
 
 def of_nobody(txid: int, *, state: str, release: str, fenced: int = 0) -> StateDiffers:
-    """Make the refusal of values that no transaction of this ledger wrote: a commit would take them for its own.
+    """Make the error for values that no transaction of this ledger wrote, which a commit would treat as its own.
 
-    :param txid: the greatest that they have.
-    :param release: what a person types, after which no value has one.
-    :param fenced: the txid of its fence; 0: it has none.
+    :param txid: the greatest txid in the values.
+    :param release: the command that removes all txids from the values.
+    :param fenced: the txid of the fence; 0 if there is none.
     """
     known = f"its fence says {fenced}" if fenced else "no fence"
     return StateDiffers(
@@ -171,11 +173,11 @@ def of_nobody(txid: int, *, state: str, release: str, fenced: int = 0) -> StateD
 
 
 def uncovered(stored: Fence | None, grant: Grant, *, state: str) -> Fence:
-    """Give the fence that a look covers, to put it back: the repair that has looked changes nothing.
+    """Return the fence that a look covers, to put it back. The roll forward has then changed nothing.
 
-    :param stored: the fence as read under an exclusive lock.
+    :param stored: the fence, read under an exclusive lock.
     :param grant: the grant of the look.
-    :raises FenceOutranked: the fence does not hold this look any more.
+    :raises FenceOutranked: the fence no longer holds this look.
     """
     check_write(stored, grant, state=state)
     assert stored is not None
@@ -185,7 +187,7 @@ def uncovered(stored: Fence | None, grant: Grant, *, state: str) -> Fence:
 def with_change(stored: Fence, change: int) -> Fence:
     """Note on a fence that its values have a change that a person accepted.
 
-    :param change: number of the repair; 0: it is not known.
+    :param change: number of the repair; 0 if it is unknown.
     """
     if stored.kept is None or change <= stored.change:
         return stored
@@ -193,21 +195,23 @@ def with_change(stored: Fence, change: int) -> Fence:
 
 
 def check_as_of(stored: Fence | None, txid: int, newest: int, *, state: str, kept: int = 0) -> None:
-    """Refuse to read values as of a final transaction, if a later one has replaced them.
+    """Refuse to read values as of a final transaction if a later transaction has replaced them.
 
     :param newest: the newest final transaction.
-    :param kept: of how many transactions the values before them are kept.
-    :raises StateError: saying until when.
+    :param kept: for how many transactions the state keeps the earlier values.
+    :raises StateError: the values are gone. The message names the transaction as of which they are readable.
     """
     if stored is not None and stored.txid > txid + kept:
         why = (
-            "it keeps the values before its last transaction" if kept else "it keeps none of before"
+            "it keeps only the values before its last transaction"
+            if kept
+            else "it keeps no earlier values"
         )
         raise not_as_of(txid, newest, later=stored.txid, why=why, state=state)
 
 
 def not_as_of(txid: int, newest: int, *, later: int, why: str, state: str) -> StateError:
-    """Make the refusal to read values as of a final transaction, which a later one has changed."""
+    """Make the error for values as of a final transaction that a later transaction has changed."""
     is_open = later > newest
     problem = (
         f"it is not readable as of {txid}{f' while {later} commits' if is_open else ''}: {why}"
@@ -222,19 +226,19 @@ def applied(stored: Fence) -> Fence:
 
 
 def _covering(stored: Fence) -> str:
-    """Keep a fence in the batch of a look, which may follow the look of a run that has died."""
+    """Write a fence as the batch of a look. The new look may replace the look of a run that has died."""
     return stored.batch if stored.token.is_look else dumps({COVERS: asdict(stored)})
 
 
 def _text(batch: FenceBatch | None, change: int, was_empty: bool | None) -> str:
-    """Write a batch with what the fence keeps of its state."""
+    """Write a batch as text, with the facts of its state that the fence keeps."""
     if batch is None:
         return "null"
     return structs.replace(batch, change=change, was_empty=was_empty).text
 
 
 def _output(batch: FenceBatch | None, state: str) -> str | None:
-    """Find what a grant was about to write; None: it does not say."""
+    """Return what a grant was about to write; None if the batch does not say it."""
     return None if batch is None else batch.outputs.get(state)
 
 
@@ -243,7 +247,8 @@ def _shown(last: int | None) -> int | str:
 
 
 def _check_looked_at(stored: Fence | None, grant: Grant, *, state: str) -> None:
-    """Refuse a repair that has looked at another fence: a grant without a last txid would take this one down."""
+    """Refuse a repair that has looked at another fence, because a grant without a last txid would replace this
+    fence."""
     found = None if stored is None else stored.token
     if state in grant.over and found not in (grant.over[state], grant.token):
         shown = "nothing" if found is None else str(found)
@@ -254,13 +259,13 @@ def _check_rank(stored: Fence, grant: Grant, *, state: str) -> None:
     found = stored.token
     mine = grant.token
     if found.generation == mine.generation and (found.txid > mine.txid or _is_another(found, mine)):
-        return  # the checks that follow word this better: the ledger is behind, or the writer is
+        return  # the checks that follow give a more exact error: LedgerBehind, or a change by hand
     if found.rank > mine.rank or (found.rank == mine.rank and found.nonce != mine.nonce):
         raise FenceOutranked(state=state, token=str(mine), found=str(found))
 
 
 def _check_no_look(stored: Fence, grant: Grant, last: int | None, *, state: str) -> None:
-    """Refuse a look, which says nothing about the values: they may be older than the fence that it covers."""
+    """Refuse a look: it proves nothing about the values, which may be older than the fence that it covers."""
     known = state in grant.over or accepted(stored, grant, state=state)
     if stored.token.is_look and not known:
         found = f"{stored.token.txid}, of a roll forward that has not ended"
@@ -270,7 +275,7 @@ def _check_no_look(stored: Fence, grant: Grant, last: int | None, *, state: str)
 def _check_accepted(
     stored: Fence | None, grant: Grant, known: Mapping[str, Any], *, state: str
 ) -> None:
-    """Refuse another fence than a person saw, and accepted: a backup of another moment came since."""
+    """Refuse a fence that differs from the fence that a person accepted, after a restore from another backup."""
     if "fence" not in known or state in grant.over:
         return
     if stored is not None and stored.token.generation >= known["generation"]:
@@ -279,12 +284,12 @@ def _check_accepted(
     if (None if stored is None else stored.token.to_json()) != seen:
         there = "nothing" if stored is None else f"{stored.token.txid}"
         then = "nothing" if seen is None else f"{seen['txid']}"
-        found = f"{there}, and what a person has accepted said {then}"
+        found = f"{there}, and the fence that a person accepted said {then}"
         raise StateBehind(state=state, topology=grant.topology, expected="nothing", found=found)
 
 
 def _check_change(stored: Fence, grant: Grant, known: Mapping[str, Any], *, state: str) -> None:
-    """Refuse values of before a change that a person has accepted, also if no transaction followed it."""
+    """Refuse values from before a change that a person has accepted, even if no transaction followed the change."""
     change = known.get(CHANGE, 0)
     if stored.change < change:
         found = f"{stored.token.txid}, without the change that repair {change} accepted"
@@ -293,7 +298,8 @@ def _check_change(stored: Fence, grant: Grant, known: Mapping[str, Any], *, stat
 
 
 def _check_by_hand(found: Token, grant: Grant, last: int | None, *, state: str) -> None:
-    """Refuse a fence that has the birth of an earlier transaction: the ledger did not go back."""
+    """Refuse a fence that has the birth of an earlier transaction, which a person has changed. The ledger did not go
+    back."""
     births = {grant.births.get(state, ""): last or found.txid, grant.token.birth: grant.txid}
     refusal = found.by_hand(births, state, grant.topology)
     if refusal:
@@ -301,17 +307,17 @@ def _check_by_hand(found: Token, grant: Grant, last: int | None, *, state: str) 
 
 
 def _is_another(found: Token, mine: Token) -> bool:
-    """Whether a ledger that had gone back has allocated a txid twice."""
+    """Return whether a ledger that had gone back has allocated a txid twice."""
     return found.txid == mine.txid and found.birth != mine.birth
 
 
 def _check_birth(stored: Fence, grant: Grant, last: int | None, *, state: str) -> None:
-    """Attempts, epochs and generations of two transactions with one txid say nothing about each other."""
+    """Refuse another transaction with the same txid. Attempts, epochs and generations of the two do not compare."""
     found = stored.token
     known = grant.births.get(state)
     if found.birth == known or accepted(stored, grant, state=state):
         return
-    shown = f"{found.txid} (another one of that number)"
+    shown = f"{found.txid} (another transaction of that number)"
     if _is_another(found, grant.token):
         raise LedgerBehind(
             state=state,
@@ -325,7 +331,7 @@ def _check_birth(stored: Fence, grant: Grant, last: int | None, *, state: str) -
 
 
 def _check_one_update(stored: Fence, *, state: str) -> None:
-    """The second update would start from what was there before the first, as if it replaced it."""
+    """Refuse a second update of one table. It would start from the values before the first, and so replace it."""
     if stored.state != state:
         problem = f"two updates of this DAG write to one table: {stored.state!r} and {state!r}"
         remedy = "Make them one update, or give one of them another table."
@@ -336,14 +342,16 @@ def _check_continuity(stored: Fence, grant: Grant, last: int | None, *, state: s
     found = stored.token.txid
     if found == grant.txid or accepted(stored, grant, state=state):
         return
-    # Final transactions come before granted ones: a fence that matched a later `last` would go down.
+    # Compare final transactions before granted ones. Otherwise a fence that matched a later `last`
+    # would go down.
     if found == last and found < grant.txid:
         final = grant.grants.get(state)
         mine = final is None or (stored.token.attempt, stored.token.epoch) == tuple(final)
         if stored.applied and mine:
             return
-        # The store kept the raise and lost the values: it writes to its disk, or to a standby, after it answers.
-        # Or it went back to between two attempts of its last transaction.
+        # The store kept the raise and lost the values, because it answers before it writes to its
+        # disk or to a standby. Or it was restored to a moment between two attempts of its last
+        # transaction.
         shown = f"{last}, without all of its updates" if mine else f"{last}.{stored.token.attempt}"
         raise StateBehind(state=state, topology=grant.topology, expected=last, found=shown)
     _check_by_hand(stored.token, grant, last, state=state)
@@ -359,9 +367,9 @@ def _check_continuity(stored: Fence, grant: Grant, last: int | None, *, state: s
 
 
 def may_have_written(before: Token, token: Token) -> bool:
-    """Tell whether rows of the transaction may have been written under an earlier grant, and must be undone.
+    """Return whether an earlier grant may have written rows of the transaction, which must be undone.
 
-    Under this very token the undo is done: it was part of the same store transaction. Under the fence of an earlier
-    transaction no row of this one was written. After a repair this is unknown.
+    If the fence holds this token, its raise has undone them. If it holds an earlier transaction, no grant of this one
+    has written rows. After a repair this is unknown.
     """
     return before != token and (before.txid >= token.txid or before.generation != token.generation)

@@ -29,12 +29,12 @@ Key: TypeAlias = tuple[Any, ...]
 
 
 def as_key(key: Any) -> Key:
-    """Make a tuple of a key; what is no list or tuple is the key of one column."""
+    """Make a tuple of a key. A value that is no list or tuple is the key of one column."""
     return tuple(key) if isinstance(key, (list, tuple)) else (key,)
 
 
 def canonical_number(value: Decimal) -> Decimal:
-    """Make one Decimal of all equal ones: no zeros at its end, no minus before 0."""
+    """Return the one Decimal that represents all equal Decimals: no trailing zeros, no minus before 0."""
     sign, digits, exponent = value.as_tuple()
     assert isinstance(exponent, int)
     kept = "".join(map(str, digits)).rstrip("0")
@@ -50,7 +50,7 @@ def _key_plain(kind: str, value: Any) -> Any:
 
 
 def encode_key(types: Sequence[str], key: Sequence[Any]) -> bytes:
-    """Write a key, as `converted` gives it, as bytes that only equal keys share: JSON, which people can read, too."""
+    """Write a converted key as bytes that only equal keys share: JSON, which people can read."""
     return json_text(
         [_key_plain(kind, value) for kind, value in zip(types, key, strict=True)]
     ).encode()
@@ -74,25 +74,26 @@ def decode_key(types: Sequence[str], data: bytes) -> Key:
 
 
 def partition_of(key: Sequence[Any], count: int) -> int:
-    """Choose one of `count` partitions: the same one for equal keys, in every process and every release."""
+    """Choose one of `count` partitions: the same for equal keys, in every process and every release."""
     text = repr([part if type(part) in _AS_THEY_ARE else _one_of_equal(part) for part in key])
     return zlib.crc32(text.encode()) % count
 
 
 _AS_THEY_ARE = frozenset((str, int, bytes, type(None)))
-# A whole number with more digits has no text: sys.get_int_max_str_digits.
+# Python writes no text of a whole number with more digits: sys.get_int_max_str_digits.
 _MOST_DIGITS = 4300
 
 
 def _one_of_equal(part: Any) -> Any:
-    """Give of all equal values the one whose text is their place: of numbers an int, else a float, else a Decimal."""
+    """Return one value for all equal values; its text decides the partition. Numbers become int, else float, else
+    Decimal."""
     if hasattr(part, "dtype") and hasattr(part, "item"):  # of numpy
         timed = part.dtype.kind in "mM"
         part = (part.astype(f"{part.dtype.kind}8[us]") if timed else part).item()
     if isinstance(part, Number):
         return _equal_number(part)
     if isinstance(part, str):
-        return "".join(part)  # an Enum may show itself otherwise
+        return "".join(part)  # the repr of an Enum differs
     if isinstance(part, (bytes, bytearray, memoryview)):
         return bytes(part)
     if isinstance(part, (tuple, list)):
@@ -134,7 +135,7 @@ def _equal_time(part: Any) -> Any:
     if part != part:  # NaT of pandas
         return None
     if isinstance(part, dt.time):
-        # Without nanoseconds, and fold, by which no two values differ.
+        # Drop nanoseconds and fold, which do not make two values unequal.
         made = dt.time(part.hour, part.minute, part.second, part.microsecond, part.tzinfo)
         if made.utcoffset() is None:
             return made.replace(tzinfo=None)
@@ -149,7 +150,7 @@ def _equal_time(part: Any) -> Any:
     if offset is None:
         return moment
     try:
-        # The zone that moments of staged rows have.
+        # Staged rows have times in this zone.
         return (moment - offset).replace(tzinfo=ZoneInfo("UTC"))
     except OverflowError:
         return moment - dt.datetime.min - offset
@@ -158,12 +159,12 @@ def _equal_time(part: Any) -> Any:
 def wanted_keys(
     columns: Columns, keys: Sequence[Sequence[Any]], key_types: Mapping[str, str] | None
 ) -> list[tuple[int, Key]]:
-    """Number the keys that a state may hold, in the types of its key columns.
+    """Return the keys that a state may have, converted to its key types, each with its number.
 
-    Without keys that have a NULL, which no state holds, and without any before the first update.
+    Keys with a NULL are left out. Before the first update, the list is empty.
 
-    :param key_types: as the first update decided; None: there was none.
-    :raises StateError: a key has too few or too many values, or one of another type.
+    :param key_types: the types that the first update decided; None if there was no update.
+    :raises StateError: a key has too few or too many values, or a value of another type.
     """
     normal = [as_key(key) for key in keys]
     for number, key in enumerate(normal):

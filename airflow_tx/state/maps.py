@@ -1,13 +1,13 @@
-"""Trident's maps: what a batch does to stored values so that a replay does not count twice, over any store of values.
+"""Trident's maps: they update stored values so that a replay does not count twice, over any store of values.
 
     counts = OpaqueMap(CachedMap(MemoryMap()))
     counts.begin_commit(3)
     counts.multi_update([("man",), ("dog",)], [CombinerValueUpdater(Count(), 2), CombinerValueUpdater(Count(), 1)])
     counts.commit(3)
 
-Their promise is the promise of Trident: exactly once among writers that take turns. A writer that was declared dead
-can still overwrite a value, and a key that only a failed attempt touched keeps what that attempt wrote; the fenced
-states of this package (SqlState …) are without these two gaps. Source: trident-state seed, protocol.md §7.
+They keep the promise of Trident: exactly once, among writers that take turns. Two gaps remain. A writer that was
+declared dead can still overwrite a value. A key that only a failed attempt touched keeps the value of that attempt. The
+fenced states of this package (SqlState …) close both gaps. Source: trident-state seed, protocol.md §7.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from airflow_tx.state.column_types import json_text
 from airflow_tx.state.keys import Key, as_key, canonical_number
 
 # --- values -------------------------------------------------------------------------------------------------------
-# The memory of a state with a value, so that a replay does not count twice, and the updates of a value.
+# How a stored value remembers its updates so that a replay does not count twice, and the updates of
+# a value.
 #
 # Source: trident-state seed (OpaqueValue, ValueUpdater, persistentAggregate).
 
@@ -42,11 +43,11 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Writer:
-    """Who writes a value.
+    """The writer of a value.
 
     :param txid: the transaction.
-    :param token: the grant; None: there is no fence.
-    :param chunk: the writer within that grant.
+    :param token: the grant; None if the state has no fence.
+    :param chunk: number of the writer within that grant.
     """
 
     txid: int
@@ -74,16 +75,16 @@ def _refuse_earlier(stored: int, txid: int | None) -> None:
 
 @dataclass(frozen=True)
 class TransactionalValue(Generic[_T]):
-    """A value and the last transaction in it: exact when a replay has the same rows (Trident's TransactionalValue).
+    """A value and the last transaction in it: exact if a replay has the same rows (Trident's TransactionalValue).
 
-    A transaction before that one is refused: TxidBehind.
+    Each update by an earlier transaction raises TxidBehind.
 
-    :param txid: the last transaction in it.
-    :param value: with it; None: the key was removed.
-    :param token: the grant that wrote it; a value outside a fenced state has none.
-    :param chunk: the writer within that grant.
-    :param updates: how many updates of `txid` are in it, for a batch that updates a key several times and ends between
-        two of them; None: all.
+    :param txid: the last transaction in the value.
+    :param value: the value after that transaction; None if the key was removed.
+    :param token: the grant that wrote the value; None outside of a fenced state.
+    :param chunk: number of the writer within that grant.
+    :param updates: how many updates of `txid` are in the value; None if all are. A batch may update a key several times
+        and end between two updates.
     """
 
     txid: int
@@ -93,38 +94,40 @@ class TransactionalValue(Generic[_T]):
     updates: int | None = field(default=None, compare=False)
 
     def get(self, txid: int | None) -> _T:
-        """Read the value as `txid` finds it; for the same txid it is in already."""
+        """Read the value from which an update by `txid` starts. A value of the same txid has that update already."""
         _refuse_earlier(self.txid, txid)
         return self.value
 
     def update(
         self, txid: int, value: _T, token: Token | None = None, chunk: int | None = None
     ) -> TransactionalValue[_T]:
-        """Compute what to store for `txid`: the stored value again if it is of `txid` already, else `value`."""
+        """Compute what to store for `txid`: the stored value if it has the update of `txid` already, else `value`."""
         _refuse_earlier(self.txid, txid)
-        # The writer is noted even when the value stays: two chunks with one key are found in a replay, too.
+        # Note the writer even if the value stays, so that a replay also finds two chunks with one
+        # key.
         return TransactionalValue(txid, self.value if txid == self.txid else value, token, chunk)
 
     def updated(self, writer: Writer, combine: Callable[[_T | None], _T]) -> TransactionalValue[_T]:
-        """Combine the value with an update, unless the transaction of `writer` is in it already."""
+        """Combine the value with an update, unless the value has the transaction of `writer` already."""
         value = self.value if writer.txid == self.txid else combine(self.value)
         return self.update(writer.txid, value, writer.token, writer.chunk)
 
     def undone(self, writer: Writer) -> TransactionalValue[_T]:
-        """Return the value unchanged: it does not know the one before it."""
+        """Return the value unchanged, because it does not keep the value before it."""
         return self
 
 
 @dataclass(frozen=True)
 class OpaqueValue(Generic[_T]):
-    """A value, the last transaction in it and the value before that one (Trident's OpaqueValue).
+    """A value, the last transaction in it, and the value before that transaction (Trident's OpaqueValue).
 
-    Exact even when a replay has other rows. The fields are the same as of TransactionalValue, and:
+    Exact even if a replay has other rows.
 
-    :param prev: the value before `txid`; None: there was none.
-    :param value: with it; None: the key was removed.
-    :param token: the grant that wrote it; a value outside a fenced state has none.
-    :param chunk: the writer within that grant.
+    :param txid: the last transaction in the value.
+    :param value: the value after that transaction; None if the key was removed.
+    :param prev: the value before `txid`; None if there was no value.
+    :param token: the grant that wrote the value; None outside of a fenced state.
+    :param chunk: number of the writer within that grant.
     """
 
     txid: int
@@ -134,9 +137,10 @@ class OpaqueValue(Generic[_T]):
     chunk: int | None = None
 
     def get(self, txid: int | None) -> _T | None:
-        """Read the value that an update by `txid` starts from: `prev` if `txid` itself was the last one, else `value`.
+        """Read the value from which an update by `txid` starts: `prev` if `txid` was the last transaction, else
+        `value`.
 
-        :param txid: None: the newest value.
+        :param txid: None for the newest value.
         """
         _refuse_earlier(self.txid, txid)
         return self.prev if txid == self.txid else self.value
@@ -144,22 +148,22 @@ class OpaqueValue(Generic[_T]):
     def update(
         self, txid: int, value: _T | None, token: Token | None = None, chunk: int | None = None
     ) -> OpaqueValue[_T]:
-        """Compute what to store for `txid`; `value` was computed from `get(txid)`."""
+        """Compute what to store for `txid`. The caller has computed `value` from `get(txid)`."""
         return OpaqueValue(txid, value, self.get(txid), token, chunk)
 
     def updated(self, writer: Writer, combine: Callable[[_T | None], _T]) -> OpaqueValue[_T]:
-        """Combine the value with an update; within the same transaction, the value before it."""
+        """Combine the update with the value before the transaction of `writer`."""
         return self.update(writer.txid, combine(self.get(writer.txid)), writer.token, writer.chunk)
 
     def undone(self, writer: Writer) -> OpaqueValue[_T]:
-        """Take out what another grant of the transaction of `writer` wrote."""
+        """Undo what another grant of the transaction of `writer` wrote."""
         outranked = self.txid == writer.txid and self.token != writer.token
         return self.rolled_back() if outranked else self
 
     def rolled_back(self) -> OpaqueValue[_T]:
-        """Take out the last transaction; doing it twice is harmless. A value of None is absent.
+        """Undo the last transaction; a second call changes nothing. A value of None means that the key is absent.
 
-        The transaction stays noted, and its grant does not: any writer of it may come next.
+        The value keeps the txid and drops the grant, so any writer of this transaction may write next.
         """
         return replace(self, value=self.prev, token=None)
 
@@ -175,8 +179,8 @@ def updated_value(
 ) -> StoredValue[_T]:
     """Compute what to store under a key that `writer` may write.
 
-    :param stored: None: there is no such key.
-    :param combine: gives the new value for the one that an update starts from; None: there is none.
+    :param stored: the stored value; None if there is no such key.
+    :param combine: computes the new value from the value that an update starts from; None if there is no value.
     """
     if stored is not None:
         return stored.updated(writer, combine)
@@ -191,15 +195,15 @@ class ValueUpdater(Protocol[_T]):
     def update(self, stored: _T | None) -> _T | None:
         """Compute the new value; None removes the key.
 
-        :param stored: None: there is no such key. It is yours: you may change it and return it.
+        :param stored: the stored value, which you may change and return; None if there is no such key.
         """
 
 
 class CombinerValueUpdater(Generic[_T]):
-    """Combines the stored value with what an aggregator, such as `Sum()`, made of the batch; NULL changes nothing.
+    """Combines the stored value with the delta that an aggregator has made of the batch.
 
-    :param aggregator: such as `Sum()`.
-    :param delta: what it made of the batch; NULL changes nothing.
+    :param aggregator: the aggregator, such as `Sum()`.
+    :param delta: the delta; NULL changes nothing.
     """
 
     def __init__(self, aggregator: CombinerAggregator, delta: _T | None) -> None:
@@ -214,10 +218,10 @@ class CombinerValueUpdater(Generic[_T]):
 
 
 class ReducerValueUpdater(Generic[_T]):
-    """Takes the rows of a key into its value, one after another, by a ReducerAggregator.
+    """Reduces the rows of a key into its value, one after another, with a ReducerAggregator.
 
-    :param aggregator: with `init()` and `reduce(current, row)`.
-    :param rows: in the order in which they came.
+    :param aggregator: an object with `init()` and `reduce(current, row)`.
+    :param rows: the rows of the key, in their order in the batch.
     """
 
     def __init__(self, aggregator: ReducerAggregator[_T], rows: Iterable[Any]) -> None:
@@ -232,9 +236,9 @@ class ReducerValueUpdater(Generic[_T]):
 
 
 class Replace(Generic[_T]):
-    """Sets a value, for any stored value; None removes the key.
+    """Sets a value, and ignores the stored value.
 
-    :param value: None removes the key.
+    :param value: the new value; None removes the key.
     """
 
     def __init__(self, value: _T | None) -> None:
@@ -245,18 +249,19 @@ class Replace(Generic[_T]):
 
 
 # --- json values --------------------------------------------------------------------------------------------------
-# Keys and values of Trident's maps as JSON text, for stores of texts: Redis and Memcached. Exact, and readable.
+# Keys and values of Trident's maps as exact, readable JSON text, for Redis and Memcached.
 #
-# Plain JSON stays unchanged; other values are in an object of one field, whose name begins with "$".
+# Plain JSON stays unchanged. Any other value becomes an object with one field, whose name begins
+# with "$".
 
 
 def to_text(value: Any) -> bytes:
-    """Write a value; a TypeError or ValueError if it has no form in JSON."""
+    """Write a value as JSON, and raise TypeError or ValueError if the value has no form in JSON."""
     return json_text(_plain(value)).encode()
 
 
 def from_text(data: bytes) -> Any:
-    """Read the value that `to_text` made `data` from; a ValueError if it did not."""
+    """Read a value that `to_text` wrote, and raise ValueError if `to_text` did not write it."""
     try:
         return _value(json.loads(data))
     except (LookupError, TypeError, ArithmeticError) as error:
@@ -270,10 +275,10 @@ def from_trident(data: bytes | str, kind: str, *, committed: int) -> Any:
         counts.multi_put([("man",)], [from_trident(b"[7,5,3]", "opaque", committed=7)])
 
     :param data: what JSONOpaqueSerializer, JSONTransactionalSerializer or JSONNonTransactionalSerializer wrote.
-    :param kind: of the map: "opaque", "transactional" or "non-transactional".
-    :param committed: the last transaction that Storm has committed; a later one is taken out.
-    :return: the value after that transaction; None: there was none.
-    :raises StateError: it is no such value; or a later transaction is in it, which only an opaque value can give back.
+    :param kind: kind of the map: "opaque", "transactional" or "non-transactional".
+    :param committed: the last txid that Storm has committed. A later transaction is taken out of an opaque value.
+    :return: the value after that transaction; None if there was no value.
+    :raises StateError: the data is not such a value, or a value that is not opaque has a later transaction in it.
     """
     problem = f"{str(data)[:80]} is no {kind} value of Trident"
     remedy = "Give the value as Trident's JSON serializer wrote it, and the kind of the map."
@@ -297,14 +302,17 @@ def from_trident(data: bytes | str, kind: str, *, committed: int) -> Any:
 
 
 def key_text(key: tuple[Any, ...]) -> str:
-    """Write a key: other keys have other texts, and equal numbers of one type have one. Raises as `to_text`."""
+    """Write a key as text. Different keys have different texts, and equal numbers of one type the same. Raises as
+    `to_text`."""
     return json_text([_plain(_key_part(part)) for part in key])
 
 
 @dataclass(frozen=True)
 class MapTexts:
-    """Writes and reads the keys and values of one map; a StateError that names it refuses what has no form in JSON, and
-    what no map has written."""
+    """Writes and reads the keys and values of one map.
+
+    It raises a StateError that names the map if a value has no form in JSON, or if no map has written the stored
+    text."""
 
     state: str
 
@@ -315,7 +323,7 @@ class MapTexts:
             raise self._refused(f"key {key!r}: {error}") from None
 
     def text(self, name: str, value: Any) -> bytes:
-        """Write the value of the key that has this name in the store."""
+        """Write the value of the key with this name in the store."""
         try:
             return to_text(value)
         except (TypeError, ValueError) as error:
@@ -325,7 +333,7 @@ class MapTexts:
         try:
             return from_text(data)
         except ValueError:
-            raise self._refused(f"what is under {name} was not written by a map") from None
+            raise self._refused(f"the value under {name} was not written by a map") from None
 
     def _refused(self, problem: str) -> StateError:
         return StateError(
@@ -418,13 +426,13 @@ def _value(plain: Any) -> Any:
 
 
 # --- portable -----------------------------------------------------------------------------------------------------
-# Maps and factories for other processes: with the addresses of their stores, where there is no Airflow to ask.
+# Maps and factories for processes without Airflow: the copies hold the addresses of their stores.
 
 
 def portable(made: Any, *parts: str) -> Any:
-    """Copy a map or factory for executors of Spark, with the address of its connection; else return it unchanged.
+    """Copy a map or factory, with the address of its connection, for Spark executors. Other objects stay unchanged.
 
-    :param parts: attributes that hold other maps.
+    :param parts: names of the attributes that hold other maps.
     """
     if not parts:
         return made.for_executors() if callable(getattr(made, "for_executors", None)) else made
@@ -438,20 +446,21 @@ def portable(made: Any, *parts: str) -> Any:
 
 
 _V = TypeVar("_V")
-# Older than any transaction: what was written outside of one.
+# Earlier than any transaction: the txid of a value that was written outside of a transaction.
 _BEFORE_ALL = 0
 
 
 class BackingMap(Protocol[_V]):
-    """A store of values by key, with its two methods. A put of one key happens as a whole or not at all."""
+    """A store of values by key, with two methods. It stores the value of one key completely or not at all."""
 
     def multi_get(self, keys: Sequence[Key]) -> Sequence[_V | None]:
-        """Read the value of each key, in the order of the keys; None: there is none."""
+        """Read the value of each key, in the order of the keys; None for a key without a value."""
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[_V]) -> None:
-        """Store the value of each key; no key comes twice. None, which only a NonTransactionalMap puts, removes it.
+        """Store the value of each key; no key comes twice. None removes the key, and only a NonTransactionalMap puts
+        None.
 
-        :raises Exception: some of them may be stored.
+        :raises Exception: some of the values may be stored.
         """
 
 
@@ -459,24 +468,24 @@ class MapState(State, Protocol[_T]):
     """A state that keeps a value by key."""
 
     def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[_T | None]:
-        """Read the value of each key as the current transaction finds it; None: there is none."""
+        """Read the value of each key from which the current transaction starts; None for a key without a value."""
 
     def multi_update(
         self, keys: Sequence[Sequence[Any]], updaters: Sequence[ValueUpdater[_T]]
     ) -> list[_T | None]:
-        """Update the values; returns the new ones. A key may come twice: the second update sees the first."""
+        """Update the values, and return the new values. If a key comes twice, the second update sees the first."""
 
     def multi_put(self, keys: Sequence[Sequence[Any]], values: Sequence[_T | None]) -> None:
-        """Replace the value of each key; None removes it."""
+        """Replace the value of each key; None removes the key."""
 
 
 def store_name(backing: Any) -> str:
-    """Name a backing map; one without a name has the name of its class."""
+    """Return the name of a backing map, or the name of its class if it has no name."""
     return str(getattr(backing, "name", type(backing).__name__))
 
 
 def place_of(made: Any) -> Dataset | None:
-    """Name the place of a map, a factory or a state, as its own `dataset` does; None: it has none."""
+    """Name the place of a map, a factory or a state, as its `dataset` method does; None if it has no such method."""
     found = made.dataset() if callable(getattr(made, "dataset", None)) else None
     return found if isinstance(found, Dataset) else None
 
@@ -484,8 +493,8 @@ def place_of(made: Any) -> Dataset | None:
 class _Map(Generic[_V, _T]):
     """The common part of the maps: one get and one put for each update, and the memory of the open batch.
 
-    :param backing: where the values are.
-    :param name: for messages, and for the ledger; None: the name of the store, or of its class.
+    :param backing: store of the values.
+    :param name: name for messages and the ledger; None for the name of the store, or of its class.
     """
 
     kind: ClassVar[StateKind]
@@ -512,12 +521,12 @@ class _Map(Generic[_V, _T]):
         chunk: int | None = None,
         found: Token | None = None,
     ) -> None:
-        """Begin the updates of `txid`; for the second time, they are a replay.
+        """Begin the updates of `txid`. A second call for the same txid begins a replay.
 
-        :param txid: None: updates outside the order of transactions, which no replay undoes or repeats.
-        :param token: of the grant, in a state with a fence.
-        :param chunk: the writer within the grant.
-        :param found: what the fence held before `token` raised it; with it, a cache can outlive its batch.
+        :param txid: None for updates outside the order of transactions, which no replay undoes or repeats.
+        :param token: token of the grant, in a state with a fence.
+        :param chunk: number of the writer within the grant.
+        :param found: what the fence held before `token` raised it. With it, a cache can outlive its batch.
         """
         self._txid = txid
         self._writer = Writer(txid or _BEFORE_ALL, token, chunk)
@@ -527,7 +536,8 @@ class _Map(Generic[_V, _T]):
             self._backing.begin_commit(txid, token=token, found=found)
 
     def commit(self, txid: int | None) -> None:
-        """End the updates of `txid`; a StateError if another one was begun, or an update of it failed."""
+        """End the updates of `txid`, and raise StateError if another transaction is open or an update of this one
+        failed."""
         if txid != self._txid:
             raise self._refusal(
                 f"commit of transaction {txid}, but {self._txid} was begun", "Begin it first."
@@ -539,7 +549,8 @@ class _Map(Generic[_V, _T]):
         self._mine = {}
 
     def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[_T | None]:
-        """Read values as the current transaction finds them, with what this map did; outside of one, the newest."""
+        """Read the values that the current transaction sees, with its own updates; outside of one, the newest
+        values."""
         normal = [as_key(key) for key in keys]
         stored = self._stored(normal)
         return [copy.deepcopy(self._seen(stored[key], key in self._mine)) for key in normal]
@@ -547,10 +558,10 @@ class _Map(Generic[_V, _T]):
     def multi_update(
         self, keys: Sequence[Sequence[Any]], updaters: Sequence[ValueUpdater[_T]]
     ) -> list[_T | None]:
-        """Update the value of each key, with one get and one put; returns the new values.
+        """Update the value of each key, with one get and one put, and return the new values.
 
-        :raises TxidBehind: a later transaction has been here, and nothing was put.
-        :raises StateError: an earlier update of the batch failed: begin it again.
+        :raises TxidBehind: a later transaction has written one of the keys. Nothing was put.
+        :raises StateError: an earlier update of the batch failed, so begin the batch again.
         """
         if len(keys) != len(updaters):
             raise ValueError(f"{len(keys)} keys, but {len(updaters)} values or updaters")
@@ -559,7 +570,8 @@ class _Map(Generic[_V, _T]):
         stored = self._stored(normal)
         changed = dict[Key, Any]()
         results = list[_T | None]()
-        # An interrupted update must be replayed: the values of the store are unknown.
+        # After an interrupted update the values of the store are unknown, so the batch must be
+        # replayed.
         self._failed = True
         for key, updater in zip(normal, updaters, strict=True):
             before = stored[key]
@@ -578,7 +590,7 @@ class _Map(Generic[_V, _T]):
         self.multi_update(keys, [Replace(value) for value in values])
 
     def for_executors(self) -> Any:
-        """Copy it for a process without Airflow."""
+        """Copy the map for a process without Airflow."""
         return portable(self, "_backing")
 
     def _seen(self, stored: _V | None, mine: bool) -> _T | None:
@@ -587,7 +599,7 @@ class _Map(Generic[_V, _T]):
     def _updated(
         self, key: Key, stored: _V | None, mine: bool, updater: ValueUpdater[_T]
     ) -> _V | None:
-        """Compute what to store; the very object `stored` if nothing is to be stored."""
+        """Compute what to store. Return the very object `stored` to store nothing."""
         raise NotImplementedError
 
     def _stored(self, keys: Sequence[Key]) -> dict[Key, _V | None]:
@@ -596,7 +608,7 @@ class _Map(Generic[_V, _T]):
         if len(found) != len(missing):
             raise self._refusal(
                 f"multi_get of {len(missing)} keys gave {len(found)} values",
-                f"{type(self._backing).__name__} has to give one for each key, None if there is none.",
+                f"{type(self._backing).__name__} must return one value for each key, None for a key without a value.",
             )
         stored = dict(zip(missing, found, strict=True))
         return {key: self._mine[key] if key in self._mine else stored[key] for key in keys}
@@ -613,10 +625,10 @@ class _Map(Generic[_V, _T]):
 
 
 class NonTransactionalMap(_Map[_T, _T]):
-    """Keeps the value only: a replay counts twice.
+    """Keeps only the value, so a replay counts twice.
 
-    :param backing: where the values are, such as a `MemoryMap`.
-    :param name: for messages, and for the ledger; None: the name of the store, or of its class.
+    :param backing: store of the values, such as a `MemoryMap`.
+    :param name: name for messages and the ledger; None for the name of the store, or of its class.
     """
 
     kind = StateKind.NON_TRANSACTIONAL
@@ -633,10 +645,10 @@ class NonTransactionalMap(_Map[_T, _T]):
 class TransactionalMap(_Map[TransactionalValue[_T], _T]):
     """Keeps the last txid with the value: exactly once if a replay brings the same updates in the same order.
 
-    A removed key leaves a value of None, so that a replay knows of it.
+    A removed key leaves a value of None, so that a replay finds the removal.
 
-    :param backing: where the values are, such as a `MemoryMap`.
-    :param name: for messages, and for the ledger; None: the name of the store, or of its class.
+    :param backing: store of the values, such as a `MemoryMap`.
+    :param name: name for messages and the ledger; None for the name of the store, or of its class.
     """
 
     kind = StateKind.TRANSACTIONAL
@@ -665,18 +677,18 @@ class TransactionalMap(_Map[TransactionalValue[_T], _T]):
         if stored is not None and stored.txid == self._txid:
             self._writer.check(stored, state=self.name, key=key)
             if stored.updates is None or number <= stored.updates:
-                return stored  # it is in already
+                return stored  # the value has this update already
         after = updater.update(copy.deepcopy(value))
         return TransactionalValue(self._txid, after, self._writer.token, self._writer.chunk, number)
 
 
 class OpaqueMap(_Map[OpaqueValue[_T], _T]):
-    """Keeps the last txid and the value before it, too: exactly once even if a replay brings other values.
+    """Keeps the last txid and the value before it: exactly once even if a replay brings other values.
 
-    A removed key leaves a value of None, so that a replay can bring it back.
+    A removed key leaves a value of None, so that a replay can bring the key back.
 
-    :param backing: where the values are, such as a `MemoryMap`.
-    :param name: for messages, and for the ledger; None: the name of the store, or of its class.
+    :param backing: store of the values, such as a `MemoryMap`.
+    :param name: name for messages and the ledger; None for the name of the store, or of its class.
     """
 
     kind = StateKind.OPAQUE
@@ -707,7 +719,7 @@ class OpaqueMap(_Map[OpaqueValue[_T], _T]):
     def _updated_outside(
         self, stored: OpaqueValue[_T] | None, updater: ValueUpdater[_T]
     ) -> OpaqueValue[_T]:
-        """Update the value before the last transaction, too: a replay of that one starts from it."""
+        """Update the newest value and the value before the last transaction, from which a replay starts."""
         if stored is None:
             return OpaqueValue(_BEFORE_ALL, updater.update(None), None)
         value, prev = (updater.update(copy.deepcopy(each)) for each in (stored.value, stored.prev))
@@ -715,7 +727,7 @@ class OpaqueMap(_Map[OpaqueValue[_T], _T]):
 
 
 # --- snapshot -----------------------------------------------------------------------------------------------------
-# One value for everything: the state of an aggregation without keys. Source: trident-state seed (Snapshottable).
+# A state of one value, for an aggregation without keys. Source: trident-state seed (Snapshottable).
 
 
 GLOBAL = ("$GLOBAL$",)
@@ -725,25 +737,25 @@ class Snapshottable(State, Protocol[_T]):
     """A state that keeps one value."""
 
     def get(self) -> _T | None:
-        """Read the value as the current transaction finds it; None: there is none."""
+        """Read the value from which the current transaction starts; None if there is no value."""
 
     def update(self, updater: ValueUpdater[_T]) -> _T | None:
-        """Update the value; returns the new one."""
+        """Update the value, and return the new value."""
 
     def set(self, value: _T | None) -> None:
         """Replace the value; None removes it."""
 
 
 class SnapshottableMap(Generic[_T]):
-    """One value of a map, under a fixed key, as a state of its own, which is a map, too.
+    """Uses one key of a map as a state of one value. It is itself a map, too.
 
     :param map_state: the map.
-    :param key: the fixed key under which the value is kept.
+    :param key: the fixed key of the value.
     """
 
     def __init__(self, map_state: MapState[_T], key: Sequence[Any] = GLOBAL) -> None:
         self.name = store_name(map_state)
-        # A map of the user's own may not say what it is.
+        # A map that a user writes may have no `kind`.
         self.kind = StateKind(getattr(map_state, "kind", StateKind.NON_TRANSACTIONAL))
         self._map = map_state
         self._key = tuple(key)
@@ -761,7 +773,7 @@ class SnapshottableMap(Generic[_T]):
         self._map.commit(txid)
 
     def for_executors(self) -> Any:
-        """Copy it for a process without Airflow."""
+        """Copy the state for a process without Airflow."""
         return portable(self, "_map")
 
     def get(self) -> _T | None:
@@ -790,13 +802,13 @@ class SnapshottableMap(Generic[_T]):
 
 
 class CachedMap(Generic[_V]):
-    """Keeps the values that were used last, between a map and its store: `OpaqueMap(CachedMap(backing))`.
+    """Keeps the most recently used values, between a map and its store: `OpaqueMap(CachedMap(backing))`.
 
-    It is used inside a batch only. It is emptied when a batch begins, unless the fence proves that no other writer has
-    written since the last batch of this very object: see `begin_commit`.
+    It works only inside a batch. A new batch empties the cache, unless the fence proves that no other writer has
+    written since the last batch of this object: see `begin_commit`.
 
-    :param backing: where the values are.
-    :param size: how many keys are kept; the one that was not used for longest goes first.
+    :param backing: store of the values.
+    :param size: maximum number of keys. The least recently used key is dropped first.
     """
 
     def __init__(self, backing: BackingMap[_V], size: int = 10_000) -> None:
@@ -821,11 +833,12 @@ class CachedMap(Generic[_V]):
     def begin_commit(
         self, txid: int | None, *, token: Token | None = None, found: Token | None = None
     ) -> None:
-        """Begin a batch, and keep the values only if no other writer can have changed them.
+        """Begin a batch, and keep the cached values only if no other writer can have changed them.
 
-        :param token: of its grant.
-        :param found: what the fence held before `token` raised it. If it is the token of the last batch that this
-            object completed, there was no write since; but a replay of that batch has undone its writes.
+        :param token: token of the grant.
+        :param found: what the fence held before `token` raised it. If this is the token of the last batch that this
+            object completed, there was no write since. A replay of that batch has undone its writes, so it empties the
+            cache.
         """
         ended = self._ended
         self._ended = None
@@ -845,7 +858,7 @@ class CachedMap(Generic[_V]):
         self._ended = self._token
 
     def for_executors(self) -> CachedMap[_V]:
-        """Copy it for a process without Airflow."""
+        """Copy the cache for a process without Airflow."""
         copied: CachedMap[_V] = portable(self, "_backing")
         return copied
 

@@ -29,14 +29,17 @@ from airflow_tx.state.maps import (
 )
 
 # --- client -------------------------------------------------------------------------------------------------------
-# Bulk reads and bulk conditional writes on several Memcached servers, over pymemcache's connections.
+# Bulk reads and bulk conditional writes on several Memcached servers, over pymemcache's
+# connections.
 #
-# pymemcache has no bulk cas or add: they are sent here, a thousand at a time, in Memcached's text protocol.
+# pymemcache has no bulk cas or add. This client sends them in Memcached's text protocol, 1,000 at a
+# time.
 
 
 _PORT = 11211
 LONGEST_KEY = 250
-# Their replies fit into the buffers of a connection, so that neither side waits for the other.
+# The replies to so many writes fit into the buffers of a connection, so that neither side waits for
+# the other.
 _AT_ONCE = 1_000
 _DONE = {b"STORED", b"DELETED"}
 _OVERTAKEN = {b"EXISTS", b"NOT_FOUND", b"NOT_STORED"}
@@ -65,7 +68,7 @@ class MemcachedWrite:
 
 
 class MemcachedClient:
-    """Keys spread over servers, always in the same way; each may take `timeout` seconds to connect, and to answer."""
+    """Spreads keys over servers, always in the same way. A server has `timeout` seconds to connect and to answer."""
 
     def __init__(self, servers: Sequence[tuple[str, int]], *, state: str, timeout: float) -> None:
         try:
@@ -82,7 +85,7 @@ class MemcachedClient:
         }
 
     def gets(self, keys: Sequence[str]) -> dict[str, tuple[bytes, bytes]]:
-        """Read value and version of the keys that are there."""
+        """Read value and version of the keys that exist."""
         found = dict[str, tuple[bytes, bytes]]()
         for server, portion in self._portions(keys):
             with self._answering(server) as client:
@@ -90,7 +93,8 @@ class MemcachedClient:
         return found
 
     def write(self, writes: Sequence[MemcachedWrite]) -> list[str]:
-        """Do all of them; returns the keys not written, since another writer has replaced their value."""
+        """Send all writes, and return the keys that were not written because another writer has replaced their
+        value."""
         by_key = {write.key: write for write in writes}
         written = (
             self._write(server, [by_key[key] for key in keys])
@@ -147,13 +151,13 @@ class MemcachedClient:
                 state=self._state, problem=problem, remedy="Some values may be stored."
             ) from None
         except BaseException:
-            # Replies may be left in the connection: the next one to use it would take them for its own.
+            # The connection may still have replies, which its next user would read as its own.
             client.close()
             raise
 
 
 def _lines(sock: Any, count: int) -> list[bytes]:
-    # An answer too long for one line ends like the others.
+    # Even a reply that is too long for one line ends with a line break.
     data = b""
     while data.count(b"\r\n") < count:
         if not (more := sock.recv(65536)):
@@ -163,16 +167,16 @@ def _lines(sock: Any, count: int) -> list[bytes]:
 
 
 def _weight(server: str, key: str) -> bytes:
-    # Rendezvous hashing: a server more or less moves only the keys that it wins or loses.
+    # Rendezvous hashing: a new or a lost server moves only its own keys.
     return hashlib.blake2b(f"{server} {key}".encode(), digest_size=8).digest()
 
 
 def servers_of_connection(conn_id: str) -> list[tuple[str, int]]:
-    """Read the servers of a connection of type memcached: its host, or several with commas.
+    """Read the servers of a connection of type memcached: its host, or several hosts with commas.
 
-    A host without a port has the port of the connection.
+    A host without a port gets the port of the connection.
 
-    :raises ConfigError: there is no such connection, it is of another type, or a host is none.
+    :raises ConfigError: there is no such connection, it has another type, or a host is not valid.
     """
     connection = airflow_connection(
         conn_id, option="servers of a Memcached state", conn_type="memcached"
@@ -192,7 +196,7 @@ def servers_of_connection(conn_id: str) -> list[tuple[str, int]]:
 
 
 def parsed_server(server: str, port: int = _PORT) -> tuple[str, int]:
-    """Read the host and port of "host:port" or "host"; the port is 0 if it is no number."""
+    """Split "host:port" or "host" into host and port. The port is 0 if it is not a number."""
     try:
         host, _, given = "".join(server_addresses(server, port)).rpartition(":")
     except ValueError:
@@ -215,16 +219,18 @@ _MAPS: Mapping[StateKind, Any] = {
 class MemcachedMap(Described):
     """A backing map in Memcached: values as JSON, read and written in bulk.
 
-    A key is `<prefix>["man"]`, percent-encoded where Memcached demands it; one that would be longer than 250 bytes is
-    `<prefix>#` and its SHA-256. With several servers each key has its server; while that does not answer, the key is
-    not looked for on another one, where it would begin at nothing. A value is replaced only if no writer has replaced
-    it since it was read (gets and cas; add if there was none). That refuses most writers that were overtaken, not all:
-    one that reads after the other has written is taken for a later one, as is a second write of a key within a batch.
+    A key is `<prefix>["man"]`, percent-encoded where Memcached demands it. A key of more than 250 bytes becomes
+    `<prefix>#` and its SHA-256. With several servers, each key belongs to one server. If that server does not answer,
+    no other server gets the key, since its value would begin at nothing there.
 
-    :param servers: "host:port" or (host, port) of each; or the id of an Airflow connection of type memcached, which is
-        looked up when the map is used.
-    :param prefix: the keys begin with it; without spaces.
-    :param timeout: seconds that a server may take to answer.
+    A value is replaced only if no writer has replaced it since the map read it (gets and cas; add if there was no
+    value). This refuses most overtaken writers, but not all. If the overtaken writer reads after the other writer has
+    written, it counts as a later writer. A second write of a key within a batch also counts as later.
+
+    :param servers: "host:port" or (host, port) for each server. Or the id of an Airflow connection of type memcached,
+        which is looked up when the map is used.
+    :param prefix: the beginning of all keys, without spaces.
+    :param timeout: seconds within which a server must answer.
     """
 
     def __init__(self, servers: Servers, *, prefix: str = "", timeout: float = 10.0) -> None:
@@ -244,7 +250,7 @@ class MemcachedMap(Described):
         self.normalize(servers=_shown(self.servers))
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
-        """Read the value of each key; None: the key has no value, or the server evicted it.
+        """Read the value of each key; None if the key has no value, or if the server evicted it.
 
         :raises StateUnavailable: a server does not answer.
         :raises StateError: a key has a value that this map did not write.
@@ -260,8 +266,8 @@ class MemcachedMap(Described):
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         """Store the value of each key; None removes it.
 
-        :raises StateError: another writer has replaced a value since it was read; others may be stored.
-        :raises StateUnavailable: a server does not answer; some values may be stored.
+        :raises StateError: another writer has replaced a value since it was read. Other values may be stored.
+        :raises StateUnavailable: a server does not answer. Some values may be stored.
         """
         names = list(map(self._key, keys))
         writes = list[MemcachedWrite]()
@@ -284,12 +290,12 @@ class MemcachedMap(Described):
             raise StateError(state=self.name, problem=problem, remedy=remedy)
 
     def dataset(self) -> Dataset:
-        """Name its place for OpenLineage: all servers, which share the keys."""
+        """Name the place of the map for OpenLineage: all servers, which share the keys."""
         servers = ",".join(f"{host}:{port}" for host, port in self._addresses())
         return Dataset(f"memcached://{servers}", self.prefix or "/")
 
     def for_executors(self) -> MemcachedMap:
-        """Copy it for a process without Airflow, with its servers."""
+        """Copy the map, with its servers, for a process without Airflow."""
         return MemcachedMap(self._addresses(), prefix=self.prefix, timeout=self._timeout)
 
     def _key(self, key: Key) -> str:
@@ -301,7 +307,7 @@ class MemcachedMap(Described):
 
     @cached_property
     def _read(self) -> dict[str, bytes | None]:
-        """How the store knows what the last get has read; None: there was nothing."""
+        """The version of each key that the last get has read; None for a key without a value."""
         return {}
 
     @cached_property
@@ -315,20 +321,20 @@ class MemcachedMap(Described):
 
 
 class MemcachedState(Described):
-    """Makes states in Memcached, each a map by key and one value for everything (Trident's MemcachedState).
+    """Makes states in Memcached: each is a map by key and also a state of one value (Trident's MemcachedState).
 
         factory = MemcachedState.opaque(["cache1:11211", "cache2:11211"], prefix="words:")
         counts = factory.make_state({}, 0, 1)
 
-    It is exactly once among writers that take turns, as long as Memcached keeps its values. It cannot keep a
-    value that it evicts or that a restart loses, whose key then begins at nothing, without a word; and refuse a
-    committer thought dead that wakes up before its get (docs/stores.md). RedisState and SqlState can.
+    A state is exactly once among writers that take turns, as long as Memcached keeps its values. If Memcached evicts a
+    value, or loses it in a restart, the key silently begins at nothing. And a committer that was declared dead can
+    still write if it wakes up before its get (docs/stores.md). RedisState and SqlState have neither gap.
 
-    :param servers: "host:port" or (host, port) of each; or the id of an Airflow connection of type memcached.
+    :param servers: "host:port" or (host, port) for each server; or the id of an Airflow connection of type memcached.
     :param kind: "opaque", "transactional" or "non-transactional".
-    :param prefix: of all keys.
-    :param cache: how many values are kept in this process during a batch; None: none.
-    :param timeout: seconds that a server may take to answer.
+    :param prefix: the beginning of all keys.
+    :param cache: how many values this process caches during a batch; None for no cache.
+    :param timeout: seconds within which a server must answer.
     """
 
     def __init__(
@@ -357,17 +363,17 @@ class MemcachedState(Described):
 
     @classmethod
     def opaque(cls, servers: Servers, **options: Any) -> MemcachedState:
-        """Keep values that remember their last txid and the value before it; options go to the class."""
+        """Keep values with their last txid and the value before it. The options are the options of the class."""
         return cls(servers, StateKind.OPAQUE, **options)
 
     @classmethod
     def transactional(cls, servers: Servers, **options: Any) -> MemcachedState:
-        """Keep values that remember their last txid."""
+        """Keep values with their last txid. The options are the options of the class."""
         return cls(servers, StateKind.TRANSACTIONAL, **options)
 
     @classmethod
     def non_transactional(cls, servers: Servers, **options: Any) -> MemcachedState:
-        """Keep values alone: a replay counts twice."""
+        """Keep only values, so a replay counts twice. The options are the options of the class."""
         return cls(servers, StateKind.NON_TRANSACTIONAL, **options)
 
     def make_state(
@@ -379,11 +385,11 @@ class MemcachedState(Described):
         return SnapshottableMap(_MAPS[self.kind](backing, name=self.name))
 
     def dataset(self) -> Dataset:
-        """Name the place of its states for OpenLineage."""
+        """Name the place of the states for OpenLineage."""
         return self._backing().dataset()
 
     def for_executors(self) -> MemcachedState:
-        """Copy it for a process without Airflow, with its servers."""
+        """Copy the factory, with its servers, for a process without Airflow."""
         copied = copy.copy(self)
         copied.servers = self._backing().for_executors().servers
         return copied

@@ -1,5 +1,8 @@
-"""States in memory: a backing map of two methods, and a fenced state with the rules of SqlState in their shortest form,
-for tests and for the model explorer. It promises what SqlState does, among the threads of one process, until that ends.
+"""States in memory: a backing map with two methods, and a fenced state with the rules of SqlState in their shortest
+form.
+
+They are for tests and for the model explorer. The fenced state keeps the promises of SqlState among the threads of one
+process, until the process ends.
 """
 
 from __future__ import annotations
@@ -37,14 +40,15 @@ _Stored = StoredValue[Cells]
 _V = TypeVar("_V")
 Snapshot = tuple[Fence | None, frozenset[tuple[Cells, _Stored]], tuple[StoredReceipt, ...]]
 
-# One lock for every database keeps them free of anything that cannot be copied; a transaction is a few dict lookups.
+# One lock for every database, so that a database has only objects that can be copied. A transaction
+# is only a few dict lookups.
 _LOCK = threading.RLock()
 
 
 class MemoryMap(Generic[_V]):
-    """A backing map in memory: `OpaqueMap(MemoryMap())` is Trident's MemoryMapState. Two over one dict share it.
+    """A backing map in memory: `OpaqueMap(MemoryMap())` is Trident's MemoryMapState.
 
-    :param values: what it holds; two maps over one dict are two writers of one store.
+    :param values: value by key. Two maps over one dict are two writers of one store.
     """
 
     def __init__(self, values: dict[Cells, _V] | None = None) -> None:
@@ -66,11 +70,11 @@ class MemoryMap(Generic[_V]):
 
 @dataclass
 class MemoryDatabase:
-    """The content of one state in a store: its fence, once there was a grant, and by key the values with their writer.
+    """The content of one state in a store: its fence, and its values with their writers.
 
-    :param fence: the fence row; None: there was no write yet.
-    :param rows: per key the tuple of its values, with their writer.
-    :param receipts: one a transaction.
+    :param fence: the fence; None before the first write.
+    :param rows: by key the tuple of its values, with their writer.
+    :param receipts: one receipt per transaction.
     """
 
     fence: Fence | None = None
@@ -78,38 +82,39 @@ class MemoryDatabase:
     receipts: list[StoredReceipt] = field(default_factory=list)
 
     def snapshot(self) -> Snapshot:
-        """Copy everything in it, as one hashable value; equal for equal contents."""
+        """Copy the content as one hashable value. Equal contents give equal values."""
         return self.fence, frozenset(self.rows.items()), tuple(self.receipts)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Set everything back to what `snapshot` gave."""
+        """Set the content back to a snapshot."""
         self.fence = snapshot[0]
         self.rows = dict(snapshot[1])
         self.receipts = list(snapshot[2])
 
     def take(self, other: MemoryDatabase) -> None:
-        """Take the contents of another one, which is not used any more."""
+        """Take over the content of another database, which is no longer used."""
         self.fence = other.fence
         self.rows = other.rows
         self.receipts = other.receipts
 
     def keep(self, receipt: Receipt | None) -> None:
-        """Keep the receipt of a transaction, in place of the one that an earlier grant of it left."""
+        """Keep the receipt of a transaction, in place of the receipt of an earlier grant."""
         if receipt is not None:
             others = [each for each in self.receipts if each.txid != receipt.txid]
             self.receipts = sorted([*others, StoredReceipt.of(receipt)], key=lambda each: each.txid)
 
 
 class MemoryState(StoredState, SoleWriterState):
-    """A FencedState over a `MemoryDatabase`; its parameters are the same as of `SqlState`, and:
+    """A fenced state over a `MemoryDatabase`, with the parameters of `SqlState` and some more.
 
-    :param name: what the topology record knows the state by.
-    :param max_value_bytes: a longer value is refused; None: any length.
-    :param database: two states over one database are two writers of one store; None makes a new one.
-    :param store: states with an equal one are written together, like tables of one database; None: each by itself.
-    :param values: aggregator per value column: any.
+    :param name: the name of the state in the topology record.
+    :param values: aggregator by value column, of any kind.
     :param kind: "opaque" or "transactional".
-    :param types: key column -> type; a column without one gets the type of the first row that arrives.
+    :param types: type by key column. A column without a type gets the type of its first row.
+    :param max_value_bytes: maximum size of a value in bytes; None for any size.
+    :param database: the content; None for a new one. Two states over one database are two writers of one store.
+    :param store: a key of the store. States with equal keys are written together, like tables of one database; None for
+        a store of its own.
     """
 
     left_out = ("database", "store")
@@ -157,7 +162,7 @@ class MemoryState(StoredState, SoleWriterState):
     def values_in(
         self, database: MemoryDatabase, keys: Sequence[Sequence[Any]]
     ) -> list[dict[str, Any] | None]:
-        """Look up keys in a database, or in what a transaction makes of it."""
+        """Look up keys in a database, or in the draft of a transaction."""
         result = list[dict[str, Any] | None]([None] * len(keys))
         with _LOCK:
             for number, key in wanted_keys(self.columns, keys, self.key_types()):
@@ -216,9 +221,9 @@ class MemoryState(StoredState, SoleWriterState):
     def checked(
         self, given: Sequence[Mapping[str, Any]], database: MemoryDatabase | None = None
     ) -> list[Cells]:
-        """Bring rows into cells, keys first; a StateError if one does not fit.
+        """Convert rows to cells, keys first, and raise StateError if a row does not fit.
 
-        :param database: says the types of the keys; None: the one of the state.
+        :param database: the database that knows the types of the keys; None for the database of the state.
         """
         checks = CheckedRows(self.columns)
         if not given:
@@ -229,7 +234,7 @@ class MemoryState(StoredState, SoleWriterState):
         return list(zip(*columns, strict=True))
 
     def _found_types(self, database: MemoryDatabase) -> dict[str, str]:
-        """Find the types of the key columns, which the first update decided."""
+        """Return the types of the key columns, which the first update decided."""
         found = next(iter(database.rows), ())
         return {
             name: kind
@@ -268,11 +273,12 @@ class MemoryState(StoredState, SoleWriterState):
     def combined(
         self, key: Cells, deltas: Cells, base: Cells | None, *, replacing: bool = False
     ) -> Cells:
-        """Update the values of a key, in the form in which they are kept."""
+        """Combine the values of a key with deltas, in the form in which they are stored."""
         before = None if base is None else self._thawed(base)
         return self._frozen(self.columns.combined(key, before, deltas, replacing=replacing))
 
-    # JSON values are kept as text: no other object holds them, and a snapshot can be hashed.
+    # JSON values are stored as text, so that no other object shares them and a snapshot can be
+    # hashed.
 
     def _frozen(self, values: Cells) -> Cells:
         return self._with_json(json_text, values)
@@ -289,7 +295,7 @@ class MemoryState(StoredState, SoleWriterState):
 
 
 class _MemoryTransaction:
-    """One write, on a draft that replaces what the database holds."""
+    """One write, on a draft that replaces the content of the database."""
 
     def __init__(self, state: MemoryState, write: StateWrite) -> None:
         database = state.database
@@ -312,7 +318,8 @@ class _MemoryTransaction:
         if write.undoing:
             assert self._draft.fence is not None
             self._draft.fence = replace(self._draft.fence, applied=False)
-            # As if another grant had written them: of this one they may come in other chunks now.
+            # Undo as if another grant had written the rows: this grant may now write them in other
+            # chunks.
             self._writer = Writer(write.grant.txid)
             self._roll_back()
         if write.require is not None:
@@ -333,7 +340,7 @@ class _MemoryTransaction:
         draft.keep(receipt)
 
     def take_effect(self) -> None:
-        """Let others see it."""
+        """Make the draft visible to other threads."""
         self._state.database.take(self._draft)
 
     def _look_up(self, keys: Sequence[Sequence[Any]]) -> list[dict[str, Any] | None]:

@@ -1,4 +1,4 @@
-"""A state that its user has written, as the commit sees it. Source: Trident's partitionPersist."""
+"""States that users write, as a commit sees them. Source: Trident's partitionPersist."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ from airflow_tx.state.trident import (
 )
 
 # --- query --------------------------------------------------------------------------------------------------------
-# Look-ups of rows in a state, in bulk; states of one's own: made, queried and updated. Source: trident-state seed.
+# Look up rows in a state in bulk. Users write such states: they make, query and update them.
+# Source: trident-state seed.
 
 
 StateRow: TypeAlias = Mapping[str, Any]
@@ -58,7 +59,7 @@ _T = TypeVar("_T")
 
 
 class StateFactory(Protocol[S_co]):
-    """Makes the object with which one task uses a state."""
+    """Makes the object through which one task uses a state."""
 
     def make_state(
         self, conf: Mapping[str, Any], partition_index: int, num_partitions: int
@@ -67,35 +68,35 @@ class StateFactory(Protocol[S_co]):
 
 
 class QueryFunction(Protocol[S_contra, _T]):
-    """Asks a state about rows: first all at once, then row by row."""
+    """Queries a state about rows: first for all rows together, then row by row."""
 
     def batch_retrieve(self, state: S_contra, rows: Sequence[StateRow]) -> Sequence[_T]:
-        """Look the rows up: one result a row, in their order."""
+        """Look up the rows, and return one result per row, in their order."""
 
     def execute(self, row: StateRow, result: _T) -> Iterable[StateRow]:
-        """Give the fields to add to the row: none drops it, several give several rows."""
+        """Return the fields to add to the row: no result drops the row, several results make several rows."""
 
 
 class StateUpdater(Protocol[S_contra]):
     """Updates a state with the rows of a batch."""
 
     def update_state(self, state: S_contra, rows: Sequence[StateRow]) -> Iterable[StateRow] | None:
-        """Apply the rows; what it returns are the rows of the new values stream."""
+        """Apply the rows, and return the rows of the new values stream."""
 
 
 def query(
     state: S, rows: Iterable[StateRow], function: QueryFunction[S, _T]
 ) -> Iterator[dict[str, Any]]:
-    """Add to the rows what the state says about them; a StateError if the function does not give one result a row."""
+    """Add fields from a state to rows. Raises as `results_of`."""
     batch = list(rows)
     for number, fields in results_of(state, batch, function):
         yield {**batch[number], **fields}
 
 
 def for_readers(state: Any, *, local: bool) -> Any:
-    """Copy a state, or what a factory has made, for executors of Spark that ask it; None: they cannot.
+    """Copy a state, or the state of a factory, for Spark executors that query it; None if they cannot.
 
-    :param local: whether they are on this machine.
+    :param local: whether the executors run on this machine.
     """
     return state.for_readers(local=local) if isinstance(state, FencedState) else portable(state)
 
@@ -103,9 +104,9 @@ def for_readers(state: Any, *, local: bool) -> Any:
 def results_of(
     state: S, rows: Sequence[StateRow], function: QueryFunction[S, _T]
 ) -> Iterator[tuple[int, StateRow]]:
-    """Ask a function about rows: fields to add, each with the number of its row.
+    """Query a state about rows, and yield the fields to add, each with the number of its row.
 
-    :raises StateError: the function does not give one result a row.
+    :raises StateError: the function does not return one result per row.
     """
     if isinstance(state, PartitionedState):
         yield from sorted(_results_of_parts(state, rows, function), key=itemgetter(0))
@@ -129,7 +130,7 @@ def _results_of_parts(
 
 
 def update(state: S, txid: int | None, rows: Iterable[StateRow], updater: StateUpdater[S]) -> _Rows:
-    """Apply one batch to a state (Trident's partitionPersist); returns the rows of the new values stream."""
+    """Apply one batch to a state (Trident's partitionPersist), and return the rows of the new values stream."""
     state.begin_commit(txid)
     new_values = [dict(row) for row in updater.update_state(state, list(rows)) or ()]
     state.commit(txid)
@@ -143,22 +144,22 @@ def state_query(
     query: QueryFunction[Any, Any] | None = None,
     batch_size: int = 10_000,
 ) -> Iterator[dict[str, Any]]:
-    """Add to rows, in their order, what a state says about them (Trident's stateQuery).
+    """Add fields from a state to rows, in the order of the rows (Trident's stateQuery).
 
         found = state_query(current_batch().read(), state=carriers)              # adds the value columns
         known = [row for row in found if row["name"] is not None]                # what Trident's FilterNull does
 
-    Inside `commit_phase`, and in a task after the commit that no later commit overtakes, the values are exactly the
-    ones up to a transaction. In the processing phase other transactions commit at the same time: a batch may see a
-    transaction and the next one not, and values of a transaction that is being committed may still change.
+    Inside `commit_phase`, and in a task after the commit that no later commit overtakes, the values are exactly those
+    as of one transaction. In the processing phase other transactions commit at the same time. A batch may then see a
+    transaction that the next batch does not see, and values of an open commit may still change.
 
-    :param rows: read on demand: `batch_size` rows are in memory.
-    :param state: any state of this package, a map, one of your own, or a StateFactory; or what `partition_persist` or
-        `persistent_aggregate` gave, which means its state. A state without updates (`StaticState`, or a table that
-        was filled by hand) is a static state.
-    :param query: None: `MapGet()`.
-    :param batch_size: how many rows are looked up at once.
-    :raises StateError: the state refuses a row, or the function does not give one result a row.
+    :param rows: the rows, which are read on demand: `batch_size` rows are in memory.
+    :param state: any state of this package, a map, a state that you write, or a StateFactory. An update from
+        `partition_persist` or `persistent_aggregate` means its state. A state without updates is a static state, such
+        as `StaticState` or a table that you fill by hand.
+    :param query: the query function; None for `MapGet()`.
+    :param batch_size: how many rows are looked up together.
+    :raises StateError: the state refuses a row, or the function does not return one result per row.
     """
     if batch_size < 1:
         raise ConfigError(
@@ -172,7 +173,7 @@ def state_query(
 
 
 def resolved_state(state: Any) -> Any:
-    """Find the state that a query asks: that which a factory makes, or for which a static state stands."""
+    """Return the state that a query asks: the state that a factory makes, or the state behind a static state."""
     state = state_of(state)
     if isinstance(state, StaticState):
         return state.state
@@ -182,7 +183,7 @@ def resolved_state(state: Any) -> Any:
 
 
 def state_of(given: Any) -> Any:
-    """Find the state of an update; another object stays unchanged."""
+    """Return the state of an update. Other objects stay unchanged."""
     return given.state if isinstance(given, StateUpdate) else given
 
 
@@ -196,13 +197,13 @@ def _answered(
 def new_values_stream(
     rows: Iterable[StateRow], *, state: QueryableState, batch_size: int = 10_000
 ) -> Iterator[dict[str, Any]]:
-    """Look up the new values of an update's keys, each once (Trident's newValuesStream).
+    """Look up the new values of an update's keys, each key once (Trident's newValuesStream).
 
-    For a task in `commit_phase` after the committer, which has left these values. A replay gives them again.
+    Use it in `commit_phase`, in a task after the committer that wrote these values. A replay returns them again.
 
     :param rows: the rows of the committer, with the key columns.
-    :param batch_size: how many keys are looked up at once.
-    :param state: that it was committed to.
+    :param batch_size: how many keys are looked up together.
+    :param state: the state to which the committer has written.
     """
     names = state.columns.keys
     seen = set[Key]()
@@ -212,19 +213,19 @@ def new_values_stream(
             key = tuple(row.get(name) for name in names)
             if key not in seen:
                 seen.add(key)
-                # One without a field of the key is named by the look-up.
+                # The look-up reports a row that lacks a key field.
                 yield {name: row[name] for name in names if name in row}
 
     return state_query(keys(), state=state, batch_size=batch_size)
 
 
 class MapGet:
-    """Looks a row's key up and adds the values that are kept under it; None for each if there is no such key.
+    """Looks up the key of a row and adds its stored values; None for each value if there is no such key.
 
-    :param keys: the fields of a row that make the key, in the order of the state's key columns; None: the fields of the
-        same names.
-    :param values: the fields to add. Of a state with value columns some of these; None: all fields. Of a map, which
-        has no names, the field of its value; or several, if a value is a dict.
+    :param keys: the fields of a row that make the key, in the order of the key columns. None for the fields with the
+        names of these columns.
+    :param values: the fields to add. Of a state with value columns: some of these columns; None for all columns. Of a
+        map, which has no column names: the name for its value, or several names if a value is a dict.
     """
 
     def __init__(
@@ -242,9 +243,9 @@ class MapGet:
         return f"MapGet(keys={self._keys}, values={self._values})"
 
     def batch_retrieve(self, state: Any, rows: Sequence[StateRow]) -> _Rows:
-        """Find the fields to add to each row: one `multi_get` for all, every key once.
+        """Look up the fields to add to each row, with one `multi_get` that has each key once.
 
-        :raises StateError: a row lacks a field of the key, or the state refuses a key.
+        :raises StateError: a row lacks a key field, or the state refuses a key.
         """
         names, fields = self.names(state)
         keys = [self._key(state, names, row) for row in rows]
@@ -261,7 +262,7 @@ class MapGet:
         return (result,)
 
     def names(self, state: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Name the fields of the key and of the values; a ConfigError if the state has no such names."""
+        """Name the fields of the key and of the values, and raise ConfigError if the state has no such names."""
         if isinstance(state, StoredState) and state.takes_back_by_txid:
             remedy = (
                 "Its rows have no key, and several may have the same columns. Keep values by key in a SqlState beside "
@@ -304,7 +305,7 @@ class StaticState:
         state_query(rows, state=names, query=MapGet(keys=["carrier"], values=["name"]))
         state_query(rows, state=StaticState(LocationDBFactory()), query=QueryLocation())
 
-    :param values: value by key, where a tuple is a key of several columns; or a factory, asked at the first query.
+    :param values: value by key, where a tuple is a key of several columns; or a factory, called at the first query.
     """
 
     def __init__(self, values: Mapping[Any, Any] | StateFactory[Any]) -> None:
@@ -327,12 +328,12 @@ class StaticState:
         return {"_values": self._values}
 
     def for_executors(self) -> StaticState:
-        """Copy it for a process without Airflow."""
+        """Copy the state for a process without Airflow."""
         return self if isinstance(self._values, Mapping) else StaticState(portable(self._values))
 
     @cached_property
     def state(self) -> Any:
-        """Find the state that a query asks: this object, or what the factory makes."""
+        """Return the state that a query asks: this object, or the state that the factory makes."""
         return self if isinstance(self._values, Mapping) else made_by(self._values)
 
     def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[Any]:
@@ -355,7 +356,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Updated:
-    """The outcome of an updater: how many rows it took, and what it emitted."""
+    """The result of an updater: how many rows it applied, and the new values that it emitted."""
 
     rows: int
     new_values: _Rows
@@ -363,11 +364,11 @@ class Updated:
 
 @dataclass(frozen=True)
 class Writers:
-    """Who writes the rows of an update: Trident's tasks of a partitionPersist.
+    """The writers of an update: Trident's tasks of a partitionPersist.
 
-    :param count: how many, each with a state of its own, which a factory makes.
+    :param count: number of writers. A factory makes a state for each of them.
     :param by: the fields of a row that choose its writer.
-    :param conf: what the factory gets.
+    :param conf: the configuration that the factory gets.
     """
 
     count: int = 1
@@ -375,7 +376,7 @@ class Writers:
     conf: Mapping[str, Any] | None = field(default=None, repr=False)
 
     def check(self, state: Any) -> None:
-        """Refuse what cannot be, by a ConfigError."""
+        """Raise ConfigError if the writers contradict each other, or do not fit the state."""
         option = "partition_persist(partitions=)"
         problem = ""
         if self.count < 1:
@@ -387,22 +388,23 @@ class Writers:
         if problem:
             raise ConfigError(option=option, value=self.count, remedy=problem)
         if self.conf is not None and not is_factory(state):
-            remedy = f"Only a StateFactory gets it, and {type(state).__name__} is none."
+            remedy = (
+                f"Only a StateFactory gets conf, and {type(state).__name__} is not a StateFactory."
+            )
             raise ConfigError(option="partition_persist(conf=)", value="...", remedy=remedy)
 
 
 class PersistedState(TridentState):
-    """Applies the rows of a transaction by `begin_commit(txid)`, the updater, `commit(txid)`.
+    """Applies the rows of a transaction in three steps: `begin_commit(txid)`, the updater, `commit(txid)`.
 
-    The state decides whether a replay counts twice. Its promise is its `kind`, and by an attribute
-    `can_roll_back` that `begin_commit(txid)` takes back what it holds of that txid, also of keys that the rows that
-    follow leave alone; an opaque map without that attribute is made to. For a skipped transaction no row follows, and
-    the updater is not called.
+    The attribute `kind` of the state says whether a replay counts twice. Its attribute `can_roll_back` says that
+    `begin_commit(txid)` undoes all updates of that txid, also for keys that the following rows do not have. An opaque
+    map without this attribute is made to undo them. A skipped transaction has no rows, and the updater is not called.
 
-    :param state: with `begin_commit` and `commit`; or a factory, with `make_state`.
-    :param updater: with `update_state(state, rows)`.
-    :param kind: what the state promises; None: its attribute `kind`, and without one it is non-transactional.
-    :param writers: how many write at once.
+    :param state: a state with `begin_commit` and `commit`, or a factory with `make_state`.
+    :param updater: an object with `update_state(state, rows)`.
+    :param kind: kind of the state; None for its attribute `kind`, or non-transactional without that attribute.
+    :param writers: the writers that write in parallel.
     """
 
     left_out = ("writers",)
@@ -429,7 +431,7 @@ class PersistedState(TridentState):
 
     @property
     def updates_map(self) -> bool:
-        """Whether the new values can be read from the state itself, which is a map."""
+        """Return whether the state is a map, from which the new values can be read."""
         return is_map(self.given)
 
     def _written(self, write: StateWrite) -> int:
@@ -444,7 +446,7 @@ class PersistedState(TridentState):
         return done.rows
 
     def updated(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> Updated:
-        """Hand the rows to the updater, between `begin_commit` and `commit`: to all writers at once."""
+        """Pass the rows to the updater, between `begin_commit` and `commit`, for all writers in parallel."""
         given = list(rows)
         if not isinstance(self.state, PartitionedState):
             return Updated(len(given), update(self.state, grant.txid, given, self.updater))
@@ -453,14 +455,14 @@ class PersistedState(TridentState):
             part, numbers = own
             return update(part, grant.txid, [given[number] for number in numbers], self.updater)
 
-        # If one writer fails, the others end before the commit is retried.
+        # If one writer fails, the others end before the task tries the commit again.
         with ThreadPoolExecutor(min(len(self.state.parts), _MOST_THREADS)) as pool:
             done = list(pool.map(write, self.state.shared_out(given)))
         return Updated(len(given), list(chain.from_iterable(done)))
 
     @cached_property
     def state(self) -> Any:
-        """Make the state, or one for each of several writers, when it is first used."""
+        """Make the state, or one state for each of several writers, when it is first used."""
         count = self._writers.count
         if count == 1:
             return self._made()
@@ -472,9 +474,9 @@ class PersistedState(TridentState):
 def as_fenced(
     state: Any, updater: Any, kind: StateKind | str | None, writers: Writers
 ) -> FencedState:
-    """Wrap a state for a committer; without an updater it must take rows unchanged, as a guard does.
+    """Wrap a state for a committer.
 
-    :raises ConfigError: it does not.
+    :raises ConfigError: there is no updater, and the state does not take rows unchanged, as a guard does.
     """
     if updater is not None:
         return PersistedState(state, updater, kind, writers)
@@ -496,7 +498,7 @@ def as_fenced(
 def as_aggregate(
     state: Any, keys: Sequence[str] | None, values: Mapping[str, Any] | None, kind: str | None
 ) -> Any:
-    """Give a state the columns that rows have. The block refuses what is no state at all.
+    """Add key and value columns to a state that has none. The caller refuses objects that are not a state.
 
     :raises ConfigError: the state has its own columns, or cannot keep values by key.
     """
@@ -505,7 +507,7 @@ def as_aggregate(
     if isinstance(state, FencedState):
         for option, value in given.items():
             if value is not None:
-                remedy = f"{type(state).__name__} has its own: leave {option} out here."
+                remedy = f"{type(state).__name__} defines this itself: leave {option} out here."
                 raise ConfigError(
                     option=f"persistent_aggregate({option}=)", value=value, remedy=remedy
                 )
@@ -513,7 +515,7 @@ def as_aggregate(
     name = type(state).__name__
     if not (is_factory(state) or has_methods(state, "begin_commit", "commit")):
         if has_methods(state, "multi_get", "multi_put"):
-            remedy = f"It keeps values, and no txids: state=OpaqueMap({name}(...))."
+            remedy = f"It keeps values without txids: state=OpaqueMap({name}(...))."
             raise ConfigError(option="persistent_aggregate(state=)", value=name, remedy=remedy)
         return state
     if not (is_factory(state) or is_map(state) or is_snapshottable(state)):
@@ -529,16 +531,16 @@ def as_aggregate(
 
 
 # --- trial --------------------------------------------------------------------------------------------------------
-# The states of a trial: they begin with the values of the real states, and keep what is written to themselves.
+# The states of a trial. They begin with the values of the real states, and never write to these.
 
 
 @dataclass(frozen=True)
 class TrialChange:
     """A change that a trial would make in a state: one value column of one key.
 
-    :param key: the key columns, by name.
-    :param before: its value in the real state; None: the key is new.
-    :param added: what the batch brings to it.
+    :param key: value by key column.
+    :param before: the value in the real state; None if the key is new.
+    :param added: the delta of the batch.
     """
 
     key: Mapping[str, Any]
@@ -549,10 +551,10 @@ class TrialChange:
 
 
 class TrialState(MemoryState):
-    """Holds the values that a state would have after the trial.
+    """The values that a state would have after the trial.
 
-    :param real: the state of the DAG. It is asked for the keys that the trial writes.
-    :param rows: what it holds before the trial; None: what the real state holds.
+    :param real: the state of the DAG, which is queried for the keys that the trial writes.
+    :param rows: the rows before the trial; None for the rows of the real state.
     """
 
     def __init__(self, real: QueryableState, rows: Sequence[StateRow] | None = None) -> None:
@@ -569,10 +571,10 @@ class TrialState(MemoryState):
         return repr(self.real)
 
     def for_executors(self) -> None:
-        """Keep the trial in this process."""
+        """Return None, so that the trial stays in this process."""
 
     def changes(self) -> Iterator[TrialChange]:
-        """List what the trial has changed, by key."""
+        """List the changes of the trial, by key."""
         for key in sorted(self._added, key=str):
             shown = dict(zip(self.columns.keys, key, strict=True))
             before, (after,) = self._before[key], self.multi_get([key])
@@ -591,7 +593,7 @@ class TrialState(MemoryState):
             yield transactions
 
     def _seed(self, rows: Sequence[StateRow]) -> None:
-        """Take over the values of the keys that are about to be written."""
+        """Copy the values of the keys that the trial is about to write."""
         split = len(self.columns.keys)
         checked = {cells[:split]: cells[split:] for cells in self.checked(rows)}
 
@@ -621,9 +623,9 @@ class TrialState(MemoryState):
 
 
 class TrialRows(FencedState):
-    """Keeps the rows that a state without columns would be given.
+    """The rows that a trial would write to a state without columns.
 
-    :param real: the state of the DAG, which is not asked.
+    :param real: the state of the DAG, which is not queried.
     """
 
     def __init__(self, real: FencedState) -> None:
@@ -644,7 +646,7 @@ class TrialRows(FencedState):
         return len(given)
 
     def read(self, limit: int | None = None) -> _Rows:
-        """Return the rows that it would have been given."""
+        """Return the rows that the state would get."""
         return self.rows[:limit]
 
     def fence(self) -> Fence | None:
@@ -652,10 +654,10 @@ class TrialRows(FencedState):
 
 
 class TrialUpdates(PersistedState):
-    """Runs the updater of a map over a copy of the values that it asks for, and keeps the rows.
+    """Runs the updater of a map over a copy of the values that it reads, and keeps the rows.
 
     :param real: the map of the DAG, with its updater.
-    :param asked: whether the real map is asked for its values; False: it begins empty.
+    :param asked: whether the values come from the real map; if False, the copy begins empty.
     """
 
     def __init__(self, real: PersistedState, *, asked: bool) -> None:
@@ -673,7 +675,7 @@ class TrialUpdates(PersistedState):
 
 
 class _CopiedMap(MemoryMap[Any]):
-    """Reads the values of a map until they are replaced here."""
+    """Reads the values of a map until this copy replaces them."""
 
     def __init__(self, real: Any) -> None:
         super().__init__()
@@ -694,7 +696,7 @@ AnyTrialState: TypeAlias = TrialState | TrialRows | TrialUpdates
 
 
 def trial_state(real: FencedState, rows: Sequence[StateRow] | None = None) -> AnyTrialState:
-    """Make the replacement of a state in a trial; see `TrialState`."""
+    """Make the replacement of a state for a trial; see `TrialState`."""
     if isinstance(real, QueryableState):
         return TrialState(real, rows)
     if isinstance(real, PersistedState) and is_map(real.given):

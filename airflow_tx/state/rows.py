@@ -1,6 +1,6 @@
-"""The rows of an update, checked and converted in portions: one check for every store.
+"""Check and convert the rows of an update in portions, in one way for every store.
 
-A delta is checked before the store sees it, so that each store refuses the same rows with the same words.
+Each delta is checked before the store sees it. So every store refuses the same rows with the same words.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ _Rows = list[Mapping[str, Any]]
 
 
 class _Seen:
-    """Remembers keys, to find the first that comes twice."""
+    """Remembers keys, to find the first key that comes twice."""
 
     def __init__(self) -> None:
         self._keys = set[Any]()
         self._portions: list[Sequence[Any]] = []
 
     def add(self, keys: Sequence[Any]) -> bool:
-        """Add a portion of keys; returns whether each of them is new."""
+        """Add a portion of keys, and return whether each key is new."""
         before = len(self._keys)
         self._keys.update(keys)
         self._portions.append(keys)
         return len(self._keys) == before + len(keys)
 
     def repeated(self) -> int:
-        """Number, in the portion that was added last, the first key that is not new."""
+        """Return the number of the first key that is not new, within the portion that was added last."""
         *earlier, last = self._portions
         found = set(chain.from_iterable(earlier))
         for number, key in enumerate(last):
@@ -59,7 +59,7 @@ class CheckedRows:
     columns: Columns
 
     def key_types(self, first: Mapping[str, Any]) -> dict[str, str]:
-        """Take the type of each key column from the state's `types`, else from the first row.
+        """Return the type of each key column: from the state's `types`, else from the first row.
 
         :raises StateError: the row has no usable value for a key column.
         """
@@ -79,9 +79,9 @@ class CheckedRows:
     def portions(
         self, rows: Iterable[Mapping[str, Any]], key_types: Mapping[str, str], *, size: int
     ) -> Iterator[list[Sequence[Any]]]:
-        """Cut the rows into portions, each as columns in their types: keys first, then deltas.
+        """Divide the rows into portions, each as columns in their types: keys first, then deltas.
 
-        :raises StateError: a row that does not fit, or a key that comes twice; it names the row.
+        :raises StateError: a row does not fit, or a key comes twice. The message names the row.
         """
         iterator = iter(rows)
         seen = _Seen()
@@ -96,7 +96,7 @@ class CheckedRows:
             columns = self.converted_columns(portion, dict(zip(names, kinds, strict=True)), start)
             if keys:
                 self._check_key_sizes(portion, kinds, columns, start)
-                # Of one column, the values are as good as tuples of one.
+                # With one key column, plain values serve as well as tuples.
                 own = (
                     columns[0] if len(keys) == 1 else list(zip(*columns[: len(keys)], strict=True))
                 )
@@ -132,19 +132,20 @@ class CheckedRows:
         *,
         others: bool = False,
     ) -> list[Sequence[Any]]:
-        """Bring the columns of some rows into their types.
+        """Convert the columns of some rows to their types.
 
-        :param kinds: the type of each column; None: the values stay unchanged.
-        :param start: the number of the first row.
+        :param kinds: type by column; None if the values stay unchanged.
+        :param start: number of the first row.
         :param others: whether the rows may have more columns.
-        :raises StateError: a row that does not fit; it names the row.
+        :raises StateError: a row does not fit. The message names the row.
         """
         portion = self._expanded(rows, start)
         try:
             given = [list(map(itemgetter(name), portion)) for name in kinds]
         except (KeyError, TypeError, IndexError):
             given = []
-        # As many fields as columns, and each column among them: there is no other.
+        # Each column is among the fields, and there are as many fields as columns, so no field is
+        # left over.
         if not given or (not others and set(map(len, portion)) != {len(kinds)}):
             for number, row in enumerate(portion, start):
                 self._check_names(row, number, list(kinds), others=others)
@@ -243,18 +244,18 @@ def _shown(value: Any) -> str:
 
 
 # --- combined rows ------------------------------------------------------------------------------------------------
-# Rows of which several may have one key, made one row a key, as a state takes them.
+# Combine rows to one row per key, as a state takes them.
 
 
 _Row = Mapping[str, Any]
 _Key = tuple[Hashable, ...]
 _ROWS_AT_ONCE = 10_000
 _PLAIN = {int, str, float, bool, bytes, Decimal, dt.date}
-"""Classes whose equal values are one key. Datetimes of one zone compare equal also an autumn hour apart."""
+"""Classes whose equal values are one key. Datetimes are not: in autumn, two of one zone compare equal an hour apart."""
 
 
 def has_reducers(state: FencedState) -> bool:
-    """Whether one of the value columns of a state is a reducer: then it takes rows, several a key."""
+    """Return whether a value column of a state is a reducer, so that the state takes several rows per key."""
     return bool(reducers_of(state.columns))
 
 
@@ -263,12 +264,12 @@ def reducers_of(columns: Columns | None) -> tuple[str, ...]:
 
 
 def combined(rows: Iterable[_Row], state: FencedState) -> Iterator[dict[str, Any]]:
-    """Combine the deltas of each key by the aggregators of the state; a reducer gets the list of the rows, in order.
+    """Combine the deltas of each key with the aggregators of the state. A reducer gets the list of the rows, in order.
 
-    Values take the types of their columns first, and then they are added up. A state without columns gets the rows
+    Values are converted to the types of their columns before they are combined. A state without columns gets the rows
     unchanged.
 
-    :raises StateError: a row without key, or with deltas that do not fit or cannot be combined.
+    :raises StateError: a row has no key, or its deltas do not fit or cannot be combined.
     """
     if state.columns is None:
         yield from map(dict, rows)
@@ -277,14 +278,14 @@ def combined(rows: Iterable[_Row], state: FencedState) -> Iterator[dict[str, Any
 
 
 def combined_runs(rows: Iterable[_Row], state: Any) -> Iterator[dict[str, Any]]:
-    """Combine rows that are sorted by their keys: only the rows of one key are held at once. Raises as `combined`."""
+    """Combine rows that are sorted by key, with the rows of only one key in memory. Raises as `combined`."""
     keys = state.columns.keys
     for _, run in groupby(rows, lambda row: tuple(row[name] for name in keys)):
         yield from combined(run, state)
 
 
 def combined_at_once(rows: Iterable[_Row], state: Any) -> dict[str, Any]:
-    """Make the one row of a state without keys. A reducer goes through the rows, again and again, so none is held."""
+    """Make the one row of a state without keys. A reducer iterates `rows` again, so no row stays in memory."""
     group = _Group(state, keep_rows=False).add_all(rows)
     return {**next(group.rows(), {}), **dict.fromkeys(reducers_of(state.columns), rows)}
 
@@ -323,7 +324,7 @@ class _Group:
         for key, deltas in self._deltas.items():
             row = dict(zip(names, (*key, *deltas), strict=True))
             if self._reducers:
-                # Other columns are for the reducers: one list will do for all of them.
+                # Other columns are for the reducers, which share one list.
                 row.update(dict.fromkeys(self._reducers, self._rows.get(key, [])))
             yield row
 
@@ -356,26 +357,26 @@ class _Group:
             for key, row in zip(keys, portion, strict=True):
                 self._rows.setdefault(key, []).append(dict(row))
 
-    # --- keys whose type no one has declared ----
+    # --- keys without a declared type ----
 
     def _settle(self, name: str, portion: Sequence[_Row]) -> None:
-        """Choose the type for a key column, unless all of its values have one plain class."""
+        """Choose the type of a key column, unless all of its values have one plain class."""
         if self._kinds[name] is not None:
             return
         try:
             values = map(itemgetter(name), portion)
             classes = set(map(type, values))
         except (KeyError, TypeError, IndexError):
-            return  # refused when the columns are taken
+            return  # the conversion of the columns refuses these rows
         known = self._classes[name]
         known |= classes - {type(None)}
         if len(known) <= 1 and known <= _PLAIN:
             return
         if self._key_types is None:
-            # Only now: it may cost a request.
+            # Not earlier, because this may cost a request.
             stored = getattr(self._state, "key_types", None)
             self._key_types = (stored and stored()) or self._types_of_first()
-        # A key that was taken before, and does not fit, is the key that the state is given, and refuses.
+        # If a key that was combined earlier does not fit, the state gets this key, and refuses it.
         self._kinds[name] = self._key_types[name]
 
     def _types_of_first(self) -> Mapping[str, str]:

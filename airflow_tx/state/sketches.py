@@ -23,7 +23,7 @@ def _datasketches() -> Any:
 class HllSketch:
     """A HyperLogLog sketch of Apache DataSketches, as Spark's hll_sketch_agg makes it.
 
-    :param lg_k: 2**lg_k is its number of buckets, from 4 to 21.
+    :param lg_k: binary logarithm of the number of buckets, from 4 to 21.
     """
 
     lg_k: int = 12
@@ -47,7 +47,7 @@ class HllSketch:
         return self._image(self._empty())
 
     def init(self, value: Any) -> bytes | None:
-        """Make a sketch of one value: a text or an integer, hashed as Spark does."""
+        """Make a sketch of one value, a text or an integer, hashed as in Spark."""
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, (str, int)):
@@ -66,7 +66,7 @@ class HllSketch:
         return self._image(union.get_result(library.tgt_hll_type.HLL_8))
 
     def estimate(self, image: bytes | None) -> int | None:
-        """Count the distinct values in the sketch, about."""
+        """Estimate the number of distinct values in the sketch."""
         return None if image is None else round(self._read(image).get_estimate())
 
     def _empty(self) -> Any:
@@ -86,12 +86,13 @@ class HllSketch:
 
 @dataclass(frozen=True)
 class ApproxCountDistinct:
-    """About how many distinct values there were, kept as a sketch in the column `<column>_sketch`.
+    """An estimate of the number of distinct values, stored as a sketch in the column `<column>_sketch`.
 
-    A row may bring that column, as Spark's hll_sketch_agg(x) makes it, or the column itself with one text or integer.
-    Reading the state gives both.
+    A row may have that column, as Spark's hll_sketch_agg(x) makes it, or the column itself with one text or integer.
+    Reading the state returns both.
 
-    :param lg_k: 2**lg_k buckets: the error is about 1.04 / sqrt(2**lg_k), 1.6 % for 12, and so is Spark's default.
+    :param lg_k: binary logarithm of the number of buckets. The error is about 1.04 / sqrt(2**lg_k): 1.6 % for 12, which
+        is also Spark's default.
     """
 
     lg_k: int = 12

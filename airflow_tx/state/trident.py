@@ -1,7 +1,7 @@
-"""A state with Trident's two methods, or a factory of such, as a commit sees it. Source: trident-state seed.
+"""A state with Trident's two methods, or a factory of such states, as a commit sees it. Source: trident-state seed.
 
-There is no fence. The ledger keeps commits in their order, and the values of a map what a replay needs; a committer
-that was thought dead and writes late is not refused, and a store that lost its values is not found out.
+Such a state has no fence. The ledger keeps the commits in order, and the values of a map keep what a replay needs. But
+nothing refuses a late write of a committer that was declared dead, and nothing notices that the store lost values.
 """
 
 from __future__ import annotations
@@ -33,21 +33,23 @@ from airflow_tx.state.maps import (
 from airflow_tx.state.rows import CheckedRows
 
 # --- roll back ----------------------------------------------------------------------------------------------------
-# A map that can be rolled back: it notes in itself which keys a transaction touches. Source: protocol.md §7.
+# A map that can be rolled back: it notes in itself which keys a transaction updates. Source:
+# protocol.md §7.
 #
-# Trident's opaque values undo a key when a replay touches it again. A key that only the failed attempt touched would
-# keep what that attempt wrote; its name is here.
+# Trident's opaque values undo a key when a replay updates it again. A key that only the failed
+# attempt updated would keep its value. The note names this key, so it is undone, too.
 
 
 _T = TypeVar("_T")
 NOTE = "$KEYS$"
-# Memcached takes values of 1 MiB; a key has up to 1 KiB, and a note stands beside the one before it.
+# Memcached takes values of 1 MiB. A key has up to 1 KiB, and a stored note includes the note before
+# it.
 _KEYS_A_NOTE = 200
 _NOTES_AT_ONCE = 10
 
 
 class Same:
-    """Updates a value to itself: in an opaque map, to the one before the transaction."""
+    """Updates a value to itself. In an opaque map, this restores the value before the transaction."""
 
     def update(self, stored: Any) -> Any:
         return stored
@@ -56,12 +58,12 @@ class Same:
 class RollBackMap(SnapshottableMap[Any]):
     """Rolls an opaque map back when a transaction begins again: `RollBackMap(OpaqueMap(backing))`.
 
-    Before a key is updated, it is noted under a key of this class: one more put for each update. `begin_commit` of the
-    same txid gives every key that was noted the value it had before.
+    Before an update, the map notes the keys under a key of this class, which costs one more put. `begin_commit` of the
+    same txid restores the earlier value of each noted key.
 
-    :param map_state: an opaque map; its store takes texts as values, and keys of two parts beside its own.
-    :param index: which of several writers it is of; each has notes of its own, for they may share a store.
-    :param writers: how many there are.
+    :param map_state: an opaque map. Its store must take texts as values, and keys of two parts beside the user's keys.
+    :param index: number of the writer. Each writer has its own notes, because several writers may share a store.
+    :param writers: how many writers the update has.
     """
 
     can_roll_back = True
@@ -76,7 +78,7 @@ class RollBackMap(SnapshottableMap[Any]):
 
     def begin_commit(self, txid: int | None, **grant: Any) -> None:
         if self._is_open:
-            # A batch that failed: the newest values are seen outside of it alone.
+            # The batch failed. Only outside of a batch does the map show its newest values.
             super().begin_commit(None)
         touched = [] if txid is None else list(self._touched(txid))
         super().begin_commit(txid, **grant)
@@ -101,7 +103,7 @@ class RollBackMap(SnapshottableMap[Any]):
         super().multi_put(keys, values)
 
     def holds(self, txid: int) -> bool:
-        """Whether something of a transaction may be in the map."""
+        """Return whether the map may have values of a transaction."""
         return next(self._touched(txid), None) is not None
 
     def _note(self, keys: Sequence[Sequence[Any]]) -> None:
@@ -120,7 +122,7 @@ class RollBackMap(SnapshottableMap[Any]):
             raise
         except Exception as error:
             problem = f"its store does not take {names[0]}, under which the keys of a transaction are noted "
-            remedy = "Nothing was written. Let the store take texts under such a key, or its map say that it cannot: "
+            remedy = "Nothing was written. Make the store accept this key, or declare that the map cannot roll back: "
             raise StateError(
                 state=self.name,
                 problem=f"{problem}({type(error).__name__}: {error})",
@@ -132,7 +134,7 @@ class RollBackMap(SnapshottableMap[Any]):
         return [(NOTE, each * self._writers + self._index) for each in range(start, start + number)]
 
     def _touched(self, txid: int) -> Iterator[list[Key]]:
-        """Read the keys that are noted of a transaction; notes of other ones come after its last."""
+        """Read the noted keys of a transaction. Notes of other transactions follow its last note."""
         for start in count(0, _NOTES_AT_ONCE):
             for text in self._map.multi_get(self._names(start, _NOTES_AT_ONCE)):
                 noted = None if text is None else from_text(text)
@@ -142,15 +144,16 @@ class RollBackMap(SnapshottableMap[Any]):
 
 
 # --- partitions ---------------------------------------------------------------------------------------------------
-# A state for each of several writers of an update, with the rows of its keys. Source: Trident's partitionBy.
+# One state for each of several writers of an update, with the rows of its keys. Source: Trident's
+# partitionBy.
 
 
 class PartitionedState:
     """The states that a factory has made, one for each partition.
 
-    :param name: of the update, for messages.
-    :param parts: one a partition.
-    :param fields: of a row, which choose its partition.
+    :param name: name of the update, for messages.
+    :param parts: one state per partition.
+    :param fields: the fields of a row that choose its partition.
     """
 
     def __init__(self, name: str, parts: Sequence[Any], fields: Sequence[str]) -> None:
@@ -167,7 +170,7 @@ class PartitionedState:
             part.commit(txid)
 
     def shared_out(self, rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Any, list[int]]]:
-        """Give each part the numbers of its rows; a part without rows has none.
+        """Yield each part with the numbers of its rows; the list is empty for a part without rows.
 
         :raises StateError: a row lacks a field that chooses its partition.
         """
@@ -195,46 +198,47 @@ _KINDS = ", ".join(f'"{kind.value}"' for kind in StateKind)
 
 
 def is_factory(made: Any) -> bool:
-    """Whether an object makes states (Trident's StateFactory)."""
+    """Return whether an object makes states (Trident's StateFactory)."""
     return has_methods(made, "make_state")
 
 
 def is_map(made: Any) -> bool:
-    """Whether an object keeps values by key (Trident's MapState)."""
+    """Return whether an object keeps values by key (Trident's MapState)."""
     return has_methods(made, "begin_commit", "commit", "multi_get", "multi_update", "multi_put")
 
 
 def is_snapshottable(made: Any) -> bool:
-    """Whether an object keeps one value (Trident's Snapshottable)."""
+    """Return whether an object keeps one value (Trident's Snapshottable)."""
     return has_methods(made, "begin_commit", "commit", "get", "update", "set")
 
 
 def has_methods(made: Any, *names: str) -> bool:
-    """Whether an object has methods of these names."""
+    """Return whether an object has methods of these names."""
     return all(callable(getattr(made, name, None)) for name in names)
 
 
 def made_by(
     given: Any, conf: Mapping[str, Any] | None = None, index: int = 0, count: int = 1
 ) -> Any:
-    """Let a factory make the state of one writer; another object stays unchanged.
+    """Return the state that a factory makes for one writer. Other objects stay unchanged.
 
-    :param conf: what the update gives the factory.
-    :param index: the partition of the writer, one of `count`.
+    :param conf: the configuration that the update passes to the factory.
+    :param index: the partition of the writer, from 0 to `count` - 1.
     """
     return given.make_state(dict(conf or {}), index, count) if is_factory(given) else given
 
 
 class TridentState(FencedState):
-    """A state without a fence: what begins, commits and undoes a transaction in it.
+    """A state without a fence: how a transaction begins, commits and is undone in it.
 
-    A class of the user's own need not be one of ours: what it says of itself is read here, and only here.
+    The class of the state may be a user's own. This class alone reads the attributes of such a state.
 
-    :param given: a state, or a factory; that one is asked when the state is used, not when a DAG is parsed.
-    :param kind: what it promises; None: its attribute `kind`, and without one it is non-transactional.
-    :param option: where it was given, for messages.
-    :param rolls_back: whether it can, unless it has an attribute `can_roll_back`; None: if it is an opaque map.
-    :param conf: the argument of a factory; it is shown nowhere.
+    :param given: a state or a factory. The factory is called when the state is used, not when Airflow parses a DAG.
+    :param kind: kind of the state; None for its attribute `kind`, or non-transactional without that attribute.
+    :param option: the function that got the state, for messages.
+    :param rolls_back: whether an opaque state without an attribute `can_roll_back` can roll back; None if only maps
+        can.
+    :param conf: the argument of a factory, which is never shown.
     """
 
     has_fence = False
@@ -261,7 +265,7 @@ class TridentState(FencedState):
     def state(self) -> Any:
         """Make the state when it is first used.
 
-        :raises StateError: the factory made something else than it says.
+        :raises StateError: the factory made no state, or a state of another kind.
         """
         return self._made()
 
@@ -269,17 +273,17 @@ class TridentState(FencedState):
         made = made_by(self.given, self._conf, index, count)
         promised = self.kind in (StateKind.NON_TRANSACTIONAL, getattr(made, "kind", self.kind))
         if not has_methods(made, "begin_commit", "commit") or not promised:
-            problem = f"{type(self.given).__name__}.make_state gave a {type(made).__name__}, which is no state that "
-            problem += f"is {self.kind.value}"
+            problem = f"{type(self.given).__name__}.make_state gave a {type(made).__name__}, which is no state "
+            problem += f"of kind {self.kind.value}"
             remedy = (
-                "Let it make one with begin_commit and commit, and let the factory say what that state "
-                'is, such as kind = "opaque".'
+                "Return a state with begin_commit and commit, and give the factory the kind of that state, such "
+                'as kind = "opaque".'
             )
             raise StateError(state=self.name, problem=problem, remedy=remedy)
         return self.prepared(made, index, count)
 
     def prepared(self, made: Any, index: int = 0, count: int = 1) -> Any:
-        """Prepare the state for its use: an opaque map notes its keys, unless it says itself what it can roll back."""
+        """Prepare the state for use. An opaque map without an attribute `can_roll_back` gets notes of its keys."""
         if self.can_roll_back and is_map(made) and not hasattr(made, "can_roll_back"):
             return RollBackMap(made, index, count)
         return made
@@ -293,7 +297,7 @@ class TridentState(FencedState):
         return copied
 
     def raise_fence(self, grant: Grant) -> None:
-        """Say, once in the life of the state, that there is no fence."""
+        """Warn, once in the life of the state, that it has no fence."""
         if grant.last_txids.get(self.name) is None:
             _log.warning(
                 "State %s has no fence: commits to it are in order, and a replay is exact for its kind (%s). But "
@@ -304,9 +308,9 @@ class TridentState(FencedState):
             )
 
     def pass_over(self, grant: Grant) -> None:
-        """Let a state that can roll back undo a skipped transaction: it begins again and has no rows.
+        """Undo a skipped transaction in a state that can roll back: the transaction begins again and has no rows.
 
-        :raises StateError: it fails to; the transaction stays open, and the skip can be repeated.
+        :raises StateError: the undo failed. The transaction stays open, and you can repeat the skip.
         """
         if not self.can_roll_back:
             return
@@ -342,7 +346,8 @@ def _kind(given: Any, kind: StateKind | str | None, option: str) -> StateKind:
 
 
 # --- aggregate ----------------------------------------------------------------------------------------------------
-# A map, or one value, that aggregators update, as a commit sees it. Source: Trident's persistentAggregate.
+# A map, or one value, that aggregators update, as a commit sees it. Source: Trident's
+# persistentAggregate.
 
 
 _OPTION = "persistent_aggregate"
@@ -352,11 +357,11 @@ _KEYS_AT_ONCE = 10_000
 class TridentAggregate(TridentState, QueryableState):
     """Combines the rows of a transaction into the values of a map, by key; without key columns, into one value.
 
-    Under a key is kept the value of the one value column, as in Trident; of several columns, a dict of them. NULL in
-    the one column is no key.
+    With one value column, the map stores its value under the key, as in Trident. With several, it stores a dict of
+    their values. If the one value is NULL, the map has no such key.
 
-    :param given: a map or, without key columns, a Snapshottable; or a factory of such.
-    :param kind: what it promises; None: what it says itself, and without a word it is non-transactional.
+    :param given: a map, or a Snapshottable if there are no key columns, or a factory of either.
+    :param kind: kind of the state; None for its attribute `kind`, or non-transactional without that attribute.
     """
 
     left_out = ("given",)
@@ -396,7 +401,7 @@ class TridentAggregate(TridentState, QueryableState):
     def _written(self, write: StateWrite) -> int:
         """Update the values of all keys, 10,000 at a time, between `begin_commit` and `commit`.
 
-        The first chunk begins the transaction. It replaces what was written of that transaction before.
+        The first chunk begins the transaction, which undoes earlier writes of that transaction if the kind allows it.
         """
         if write.chunk == 0:
             self.state.begin_commit(write.grant.txid)
@@ -411,7 +416,7 @@ class TridentAggregate(TridentState, QueryableState):
     def read(self, limit: int | None = None) -> list[dict[str, Any]]:
         """Read the one value of a state without keys.
 
-        :raises StateError: a map has no list of its keys.
+        :raises StateError: the state has keys, and a map cannot list its keys.
         """
         if self.columns.keys:
             remedy = "Name the keys: " + Command.of(
@@ -426,7 +431,7 @@ class TridentAggregate(TridentState, QueryableState):
     def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[dict[str, Any] | None]:
         types = self.key_types()
         wanted = wanted_keys(self.columns, keys, types)
-        if types is None:  # the map keeps none: the keys are taken unchanged
+        if types is None:  # the map keeps no types, so the keys stay unchanged
             wanted = [
                 (number, key) for number, key in enumerate(map(as_key, keys)) if None not in key
             ]
@@ -441,7 +446,7 @@ class TridentAggregate(TridentState, QueryableState):
         return result
 
     def key_types(self) -> dict[str, str] | None:
-        """Name the type of each key column, once this process has written some; None before."""
+        """Return the type of each key column, once this process has written rows; None before."""
         return self._found_types if self.columns.keys else {}
 
     def _updates(
@@ -465,7 +470,7 @@ class TridentAggregate(TridentState, QueryableState):
 
 @dataclass(frozen=True)
 class _Combined:
-    """Combines a stored value with what the batch brings to its key."""
+    """Combines a stored value with the delta of the batch for its key."""
 
     columns: Columns
     key: Cells
@@ -478,7 +483,7 @@ class _Combined:
 
 
 class _OneValue:
-    """A Snapshottable as a map of one key. An update that changes nothing rolls it back: no key must be noted."""
+    """A Snapshottable as a map of one key. It rolls back by an update that changes nothing, so it needs no notes."""
 
     def __init__(self, state: Any, *, rolls_back: bool) -> None:
         self._state = state
@@ -500,7 +505,7 @@ class _OneValue:
 
 
 def _cells(columns: Columns, key: Cells, stored: Any) -> Cells:
-    """Split the stored value of a key into the values of the columns; a StateError if something else is kept there."""
+    """Split the stored value of a key into the values of the columns, and raise StateError if it has other columns."""
     names = tuple(columns.values)
     if len(names) == 1 and (
         not isinstance(stored, dict) or columns.values[names[0]].type == "json"

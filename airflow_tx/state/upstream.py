@@ -1,6 +1,6 @@
-"""Tables whose rows are the source of another topology: what transactions of this one have committed is read by txid.
+"""Tables whose rows are the source of another topology, which reads the committed rows by txid.
 
-Rows of a released topology have a negative number, and the rows of a person have none: they are never read.
+It never reads rows of a released topology, which have a negative txid, or rows that a person wrote, which have none.
 """
 
 from __future__ import annotations
@@ -15,29 +15,30 @@ from airflow_tx.base.errors import StateDiffers
 from airflow_tx.state.api import StateKind, StoredState
 
 UPSTREAM_TXID = "upstream_txid"
-"""The column of rows that says which transaction has committed them."""
+"""The column with the txid of the transaction that committed the row."""
 
 
 class TableSnapshot:
     """One moment of a table, at which several readings find the same rows."""
 
     def close(self) -> None:
-        """Let go of it. No reading that was opened at it can continue."""
+        """Release the snapshot. No reading that uses it can continue."""
 
 
 @dataclass(frozen=True)
 class TableCounts:
     """How many rows a table had of some transactions, in one reading.
 
-    :param rows: by txid; of a transaction without rows, 0. Numbers below 1, which no transaction has, are left out.
-    :param snapshot: the moment of the reading; None: the store has none that another reading could find again.
+    :param rows: number of rows by txid; 0 for a transaction without rows. Txids below 1, which no transaction has, are
+        left out.
+    :param snapshot: the moment of the reading; None if the store has no snapshot for a second reading.
     """
 
     rows: Mapping[int, int]
     snapshot: TableSnapshot | None = None
 
     def close(self) -> None:
-        """Let go of the snapshot, if there is one."""
+        """Release the snapshot, if there is one."""
         if self.snapshot is not None:
             self.snapshot.close()
 
@@ -45,21 +46,21 @@ class TableCounts:
 class CommittedTable(StoredState):
     """A table whose rows say which transaction has committed them, so that another topology can read them.
 
-    Rows come without the columns of this package, `tx_txid` and `tx_row`. A batch is the rows of exactly these
-    transactions, and of no other ones.
+    Rows come without the columns of this package, `tx_txid` and `tx_row`. A batch has exactly the rows of its
+    transactions.
     """
 
     kind = StateKind.OPAQUE
     takes_back_by_txid = True
 
     def incarnation(self) -> str | None:
-        """Read the life of the ledger whose transactions the rows are of; None: no grant has raised the fence."""
+        """Return the life of the ledger that wrote the rows; None if no grant has raised the fence."""
         found = self.fence()
         return None if found is None else found.incarnation
 
     @abstractmethod
     def connections(self) -> dict[str, str]:
-        """Map the ids of the Airflow connections that it needs to their types."""
+        """Map the ids of the Airflow connections that the table needs to their types."""
 
     @abstractmethod
     def dataset(self) -> Dataset:
@@ -67,48 +68,49 @@ class CommittedTable(StoredState):
 
     @abstractmethod
     def row_types(self, *, upstream_txid: bool = False) -> dict[str, Any]:
-        """Give the types that Arrow has for the columns of the rows, also where there are no rows.
+        """Return the Arrow types of the columns of the rows, even if there are no rows.
 
-        :raises StateError: no reader has the values of a column, or a column has the name of the txid.
+        :raises StateError: no reader supports the values of a column, or a column has the name of the txid column.
         """
 
     @abstractmethod
     def counts(self, txids: Collection[int]) -> TableCounts:
         """Count the rows of each of these transactions, in one reading. The caller closes the counts.
 
-        :raises StateError: the table is none that can be read.
+        :raises StateError: the table cannot be read.
         :raises StateUnavailable: the store cannot be reached.
         """
 
     @abstractmethod
     def arrow(self, counted: TableCounts, *, upstream_txid: bool = False) -> Any:
-        """Stream the rows that were counted, batch after batch: a RecordBatchReader of pyarrow.
+        """Stream the counted rows as a RecordBatchReader of pyarrow.
 
-        The order is stable: by txid and number of the row, where the table has such a number.
+        The order is stable: by txid and row number, if the table has row numbers.
 
-        :param counted: the transactions; without a snapshot their newest rows are read.
-        :param upstream_txid: whether the rows have the number of their transaction, in the column `upstream_txid`.
-        :raises StateError: as `row_types`; also during the reading, for a value that a reader does not have.
+        :param counted: the transactions. Without a snapshot, their newest rows are read.
+        :param upstream_txid: whether the rows have their txid, in the column `upstream_txid`.
+        :raises StateError: as `row_types`; during the reading, a value that no reader supports.
         """
 
     @abstractmethod
     def frame(self, spark: Any, counted: TableCounts, *, upstream_txid: bool = False) -> Any:
-        """Let the executors of Spark read the same rows, in parallel: a DataFrame. The snapshot stays open until then.
+        """Return a DataFrame with which Spark executors read the same rows in parallel. The snapshot must stay open
+        until then.
 
-        :param spark: the session.
+        :param spark: the Spark session.
         :raises ConfigError: Spark cannot read this store, or a setting of the session changes rows.
         """
 
 
 def owned(txids: Collection[int]) -> list[int]:
-    """List numbers that a transaction can have, each once, in their order."""
+    """List the txids that a transaction can have, each once, in ascending order."""
     return sorted({txid for txid in txids if txid > 0})
 
 
 def check_free(columns: Collection[str], state: str) -> None:
-    """Refuse the column of the txid where the table has a column of that name, as rows of an upstream may have.
+    """Refuse to add the txid column to a table that has a column of that name, such as copied upstream rows.
 
-    :raises StateDiffers: it has.
+    :raises StateDiffers: the table has such a column.
     """
     if found := [name for name in columns if name.casefold() == UPSTREAM_TXID]:
         problem = f"the table has a column {found[0]} of its own"

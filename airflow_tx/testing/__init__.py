@@ -1,6 +1,6 @@
-"""What tests of transactional DAGs, sources and states need: suites, faults, a ZooKeeper and an Airflow of your own.
+"""Tools to test transactional DAGs, sources and states: suites, failpoints, a local ZooKeeper and a local Airflow.
 
-It is a pytest plugin as well: `-p airflow_tx.testing` loads its fixtures.
+The package is also a pytest plugin: `-p airflow_tx.testing` loads its fixtures.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
     __all__: list[str]
 else:
-    # Now: its module has the same name, and would hide it once another module imports it.
+    # Import it now, as its module has the same name, and would hide the function once another module imports it.
     from airflow_tx.testing.eventually import eventually as eventually
 
-    # No __dir__: pytest looks at everything that a plugin lists, and would import it.
+    # Define no __dir__, as pytest reads every name that a plugin lists, and would import all modules.
     __all__, __getattr__, _ = lazy_names(__name__, __file__)
 
 pytest_plugins = ["airflow_tx.testing.fixtures"]

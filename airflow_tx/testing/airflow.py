@@ -1,4 +1,4 @@
-"""An Airflow on this machine, for tests and the demo: SQLite, LocalExecutor, free ports, short intervals."""
+"""A local Airflow for tests and the demo, with SQLite, LocalExecutor, free ports and short intervals."""
 
 from __future__ import annotations
 
@@ -39,13 +39,14 @@ _GRACE = 4
 def connection(conn_type: str, **fields: object) -> str:
     """Return the value of an AIRFLOW_CONN_<ID> variable.
 
-    :param conn_type: the type of the connection; `fields`: its other fields, such as `host`.
+    :param conn_type: type of the connection.
+    :param fields: its other fields, such as `host`.
     """
     return json.dumps({"conn_type": conn_type, **fields})
 
 
 class LocalAirflow(AirflowClient):
-    """Runs api-server, scheduler, dag-processor and triggerer. They end together, also if their parent is killed.
+    """Runs api-server, scheduler, dag-processor and triggerer, which end together, even if their parent is killed.
 
         with LocalAirflow("airflow", "dags", {"AIRFLOW_CONN_SPARK_DEFAULT": ...}) as airflow:
             airflow.wait_dag("flights")
@@ -54,10 +55,10 @@ class LocalAirflow(AirflowClient):
 
     After `stop`, `start` continues with the same database. The processes do not get the parent's AIRFLOW* variables.
 
-    :param home: AIRFLOW_HOME; made if missing.
-    :param dags_folder: the folder of the DAG files.
-    :param env: additional environment of every process; it overrides the settings of this class.
-    :param password: of its only user; None: a random one.
+    :param home: AIRFLOW_HOME, created if it is missing.
+    :param dags_folder: folder of the DAG files.
+    :param env: further environment of every process, which overrides the settings of this class.
+    :param password: password of its only user; None: a random one.
     """
 
     def __init__(
@@ -79,18 +80,18 @@ class LocalAirflow(AirflowClient):
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return the environment of its processes, for `airflow` commands in a test."""
+        """Return the environment of the processes, for `airflow` commands in a test."""
         return dict(self._env)
 
     @property
     def mark(self) -> str:
-        """Return the mark that all of its processes carry, see `processes.marked`."""
+        """Return the mark of all its processes, see `processes.marked`."""
         return self._family.mark
 
     def start(self) -> Self:
-        """Start everything and return when it is healthy.
+        """Start all components, and return when they are healthy.
 
-        :raises AssertionError: it does not come up; with the last lines of its logs.
+        :raises AssertionError: a component does not start; the error has the last lines of the logs.
         """
         self.logs.mkdir(parents=True, exist_ok=True)
         passwords = self.home / "passwords.json"
@@ -113,10 +114,11 @@ class LocalAirflow(AirflowClient):
         return self
 
     def command(self, *arguments: str, timeout: float = AIRFLOW_PATIENCE) -> str:
-        """Run `airflow` with these arguments and return its output.
+        """Run `airflow` with these arguments, and return its output.
 
-        :raises AssertionError: it did not end with 0.
-        :raises subprocess.TimeoutExpired: it did not end within `timeout` seconds.
+        :param timeout: seconds.
+        :raises AssertionError: the exit code is not 0.
+        :raises subprocess.TimeoutExpired: the command did not end in time.
         """
         done = run_command(
             [sys.executable, "-m", "airflow", *arguments],
@@ -143,7 +145,7 @@ class LocalAirflow(AirflowClient):
         backwards: bool = False,
         max_active_runs: int = 10,
     ) -> None:
-        """Run `airflow backfill create` with the arguments of `create_backfill`. The DAG is not paused afterwards.
+        """Run `airflow backfill create` with the arguments of `create_backfill`, and unpause the DAG.
 
         :raises AssertionError: Airflow refuses, for example because another backfill of the DAG has not ended.
         """
@@ -151,8 +153,8 @@ class LocalAirflow(AirflowClient):
         options = ["--reprocess-behavior", reprocess, "--max-active-runs", str(max_active_runs)]
         if backwards:
             options.append("--run-backwards")
-        # SQLite shows the runs one by one, and deletes them when another process writes at the wrong moment.
-        # A scheduler that has started one of them would die. The pause keeps all of them from starting.
+        # On SQLite the runs appear one by one, and are deleted again if another process writes at the wrong moment.
+        # A scheduler that has started one of them would die. The pause keeps all runs from starting.
         self.pause(dag_id)
         try:
             self.command("backfill", "create", "--dag-id", dag_id, *dates, *options)
@@ -186,9 +188,10 @@ class LocalAirflow(AirflowClient):
         backwards: bool = False,
         max_active_runs: int = 10,
     ) -> None:
-        """Backfill a DAG from `first` to `last`, both included, by the REST API.
+        """Backfill a DAG from `first` to `last`, both included, with the REST API.
 
-        :param reprocess: which dates that already have a run are run again: none, failed or completed.
+        :param reprocess: existing runs to run again: none, failed or completed.
+        :param backwards: whether the last date runs first.
         """
         body: JsonObject = {
             "dag_id": dag_id,
@@ -201,7 +204,7 @@ class LocalAirflow(AirflowClient):
         self.call("POST", "backfills", json=body)
 
     def end_backfills(self, dag_id: str) -> None:
-        """End the backfills of a DAG whose runs have ended: Airflow does this every 30 s, and refuses others before."""
+        """End the backfills of a DAG whose runs have ended; Airflow does this only every 30 s, and refuses new ones."""
         for backfill in self.call("GET", "backfills", params={"dag_id": dag_id})["backfills"]:
             if backfill["completed_at"] is None:
                 try:
@@ -211,11 +214,11 @@ class LocalAirflow(AirflowClient):
                         raise
 
     def start_component(self, name: str) -> None:
-        """Start one of COMPONENTS, for example after it was killed; or another one, such as "celery worker"."""
+        """Start one of COMPONENTS, for example after a kill, or another component, such as "celery worker"."""
         self._components[name] = self._spawn(name, name.split())
 
     def kill_component(self, name: str) -> None:
-        """Kill one of COMPONENTS, as a machine that runs out of memory would (SIGKILL)."""
+        """Kill one of COMPONENTS with SIGKILL, as a machine without memory would."""
         process = self._components[name]
         process.kill()
         process.wait()
@@ -223,8 +226,8 @@ class LocalAirflow(AirflowClient):
     def stop(self, grace: float = _GRACE) -> None:
         """End every process, and check that none is left.
 
-        :param grace: seconds that the processes have before SIGKILL.
-        :raises NotInTime: something is left.
+        :param grace: seconds before SIGKILL.
+        :raises NotInTime: a process is left.
         """
         for process in self._components.values():
             signal_process(process.pid, signal.SIGTERM)
@@ -238,11 +241,11 @@ class LocalAirflow(AirflowClient):
         self._family.end()
 
     def processes(self) -> list[int]:
-        """Return the pids of all processes that belong to it, tasks and Spark drivers included."""
+        """Return the pids of all processes of this Airflow, including tasks and Spark drivers."""
         return self._family.members()
 
     def component_logs(self, lines: int = 30) -> str:
-        """Return the last lines that each component wrote."""
+        """Return the last log lines of each component."""
         tails = [
             (log.name, log.read_text(errors="replace").splitlines()[-lines:])
             for log in sorted(self.logs.glob("*.log"))
@@ -317,6 +320,6 @@ def _environment(home: Path, dags_folder: Path, port: int, log_ports: list[int])
     env["AIRFLOW_HOME"] = str(home)
     # spark-submit is beside this interpreter.
     env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env.get("PATH", os.defpath)])
-    # All servers are on this machine: no proxy.
+    # All servers are on this machine, so use no proxy.
     env["NO_PROXY"] = env["no_proxy"] = "127.0.0.1,localhost"
     return env

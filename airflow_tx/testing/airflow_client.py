@@ -1,4 +1,4 @@
-"""Airflow's REST API as tests need it: DAGs, runs and their tasks, with logs and XComs, clears and backfills."""
+"""A client of Airflow's REST API for tests: DAGs, runs, tasks, logs, XComs, clears and backfills."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ JsonObject = dict[str, Any]
 
 RUN_ENDED = ("success", "failed")
 TASK_ENDED = ("success", "failed", "skipped", "upstream_failed", "removed")
-# Seconds; a busy machine takes its time.
+# Seconds to wait; a busy machine may need long.
 AIRFLOW_PATIENCE = 300.0
 _LOG_TAIL = 25
 _TRIES = 7
@@ -27,30 +27,35 @@ _LOG_NOISE = frozenset(
 
 
 class AirflowAnswer(AssertionError):
-    """An API call that Airflow refused; the message holds its whole answer."""
+    """Airflow has refused an API call; the message has its answer."""
 
 
 class AirflowClient:
-    """One Airflow, seen through its REST API.
+    """A client of one Airflow's REST API.
 
-    :param address: such as http://127.0.0.1:8080
+    :param address: base URL, such as http://127.0.0.1:8080
+    :param user: name of the user.
+    :param password: password of the user.
     """
 
     def __init__(self, address: str, user: str, password: str) -> None:
         self.address = address
         self.user = user
         self.password = password
-        # A machine with other work may answer late.
+        # A busy machine may answer late.
         patience = httpx.Timeout(30, read=120)
         self._http = httpx.Client(base_url=address, timeout=patience, trust_env=False)
-        # On SQLite an api-server that gets two requests to write at once blocks itself, and then the scheduler.
+        # On SQLite an api-server with two write requests at the same time blocks itself, and then the scheduler.
         self._one_at_a_time = threading.Lock()
 
-    # --- the wire
+    # --- requests
 
     def call(self, method: str, path: str, **arguments: Any) -> Any:
-        """Call the API below /api/v2 and return the decoded answer; logs in when needed. Threads wait for each other.
+        """Call the API below /api/v2, and return the decoded answer; log in if needed. Threads call one at a time.
 
+        :param method: HTTP method.
+        :param path: path below /api/v2.
+        :param arguments: arguments of `httpx.Client.request`.
         :raises AirflowAnswer: the status is not 2xx.
         """
         with self._one_at_a_time:
@@ -59,7 +64,7 @@ class AirflowClient:
                 if answer.status_code == 401:
                     self._log_in()
                 elif answer.status_code == 500 and "Database error" in answer.text:
-                    time.sleep(0.5)  # SQLite was locked, and nothing has happened
+                    time.sleep(0.5)  # SQLite was locked, and nothing was changed
                 else:
                     break
         if not answer.is_success:
@@ -71,7 +76,7 @@ class AirflowClient:
         return answer
 
     def listed(self, path: str, key: str, params: JsonObject | None = None) -> list[JsonObject]:
-        """Call for a list, which Airflow gives in portions of 50 unless asked for more."""
+        """Return a list, with a limit of 1,000, since Airflow's default is 50."""
         found: list[JsonObject] = self.call("GET", path, params={"limit": 1000, **(params or {})})[
             key
         ]
@@ -87,7 +92,7 @@ class AirflowClient:
     # --- DAGs
 
     def wait_dag(self, dag_id: str, timeout: float = AIRFLOW_PATIENCE) -> None:
-        """Wait until the scheduler knows the DAG, unpaused."""
+        """Wait until Airflow has the DAG, and it is not paused."""
         what = f"DAG {dag_id} is known and not paused"
 
         def errors() -> str:
@@ -99,7 +104,7 @@ class AirflowClient:
         self.call("PATCH", f"dags/{dag_id}", json={"is_paused": paused})
 
     def import_errors(self) -> dict[str, str]:
-        """Per DAG file that cannot be imported, its traceback."""
+        """Return the traceback of each DAG file that cannot be imported, by file."""
         return {
             error["filename"]: error["stack_trace"]
             for error in self.listed("importErrors", "import_errors")
@@ -119,7 +124,7 @@ class AirflowClient:
     ) -> JsonObject:
         """Start a run.
 
-        :param interval: its data interval, if it is not the one that the schedule has for the logical date.
+        :param interval: data interval of the run, if the schedule has another one for the logical date.
         """
         body: JsonObject = {
             "dag_run_id": run_id,
@@ -147,8 +152,9 @@ class AirflowClient:
     ) -> JsonObject:
         """Wait until a run has ended.
 
-        :param state: the state that it should end with; None: any.
-        :raises AssertionError: it ended otherwise, or not at all; with its tasks and their last log lines.
+        :param state: expected state; None: any.
+        :param timeout: seconds.
+        :raises AssertionError: the run ended in another state, or not in time; with its tasks and last log lines.
         """
 
         def ended() -> JsonObject | None:
@@ -166,9 +172,11 @@ class AirflowClient:
     def wait_runs(
         self, dag_id: str, states: Mapping[str, str], timeout: float = AIRFLOW_PATIENCE
     ) -> None:
-        """Wait until runs are in these states, per run_id; a run may pass through others, also through failed.
+        """Wait until runs are in these states; before that a run may have other states, even failed.
 
-        :raises AssertionError: not in time; with the tasks of the unfinished ones, and their last log lines.
+        :param states: expected state by run_id.
+        :param timeout: seconds.
+        :raises AssertionError: not in time; with the tasks of the other runs, and their last log lines.
         """
 
         def others() -> list[str]:
@@ -187,7 +195,7 @@ class AirflowClient:
     # --- clearing
 
     def clear_run(self, dag_id: str, run_id: str, *, only_failed: bool = False) -> None:
-        """Clear a run: all of its tasks, or the failed ones."""
+        """Clear all tasks of a run, or only the failed ones."""
         self.call(
             "POST",
             f"{run_path(dag_id, run_id)}/clear",
@@ -206,8 +214,11 @@ class AirflowClient:
     ) -> list[str]:
         """Clear tasks of a run, as the button in Airflow's UI does.
 
-        :param task_ids: None: all; a pair is one instance of a mapped task.
-        :return: ids of the tasks that were cleared.
+        :param task_ids: tasks to clear; a pair is one instance of a mapped task; None: all.
+        :param downstream: whether to include downstream tasks.
+        :param upstream: whether to include upstream tasks.
+        :param only_failed: whether to clear only failed tasks.
+        :return: ids of the cleared tasks.
         """
         body: JsonObject = {
             "dry_run": False,
@@ -241,7 +252,7 @@ class AirflowClient:
         return self._object("GET", task_path(dag_id, run_id, task_id, map_index))
 
     def states(self, dag_id: str, run_id: str) -> dict[str, str | None]:
-        """Per task its state; of a mapped one under `task[index]`."""
+        """Return the states of all tasks by task_id; a mapped task is `task_id[index]`."""
         return {_label(task): task["state"] for task in self.task_instances(dag_id, run_id)}
 
     def wait_task(
@@ -278,7 +289,7 @@ class AirflowClient:
             "value"
         ]
 
-    # --- what happened
+    # --- logs
 
     def task_log(
         self,
@@ -288,7 +299,10 @@ class AirflowClient:
         map_index: int = -1,
         try_number: int | None = None,
     ) -> str:
-        """Return the log of a try as plain lines; None: of the newest try."""
+        """Return the log of a try as plain lines.
+
+        :param try_number: number of the try; None: the newest.
+        """
         if try_number is None:
             try_number = self.task(dag_id, run_id, task_id, map_index)["try_number"]
         path = f"{run_path(dag_id, run_id)}/taskInstances/{task_id}/logs/{try_number}"
@@ -306,7 +320,7 @@ class AirflowClient:
     def wait_for(
         self, check: Callable[[], Any], timeout: float, what: str, dag_id: str, run_id: str
     ) -> Any:
-        """`eventually`, which explains itself with the tasks and logs of a run."""
+        """Call `eventually`; its error describes the tasks and logs of a run."""
 
         what = f"{dag_id} {run_id}: {what}"
         return eventually(
@@ -314,7 +328,7 @@ class AirflowClient:
         )
 
     def describe_run(self, dag_id: str, run_id: str) -> str:
-        """States of the tasks of a run, and the last log lines of the ones that did not succeed."""
+        """Return the states of the tasks of a run, and the last log lines of tasks that did not succeed."""
         parts = [f"run {run_id} of {dag_id} is {self.run(dag_id, run_id)['state']}"]
         for task in self.task_instances(dag_id, run_id):
             parts.append(f"--- {_label(task)}: {task['state']} (try {task['try_number']})")
@@ -330,7 +344,7 @@ class AirflowClient:
     ) -> str:
         try:
             return self.task_log(dag_id, run_id, task_id, map_index, try_number)
-        except Exception as error:  # noqa: BLE001 - a description must not hide the failure it describes
+        except Exception as error:  # noqa: BLE001 - an error here must not hide the failure of the test
             return f"(no log: {error})"
 
 

@@ -1,4 +1,4 @@
-"""The crash kit: runs a DAG on a local Airflow, kills it at each line that it passes, and compares what it added."""
+"""The crash kit: run a DAG on a local Airflow, kill it at each failpoint that it passes, and compare the totals."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _NO_TRANSACTION = (
     "Put the tasks into `with Transaction(...)`, or name its topology: check(..., topology=...)."
 )
 _PARSED = 30
-"""Seconds in which Airflow reads the other files of the folder, once it has read the first one."""
+"""Seconds that Airflow may take for the other files of the folder, after it has read the first one."""
 _NO_ROWS = "Let feed give the source rows that it has not taken: a FileSource takes files in the order of their names."
 
 
@@ -52,8 +52,8 @@ _NO_ROWS = "Let feed give the source rows that it has not taken: a FileSource ta
 class Line:
     """A line of the package at which a process can be killed.
 
-    :param point: its name.
-    :param task: the task that passes it; "": any task.
+    :param point: name of the failpoint.
+    :param task: the task that passes the line; "": any task.
     """
 
     point: str
@@ -64,17 +64,17 @@ class Line:
 
 
 class CrashKit:
-    """Runs a DAG on a local Airflow, kills a process of each run at another line, and compares the totals.
+    """Runs a DAG on a local Airflow, kills a process of each run at a different line, and compares the totals.
 
         with CrashKit(tmp_path, "dags", zookeeper, env) as kit:
             kit.check("text_words", totals, feed)
 
-    The home of Airflow is `airflow` in the folder. Relative paths of sources begin at the folder.
+    AIRFLOW_HOME is `airflow` in the folder. Relative paths of sources begin at the folder.
 
-    :param folder: for all files of the test.
-    :param dags_folder: the folder of the DAG files.
-    :param zookeeper: of the ledger.
-    :param env: the environment of all processes, such as the connections of the states.
+    :param folder: folder for all files of the test.
+    :param dags_folder: folder of the DAG files.
+    :param zookeeper: ZooKeeper of the ledger.
+    :param env: further environment of all processes, such as the connections of the states.
     """
 
     def __init__(
@@ -119,15 +119,15 @@ class CrashKit:
         topology: str | None = None,
         first_date: datetime | None = None,
     ) -> list[str]:
-        """Check that a run adds the same, wherever it is killed, and nothing when it is cleared after its commit.
+        """Check that a run adds the same at each kill, and adds nothing when it is cleared after its commit.
 
-        :param totals: reads the numbers that the DAG adds to, by any key.
-        :param feed: gives the source the same rows again, before each run; it gets the run_id. Run ids sort in the
-            order of the runs.
-        :param topology: of the Transaction, if it is not the dag_id.
-        :param first_date: the logical date of the first run, if runs need one; each later run is a day later.
+        :param totals: returns the numbers that the DAG adds to, by any key.
+        :param feed: adds the same rows to the source before each run; its argument is the run_id. The run_ids sort in
+            the order of the runs.
+        :param topology: name of the topology, if it is not the dag_id.
+        :param first_date: logical date of the first run, if runs need one; each later run is one day later.
         :return: the lines at which a process was killed.
-        :raises AssertionError: names the line, and what the run has added.
+        :raises AssertionError: a run added something else; the error names the line and the numbers.
         """
 
         def start_run() -> str:
@@ -157,7 +157,7 @@ class CrashKit:
         return [str(line) for line in lines]
 
     def _lines(self, dag_id: str, topology: str, start_run: Callable[[], object]) -> list[Line]:
-        """Find the lines that a run passes: each pause has ended before it begins."""
+        """Find the lines that a run passes, with pauses that are released before the run."""
         tasks = [task["task_id"] for task in self.airflow.listed(f"dags/{dag_id}/tasks", "tasks")]
         lines = [Line(point) for point in _POINTS]
         lines += [Line(point, task) for task in tasks for point in _TASK_POINTS]
@@ -175,7 +175,7 @@ class CrashKit:
         return found
 
     def _wait_for_dag(self, dag_id: str) -> None:
-        """Wait until Airflow knows the DAG, and unpause it.
+        """Wait until Airflow has the DAG, and unpause it.
 
         :raises AssertionError: the DAG file cannot be imported, or no file defines the DAG.
         """
@@ -204,7 +204,7 @@ class CrashKit:
         date = None if first_date is None else first_date + timedelta(days=self._runs - 1)
         self.airflow.trigger(dag_id, run_id, logical_date=date)
         self.airflow.wait_run(dag_id, run_id)
-        # A coordinator may have started another run, which has taken the rows.
+        # A coordinator may have started another run, which processes the rows.
         self._wait_for_runs(dag_id)
 
     def _clear(self, dag_id: str, run_id: str) -> None:

@@ -1,4 +1,4 @@
-"""A trial of a DAG in pytest: no scheduler, no ZooKeeper, no database of a state."""
+"""A trial of a DAG in pytest, without a scheduler, a ZooKeeper or the databases of its states."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ def trial(
     states: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
     logical_date: datetime | None = None,
 ) -> TrialResult:
-    """Run all tasks of a DAG once, and return what they have made and what would have been written.
+    """Run all tasks of a DAG once, and return their output and the values that the states would have.
 
         result = trial(dag, rows=[{"word": "cat"}, {"word": "cat"}])
         assert result.states["tx_state.words"].read() == [{"word": "cat", "count": 2}]
 
-    Airflow's own database must exist for `DAG.test`; an SQLite database without tables gets its tables here.
+    `DAG.test` needs Airflow's own database. If it is an SQLite database without tables, this creates the tables.
 
     :param dag: the DAG, as its file defines it.
-    :param rows: the rows of the batch, dicts or a frame; None: the first ones that the source of the DAG has.
-    :param states: per name the rows that a state holds before; a state that is not named is empty.
-    :param logical_date: of the run; None: now.
-    :raises TrialRefused: the DAG cannot be tried out.
+    :param rows: rows of the batch, as dicts or a frame; None: the first batch of the DAG's source.
+    :param states: rows of each state before the run, by name; other states are empty.
+    :param logical_date: logical date of the run; None: now.
+    :raises TrialRefused: the DAG cannot run as a trial.
     """
     compat.prepare_test(dag)
     if logical_date is not None:

@@ -1,4 +1,4 @@
-"""Time limits that count the time a process had, and not the time it waited for a processor."""
+"""Time limits that do not count the time in which processes wait for a processor."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Any
 
 _LEAST = 1 / 8
-"""Each limit counts at least this part of the time, so that a wait ends on a machine that stays busy."""
+"""The part of the time that always counts, so that a wait ends even on a machine that stays busy."""
 
 
 class Deadline:
     """A limit of seconds in which the processes of this control group could run.
 
-    The kernel counts how long a task of the group was ready and no processor was free. These seconds are added to the
-    limit. Where the group has no such count, the count of the whole machine is used, and where the kernel has none, the
-    limit is one of plain time.
+    The kernel counts how long a task of the group was ready and no processor was free. The limit grows by these
+    seconds. If the group has no such count, the count of the whole machine is used. If the kernel has none, all time
+    counts.
 
     :param seconds: the limit.
-    :param least: the part of the time that counts at least.
+    :param least: part of the time that always counts, from 0 to 1.
     """
 
     def __init__(self, seconds: float, *, least: float = _LEAST) -> None:
@@ -31,7 +31,7 @@ class Deadline:
         self._began = time.monotonic()
 
     def left(self) -> float:
-        """Return how many seconds are left; 0 or less: the time is over."""
+        """Return the seconds that are left; 0 or less: the time is over."""
         passed = time.monotonic() - self._began
         stalled = _stalled(self._pressure) - self._stalled
         return self._seconds - max(passed - stalled, passed * self._least)
@@ -40,11 +40,11 @@ class Deadline:
 def run_command(
     command: Sequence[str], *, timeout: float, **options: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command, as `subprocess.run` does for texts, within a limit that counts only the time it had.
+    """Run a command, like `subprocess.run` with `text=True`, within a `Deadline`.
 
-    :param timeout: seconds, see `Deadline`.
+    :param timeout: seconds of the deadline.
     :param options: `input`, `capture_output`, `check`, and the options of `subprocess.Popen`.
-    :raises subprocess.TimeoutExpired: it did not end in time; it is killed.
+    :raises subprocess.TimeoutExpired: the command did not end in time, and was killed.
     """
     deadline = Deadline(timeout)
     given, check = options.pop("input", None), options.pop("check", False)
@@ -74,11 +74,11 @@ def _communicate(
             if deadline.left() <= 0:
                 error.timeout = timeout
                 raise
-            given = None  # the process has it, and Popen refuses input in a second call
+            given = None  # the process has the input, and Popen refuses input in a second call
 
 
 def _pressure() -> Path:
-    """Find the kernel's count of the time that tasks of this process's control group were stalled."""
+    """Return the kernel's file with the time for which tasks of this process's control group were stalled."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -90,7 +90,7 @@ def _pressure() -> Path:
 
 
 def _stalled(pressure: Path) -> float:
-    """Return the seconds in which at least one task was ready to run and had no processor."""
+    """Return the seconds for which at least one task was ready to run and had no processor."""
     try:
         some = pressure.read_text().split("\n", 1)[0]
         return int(some.rpartition("total=")[2]) / 1e6

@@ -1,4 +1,4 @@
-"""Waiting in tests: for a condition, never for a time."""
+"""Wait in tests for a condition, never for a fixed time."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import TypeVar
 from airflow_tx.testing.deadline import Deadline
 
 T = TypeVar("T")
-# On a busy machine a check takes long. The pause is this many times longer, so that checks do not keep it busy.
+# The pause is so many times longer than a check, so that checks do not load a busy machine.
 _PAUSE = 12
 _LONGEST_PAUSE = 3.0
 
 
 class NotInTime(AssertionError):
-    """A condition that did not come true in time."""
+    """The condition was not true in time."""
 
 
 class Hopeless(AssertionError):
-    """Raised by a check when waiting makes no sense any more."""
+    """Raised by a check to end the wait, because the condition can no longer become true."""
 
 
 def eventually(
@@ -30,14 +30,14 @@ def eventually(
     interval: float = 0.1,
     explain: Callable[[], str] | None = None,
 ) -> T:
-    """Call `check` until its answer is true, and return that answer.
+    """Call `check` until its result is true, and return the result.
 
-    :param check: a question without side effects; what it raises counts as "not yet".
-    :param timeout: seconds, without those in which the processes of this test waited for a processor.
-    :param what: what is waited for, for the message: "run r1 has ended".
-    :param interval: seconds between two calls at least; more if a call takes long.
-    :param explain: asked once when time is up; its text goes below the message.
-    :raises NotInTime: it stayed false; says the last answer or error.
+    :param check: function without side effects; an exception counts as "not yet".
+    :param timeout: seconds, without the time in which the processes of this test waited for a processor.
+    :param what: the condition, for the message, such as "run r1 has ended".
+    :param interval: least seconds between two calls; the pause is longer if a call takes long.
+    :param explain: called once when the time is over; its text is added to the message.
+    :raises NotInTime: the result stayed false; the message has the last result or error.
     :raises Hopeless: `check` raised it.
     """
     deadline = Deadline(timeout)
@@ -51,7 +51,7 @@ def eventually(
             cause = None
         except Hopeless as error:
             raise Hopeless(f"{what}: {error}" + (f"\n{explain()}" if explain else "")) from None
-        except Exception as error:  # noqa: BLE001 - what a check raises means "not yet"
+        except Exception as error:  # noqa: BLE001 - an exception of a check means "not yet"
             last = f"the last call raised {type(error).__name__}: {error}"
             cause = error
         if deadline.left() <= 0:

@@ -1,4 +1,4 @@
-"""Failpoints that a test arms while the processes run."""
+"""Failpoints that a test arms while processes run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_tx.base.failpoints import VARIABLE, Rule
 
 @dataclass(frozen=True)
 class Armed:
-    """One armed point: ask whether a process reached it, and end its pause."""
+    """One armed failpoint."""
 
     rule: Rule
 
@@ -21,7 +21,7 @@ class Armed:
         return os.path.exists(self.rule.marker)
 
     def disarm(self) -> None:
-        """Let processes pass the point from now on."""
+        """Let all processes pass the point from now on."""
         Path(self.rule.marker).touch()
 
     def release(self) -> None:
@@ -30,9 +30,9 @@ class Armed:
 
 
 class Failpoints:
-    """Arms points for the processes that were started with `environment`.
+    """Arms failpoints for the processes that were started with `environment`.
 
-    :param folder: where rules and markers are kept; it is created if it is missing.
+    :param folder: folder of rules and markers, created if it is missing.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -47,10 +47,11 @@ class Failpoints:
         return {VARIABLE: f"@{self._rules}"}
 
     def arm(self, name: str, action: str, **match: object) -> Armed:
-        """Make the first process that reaches the point `name` act.
+        """Arm a failpoint for the first process that reaches it.
 
+        :param name: name of the failpoint.
         :param action: kill, raise or pause (until `Armed.release`).
-        :param match: values of the point's context, such as `topology` or `txid`, that must be equal.
+        :param match: values that the context of the failpoint must have, such as `topology` or `txid`.
         """
         stem = self._folder / uuid.uuid4().hex
         rule = Rule(
@@ -62,6 +63,6 @@ class Failpoints:
         )
         with self._rules.open(
             "a"
-        ) as file:  # one short write: a reader sees the whole line or no part of it
+        ) as file:  # one short write, so that a reader sees the whole line or nothing
             file.write(f"{rule}\n")
         return Armed(rule)

@@ -1,6 +1,6 @@
 """The pytest fixtures `zookeeper` and `zookeeper_root`: `pytest -p airflow_tx.testing` loads them.
 
-A test run that loads them may not need them, so this module imports nothing but pytest.
+A test run may load the fixtures without using them, so this module imports only pytest.
 """
 
 from __future__ import annotations
@@ -26,5 +26,5 @@ def zookeeper() -> Iterator[LocalZooKeeper]:
 
 @pytest.fixture
 def zookeeper_root() -> str:
-    """Return a path for this test alone, so that tests share one ZooKeeper. Nothing exists there yet."""
+    """Return a new, empty path for each test, so that tests can share one ZooKeeper."""
     return f"/test-{uuid.uuid4().hex[:12]}"

@@ -1,7 +1,7 @@
-"""A family of processes that ends as a whole when one process dies.
+"""A family of processes that ends together when the parent process dies.
 
-Every member and its descendants carry a mark in their environment. Ending the family means ending all processes with
-the mark, until none is left. Process groups do not work: Airflow gives every task a group of its own.
+Every member and its descendants carry a mark in their environment. The end of the family kills all processes with the
+mark, until none is left. Process groups would not work, since Airflow gives every task its own group.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ MARK = "AIRFLOW_TX_FAMILY"
 
 
 def marked(mark: str) -> list[int]:
-    """Return the processes that carry `mark`, apart from this one."""
+    """Return the pids of all processes with this mark, except this process."""
     others = [pid for pid in psutil.pids() if pid != os.getpid()]
     return [pid for pid in others if mark in _environment(pid).get(MARK, "").split(":")]
 
 
 def end_marked(mark: str, *, timeout: float = 15) -> None:
-    """SIGKILL every process that carries `mark` until none is left.
+    """Kill every process with this mark, until none is left.
 
-    :raises NotInTime: some of them cannot be ended.
+    :param timeout: seconds.
+    :raises NotInTime: some processes cannot be killed.
     """
 
     def none_left() -> bool:
@@ -45,7 +46,7 @@ def end_marked(mark: str, *, timeout: float = 15) -> None:
 
 
 def signal_process(pid: int, number: int) -> bool:
-    """Send a signal; False if the process is gone."""
+    """Send a signal; return False if the process does not exist."""
     try:
         os.kill(pid, number)
     except ProcessLookupError:
@@ -72,10 +73,10 @@ def _command(pid: int) -> list[str]:
 
 
 class ProcessFamily:
-    """Starts processes and ends them with all of their descendants.
+    """Starts processes, and ends them with all their descendants.
 
-    A guard process ends the family when this process dies, even by SIGKILL. Not covered: a descendant that clears its
-    environment, and a guard that is killed as well.
+    A guard process ends the family when this process dies, even by SIGKILL. It cannot end a descendant that has cleared
+    its environment, or act after it was killed itself.
     """
 
     def __init__(self) -> None:
@@ -86,16 +87,18 @@ class ProcessFamily:
     def spawn(
         self, command: Sequence[str], *, env: Mapping[str, str], log: Path, cwd: Path | None = None
     ) -> subprocess.Popen[bytes]:
-        """Start a member in a session of its own.
+        """Start a member in a new session.
 
-        :param env: its whole environment; the mark is added.
-        :param log: its output is appended to this file.
+        :param command: command line of the process.
+        :param env: complete environment of the process, without the mark.
+        :param log: file to which its output is appended.
+        :param cwd: working directory; None: the current one.
         """
         if self._guard is None:
             self._guard = self._start_guard()
             atexit.register(self.end)
-        # setproctitle, which Airflow uses, writes its titles over the environment unless SPT_NOENV is set.
-        # A family within another one has the marks of both: it ends with the outer one, too.
+        # Airflow uses setproctitle, which overwrites the environment with titles unless SPT_NOENV is set.
+        # A family inside another one has both marks, so that it ends with the outer family, too.
         outer = env.get(MARK, os.environ.get(MARK, ""))
         marked_env = {**env, MARK: f"{outer}:{self.mark}", "SPT_NOENV": "1"}
         with log.open("ab") as output:
@@ -117,7 +120,7 @@ class ProcessFamily:
     def end(self) -> None:
         """End every process of the family; safe to call twice.
 
-        :raises NotInTime: something is left.
+        :raises NotInTime: a process is left.
         """
         atexit.unregister(self.end)
         end_marked(self.mark)
@@ -129,7 +132,7 @@ class ProcessFamily:
             self._guard = None
 
     def _start_guard(self) -> subprocess.Popen[bytes]:
-        # Its input ends when this process does.
+        # The guard's stdin ends when this process ends.
         return subprocess.Popen(
             [sys.executable, "-m", __name__, self.mark],
             stdin=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""The work of a task: before the turn of its transaction, and in it."""
+"""The work of tasks: begin a transaction, process its batch, and commit it in its turn."""
 
 from __future__ import annotations
 

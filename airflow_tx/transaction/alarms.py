@@ -1,4 +1,4 @@
-"""Alarms of a topology: when one is due, purely, and who is called. The ledger notes it first."""
+"""Alerts of a topology: find the alerts that are due, note them in the ledger, then call the callbacks."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from airflow_tx.sources import Lag, Source
 
 AlarmCallback: TypeAlias = Callable[[Any], Any]
-"""Takes the context of the task that found the alarm, with the `Alarm` as `alarm`, and may be a coroutine function; a
-notifier of Airflow is one."""
+"""A function or coroutine function, such as an Airflow notifier. Its argument is the context of the task that found the
+alert, which has the `Alarm` as `alarm`."""
 
 
 class AlarmKind(str, Enum):
-    """The kinds of alarms."""
+    """The kinds of alerts."""
 
     BLOCKED = "blocked"
     LATE = "late"
@@ -34,18 +34,18 @@ class AlarmKind(str, Enum):
 
 @dataclass(frozen=True)
 class Alarm:
-    """Why a person is called: callbacks and the templates of notifiers find it in their context, as `alarm`.
+    """An alert. Callbacks and templates of notifiers find it as `alarm` in their context.
 
-    :param kind: `blocked`: nothing commits until a person acts; `late`: a limit of the `Transaction` is exceeded;
-        `behind`: a transaction lacks a correction of the upstream topology, and nothing is done about it.
-    :param topology: whose transactions.
-    :param dag_id: their DAG.
-    :param reason: what is wrong, in one sentence.
-    :param remedy: what to do about it.
-    :param txid: of the transaction that it is about; None: of none, as a lag.
-    :param attempt: of that transaction.
-    :param run_id: of that transaction.
-    :param since: of `behind`, when the newest of these corrections was noted.
+    :param kind: `blocked`: nothing commits until a person acts. `late`: a limit of the `Transaction` is exceeded.
+        `behind`: a transaction lacks a correction of the upstream topology, and no restatement is requested.
+    :param topology: the name of the topology.
+    :param dag_id: the DAG of the topology.
+    :param reason: the problem, in one sentence.
+    :param remedy: the commands that help.
+    :param txid: the transaction; None if the alert is about no single transaction, such as a lag.
+    :param attempt: the attempt of the transaction.
+    :param run_id: the run of the transaction.
+    :param since: for `behind`, when the newest missing correction was noted.
     """
 
     kind: AlarmKind
@@ -60,21 +60,21 @@ class Alarm:
 
     @property
     def of(self) -> str:
-        """The cause: blocked in a later attempt, or behind since a later time, is another alarm; late is one alarm."""
+        """Return the cause. A later blocked attempt or a later correction is a new alert; lateness is one alert."""
         return f"{self.txid}.{self.attempt}" if self.kind is AlarmKind.BLOCKED else self.since
 
     @property
     def text(self) -> str:
-        """The whole text, for a log or a message."""
+        """Return reason and remedy, for a log or a message."""
         return f"{self.reason} {self.remedy}"
 
 
 @dataclass(frozen=True)
 class AlarmLimits:
-    """When a topology is late.
+    """The limits beyond which a topology is late.
 
-    :param late_after: seconds that its oldest transaction may be open.
-    :param max_lag: how far its source may be ahead.
+    :param late_after: seconds that the oldest transaction may be open.
+    :param max_lag: how far the source may be ahead, in the unit of the source.
     """
 
     late_after: float | None = None
@@ -83,7 +83,7 @@ class AlarmLimits:
 
 @dataclass(frozen=True)
 class AlarmCallbacks:
-    """Who is called; `on_late` also for what is behind."""
+    """The callbacks of alerts. A topology that is behind also calls `on_late`."""
 
     on_blocked: tuple[AlarmCallback, ...] = ()
     on_late: tuple[AlarmCallback, ...] = ()
@@ -93,10 +93,10 @@ class AlarmCallbacks:
         return bool(self.on_blocked or self.on_late)
 
     def call(self, alarm: Alarm, context: Mapping[str, Any], log: Any) -> None:
-        """Call all who want to know of it. One that fails is a line in the log, and hinders no other."""
+        """Call the callbacks for the kind of the alert. A callback that fails is logged, and the others are called."""
         for callback in self.on_blocked if alarm.kind is AlarmKind.BLOCKED else self.on_late:
             try:
-                # A notifier changes the context that it gets.
+                # Each callback gets a copy, since a notifier changes its context.
                 _call(callback, {**context, "alarm": alarm})
             except Exception:
                 log.exception("%r failed, which was to be called: %s", callback, alarm.text)
@@ -107,7 +107,7 @@ def _call(callback: AlarmCallback, context: dict[str, Any]) -> None:
 
     only_async = False
     if isinstance(callback, BaseNotifier):
-        callback = copy.copy(callback)  # it renders its templates in itself, for one alarm
+        callback = copy.copy(callback)  # a notifier stores its rendered templates in itself
         callback.context = context  # type: ignore[assignment]
         only_async = type(callback).notify is BaseNotifier.notify
     found = callback if only_async else callback(context)
@@ -121,7 +121,10 @@ async def _awaited(found: Awaitable[Any]) -> None:
 
 @dataclass(frozen=True)
 class AlarmTopology:
-    """Whose alarms are looked for."""
+    """A topology whose alerts are searched.
+
+    :param name: the name of the topology.
+    """
 
     name: str
     dag_id: str
@@ -136,10 +139,11 @@ class AlarmTopology:
         lag: Lag | None = None,
         behind: Sequence[NotedCorrections] = (),
     ) -> list[Alarm]:
-        """Find what is wrong now, one alarm of each kind at most.
+        """Return the alerts that are due now, at most one of each kind.
 
-        :param blocked: which transaction is replayed no more, and why.
-        :param lag: of its source; None: it is not known.
+        :param opened: the open transactions, by txid.
+        :param blocked: the transaction that its coordinator no longer replays, and why.
+        :param lag: the lag of the source; None: unknown.
         :param behind: the transactions that lack corrections.
         """
         found = [self._blocked(opened, blocked), self._late(opened, now, lag), self._behind(behind)]
@@ -227,10 +231,10 @@ def _words(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class AlarmChange:
-    """An alarm that is to be raised, or one that is over.
+    """An alert to raise, or the end of an alert.
 
-    :param alarm: None: it is over.
-    :param note: what the ledger has noted of the one before; None: there was none.
+    :param alarm: the alert to raise; None: the raised alert is over.
+    :param note: the note of the raised alert in the ledger; None: no alert of this kind is raised.
     """
 
     kind: AlarmKind
@@ -239,7 +243,7 @@ class AlarmChange:
 
 
 def changes(alarms: Sequence[Alarm], raised: Mapping[str, AlarmNote]) -> list[AlarmChange]:
-    """Compare what is wrong now with what is raised already."""
+    """Compare the alerts that are due with the alerts that are raised, by kind, and return the differences."""
     found = {alarm.kind: alarm for alarm in alarms}
     compared = [AlarmChange(kind, found.get(kind), raised.get(kind.value)) for kind in AlarmKind]
     return [
@@ -248,7 +252,7 @@ def changes(alarms: Sequence[Alarm], raised: Mapping[str, AlarmNote]) -> list[Al
 
 
 def certain(due: Sequence[AlarmChange], limits: AlarmLimits, lag: Lag | None) -> list[AlarmChange]:
-    """Leave out the end of a lateness that may be one of the lag, while that is not known."""
+    """Drop the end of a `late` alert while the lag is unknown, since the lag may still exceed its limit."""
     unknown = limits.max_lag is not None and lag is None
     return [
         each for each in due if not (unknown and each.kind is AlarmKind.LATE and each.alarm is None)
@@ -264,16 +268,16 @@ def raise_alarm(
     *,
     shown: AlarmNote | None = None,
 ) -> None:
-    """Raise an alarm, unless another process has, or end it.
+    """Raise an alert, unless another process has raised it, or end an alert.
 
-    :param shown: its note in the ledger, with the run that shows it; None: no run does.
+    :param shown: the note for the ledger with the run that shows the alert; None: no run shows it.
     """
     from airflow_tx.ledger import AlarmNote
 
     note = None if change.alarm is None else shown or AlarmNote(change.alarm.of)
     noted = ledger.note_alarm(change.kind.value, note)
     if change.alarm is None:
-        log.info("Topology %s is %s no more", ledger.paths.topology, change.kind.value)
+        log.info("Topology %s is no longer %s", ledger.paths.topology, change.kind.value)
     elif noted.first:
         log.error("%s", change.alarm.text)
         callbacks.call(change.alarm, context, log)
@@ -288,7 +292,10 @@ def raise_due(
     *,
     log: Any,
 ) -> None:
-    """Raise the alarms of a topology, of which a task has connected the ledger."""
+    """Find and raise the alerts of a topology.
+
+    :param ledger: the connected ledger of the topology.
+    """
     from airflow_tx.ledger import noted_corrections
     from airflow_tx.sources import Lag
 
@@ -306,7 +313,7 @@ def raise_due(
 
 
 def _stopped(dag_id: str, ti: Any, opened: Mapping[int, TransactionRecord]) -> BlockMark | None:
-    """Find out whether no task works on the next transaction: without a coordinator, none will."""
+    """Return a block mark if no run works on the next transaction. Without a coordinator, no run will continue it."""
     from airflow_tx.ledger import LIVE_RUN_STATES, BlockMark, of_lane
 
     txid = min(opened, default=0)

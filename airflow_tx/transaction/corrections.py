@@ -14,9 +14,9 @@ from airflow_tx.transaction.spec import TransactionSpec
 
 
 def follow(spec: TransactionSpec, ledger: Ledger, found: Corrections, log: Any) -> int:
-    """Request restatements of the transactions that lack a correction, or note why not.
+    """Request restatements of the transactions that lack a correction. If a request is refused, note why.
 
-    :return: for how many transactions something was noted.
+    :return: the number of transactions with a request or a note.
     """
     for each in found.due:
         log.info("%s", _follow(spec, ledger, each))

@@ -1,6 +1,6 @@
-"""The metrics of a topology: names, kinds and when each is sent; through Airflow, if Airflow sends metrics.
+"""The metrics of a topology. Airflow sends them, if you have configured its metrics.
 
-A metric never fails a task: an unknown value is a line in the log.
+A metric never fails a task. If its value is unknown, the log says why.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LAG_PATIENCE = 5.0
-"""Seconds that a task waits for the answer of its source at most."""
+"""The longest time that a task waits for the lag of its source, in seconds."""
 GAUGES_EVERY = 10.0
-"""Seconds between two times that a coordinator sends the gauges."""
+"""The interval at which a coordinator sends the gauges, in seconds."""
 
 
 class Metric(Enum):
@@ -69,7 +69,7 @@ class Metric(Enum):
         self.kind = kind
 
     def send(self, paths: Paths, value: float = 1, **tags: str) -> None:
-        """Send a value; of a timer, seconds."""
+        """Send a value. The value of a timer is in seconds."""
         if compat.sends_metrics():
             tags = {"topology": paths.topology, "root": paths.root, **tags}
             compat.send_metric(
@@ -78,13 +78,13 @@ class Metric(Enum):
 
 
 def send_failure(paths: Paths, noted: FailureNoted | AlreadyCommitted) -> None:
-    """Count an attempt that has failed: once, however many of its tasks fail."""
+    """Count a failed attempt once, even if several of its tasks fail."""
     if isinstance(noted, FailureNoted) and noted.first:
         Metric.FAILED.send(paths)
 
 
 def send_commit(ledger: Ledger, txid: int) -> None:
-    """Send what a transaction that was just committed has counted, and how long it took."""
+    """Send the counts and durations of a transaction that was just committed."""
     if not compat.sends_metrics():
         return
     Metric.COMMITTED.send(ledger.paths)
@@ -129,9 +129,10 @@ def _durations(own: TransactionRecord, before: TransactionRecord | None) -> dict
 def send_open(
     paths: Paths, opened: Mapping[int, TransactionRecord], *, blocked: bool, now: datetime
 ) -> None:
-    """Send what is open.
+    """Send the gauges of the open transactions.
 
-    :param blocked: whether a transaction is replayed no more.
+    :param opened: the open transactions, by txid.
+    :param blocked: whether a transaction is blocked.
     """
     Metric.OPEN.send(paths, len(opened))
     Metric.WAITING.send(paths, sum(record.phase is Phase.PROCESSED for record in opened.values()))
@@ -140,9 +141,9 @@ def send_open(
 
 
 def send_behind(ledger: ReadOnlyLedger, behind: Sequence[NotedCorrections]) -> None:
-    """Send how far a topology is behind the one that its source reads.
+    """Send how far a topology is behind its upstream topology.
 
-    :param behind: its transactions that lack corrections.
+    :param behind: the transactions of the topology that lack corrections.
     """
     if not compat.sends_metrics():
         return
@@ -155,21 +156,21 @@ def send_behind(ledger: ReadOnlyLedger, behind: Sequence[NotedCorrections]) -> N
 
 
 def send_acker_load(paths: Paths, load: AckerLoad) -> None:
-    """Send what the ackers of a topology do."""
+    """Send the number of open trees, and the acks per second, of a topology's ackers."""
     Metric.TREES.send(paths, load.trees)
     if load.acks_a_second is not None:
         Metric.ACKS.send(paths, load.acks_a_second)
 
 
 def oldest_seconds(opened: Mapping[int, TransactionRecord], now: datetime) -> float:
-    """Give the age of the oldest open transaction; 0 if none is open."""
+    """Return the age of the oldest open transaction in seconds; 0 if no transaction is open."""
     if not opened:
         return 0.0
     return max((now - datetime.fromisoformat(opened[min(opened)].created)).total_seconds(), 0.0)
 
 
 def send_open_of(ledger: Ledger) -> None:
-    """Read what is open, and send it."""
+    """Read the open transactions from the ledger, and send their gauges."""
 
     if not compat.sends_metrics():
         return
@@ -192,7 +193,7 @@ def send_open_of(ledger: Ledger) -> None:
 
 
 def send_lag(topology: str, source: Source, ledger: Ledger, log: Any) -> None:
-    """Ask the source how far it is ahead, and send that; not a source whose batches belong to runs."""
+    """Send the lag of a source. A source whose batches belong to runs has no lag."""
     if source.per_run or not compat.sends_metrics():
         return
     from airflow_tx.sources import Lag
@@ -205,7 +206,7 @@ def send_lag(topology: str, source: Source, ledger: Ledger, log: Any) -> None:
 
 
 def lag_of(topology: str, source: Source, ledger: Ledger) -> Lag | LagUnknown:
-    """Ask the source how far it is ahead of the last committed transaction, for a few seconds."""
+    """Return how far the source is ahead of the last committed transaction. Wait at most `LAG_PATIENCE` seconds."""
     from airflow_tx.sources import LagUnknown, lags
 
     try:
@@ -215,7 +216,7 @@ def lag_of(topology: str, source: Source, ledger: Ledger) -> Lag | LagUnknown:
 
 
 class Cadence:
-    """Says when something is due that is done every so many seconds."""
+    """A timer that is due at a fixed interval."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds
@@ -223,7 +224,7 @@ class Cadence:
         self._next = clock()
 
     def is_due(self) -> bool:
-        """Ask; it is then not due again before its time has passed."""
+        """Return whether the interval has passed. If so, start the next interval."""
         now = self._clock()
         if now < self._next:
             return False

@@ -1,4 +1,4 @@
-"""The description of a transaction for its tasks: made when the DAG file is parsed, found again through `begin`."""
+"""The description of a transaction. The `Transaction` block builds it, and tasks read it from their task `begin`."""
 
 from __future__ import annotations
 
@@ -28,23 +28,24 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LEDGER_PLACE = "ledger_place"
-"""The name under which a serialized DAG has the place of its topology."""
+"""The field of a serialized task that holds the place of its topology."""
 WHY_NOT = "airflow_tx_why_not"
-"""The XCom in which `begin` says why its last try got no transaction."""
+"""The XCom in which `begin` stores why its last try got no transaction."""
 COMMITTED = "committed"
-"""The key of the batch, as `begin` gives it to tasks, that says: the transaction was committed before."""
+"""The key in the XCom of `begin` that marks a transaction as already committed."""
 COMMIT_KEY = "airflow_tx_commit"
-"""Where the context of a task that commits holds its `Commit`."""
+"""The key in the context of a committing task that holds its `Commit`."""
 
 
 @dataclass(frozen=True)
 class PhaseSpec:
     """The commit phase of a block with several committers.
 
-    :param acquire: task id of its first task; `mark` of its last one.
-    :param committers: ids of its CommitOperators, each after the ones that it depends on.
-    :param inside: ids of all tasks between the first and the last one.
-    :param mapped: the ones that have map indexes.
+    :param acquire: task id of the first task.
+    :param mark: task id of the last task.
+    :param committers: ids of the CommitOperators, in the order of their dependencies.
+    :param inside: ids of all tasks between the first and the last task.
+    :param mapped: ids of the mapped tasks.
     """
 
     acquire: str
@@ -56,34 +57,36 @@ class PhaseSpec:
 
 @dataclass(frozen=True)
 class TransactionSpec:
-    """One `Transaction` block.
+    """The description of one `Transaction` block.
 
-    :param max_pending: None: `[tx] max_pending`; likewise `zookeeper_conn_id` and `root`.
-    :param message_timeout: `processing_timeout` of the block; None: `[tx] processing_timeout`. The rules that a
-        trigger stores have the same earlier name.
+    :param max_pending: the highest number of open transactions; None: `[tx] max_pending`.
+    :param message_timeout: `processing_timeout` of the block, in seconds; None: `[tx] processing_timeout`. Rules that
+        triggers store use the same earlier name.
+    :param zookeeper_conn_id: the connection of the ledger; None: `[tx] zookeeper_conn_id`.
+    :param root: the znode that holds the topology; None: `[tx] root`.
     :param begin: task id of the first task.
-    :param tasks: ids of the tasks that must ack: upstream of the committer.
-    :param mapped: the ones that have map indexes.
-    :param inside: ids of all tasks of the block but `begin`.
-    :param ends: the ones that tasks after the block follow: the committer, or the first and the last task of the
-        commit phase.
-    :param needed: ids of the tasks right before the committer or the phase; if one is skipped, so is the commit.
-    :param phase: its commit phase, if it has several committers.
-    :param stages: whether output of its tasks is staged.
-    :param committed: ids of the tasks whose output a committer takes.
-    :param tables: the tables that applications write into, by task id and name of the output.
-    :param ackers: among how many ackers the trees of its messages are divided; 0: they are not tracked; None: it has
-        no messages.
-    :param acker_store: the id of the Airflow connection of their store; None: the ledger's ZooKeeper.
-    :param area: where the output of its tasks is staged; None: where `[tx] staging` says.
-    :param journal: for how long the journal keeps its transactions; None: `[tx] journal`.
-    :param limits: when it is late; `callbacks`: who is called then, and when it is blocked.
+    :param tasks: ids of the tasks that must ack, which are upstream of the committer.
+    :param mapped: ids of the mapped tasks among `tasks`.
+    :param inside: ids of all tasks of the block except `begin`.
+    :param ends: ids of the tasks that tasks after the block follow: the committer, or the first and the last task of
+        the commit phase.
+    :param needed: ids of the tasks directly before the committer or the phase. If one is skipped, so is the commit.
+    :param phase: the commit phase; None if the block has a single committer.
+    :param stages: whether tasks stage output.
+    :param committed: ids of the tasks whose output a committer reads.
+    :param tables: the tables that Spark applications write into, by task id and output name.
+    :param ackers: the number of ackers that track messages; 0: messages are not tracked; None: the block has none.
+    :param acker_store: the id of the Airflow connection of the ackers' store; None: the ledger's ZooKeeper.
+    :param area: the staging area of task output; None: the area that `[tx] staging` sets.
+    :param journal: how long the journal keeps committed transactions; None: `[tx] journal`.
+    :param limits: when the topology is late.
+    :param callbacks: the callbacks of a topology that is late, behind or blocked.
     :param zone: the time zone of the DAG's schedule, in which a date is a day; "" is UTC.
-    :param rejected: the table of the rows that its tasks reject; None: they can reject none.
-    :param max_rejected: a share of the batch below 1, or a number of rows: of more rejected rows a task, the commit is
-        refused; None: it never is.
-    :param appends: whether one of its states is a table, which other topologies can read.
-    :param coordinated: whether a coordinator looks after it; else its own tasks find its alarms.
+    :param rejected: the table of rejected rows; None: tasks cannot reject rows.
+    :param max_rejected: the most rows that a task may reject: a share of the batch below 1, or a number of rows. If a
+        task rejects more, the commit is refused. None: no limit.
+    :param appends: whether one of the states is a table, which other topologies can read.
+    :param coordinated: whether a coordinator raises the alerts. Otherwise the tasks of the block raise them.
     """
 
     topology: str
@@ -128,7 +131,7 @@ class TransactionSpec:
         return AlarmTopology(self.topology, self.dag_id, self.limits)
 
     def raise_own_alarms(self, context: Any, log: Any) -> None:
-        """Raise the alarms of the topology from one of its tasks, where no coordinator does. It fails nothing."""
+        """Raise the alerts of the topology from a task, if no coordinator does. An error does not fail the task."""
         if self.coordinated or not self.callbacks.any:
             return
         try:
@@ -146,7 +149,7 @@ class TransactionSpec:
 
     @property
     def place(self) -> str:
-        """Give the place of its topology, as JSON: a serialized DAG keeps texts alone; "" is the place in `[tx]`."""
+        """Return the place of the topology as JSON text, which a serialized DAG can hold; "" is the `[tx]` value."""
         place = {
             "topology": self.topology,
             "conn_id": self.zookeeper_conn_id or "",
@@ -156,12 +159,12 @@ class TransactionSpec:
 
     @property
     def window(self) -> int:
-        """How many of its transactions may be open at once."""
+        """Return the highest number of open transactions."""
         return self.max_pending or Settings.load().max_pending
 
     @property
     def allocates(self) -> bool:
-        """Whether its coordinator may begin transactions: not if each run has its own batch."""
+        """Return whether the coordinator may begin transactions. If each run has its own batch, it may not."""
         return not self.source.per_run
 
     @property
@@ -182,10 +185,11 @@ class TransactionSpec:
 
     @contextmanager
     def store(self) -> Iterator[ZooKeeperStore]:
-        """Connect the store of its ledger as long as the block.
+        """Connect to the store of the ledger, until the `with` block ends.
 
-        :raises AirflowFailException: the task is executed by `airflow tasks test` or `airflow dags test`.
-        :raises ConfigError, StoreUnavailable: there is none.
+        :raises AirflowFailException: `airflow tasks test` or `airflow dags test` runs the task.
+        :raises ConfigError: the connection cannot be used.
+        :raises StoreUnavailable: ZooKeeper cannot be reached.
         """
         from airflow_tx.hooks import ZooKeeperHook
 
@@ -203,44 +207,45 @@ class TransactionSpec:
 
     @property
     def timeout(self) -> float:
-        """Seconds from begin until everything must be processed."""
+        """Return the seconds from begin until all tasks must have acked."""
         return self.message_timeout or Settings.load().processing_timeout
 
     @cached_property
     def journal_time(self) -> timedelta:
-        """Say how long a committed transaction can be restated; 0: it never can."""
+        """Return how long a committed transaction can be restated; timedelta(0): never."""
         return timedelta(days=Settings.load().journal) if self.journal is None else self.journal
 
     @property
     def requires_proof(self) -> bool:
-        """Whether a commit of rows that are not proven is refused."""
+        """Return whether a commit is refused if its rows are not proven."""
         return Settings.load().require_rows == "proven"
 
     def open_ackers(self, store: Store) -> AbstractContextManager[AckerStore]:
-        """Connect to its ackers as long as the block.
+        """Connect to the ackers, until the `with` block ends.
 
-        :param store: of its ledger.
-        :raises ConfigError, AckersUnavailable: there are none.
+        :param store: the store of the ledger.
+        :raises ConfigError: the connection cannot be used.
+        :raises AckersUnavailable: the ackers' store cannot be reached.
         """
         from airflow_tx.outputs import ackers_of
 
         return ackers_of(self.acker_store, store, self.paths.root)
 
     def staging(self) -> StagingArea:
-        """The staging area of its ledger: `of_topology` has the output of its tasks between processing and commit."""
+        """Return the staging area of the ledger. Its `of_topology` holds task output between processing and commit."""
         from airflow_tx.outputs import StagingArea
 
         return self.area or StagingArea.of_ledger(self.conn_id, self.paths.root)
 
     @property
     def named_source(self) -> Source:
-        """Its source, which knows whose rows it decides."""
+        """Return the source with the name of the topology."""
         return self.source.named(self.topology)
 
     def source_of(self, incarnation: str) -> Source:
-        """Its source, which knows where it stages rows, too, if it does.
+        """Return the source with the name of the topology, and with its staging folder if it stages rows.
 
-        :param incarnation: of the topology, as its record has it.
+        :param incarnation: the incarnation in the topology record.
         """
         source = self.named_source
         if source.stages:
@@ -249,7 +254,10 @@ class TransactionSpec:
 
 
 class PlacedTask:
-    """A task whose serialized form has the place of its topology, for the board; put it before Airflow's base."""
+    """A task whose serialized form has the place of its topology, for the Transactions page.
+
+    List this class before Airflow's base class.
+    """
 
     transaction: TransactionSpec
 
@@ -260,27 +268,27 @@ class PlacedTask:
 
     @property
     def ledger_place(self) -> str:
-        """The place of its topology."""
+        """Return the place of the topology."""
         return self.transaction.place
 
 
 class HasTransaction(PlacedTask):
-    """The task by which the other tasks of a run find their transaction: `begin`."""
+    """The task `begin`, in which the other tasks of a run find their transaction."""
 
 
 class RunsApplication:
-    """A task that runs a Spark application, which it keeps as `application`; put it before Airflow's base."""
+    """A task that runs the Spark application in its attribute `application`. List it before Airflow's base class."""
 
 
 def coordinator_id(topology: str) -> str:
-    """Name the DAG that coordinates a topology, unless `coordinator_dag` is given another name."""
+    """Return the default name of the DAG that coordinates a topology."""
     return f"{topology}_coordinator"
 
 
 def spec_of(dag: DAG) -> TransactionSpec:
     """Return the transaction of a DAG.
 
-    :raises TransactionDefinitionError: it has none.
+    :raises TransactionDefinitionError: the DAG has no transaction.
     """
     for task in dag.tasks:
         if isinstance(task, HasTransaction):
@@ -293,14 +301,14 @@ def spec_of(dag: DAG) -> TransactionSpec:
 
 
 def is_beginning(ti: Any, spec: TransactionSpec) -> bool:
-    """Whether `begin` of the run is still to end: a clear may let Airflow start a task of the run beside it."""
+    """Return whether `begin` of the run has not ended. After a clear, Airflow may start a later task before that."""
     return is_live(task_states(ti, [spec.begin]).get(spec.begin))
 
 
 def put_back(ti: Any, why: str = "") -> NoReturn:
-    """End the running task so that Airflow starts it again once the tasks before it have ended; no try is counted.
+    """End the running task so that Airflow starts it again after its upstream tasks. No try is counted.
 
-    :param why: what it waits for; "": `begin` of its run.
+    :param why: the log line that says what the task waits for; "": it waits for `begin` of its run.
     :raises AirflowRescheduleException: always.
     """
     from airflow.sdk.exceptions import AirflowRescheduleException
@@ -309,17 +317,17 @@ def put_back(ti: Any, why: str = "") -> NoReturn:
         f"Run {ti.run_id} begins again: Airflow starts this task once more when `begin` has ended."
     )
     log.info("%s", why or begins)
-    # Scheduled again sooner, it would be failed like a deferred task that is woken too soon.
+    # If it came back sooner, Airflow would fail it like a deferred task that wakes too early.
     at = datetime.now(timezone.utc) + timedelta(seconds=Settings.load().min_deferral)
     raise AirflowRescheduleException(at)  # type: ignore[no-untyped-call]
 
 
 def begun_by(ti: Any, spec: TransactionSpec) -> Begun:
-    """Read what `begin` of the run has said to its tasks.
+    """Read the transaction that `begin` of the run has stored for its tasks.
 
-    :raises AirflowRescheduleException: it is cleared, and has not said anything yet.
-    :raises AirflowSkipException: it has skipped this task, which was already running.
-    :raises AirflowFailException: it said nothing: it did not run, or was marked success by hand.
+    :raises AirflowRescheduleException: `begin` was cleared, and has not ended yet.
+    :raises AirflowSkipException: `begin` has skipped this task, which was already running.
+    :raises AirflowFailException: `begin` stored nothing: it did not run, or a person marked it as success.
     """
     from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 

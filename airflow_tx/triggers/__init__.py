@@ -1,4 +1,4 @@
-"""Triggers: each waits in the triggerer for an event of a ledger."""
+"""The triggers, which wait in the triggerer for events of a ledger."""
 
 from __future__ import annotations
 

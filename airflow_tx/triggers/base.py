@@ -1,7 +1,7 @@
-"""The triggers' common ground: fields that are the arguments, a ZooKeeper client and two threads for each connection.
+"""The bases of the triggers. All triggers of a connection share one ZooKeeper client and two threads.
 
-Airflow fails a deferred task that is woken before the scheduler has seen the end of its first leg, so a trigger holds
-it for a while in any case.
+Airflow fails a deferred task that a trigger wakes before the scheduler has noticed the deferral. So each trigger waits
+for a minimum time, `hold`.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from airflow_tx.triggers.run_slots import SlotWatch
 
 Event = dict[str, Any]
-"""The event of a trigger for its task: plain JSON."""
+"""The event of a trigger for its task, as plain JSON."""
 
-# Between two readings; each is a few reads on a client that all triggers share.
+# Seconds between two readings. A reading is a few requests on a client that all triggers share.
 POLL = 1.0
 
 log = logging.getLogger(__name__)
@@ -36,12 +36,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class LedgerTrigger(BaseTrigger):
-    """A trigger that reads the ledger of a topology; its fields are its arguments, plain and without passwords.
+    """The base of triggers that read the ledger of a topology. Its fields are its arguments, without passwords.
 
-    :param hold: seconds from the deferral that it waits at least.
+    :param zookeeper_conn_id: ZooKeeper connection of the ledger.
+    :param root: root path of the ledgers.
+    :param topology: name of the topology.
+    :param hold: minimum seconds to wait after the deferral.
     :param poll: seconds between two readings.
-    :param since: when the task deferred itself, in seconds since 1970. A triggerer takes a while to start a trigger,
-        and starts it again after a restart.
+    :param since: when the task deferred itself, in seconds since 1970. A triggerer may start a trigger late, and starts
+        it again after a restart.
     """
 
     zookeeper_conn_id: str
@@ -56,7 +59,7 @@ class LedgerTrigger(BaseTrigger):
 
     @property
     def held(self) -> float:
-        """Return the seconds that it still waits; the clock of the worker may be wrong."""
+        """Return the remaining seconds of `hold`, even if the clock of the worker is wrong."""
         return min(max(self.since + self.hold - time.time(), 0.0), self.hold)
 
     @property
@@ -71,14 +74,14 @@ class LedgerTrigger(BaseTrigger):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class WaitTrigger(LedgerTrigger):
-    """Fires once, when a waiting task can continue or when its run is to yield.
+    """Fires once, when a waiting task can continue or when its run should yield its run slot.
 
-    :param slots: what `slots_of` says of the run that waits; None: it never yields.
+    :param slots: result of `slots_of` for the waiting run; None if the run never yields.
     """
 
     slots: dict[str, Any] | None = None
     watched: ClassVar[bool] = False
-    """Whether `event` asks nothing but reads, see `until`."""
+    """Whether `event` only reads, so that it may use remembered records; see `until`."""
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         times = {"hold": self.held, "poll": self.poll}
@@ -88,22 +91,23 @@ class WaitTrigger(LedgerTrigger):
         yield TriggerEvent(event)  # type: ignore[no-untyped-call]
 
     def watch(self) -> SlotWatch | None:
-        """Make the watch that sees whether the run blocks another run; None: it never yields."""
-        # A DAG file is parsed without the steps.
+        """Return the watch that detects that the run blocks another run; None if the run never yields."""
+        # Import late, since parsing a DAG file does not need the steps of the ledger.
         from airflow_tx.triggers.run_slots import SlotWatch
 
         return None if self.slots is None else SlotWatch(self.paths, self.slots)
 
     @abstractmethod
     def event(self, store: Store) -> Event | None:
-        """Read the ledger, in a thread: the event that wakes the task; None: none yet."""
+        """Read the ledger, and return the event that wakes the task; None to continue waiting. It runs in a thread."""
 
 
 @cache
 def _threads(conn_id: str) -> ThreadPoolExecutor:
-    """For all readings of the ledgers of one connection, so that an ensemble that is away holds up only its own.
+    """Return the threads that read the ledgers of one connection.
 
-    The default executor of the event loop serves every trigger of Airflow.
+    Each connection has its own threads, so an unreachable ZooKeeper ensemble delays only its own triggers. The default
+    executor of the event loop would delay every trigger of Airflow.
     """
     return ThreadPoolExecutor(max_workers=2, thread_name_prefix=f"airflow_tx-trigger-{conn_id}")
 
@@ -117,14 +121,18 @@ async def until(
     slots: SlotWatch | None = None,
     watched: bool = False,
 ) -> Event:
-    """Call `read` in a thread, again and again, until it gives an event; not before `hold` seconds have passed.
+    """Call `read` in a thread until it returns an event, after at least `hold` seconds.
 
-    A ledger that cannot be reached is no event: the task would only fail. A damaged or deleted ledger does not mend
-    itself: the task is woken, and raises the error.
+    If the ledger cannot be reached, the function continues to wait, since a woken task would only fail. If the ledger
+    is damaged or deleted, it returns an event with the reason, so that the task raises the error.
 
-    :param slots: asked besides, whether the run is to yield.
-    :param watched: whether `read` may be given what was read before and has not changed, as far as ZooKeeper has said:
-        while nothing happens, the many who wait send no requests. It must not run steps.
+    :param read: reads the ledger, and returns an event or None.
+    :param conn_id: ZooKeeper connection of the ledger.
+    :param hold: minimum seconds to wait.
+    :param poll: seconds between two calls.
+    :param slots: watch that returns an event if the run should yield; None if it never yields.
+    :param watched: whether `read` may get remembered records that have not changed, according to ZooKeeper's watches.
+        Then waiting triggers send no requests while nothing changes. `read` must not run steps.
     """
     loop = asyncio.get_running_loop()
     threads = _threads(conn_id)
@@ -159,9 +167,8 @@ def _ask_watched(question: Callable[[Store], Any], conn_id: str) -> Any:
     try:
         return question(shared_watched_store(conn_id))
     except UnreadableRecord:
-        return _ask(
-            question, conn_id
-        )  # what is remembered may be older than what was just read beside it
+        # Read again without remembered records, which may be older than the other records of this reading.
+        return _ask(question, conn_id)
 
 
 def _ask(question: Callable[[Store], Any], conn_id: str) -> Any:

@@ -1,4 +1,4 @@
-"""The waits of `begin`: room in the window of its topology, and its place in the order of data intervals."""
+"""The triggers of `begin`, which wait for room in `max_pending` or for the preceding data interval."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from airflow_tx.transaction import QUEUED, gap, order_in, room
 from airflow_tx.triggers.base import Event, WaitTrigger
 from airflow_tx.triggers.run_slots import Ask, SlotWatch, run_of
 
-# Seconds after which a run asks again whether an earlier one is on its way, as long as the order has not begun.
+# Before the order has begun, a waiting run is woken after this many seconds, to look for an earlier run again.
 _PATIENCE = 30.0
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class ReadyTrigger(WaitTrigger):
-    """Fires when another transaction may be allocated; several waiters may be woken for one place.
+    """Fires when another transaction may be allocated. It may wake several tasks for one free place.
 
-    :param key: of the run that waits: fires, too, once that one has a transaction.
+    :param max_pending: maximum number of open transactions.
+    :param key: key of the waiting run. The trigger also fires once this run has a transaction.
     """
 
     watched: ClassVar[bool] = True
@@ -35,10 +36,14 @@ class ReadyTrigger(WaitTrigger):
 
 
 class OrderWatch(SlotWatch):
-    """Watches for a run whose data interval is ahead, and names the interval that it waits for if no run has it.
+    """Watches for a run whose data interval is ahead. If no run has the next interval, it logs a warning.
 
-    :param after: the date to which the order must have come.
-    :param missing: of the interval that is next, as long as the order has not begun.
+    :param paths: paths of the ledger.
+    :param run: result of `slots_of` for the waiting run.
+    :param clock: monotonic clock.
+    :param after: date that the order must reach.
+    :param missing: start of the next interval, used until the order has begun.
+    :param log: logger of the trigger.
     """
 
     def __init__(
@@ -84,10 +89,11 @@ class OrderWatch(SlotWatch):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class OrderTrigger(ReadyTrigger):
-    """Fires when the order of intervals has come to a date and the window has room.
+    """Fires when the order of intervals has reached a date and `max_pending` has room.
 
-    :param after: that date.
-    :param missing: where the interval begins that the run waited for when it was deferred.
+    :param after: date that the order must reach.
+    :param missing: start of the interval that the run waited for when it deferred itself.
+    :param patience: seconds after which the trigger fires if the order has not begun.
     """
 
     after: str
@@ -112,5 +118,4 @@ class OrderTrigger(ReadyTrigger):
         end = order_in(store, self.paths)
         if end is None:
             return event if time.monotonic() - self._began >= self.patience else None
-        # A run that has a transaction is not ahead any more.
         return event if end >= datetime.fromisoformat(self.after) else None

@@ -1,4 +1,7 @@
-"""Sees that a waiting run is in the way of the run whose turn it is, and bids to yield. Source: protocol.md §6."""
+"""Detect that a waiting run occupies the run slot that the current transaction needs, and bid to yield the slot.
+
+Source: protocol.md §6.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +15,24 @@ from airflow_tx.ledger import Bidding, Ledger, Paths, Store, TurnReading, Waiter
 from airflow_tx.transaction import QUEUED
 
 Ask = Callable[[Callable[[Store], Any]], Awaitable[Any]]
-"""Lets a function read the ledger in a thread."""
+"""Runs a function that reads the ledger in a thread."""
 
-# Seconds between two questions to Airflow.
+# Seconds between two queries of Airflow's database.
 _PACE = 3.0
-# The part of the grace for which a bid has to lead.
+# A bid must lead for the grace divided by this number.
 _SETTLE = 5
-# How many times as long a run waits while a run slot seems to be free.
+# A run waits this many times longer if a run slot seems to be free.
 _DOUBT = 10
-# Seconds that a leader has at least: its task has to come back from its deferral first.
+# The minimum seconds that a leader has to yield, since its task must first resume from its deferral.
 _LEAST = 30.0
 
 
 class SlotWatch:
-    """Watches for one waiting run. It uses the monotonic time of this process.
+    """Watches whether one waiting run should yield its run slot.
 
-    :param run: what `slots_of` said of it.
+    :param paths: paths of the ledger.
+    :param run: result of `slots_of` for the waiting run.
+    :param clock: monotonic clock of this process.
     """
 
     def __init__(
@@ -38,16 +43,16 @@ class SlotWatch:
         self._clock = clock
         self._pace = min(_PACE, run["grace"] / _SETTLE)
         self._asked_at = float("-inf")
-        # Whose turn it is, and how many have yielded so far: if either changes, the grace starts again.
+        # The current txid, its run, and the number of yields so far. If any of them changes, the grace starts again.
         self._turn: tuple[int, str, int] | None = None
         self._since = 0.0
         self._leads_since: float | None = None
         self._most: int = run.get("most", 0)
-        """The most runs that were running at a time."""
+        """The most runs that were running at the same time."""
         self._patience = 1
 
     async def event(self, ask: Ask) -> dict[str, Any] | None:
-        """Give the event that ends the wait, once this run is to yield."""
+        """Return the event that ends the wait if this run should yield, else None."""
         now = self._clock()
         if now - self._asked_at < self._pace:
             return None
@@ -85,11 +90,11 @@ class SlotWatch:
         return await self._lacks_slot(turn, is_queued=states[run_id] == QUEUED)
 
     async def _lacks_slot(self, turn: TurnReading, *, is_queued: bool) -> bool:
-        """Whether the run whose turn it is waits for a run slot, as far as Airflow tells.
+        """Return whether the run of the current transaction waits for a run slot, as far as Airflow tells.
 
-        The limit of a backfill cannot be asked. If fewer runs are running than there were before, a slot seems to be
-        free, and Airflow does not start the run for another reason: the backfill is paused, or was cancelled. Then a
-        run yields late, and no second run does.
+        Airflow does not tell the limit of a backfill. If fewer runs are running than before, a slot seems to be free.
+        Airflow may then have another reason not to start the run, such as a paused or cancelled backfill. In this case
+        one run yields after a longer time, and no second run yields.
         """
         limit: int | None = self._run["limit"]
         if not is_queued and limit is not None:
@@ -105,7 +110,7 @@ class SlotWatch:
     def _bid(self, store: Store, blocking: int) -> Any:
         run = self._run
         waiter = Waiter(run["run_id"], run["txid"], run["task_try"], blocking)
-        # A leader that has not yielded after so long is dead.
+        # A leader that has not yielded for this long counts as dead.
         ledger = self._ledger(store)
         overdue = ledger.clock.now() - timedelta(seconds=2 * run["grace"] + _LEAST)
         return ledger.bid(waiter, overdue=overdue.isoformat(timespec="milliseconds"))
@@ -115,5 +120,5 @@ class SlotWatch:
 
 
 def run_of(turn: TurnReading) -> str:
-    """Name the run whose turn it is; "": none has begun."""
+    """Return the run_id of the current transaction; "" if no run has begun it."""
     return "" if turn.record is None else turn.record.run_id

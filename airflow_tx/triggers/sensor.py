@@ -1,4 +1,4 @@
-"""The wait of a sensor: what it waits for is committed."""
+"""The trigger of a sensor, which waits for a commit of another DAG."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from airflow_tx.triggers.base import Event, WaitTrigger
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class CommittedTrigger(WaitTrigger):
-    """Fires when `commit_of` has an answer.
+    """Fires when `commit_of` returns an event.
 
-    :param wanted: what is waited for.
+    :param wanted: commit to wait for, as in `commit_of`.
     """
 
     wanted: dict[str, Any]
@@ -29,16 +29,17 @@ class CommittedTrigger(WaitTrigger):
 
 
 def commit_of(store: Store, paths: Paths, wanted: Mapping[str, Any]) -> Event | None:
-    """Find the commit that is waited for; None: not yet.
+    """Return an event if the wanted commit has happened or can no longer happen; None to continue waiting.
 
-    :param wanted: `txid`, or `key` of a run, or `up_to` of a `source` (class path and arguments).
-    :return: `txid`; or `skipped`, who, when and why; or `unknown`, if the source cannot tell.
-    :raises UnreadableRecord: naming the record.
+    :param wanted: a `txid`, the `key` of a run, or `up_to` with a `source` (class path and arguments).
+    :return: the `txid`; with `skipped` (who, when and why) if the transaction was skipped. Or `unknown` if the source
+        cannot tell.
+    :raises UnreadableRecord: a record is damaged. The error names it.
     """
     ledger = ReadOnlyLedger(store, paths)
     current = ledger.current_if_any()
     if current is None:
-        return None  # nothing has begun yet
+        return None  # no transaction has begun yet
     if "up_to" in wanted:
         return _reached(ledger, wanted, last=current - 1)
     txid = wanted.get("txid")
@@ -51,7 +52,7 @@ def commit_of(store: Store, paths: Paths, wanted: Mapping[str, Any]) -> Event | 
 
 
 def missing_topology(store: Store, paths: Paths) -> str | None:
-    """Say that a topology has not begun, with the names that may be meant; None: it has begun."""
+    """Return a text that says that a topology has not begun and lists similar names; None if it has begun."""
     if ReadOnlyLedger(store, paths).is_listed():
         return None
     names = listed_topologies(store, paths.root)
@@ -62,14 +63,14 @@ def missing_topology(store: Store, paths: Paths) -> str | None:
         else "It is empty"
     )
     return (
-        f"Topology {paths.topology!r} is not in the ledger at {paths.root}: it has not begun yet, or its name is "
-        f"another one. {known}. The sensor waits until it begins. To wait for another one, correct topology= or root= "
-        "in the DAG file, and clear this task."
+        f"Topology {paths.topology!r} is not in the ledger at {paths.root}: it has not begun yet, or the name is "
+        f"wrong. {known}. The sensor waits until it begins. If the name is wrong, correct topology= or root= in the "
+        "DAG file, and clear this task."
     )
 
 
 _NAMED = 3
-"""Names that are offered for a topology that is not there."""
+"""How many names to list for a missing topology."""
 
 
 def _final(ledger: ReadOnlyLedger, txid: int, current: int) -> Event | None:

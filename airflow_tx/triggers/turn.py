@@ -1,4 +1,4 @@
-"""The waits of a committer: its turn, and the acks of the messages of its attempt."""
+"""The triggers of a committer, which wait for its turn, or for the acks of its attempt's messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ from airflow_tx.triggers.base import Event, WaitTrigger
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class TransactionTrigger(WaitTrigger):
-    """Waits for the transaction of a committer, and logs what that waits for."""
+    """The base of triggers that wait for the transaction of a committer.
+
+    :param txid: txid of the transaction.
+    """
 
     txid: int
 
@@ -30,7 +33,10 @@ class TransactionTrigger(WaitTrigger):
         self._logged: Any = ""
 
     def log_once(self, waits: Any, text: str, *values: Any) -> None:
-        """Write a line of the log, unless the last line was of the same wait."""
+        """Log a line, unless the last line was about the same wait.
+
+        :param waits: value that identifies the wait.
+        """
         if waits != self._logged:
             self._logged = waits
             self.log.info(text, *values)
@@ -41,13 +47,16 @@ class TransactionTrigger(WaitTrigger):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class TurnTrigger(TransactionTrigger):
-    """Fires near the turn with all earlier transactions on their way, when the one whose turn it is is to be skipped,
-    or when the own record changed or vanished.
+    """Fires when the turn of a transaction is near.
 
-    :param op: the `op` of the own record when the task deferred itself.
-    :param mapped: ids of the tasks that have map indexes.
-    :param waited: the line in which its task has waited in its worker for as long as it may: it is not woken for it.
-    :param places: how many in line wait in their worker.
+    This means that all earlier transactions make progress. The trigger also fires if the current transaction must be
+    skipped, or if the record of the waiting transaction has changed or is gone.
+
+    :param op: `op` of the transaction's record when the task deferred itself.
+    :param mapped: ids of the mapped tasks.
+    :param waited: transactions in line for which the task has already waited in its worker as long as it may. The
+        trigger does not fire again for the same line.
+    :param places: number of transactions before the turn that wait in their worker.
     """
 
     watched: ClassVar[bool] = True
@@ -71,16 +80,17 @@ class TurnTrigger(TransactionTrigger):
 
 
 # --- messages -----------------------------------------------------------------------------------------------------
-# Wakes a committer when every message of its attempt is acked, when they cannot be, or when its time is up.
+# Wakes a committer when every message of its attempt is acked, when a message failed, or after the timeout.
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class MessagesTrigger(TransactionTrigger):
-    """Fires when there is nothing to wait for any more.
+    """Fires when all messages of an attempt are acked, or when the attempt cannot wait any longer.
 
-    :param acker_store: the id of the connection of the ackers; None: they are beside the ledger.
-    :param timeout: seconds that messages have from begin on.
-    :param incarnation: of the topology.
+    :param attempt: number of the attempt.
+    :param acker_store: connection of the ackers; None if the ackers are in the ledger's ZooKeeper.
+    :param timeout: seconds after begin within which messages must be acked.
+    :param incarnation: incarnation of the topology.
     """
 
     attempt: int

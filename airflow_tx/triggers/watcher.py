@@ -1,7 +1,8 @@
-"""Commits as asset events: a watcher hands them on from the ledger, and none is lost while no watcher runs.
+"""Report commits of a topology as events of an Airflow asset.
 
-Airflow 3.3 says when an event is in its database; only then the ledger notes how far the watcher is. Airflow 3.2 does
-not say it.
+The ledger stores the progress of the watcher, so no commit is lost while no watcher runs. Airflow 3.3 reports when an
+event is in its database, and only then the ledger notes the progress. Airflow 3.2 does not report this, so the watcher
+waits some seconds instead.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ if TYPE_CHECKING:
 
 SCHEME = "airflow-tx"
 MOST_OPEN = 20
-"""Events that Airflow may not have stored yet."""
+"""The most events that Airflow may not have stored yet."""
 STORED_AFTER = 10.0
-"""Seconds after which an event counts as stored where Airflow does not say it."""
+"""Seconds after which an event counts as stored if Airflow does not report it."""
 _DAMAGED = 30.0
 
 
 class CommitNotStored(TxError):
-    """Airflow has not stored an event: the watcher resumes behind the last stored event."""
+    """Airflow has not stored an event, so the watcher resumes after the last stored event."""
 
     template = (
         "Commits of topology {topology!r} up to {txid} were not stored by Airflow.",
@@ -46,19 +47,21 @@ class CommitNotStored(TxError):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class CommitsTrigger(LedgerTrigger, BaseEventTrigger):
-    """Fires for every commit of a topology, or for every few, in order, each at least once.
+    """Fires for every `every` transactions of a topology, in order. It reports each transaction at least once.
 
-    :param watcher: under which name the ledger keeps how far it is.
-    :param every: how many transactions one event is about.
-    :param settle: seconds by which the last of several events follows the one before it. What comes while Airflow
-        makes a run of an event waits there for the event after it, which then has to come.
+    :param watcher: name under which the ledger stores the progress.
+    :param every: number of transactions in one event.
+    :param settle: minimum seconds between the last event of a series and the event before it. If events arrive while
+        Airflow creates a run, Airflow handles them only with the next event. So the last event comes a little later.
     """
 
     watcher: str
     every: int = 1
     settle: float = 10.0
     hold: float = 0.0
-    since: float = 0.0  # Airflow knows an asset's trigger again by its arguments
+    since: float = (
+        0.0  # constant, since Airflow identifies the trigger of an asset by its arguments
+    )
 
     def shared_stream_key(self) -> Hashable:
         return tuple(str(getattr(self, each.name)) for each in fields(self))
@@ -74,23 +77,23 @@ class CommitsTrigger(LedgerTrigger, BaseEventTrigger):
             yield TriggerEvent(event)  # type: ignore[no-untyped-call]
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        # Airflow 3.3 takes the events from a shared stream instead.
+        # Only Airflow 3.2 calls this. Airflow 3.3 uses the shared stream.
         async for event, _ in UnconfirmedCommits(self).open_stream():
             yield TriggerEvent(event)  # type: ignore[no-untyped-call]
 
 
 class CommitsProducer:
-    """Reads commits from the ledger, and notes there which of them Airflow has stored."""
+    """Reads commits from the ledger, and notes in the ledger which commits Airflow has stored."""
 
     def __init__(self, trigger: CommitsTrigger) -> None:
         self._trigger = trigger
         self._read = 0
-        """The last txid that is in an event."""
+        """The last txid that an event has reported."""
         self._stored: int | None = None
-        """The last one that the ledger has noted; None: not known yet."""
+        """The last txid that the ledger has noted as stored; None until it is read."""
         self._handed_on_at = float("-inf")
         self._waited = False
-        """Whether there was no topology yet."""
+        """Whether the watcher has waited for the topology to begin."""
 
     async def open_stream(self) -> AsyncIterator[tuple[Event, int]]:
         trigger = self._trigger
@@ -151,12 +154,12 @@ class CommitsProducer:
 
 
 class UnconfirmedCommits(CommitsProducer):
-    """Reads commits where Airflow does not say when an event is stored: it is, some seconds after it was handed on."""
+    """Reads commits for Airflow 3.2. An event counts as stored `STORED_AFTER` seconds after it was reported."""
 
     def __init__(self, trigger: CommitsTrigger) -> None:
         super().__init__(trigger)
         self._handed_on: deque[tuple[float, int]] = deque()
-        """When each event counts as stored, and its last txid."""
+        """The time when each event counts as stored, and its last txid."""
 
     def _next(self, store: Store) -> Event | None:
         self._note_stored(store)
@@ -175,22 +178,22 @@ class UnconfirmedCommits(CommitsProducer):
 
 
 def _restates(ended: TransactionRecord) -> bool:
-    """Ask whether a transaction replaced another one: its rows were counted before."""
+    """Return whether a transaction is a committed restatement, whose rows an earlier event has counted."""
     return ended.restates is not None and ended.status == "COMMITTED"
 
 
 def committed_asset(
     topology: str, *, every: int = 1, zookeeper_conn_id: str | None = None, root: str | None = None
 ) -> Asset:
-    """Make the asset of a topology's commits: a DAG that is scheduled by it starts when something is committed.
+    """Return the asset of a topology's commits. A DAG that is scheduled by this asset starts after commits.
 
         with DAG("report", schedule=committed_asset("flights", every=10)): ...
 
-    The extra of its events has `payload`: topology, first and last txid, how many of them were committed, rows, and
-    which earlier transactions they restate. The rows of restatements are left out: they were in an earlier event.
+    The extra of an event has a `payload`: the topology, the first and last txid, the number of commits, their rows, and
+    the transactions that they restate. The rows of restatements do not count, since an earlier event had them.
 
     :param topology: name of the topology.
-    :param every: how many transactions one event is about.
+    :param every: number of transactions in one event.
     :param zookeeper_conn_id: connection of the ledger; default: `[tx] zookeeper_conn_id`.
     :param root: znode that holds the topology; default: `[tx] root`.
     """
@@ -213,9 +216,9 @@ def committed_asset(
 
 
 def checked_uri(uri: SplitResult) -> SplitResult:
-    """Check the URI of a topology's commits, as Airflow does with every asset of this scheme.
+    """Check and normalize the URI of a topology's commits. Airflow calls this for every asset of this scheme.
 
-    :raises ValueError: it names no connection, or no topology.
+    :raises ValueError: the URI names no connection, or no topology.
     """
     if not uri.netloc or not uri.path.strip("/"):
         raise ValueError(f"URI {uri.geturl()} must be {SCHEME}://CONNECTION/ROOT/TOPOLOGY")

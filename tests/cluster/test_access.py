@@ -143,7 +143,7 @@ def test_a_wrong_login_is_one_line_at_once(
 
 def test_no_login_or_one_of_another_scheme_is_one_line(hook: Callable[..., ZooKeeperHook]) -> None:
     for fields in ({"login": None, "password": None, "extra": {"auth_scheme": None}}, {"extra": {"auth_scheme": None}}):
-        refusal(hook(**fields), LoginRefused, "they want a login by SASL")
+        refusal(hook(**fields), LoginRefused, "they require a SASL login")
 
 
 def test_another_login_can_neither_read_nor_write_what_a_topology_has_made_over_tls(

@@ -272,7 +272,7 @@ def test_values_are_read_as_of_the_transaction_before_the_last_and_of_none_befor
     grants.commit_rows(3, store.state, given(store, {"a": 10}))
     assert read_at(store, 2, 3) == AS_OF_2
     with pytest.raises(
-        StateError, match="not readable as of 1: it keeps the values before its last transaction. Read it as of 3."
+        StateError, match="not readable as of 1: it keeps only the values before its last transaction. Read it as of 3."
     ):
         store.state.at(1, 3)
 
@@ -359,7 +359,7 @@ def test_a_state_without_earlier_values_says_until_when_it_is_not_readable(
     store.state.raise_fence(grants(3))
     with pytest.raises(
         StateError,
-        match="not readable as of 2 while 3 commits: it keeps none of before. Read it as of 3 when that one has ended.",
+        match="as of 2 while 3 commits: it keeps no earlier values. Read it as of 3 when that one has ended.",
     ):
         store.state.at(2, 2)
 

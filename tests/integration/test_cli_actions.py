@@ -368,7 +368,7 @@ def test_rows_of_a_log_are_never_decided_anew(
     logged.begin("r1")
     replay = ("tx", "replay", "logged", "1", "--changed-rows", "--why", "mended", "--force")
     told = one_line(airflow.run(*replay, root=zookeeper_root, fails=True))
-    assert "reads a log, in which no row is ever another one. Nothing was changed." in told
+    assert "reads a log, whose rows never change. Nothing was changed." in told
 
 
 def test_a_command_that_finds_the_metadata_locked_says_so_in_one_line_and_can_be_repeated(
@@ -664,8 +664,8 @@ def test_a_failed_check_is_accepted_by_name_and_the_failed_commit_is_cleared(
         "Say why, it is kept in the ledger: airflow tx accept-check flights 1 'no negative sums' --why TEXT"
     )
     assert one_line(airflow.run(*accept, "no sums", *why, root=root, fails=True)) == (
-        "Check 'no sums' of transaction 1 of flights not accepted: it has not failed in its newest attempt, in which "
-        "these have: 'no negative sums', 'some rows'. Nothing was changed."
+        "Check 'no sums' of transaction 1 of flights not accepted: it has not failed in the newest attempt, "
+        "whose failed checks are: 'no negative sums', 'some rows'. Nothing was changed."
     )
     shown = airflow.json(*accept, "no negative sums", "--dry-run", root=root)
     assert [row["done"] for row in shown] == ["no negative sums: failed: no negative sums: 3 of 9 rows"]

@@ -143,7 +143,7 @@ def test_a_search_for_another_topology_says_which_one_is_read(
         assert told.startswith(f"No final transaction of totals has '{what}'; receipts go back to transaction 1")
         assert told.endswith("; its source reads topology orders: ask for orders:TXID.") == (what[:7] != "orders:")
     told = one_line(airflow.run("tx", "verify", "totals", "--from", "3", root=zookeeper_root, fails=True))
-    assert told == "--from = 3 cannot be used. Name one that is not after 2, the last transaction that is compared."
+    assert told == "--from = 3 cannot be used. Name a transaction up to 2, the last one that is compared."
 
 
 def test_a_reader_of_a_former_life_cannot_go_on_and_every_command_says_so(

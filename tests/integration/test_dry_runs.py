@@ -116,8 +116,8 @@ NOT_SKIPPED = (
     "skipped ones."
 )
 NOT_FAILED = (
-    "Check 'sums' of transaction 1 of flights not accepted: it has not failed in its newest attempt, in which these "
-    "have: 'no gaps', 'positive'. Nothing was changed."
+    "Check 'sums' of transaction 1 of flights not accepted: it has not failed in the newest attempt, "
+    "whose failed checks are: 'no gaps', 'positive'. Nothing was changed."
 )
 AS_RECEIPTS_SAY = (
     "Change of state 'tx_state.two' of topology 'flights' not accepted: its values are what its receipts say. Nothing "
@@ -246,7 +246,7 @@ CASES = (
     ),
     Case(
         "readmit", one_skipped, "readmit flights 1", {"name": "readmit", "txids": (1,)},
-        would={1: "its run is cleared, and takes the rows that the same place has then, as a new transaction"},
+        would={1: "its run is cleared, and processes the current rows of the same place as a new transaction"},
         did={
             1: "re-admitted: its run was cleared, and takes the current rows of the same place, as a new "
             "transaction"

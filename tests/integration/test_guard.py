@@ -256,7 +256,7 @@ def test_a_guard_whose_note_was_lost_without_its_fence_runs_nothing_twice(url: s
     state.raise_and_write(grant, ROWS)
     assert state.holds(1)
     query(url, f"DELETE FROM airflow_tx_guard WHERE guard = 'of {table}'")
-    with pytest.raises(StateBehind, match="what was written is missing"):
+    with pytest.raises(StateBehind, match="the written values are missing"):
         state.raise_and_write(grants(1, 2), ROWS)
     assert len(_there(url, table)) == 2
 

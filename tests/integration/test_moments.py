@@ -373,7 +373,7 @@ def test_a_guard_that_ended_the_transaction_says_that_the_updates_before_it_may_
     together(first, states, given(2))
     grants.final(first, *states)
     ending = world.report(*_out_of_sight(world, monkeypatch))
-    with pytest.raises(StateError, match="may be visible, and the next try replaces it"):
+    with pytest.raises(StateError, match="may be visible, and the next try replaces them"):
         together(grants(2), [*states[:2], ending], given(3))
     assert world.seen()[:2] == (5, 5)
     # A person says that all rows of the guard are written.

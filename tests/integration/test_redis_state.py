@@ -553,11 +553,11 @@ def test_a_sum_that_does_not_fit_is_refused_before_anything_is_written(
     grants, state = Grants(), _state(redis, prefix)
     grants.commit(1, state, {"key 11": 2**63 - 1})
     before, grant = _everything(redis, prefix), grants(2)
-    with pytest.raises(StateError, match="sum of column n leaves 64 bits"):
+    with pytest.raises(StateError, match="sum of column n does not fit into 64 bits"):
         state.raise_and_write(grant, rows(_MANY))
     assert _everything(redis, prefix) == before
     state.raise_fence(grant)
-    with pytest.raises(StateError, match="sum of column n leaves 64 bits"):
+    with pytest.raises(StateError, match="sum of column n does not fit into 64 bits"):
         state.write(grant, rows(_MANY))
     assert totals(state) == {"key 11": 2**63 - 1}
 

@@ -186,7 +186,7 @@ def test_a_state_whose_table_was_dropped_is_refused_and_repaired(
     pipeline = Pipeline(store, zookeeper_root, [databases.state("a", kind), databases.state("b", kind)])
     pipeline.run("r1")
     databases.drop("a")
-    with pytest.raises(StateBehind, match=r"its fence says 1, but what was written is missing") as refusal:
+    with pytest.raises(StateBehind, match=r"its fence says 1, but the written values are missing") as refusal:
         pipeline.run("r2")
     assert pipeline.totals() == [0, 1]
     repair_named_by(refusal.value, pipeline)
@@ -202,7 +202,7 @@ def test_a_table_dropped_while_its_first_transaction_is_open_is_repaired_too(
     begun = pipeline.begin("r1")
     pipeline.write(pipeline.acquire(begun, pipeline.process(begun)), begun.metadata)
     databases.drop("a")
-    with pytest.raises(StateBehind, match="what was written is missing") as refusal:
+    with pytest.raises(StateBehind, match="the written values are missing") as refusal:
         pipeline.run("r1")
     repair_named_by(refusal.value, pipeline)
     pipeline.run("r1")
@@ -803,7 +803,7 @@ def test_a_ledger_of_an_older_ensemble_is_named_before_a_repair_and_the_right_on
         right.run("r2")
         with pytest.raises(LedgerBehind) as refused:
             wrong.run("r2")
-        first = "Look first whether its connection names the right ZooKeeper"
+        first = "First check that its connection names the right ZooKeeper"
         assert str(refused.value.advice).startswith(first)
         assert str(refused.value).index(first) < str(refused.value).index("--ledger-lost")
         assert "\n" not in str(refused.value)

@@ -113,7 +113,7 @@ def test_a_sum_that_does_not_fit_is_refused_and_nothing_is_written(url: str, tab
 
 
 _TOO_LARGE: dict[str, tuple[Any, Any, str, str]] = {
-    "bigint": (2**63 - 1, 1, "sum of column n leaves 64 bits", r'Use Sum\("numeric"\) with a new table'),
+    "bigint": (2**63 - 1, 1, "sum of column n does not fit into 64 bits", r'Use Sum\("numeric"\) with a new table'),
     "double": (1.7e308, 1.7e308, "sum of column n is larger than any double", r'Use Sum\("numeric"\)'),
     "numeric": (Decimal("1E+900"), Decimal("1E-900"), "sum of column n needs more digits", "Round the numbers"),
 }
@@ -318,7 +318,7 @@ def test_a_dropped_table_whose_fence_is_left_is_refused_until_its_loss_is_accept
     grants.commit_rows(1, held, rows({"a": 1}), attempt=3)
     query(url, f"DROP TABLE {table}")
     for state in (held, made()):
-        with pytest.raises(StateBehind, match="its fence says 1, but what was written is missing.*--state-lost"):
+        with pytest.raises(StateBehind, match="its fence says 1, but the written values are missing.*--state-lost"):
             state.raise_fence(grants(2))
         with pytest.raises(StateBehind):
             state.raise_and_write(grants(2), rows({"a": 5}))

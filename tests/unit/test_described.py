@@ -105,7 +105,7 @@ VALUES: Any = {"keys": ["word"], "values": {"n": Sum()}}
     ],
 )
 def test_a_template_where_none_is_rendered_is_refused_in_one_line(make: Callable[[], Any], argument: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{argument} = '.*so each run would get this very text: write a fixed one"):
+    with pytest.raises(ConfigError, match=f"^{argument} = '.*so each run would get this text. Write a fixed value"):
         make()
 
 

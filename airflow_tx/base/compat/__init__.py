@@ -1,7 +1,7 @@
-"""The only room that uses names of this Airflow version outside of its public interface.
+"""The only package that uses Airflow names outside of Airflow's public interface.
 
-Written for Airflow 3.2 and 3.3. Each function has a test that fails when a new version answers otherwise. Airflow is
-    only imported when it is needed, because this room is below every other.
+It supports Airflow 3.2 and 3.3. Each function has a test that fails if a new version behaves differently. Airflow is
+only imported when it is needed, since all other packages import this one.
 """
 
 from airflow_tx.base.compat.components import *  # noqa: F403

@@ -1,4 +1,4 @@
-"""The part of `compat` that is about a component of Airflow: what it forks, and where it finds DAG files."""
+"""The part of `compat` for Airflow components: forking, and DAG folders."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ _FORKING = ("dag-processor", "scheduler", "triggerer")
 
 
 def forking_component() -> str | None:
-    """Name the component that this process is, if it forks others; None: it is none, or one of its children."""
+    """Name the component of this process if it forks other processes; None: no such component, or a child process."""
     from multiprocessing import parent_process
 
-    # When plugins are loaded, nothing but the command line says which component begins.
+    # While plugins are loaded, only the command line shows which component is starting.
     name = next(iter(sys.argv[1:]), None)
     return name if name in _FORKING and parent_process() is None else None
 
 
 def scheduler_forks_tasks() -> bool:
-    """Whether this process is a scheduler with an executor that forks the processes of tasks from it."""
+    """Whether this process is a scheduler whose executor forks task processes from it."""
     from multiprocessing import get_start_method
 
     if forking_component() != "scheduler" or get_start_method() != "fork":
@@ -32,7 +32,7 @@ def scheduler_forks_tasks() -> bool:
 
 
 def dag_folders() -> list[str]:
-    """List the folders of this machine whose DAG bundles need no download."""
+    """List the local folders of DAG bundles, which need no download."""
     from airflow.sdk.configuration import conf
 
     bundles = conf.getjson("dag_processor", "dag_bundle_config_list", fallback=[])
@@ -43,12 +43,12 @@ def dag_folders() -> list[str]:
 
 @cache
 def is_airflow_3_2() -> bool:
-    """Ask whether this is Airflow 3.2, which lacks some of what is used of Airflow 3.3: see docs/versions.md."""
+    """Ask whether this is Airflow 3.2, which lacks some features of Airflow 3.3: see docs/versions.md."""
     return version("apache-airflow-task-sdk").startswith("1.2.")
 
 
 def version_note() -> str | None:
-    """Say what a person should know of this version of Airflow; None: every test runs on it."""
+    """Return a note about this version of Airflow; None: all tests run on it."""
     from airflow import __version__ as airflow
 
     if is_airflow_3_2():
@@ -62,9 +62,9 @@ def version_note() -> str | None:
 
 
 def confirmed_stream(stream: Any) -> Any:
-    """Let a triggerer of Airflow 3.3 hand on the events of a stream, and say when each is in the database.
+    """Make a producer with which a triggerer of Airflow 3.3 passes on events, and confirms each that it has stored.
 
-    :param stream: its `open_stream` gives events; its `advance` gets the events that Airflow has stored.
+    :param stream: `open_stream` yields events; `advance` gets the events that Airflow has stored.
     """
     from airflow.triggers.shared_stream import SharedStreamProducer
 

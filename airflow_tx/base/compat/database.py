@@ -1,4 +1,4 @@
-"""The part of `compat` that is about the metadata database, which commands and the API server have: runs and DAGs."""
+"""The part of `compat` for the metadata database, which commands and the API server can use: runs and DAGs."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ else:
     sessions = LazyModule("airflow.utils.session")
 
 _AT_ONCE = 500
-# The one who asks may have read the ledger just before the last commit of a run.
+# The caller may have read the ledger just before the last commit of a run.
 _JUST_NOW = timedelta(seconds=2)
 _TEST_BUNDLE = "airflow-tx-trial"
 
 STRANDED = "queued in a cancelled or paused backfill"
-"""The state of a run that Airflow never starts: it starts no run of such a backfill, cleared or not."""
+"""The state of a run that Airflow never starts, since its backfill is cancelled or paused."""
 DAG_PAUSED = "queued while its DAG is paused"
 
 
 def _state(row: Any) -> str:
-    """Name the state of a run: if it is queued, whether Airflow will start it."""
+    """Return the state of a run. For a queued run, it shows whether Airflow will start it."""
     return STRANDED if row.state == "queued" and row.strands else text(row.state)
 
 
 def _strands() -> Any:
-    """Select whether the backfill of a run starts no runs; for a query with an outer join of `DagRun.backfill`."""
+    """Select whether a run's backfill starts no runs. The query needs an outer join of `DagRun.backfill`."""
     from airflow.models.backfill import Backfill
 
     return Backfill.is_paused.label("strands")
@@ -56,14 +56,14 @@ def clear_run(
     latest: bool = False,
     noting: Callable[[], object] = bool,
 ) -> bool:
-    """Clear a run so that it is executed again; False if there is no such run.
+    """Clear a run so that it is executed again. Return False if there is no such run.
 
-    :param past_limit: let it start although the DAG has as many running runs as it may; also one that was cleared
-        before and waits.
-    :param only_failed: clear the tasks that have failed, not all; a run without any is not changed.
-    :param latest: run the newest version of the DAG, even if the DAG sets another rule for cleared runs.
-    :param noting: notes elsewhere that the run starts, while the database holds the change, before others see it.
-    :raises RunNotStarted: Airflow has no DAG any more to run it by.
+    :param past_limit: whether it may start even if the DAG has its maximum of running runs. This also covers a run that
+        was cleared before and waits.
+    :param only_failed: clear only the failed tasks. A run without failed tasks is not changed.
+    :param latest: run the newest version of the DAG, even if the DAG has another rule for cleared runs.
+    :param noting: called while the database transaction is open, to note elsewhere that the run starts.
+    :raises RunNotStarted: Airflow no longer has the DAG of the run.
     """
     from airflow.models.dagbag import DBDagBag
     from airflow.utils.state import DagRunState
@@ -88,7 +88,7 @@ def clear_run(
             run_on_latest_version=latest or _runs_latest(dag_id, session),
             session=session,
         )
-        # A clear gives its state to a run that has ended, and leaves one that waits already.
+        # A clear sets the state of a run that has ended, but not of a run that already waits.
         if past_limit and run.state == DagRunState.QUEUED:
             run.set_state(DagRunState.RUNNING)
         session.flush()
@@ -97,7 +97,7 @@ def clear_run(
 
 
 def _runs_latest(dag_id: str, session: Any) -> bool:
-    """Ask whether a cleared run has the newest version of its DAG. Airflow 3.2 has no setting for it."""
+    """Ask whether a cleared run uses the newest version of its DAG. Airflow 3.2 has no setting for this."""
     if is_airflow_3_2():
         return False
     from airflow.api_fastapi.common.dagbag import resolve_run_on_latest_version
@@ -113,12 +113,12 @@ def create_run(
     *,
     noting: Callable[[], object] = bool,
 ) -> bool:
-    """Create a run, which starts when the limit of the DAG lets it; False if it exists.
+    """Create a run, which starts within the limits of the DAG. Return False if it exists.
 
-    It is a manual run, unless its id is one that Airflow keeps for runs of another type (a deleted scheduled run). In
-    Airflow 3.2, it is of that type.
+    It is a manual run, unless Airflow reserves its id for runs of another type (a deleted scheduled run). In Airflow
+    3.2, it then has that type.
 
-    :param interval: its data interval, if the schedule has it; without one it has no logical date.
+    :param interval: its data interval, if the schedule has it. Without it, the run has no logical date.
     :param noting: as in `clear_run`.
     :raises RunNotStarted: the DAG is unknown, or its rules forbid such a run.
     """
@@ -154,7 +154,7 @@ def create_run(
 
 
 def _dates(dag_id: str, interval: tuple[datetime, datetime] | None) -> dict[str, Any]:
-    """The dates of a run: none if its schedule has no such interval, or another run has the date."""
+    """Return the dates of a run; none if the schedule has no such interval, or if another run has the date."""
     from airflow.models.dagbag import DBDagBag
 
     if interval is None:
@@ -190,12 +190,12 @@ def runs_of(dag_id: str, run_ids: Collection[str]) -> dict[str, str]:
 
 
 def run_ends(runs: Collection[tuple[str, str]]) -> dict[tuple[str, str], str | None]:
-    """Say of runs that are over in which state they ended; None: there is no such run.
+    """Return the final states of runs that have ended; None: there is no such run.
 
-    A queued run that Airflow does not start is `STRANDED` or `DAG_PAUSED`. Left out are other runs, the ones that ended
-    just now, and the ones of DAGs that this Airflow does not know.
+    A queued run that Airflow does not start has the state `STRANDED` or `DAG_PAUSED`. Other runs, runs that ended just
+    now, and runs of DAGs that this Airflow does not know are left out.
 
-    :param runs: their ids, each behind the id of its DAG.
+    :param runs: pairs of DAG id and run id.
     """
     from airflow.utils.state import State
 
@@ -241,7 +241,7 @@ def run_ends(runs: Collection[tuple[str, str]]) -> dict[tuple[str, str], str | N
 
 
 def is_paused_there(dag_id: str) -> bool | None:
-    """Find out whether the DAG is paused; None if Airflow does not know it."""
+    """Return whether the DAG is paused; None if Airflow does not know it."""
 
     with sessions.create_session() as session:
         found = session.execute(
@@ -251,9 +251,9 @@ def is_paused_there(dag_id: str) -> bool | None:
 
 
 def why_none_starts(dag_id: str, *, once_unpaused: bool = False) -> str | None:
-    """Say why Airflow starts no run of a DAG, and what to do; None: it starts them.
+    """Explain why Airflow starts no run of a DAG, with the remedy; None: it starts runs.
 
-    :param once_unpaused: leave out that the DAG is paused.
+    :param once_unpaused: ignore that the DAG is paused.
     """
 
     with sessions.create_session() as session:
@@ -270,7 +270,7 @@ def why_none_starts(dag_id: str, *, once_unpaused: bool = False) -> str | None:
 
 
 def connection_exists(conn_type: str) -> bool:
-    """Whether the metadata database holds a connection of this type."""
+    """Whether the metadata database has a connection of this type."""
     from airflow.models.connection import Connection
 
     query = sa.select(Connection.id).where(Connection.conn_type == conn_type).limit(1)
@@ -279,10 +279,10 @@ def connection_exists(conn_type: str) -> bool:
 
 
 def pause_dag(dag_id: str, paused: bool) -> bool:
-    """Pause or unpause a DAG; False: there was no change, or Airflow does not know it."""
+    """Pause or unpause a DAG. Return False if nothing changed, or if Airflow does not know the DAG."""
 
     with sessions.create_session() as session:
-        # One statement: if two processes do it at once, only one of them changes the row.
+        # One statement, so that only one of two concurrent processes changes the row.
         changed = sa.update(models.DagModel).where(
             models.DagModel.dag_id == dag_id, models.DagModel.is_paused.is_not(paused)
         )
@@ -295,9 +295,9 @@ def pause_dag(dag_id: str, paused: bool) -> bool:
 def log_action(
     what: str, *, who: str, dag_id: str, entries: Iterable[tuple[str | None, Mapping[str, Any]]]
 ) -> None:
-    """Make entries in Airflow's audit log.
+    """Add entries to Airflow's audit log.
 
-    :param entries: the details, each with the run that it concerns; None: it concerns no run.
+    :param entries: the details, each with its run; None: the entry concerns no run.
     """
     import json
 
@@ -317,14 +317,14 @@ def log_action(
 
 
 class DagFile(NamedTuple):
-    """Where Airflow knows a DAG from: a bundle, and a path below it."""
+    """The location of a DAG in Airflow: a bundle, and a path below it."""
 
     bundle: str
     path: str
 
 
 def dag_file(dag_id: str) -> DagFile | None:
-    """Where Airflow knows a DAG from; None if it does not know it."""
+    """Return the location of a DAG in Airflow; None if Airflow does not know it."""
 
     with sessions.create_session() as session:
         query = sa.select(models.DagModel.bundle_name, models.DagModel.relative_fileloc).where(
@@ -337,7 +337,7 @@ def dag_file(dag_id: str) -> DagFile | None:
 
 
 def code_since(dag_id: str) -> datetime | None:
-    """Read when the file of a DAG got the code that it has; None: Airflow does not know the DAG."""
+    """Return when the file of a DAG got its current code; None: Airflow does not know the DAG."""
     from airflow.models.dagcode import DagCode
 
     with sessions.create_session() as session:
@@ -348,9 +348,9 @@ def code_since(dag_id: str) -> datetime | None:
 
 
 def prepare_test(dag: Any) -> None:
-    """Let `DAG.test` run a DAG that is in no bundle: write it into Airflow's database, which gets its tables first.
+    """Prepare `DAG.test` for a DAG in no bundle: write the DAG to Airflow's database, and create its tables if needed.
 
-    :raises AirflowException: the database is no SQLite, and has no tables.
+    :raises AirflowException: the database has no tables and is not SQLite.
     """
     from airflow.dag_processing.collection import update_dag_parsing_results_in_db
     from airflow.models.dagbundle import DagBundleModel
@@ -371,7 +371,7 @@ def prepare_test(dag: Any) -> None:
 
 
 def is_scheduled(dag_id: str) -> bool:
-    """Whether a scheduler that is alive takes up tasks of this DAG: also tasks of a run of `DAG.test`."""
+    """Whether a live scheduler executes tasks of this DAG, which would include tasks of `DAG.test`."""
     from airflow.jobs.job import most_recent_job
 
     with sessions.create_session() as session:
@@ -385,7 +385,7 @@ def is_scheduled(dag_id: str) -> bool:
 def run_that_a_test_deletes(dag_id: str, logical_date: datetime | None) -> str | None:
     """Name a run that `DAG.test` would delete or clear, other than the run of an earlier test.
 
-    :param logical_date: of the test; None: it has none, and clears every run.
+    :param logical_date: date of the test; None: it has none, and clears every run.
     """
     from airflow.utils.types import DagRunTriggeredByType, DagRunType
 
@@ -400,7 +400,7 @@ def run_that_a_test_deletes(dag_id: str, logical_date: datetime | None) -> str |
 
 
 def pushed_xcoms(run: Any) -> list[tuple[str, str, int, Any]]:
-    """List what the tasks of a run have pushed, in a process with a database: task id, key, map index, value."""
+    """List the XComs of a run from the database: task id, key, map index, value."""
     from airflow.models.xcom import XComModel
 
     wanted = sa.select(XComModel).where(

@@ -1,8 +1,8 @@
-"""The part of `compat` that is about runs: how tasks and triggers start them and ask for them.
+"""The part of `compat` for runs: how tasks and triggers start runs and read their state.
 
-A task and a trigger have no metadata database: they send messages to their supervisor. Which ones a task may send is
-the union `ToSupervisor` of airflow.sdk.execution_time.comms; a trigger may send fewer, `ToTriggerSupervisor` of
-airflow.jobs.triggerer_job_runner, and gets no answer ever to another one.
+A task and a trigger have no metadata database: they send messages to their supervisor. A task may send the messages of
+the union `ToSupervisor` in airflow.sdk.execution_time.comms. A trigger may only send the messages of
+`ToTriggerSupervisor` in airflow.jobs.triggerer_job_runner. It never gets an answer to other messages.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _EVENTS_AT_ONCE = 100
 
 
 class RunNotStarted(TxError):
-    """Airflow refused to start or clear a run, or could not be asked; its answer in one line.
+    """Airflow refused to start or clear a run, or did not answer. The message has its answer in one line.
 
-    :param status: of Airflow's HTTP answer; None if there was none.
-    :param forbidden: whether the DAG itself forbids such a run: it needs another file, not another try.
+    :param status: status of Airflow's HTTP answer; None if there was none.
+    :param forbidden: whether the DAG itself forbids such a run, so that only a change of its file helps.
     """
 
     forbidden = False
@@ -62,16 +62,16 @@ def start_run(
     dated: bool = False,
     interval: tuple[datetime, datetime] | None = None,
 ) -> bool:
-    """Start a run; False if it exists and is not to be reset.
+    """Start a run. Return False if it exists and `reset` is not set.
 
-    False may also be this call's own run: Airflow sends a request again whose answer was lost.
+    False may also mean that this call created the run, since Airflow repeats a request whose answer was lost.
 
-    :param conf: of a new run; one that is reset keeps its own.
+    :param conf: conf of a new run; a run that is reset keeps its own.
     :param reset: clear all tasks of the run if it exists.
-    :param dated: its logical date is now; else it has none. Airflow's home page knows runs with one alone.
-    :param interval: of a new run, whose schedule has it; without one it has no logical date. In Airflow 3.2 it never
-        has one. If there is a run of this date under another name, that one is started: Airflow has no two.
-    :raises RunNotStarted: the DAG is unknown, stale or cannot be imported, or its rules forbid such a run.
+    :param dated: whether its logical date is now; otherwise it has none. Airflow's home page only shows dated runs.
+    :param interval: data interval of a new run, which the schedule must have. Without it, the run has no logical date.
+        Airflow 3.2 never sets it. If another run has this date, that run is started, since Airflow allows only one.
+    :raises RunNotStarted: the DAG is unknown, stale or not importable, or its rules forbid such a run.
     """
     from airflow.utils.state import State
 
@@ -105,13 +105,13 @@ def start_run(
 
 
 def operator_run_type() -> Any:
-    """Give the type of the runs that tasks start."""
+    """Return the type of the runs that tasks start."""
     kinds = types.DagRunType
     return kinds.MANUAL if is_airflow_3_2() else kinds.OPERATOR_TRIGGERED
 
 
 def why_not_started(dag: Any) -> tuple[str, str] | None:
-    """Say why no task can start a run of a DAG, and what helps; None: a task can."""
+    """Explain why no task can start a run of a DAG, with the remedy; None: a task can."""
     missing = []
     for name in dag.params:
         try:
@@ -134,10 +134,10 @@ def why_not_started(dag: Any) -> tuple[str, str] | None:
 
 
 def restart_dead(dag_id: str, run_id: str) -> bool:
-    """Execute a run again at once although Airflow still takes a dead process for running; False if there is no run.
+    """Restart a run whose process died although Airflow still considers it running. Return False if there is no run.
 
-    One reset makes a running task `restarting`, and Airflow then waits for its process to report, or for its heartbeat
-    to time out (300 s); a second one makes it scheduled. A process that does live finds out at its next heartbeat.
+    The first reset makes a running task `restarting`. Airflow then waits for its process to report, or for its
+    heartbeat to time out (300 s). A second reset makes it scheduled. A live process notices this at its next heartbeat.
 
     :raises RunNotStarted: as `start_run`.
     """
@@ -151,7 +151,7 @@ def restart_dead(dag_id: str, run_id: str) -> bool:
 
 
 def run_state(ti: Any, dag_id: str, run_id: str) -> str | None:
-    """Return the state of a run, as a task instance may ask for it; None if it was deleted."""
+    """Return the state of a run through a task instance; None if the run was deleted."""
     try:
         return text(ti.get_dagrun_state(dag_id=dag_id, run_id=run_id))
     except exceptions.AirflowRuntimeError as error:
@@ -161,18 +161,18 @@ def run_state(ti: Any, dag_id: str, run_id: str) -> str | None:
 
 
 def is_paused(dag_id: str) -> bool | None:
-    """Find out whether the DAG is paused; None if there is no such DAG."""
+    """Return whether the DAG is paused; None if there is no such DAG."""
     dag = _or_missing(comms.GetDag(dag_id=dag_id))
     return None if dag is None else bool(dag.is_paused)
 
 
 def running_runs(dag_id: str) -> int:
-    """How many runs of the DAG are running, runs of a backfill included."""
+    """Return how many runs of the DAG are running, including runs of a backfill."""
     return int(_ask(_count(dag_id, ["running"])).count)
 
 
 def earlier_live_run(dag_id: str, date: datetime) -> datetime | None:
-    """Find the logical date of a run of the DAG that is queued or running and comes before this date."""
+    """Return the logical date of a queued or running run of the DAG before this date."""
     for state in ("running", "queued"):
         found = _ask(comms.GetPreviousDagRun(dag_id=dag_id, logical_date=date, state=state)).dag_run
         if found is not None:
@@ -181,19 +181,19 @@ def earlier_live_run(dag_id: str, date: datetime) -> datetime | None:
 
 
 def runs_on(dag_id: str, date: datetime, states: Collection[str]) -> int:
-    """How many runs of this logical date are in one of these states."""
+    """Return how many runs of this logical date are in one of these states."""
     return int(_ask(_count(dag_id, states, date)).count)
 
 
 def _run_on(dag_id: str, date: datetime) -> Any:
-    """Find the run of a logical date, under any name."""
+    """Return the run of a logical date, under any name."""
     behind = date + timedelta(microseconds=1)
     found = _ask(comms.GetPreviousDagRun(dag_id=dag_id, logical_date=behind)).dag_run
     return found if found is not None and found.logical_date == date else None
 
 
 def is_asset(outlet: Any) -> bool:
-    """Whether a task with this outlet emits an event of its own accord: an asset, or a reference to one."""
+    """Whether a task with this outlet emits an event automatically: the outlet is an asset, or a reference to one."""
     from airflow.sdk import Asset
     from airflow.sdk.definitions.asset import AssetRef
 
@@ -201,10 +201,10 @@ def is_asset(outlet: Any) -> bool:
 
 
 def has_event(asset: Any, said: Mapping[str, Any], *, after: datetime | None) -> bool:
-    """Whether Airflow has stored an event of an asset that says this in its extra.
+    """Whether Airflow has stored an event of an asset with these values in its extra.
 
-    :param asset: as `is_asset` knows it.
-    :param after: earlier events are not read; None: all are.
+    :param asset: an asset, or a reference to one.
+    :param after: earlier events are not read; None: all events are.
     """
     from airflow.sdk.definitions.asset import AssetNameRef, AssetUriRef
 
@@ -212,7 +212,7 @@ def has_event(asset: Any, said: Mapping[str, Any], *, after: datetime | None) ->
     uri = None if isinstance(asset, AssetNameRef) else asset.uri
     limit = _EVENTS_AT_ONCE
     while True:
-        # An event follows its commit closely, so it is among the first ones.
+        # An event follows its commit closely, so it is among the first events.
         message = comms.GetAssetEventByAsset(name=name, uri=uri, after=after, limit=limit)
         events = _ask(message).asset_events
         if any(said.items() <= (event.extra or {}).items() for event in events):
@@ -226,7 +226,10 @@ def has_event(asset: Any, said: Mapping[str, Any], *, after: datetime | None) ->
 
 
 async def run_states(dag_id: str, run_ids: Collection[str]) -> dict[str, str | None]:
-    """Ask for the states of runs, None for a deleted one; one message a run, as Airflow has none for several."""
+    """Return the states of runs, None for a deleted run.
+
+    It sends one message for each run, since Airflow has no other.
+    """
     import asyncio
 
     wanted = list(dict.fromkeys(run_ids))
@@ -236,7 +239,7 @@ async def run_states(dag_id: str, run_ids: Collection[str]) -> dict[str, str | N
 
 
 async def is_paused_async(dag_id: str) -> bool | None:
-    """None: nothing that a trigger may ask tells whether a DAG is paused. Ask with `is_paused` before deferring."""
+    """Return None: a trigger cannot ask whether a DAG is paused. Use `is_paused` before deferring."""
     return None
 
 
@@ -252,7 +255,7 @@ async def runs_on_async(dag_id: str, date: datetime, states: Collection[str]) ->
 
 
 def text(state: Any) -> str:
-    """A state as Airflow's database and API spell it."""
+    """Return a state in the spelling of Airflow's database and API."""
     return str(getattr(state, "value", state))
 
 
@@ -273,14 +276,14 @@ async def _ask_async(message: Any) -> Any:
 
 
 def is_current_try(task_try: str) -> bool:
-    """Whether the asking task's own id is still the one that Airflow knows: most retries and clears give it another.
+    """Whether Airflow still knows the calling task's id as its current try. Most retries and clears change the id.
 
-    :param task_try: the id, or what `task_try` makes of it.
+    :param task_try: the id, or the result of `task_try`.
     """
     from uuid import UUID
 
     own = UUID(task_try.partition(".")[0])
-    # The answer does not matter: Airflow looks for the try first, and says if there is none.
+    # The content of the answer is not used: Airflow looks up the try first, and reports a missing one.
     return _or_missing(comms.ValidateInletsAndOutlets(ti_id=own)) is not None
 
 
@@ -314,7 +317,7 @@ def _status(error: exceptions.AirflowRuntimeError) -> int | None:
 
 
 def _innermost(error: exceptions.AirflowRuntimeError) -> dict[str, Any]:
-    """The innermost of the answers that Airflow's server and its client have wrapped in each other."""
+    """Return the innermost of the nested answers of Airflow's server and client."""
     detail: dict[str, Any] = error.error.detail or {}
     while isinstance(detail.get("detail"), dict):
         detail = detail["detail"]
@@ -326,16 +329,16 @@ def one_line(value: object) -> str:
 
 
 # --- intervals ----------------------------------------------------------------------------------------------------
-# The part of `compat` that is about data intervals: which ones a schedule has, and their runs.
+# The part of `compat` for data intervals: the intervals of a schedule, and their runs.
 
 
-# Within so many lengths of an interval before a date its schedule is searched for an interval that begins earlier.
+# How many interval lengths before a date the schedule is searched for an earlier interval.
 _REACHES = (2, 16, 128)
 _EVER = datetime(1, 1, 1, tzinfo=timezone.utc)
 
 
 def zone_of(dag: Any) -> str:
-    """Name the time zone of the cron schedule of a DAG; "" is UTC, also if the schedule has no zone."""
+    """Return the time zone of a DAG's cron schedule; "" is UTC, or a schedule without a zone."""
     from airflow.sdk.bases.timetable import BaseTimetable
     from airflow.sdk.definitions.timetables._cron import CronMixin
     from airflow.sdk.definitions.timetables.assets import AssetOrTimeSchedule
@@ -349,14 +352,14 @@ def zone_of(dag: Any) -> str:
     zone: Any = "UTC"
     if isinstance(timetable, CronMixin):
         zone = timetable.timezone
-    elif not isinstance(timetable, BaseTimetable):  # one of Airflow's core
+    elif not isinstance(timetable, BaseTimetable):  # a timetable of Airflow's core
         zone = timetable.serialize().get("timezone", zone)
     name = pendulum.timezone(zone).name if isinstance(zone, (str, int)) else str(zone.name)
     return "" if name in ("UTC", "+00:00") else name
 
 
 class ScheduledInterval(NamedTuple):
-    """A data interval of a schedule, in UTC; its run may start at `run_after`."""
+    """A data interval of a schedule, in UTC. Its run may start at `run_after`."""
 
     logical_date: datetime
     start: datetime
@@ -365,13 +368,13 @@ class ScheduledInterval(NamedTuple):
 
 
 def previous_end(dag: Any, start: datetime, end: datetime) -> datetime | None:
-    """End of the last data interval that the schedule of a DAG has before the interval from `start` to `end`.
+    """Return the end of the last data interval of a DAG's schedule before the interval from `start` to `end`.
 
-    None: the schedule has none near it, or the task's Airflow cannot tell.
+    None: the schedule has no interval near it, or only the Task SDK is installed.
     """
     try:
         core = _core(dag.timetable)
-    except ImportError:  # a worker with the task SDK alone
+    except ImportError:  # a worker that only has the Task SDK
         return None
     for reach in _REACHES:
         asked = _asked(core, start - reach * (end - start), start)
@@ -383,11 +386,12 @@ def previous_end(dag: Any, start: datetime, end: datetime) -> datetime | None:
 
 @dataclass(frozen=True)
 class IntervalSchedule:
-    """The schedule of a DAG, as its file says it: Airflow's core is imported when it is first asked.
+    """The schedule of a DAG from its file. Airflow's core is imported on first use.
 
-    :param timetable: of the DAG.
-    :param earliest: no interval begins before it; `latest`: none begins after it.
-    :param catchup: whether its first interval is the earliest one, not the last that has ended.
+    :param timetable: timetable of the DAG.
+    :param earliest: no interval begins before it.
+    :param latest: no interval begins after it.
+    :param catchup: whether the first interval is the earliest one, and not the last one that has ended.
     """
 
     timetable: Any
@@ -397,7 +401,7 @@ class IntervalSchedule:
 
     @classmethod
     def of_dag(cls, dag: Any) -> IntervalSchedule:
-        """Read the schedule of a DAG, whose tasks may have dates of their own."""
+        """Read the schedule of a DAG, whose tasks may have their own dates."""
         starts = [
             date for date in (dag.start_date, *(task.start_date for task in dag.tasks)) if date
         ]
@@ -411,7 +415,7 @@ class IntervalSchedule:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> IntervalSchedule:
-        """Read what `to_json` gave."""
+        """Read the result of `to_json`."""
         from airflow.serialization.decoders import decode_timetable
 
         earliest, latest = (each and datetime.fromisoformat(each) for each in value["dates"])
@@ -420,18 +424,18 @@ class IntervalSchedule:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Give it as plain JSON, for another process."""
+        """Return it as plain JSON, for another process."""
         from airflow.serialization.encoders import encode_timetable
 
-        # A text: of a mapping that names a class Airflow makes an object where the arguments of a trigger pass by.
+        # A text, since Airflow would convert a mapping that names a class to an object in a trigger's arguments.
         encoded = json.dumps(encode_timetable(self.timetable))
         dates = [each and each.isoformat() for each in (self.earliest, self.latest)]
         return {"timetable": encoded, "dates": dates, "catchup": self.catchup}
 
     def next_interval(self, after: datetime | None, now: datetime) -> ScheduledInterval | None:
-        """Find the first interval that does not begin before a date, or the first at all; None: it has not ended.
+        """Find the first interval that begins at or after a date, or the first of all; None: it has not ended.
 
-        :raises ImportError: only the task SDK is installed here.
+        :raises ImportError: only the Task SDK is installed.
         """
         if after is None:
             following = _asked(self._core, self.earliest, self.latest, catchup=self.catchup)
@@ -442,7 +446,7 @@ class IntervalSchedule:
         return None if found is None or max(found.end, found.run_after) > now else found
 
     def previous_end(self, start: datetime, end: datetime) -> datetime | None:
-        """Find the end of the last interval before the one from `start` to `end`; None: there is none near it."""
+        """Return the end of the last interval before the one from `start` to `end`; None: there is none nearby."""
         return previous_end(self, start, end)
 
     def run_id(self, interval: ScheduledInterval) -> str:
@@ -458,7 +462,7 @@ class IntervalSchedule:
         return name
 
     def makes(self, start: datetime, end: datetime) -> bool:
-        """Whether Airflow gives a run that is started by hand this interval, if it may run from the end of it on."""
+        """Whether Airflow gives this interval to a manual run that may run from the end of the interval on."""
         return _inferred(self._core, end) == (start, end)
 
     @cached_property
@@ -467,23 +471,23 @@ class IntervalSchedule:
 
 
 def first_intervals(timetable: Any, since: datetime, count: int) -> list[ScheduledInterval]:
-    """List the first intervals of a timetable since a date; fewer if it has no more, or cannot be asked here."""
+    """List the first intervals of a timetable since a date; fewer if there are no more, or the timetable fails."""
     try:
         return list(islice(_asked(_core(timetable), since), count))
-    except Exception:  # noqa: BLE001 - a timetable of one's own may raise anything, and the scheduler says it
+    except Exception:  # noqa: BLE001 - a custom timetable may raise any error
         return []
 
 
 def _core(timetable: Any) -> Any:
     from airflow.serialization.encoders import coerce_to_core_timetable
 
-    return coerce_to_core_timetable(timetable)  # unchanged, if it is a core timetable
+    return coerce_to_core_timetable(timetable)  # a core timetable stays unchanged
 
 
 def _asked(
     core: Any, earliest: datetime | None, latest: datetime | None = None, *, catchup: bool = True
 ) -> Iterator[ScheduledInterval]:
-    """Ask a timetable for one interval after the other, as the scheduler does."""
+    """Yield the intervals of a timetable in order, as the scheduler asks for them."""
     from airflow.timetables.base import TimeRestriction
 
     restriction = TimeRestriction(
@@ -503,18 +507,18 @@ def _asked(
 def _in_a_row(
     core: Any, since: datetime, earliest: datetime | None = None, latest: datetime | None = None
 ) -> Iterator[ScheduledInterval]:
-    """Give the intervals that begin at `since` or later, as they follow an interval that begins before it.
+    """Yield the intervals from `since` on that follow from an interval that begins before it.
 
-    A cron schedule that is asked from `since` leaves out an interval that ends when the clocks go forward.
+    A cron schedule that is asked from `since` omits an interval that ends when the clocks go forward.
 
-    :param earliest: where the scheduler asks from; None: unknown.
+    :param earliest: the date from which the scheduler asks; None: unknown.
     """
     asked = _asked(core, _before(core, since, earliest), latest)
     return (each for each in asked if each.start >= since)
 
 
 def _before(core: Any, since: datetime, earliest: datetime | None) -> datetime:
-    """Find a date to ask from: one from where intervals lead to `since`; `since`, if there is none."""
+    """Find a date from which intervals lead to `since`; if there is none, return `since`."""
     found = next(_asked(core, since), None)
     if found is None:
         return since
@@ -522,7 +526,7 @@ def _before(core: Any, since: datetime, earliest: datetime | None) -> datetime:
         date = max(since - reach * (found.end - found.start), earliest or _EVER)
         before = list(takewhile(lambda each: each.start < since, _asked(core, date)))
         if before and before[-1].end != since == found.start:
-            return since  # a schedule of lengths alone, which has an interval from any date on
+            return since  # a schedule of a fixed length, which has an interval from any date on
         if before or date == earliest:
             return date
     return since
@@ -534,7 +538,7 @@ def _inferred(timetable: Any, run_after: datetime) -> tuple[datetime, datetime]:
 
 
 def interval_context(start: datetime, end: datetime) -> dict[str, Any]:
-    """Return what the context of a scheduled run says of its dates."""
+    """Return the date entries of a scheduled run's context."""
     from airflow.sdk.timezone import coerce_datetime
 
     date: Any = coerce_datetime(start)
@@ -567,9 +571,9 @@ class DatedRun(NamedTuple):
 
 
 def scheduled_intervals(dag_id: str, first: datetime, last: datetime) -> list[ScheduledInterval]:
-    """List the intervals of a DAG whose logical dates are from `first` to `last` and which have ended, earliest first.
+    """List the ended intervals of a DAG with logical dates from `first` to `last`, earliest first.
 
-    `airflow backfill create` makes the same, but leaves out a first one that ends when the clocks go forward.
+    `airflow backfill create` makes the same, but omits a first interval that ends when the clocks go forward.
 
     :raises RunNotStarted: Airflow does not know the DAG, or it cannot be backfilled.
     """
@@ -598,9 +602,9 @@ def dated_runs(dag_id: str, intervals: Sequence[ScheduledInterval]) -> dict[date
 
 
 def create_backfill_run(dag_id: str, interval: ScheduledInterval, user: str) -> bool:
-    """Create the run of an interval as `airflow backfill create` does, but of no backfill; False if there is one.
+    """Create the run of an interval as `airflow backfill create` does, but without a backfill; False if it exists.
 
-    Being of none, it has the run slots of the DAG, and no backfill has to end before another one begins.
+    It uses the run slots of the DAG, and need not wait for another backfill to end.
 
     :raises RunNotStarted: Airflow does not know the DAG, or it cannot be backfilled.
     """

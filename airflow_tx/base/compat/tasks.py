@@ -1,4 +1,4 @@
-"""The part of `compat` that is about tasks: as a DAG file makes them, and as they run."""
+"""The part of `compat` for tasks: their definition in a DAG file, and their execution."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ if TYPE_CHECKING:
 
 
 def pushes_xcom(task: Any) -> bool:
-    """Whether what a task returns becomes an XCom."""
+    """Whether the result of a task becomes an XCom."""
     return bool(
         getattr(task, "partial_kwargs", {}).get("do_xcom_push", getattr(task, "do_xcom_push", True))
     )
 
 
 def argument_of(task: Any, name: str) -> Any:
-    """Read what a task is given, or each instance of a mapped one; None: nothing."""
+    """Read an argument of a task, or of each instance of a mapped task; None if it is not set."""
     found = getattr(task, name, None)
     return getattr(task, "partial_kwargs", {}).get(name) if found is None else found
 
 
 def is_mapped(task: Task) -> bool:
-    """Whether the task has instances with map indexes, by its own mapping or by a group around it."""
+    """Whether the task has instances with map indexes, through its own mapping or through a mapped group around it."""
     return bool(task.is_mapped) or next(iter(task.iter_mapped_task_groups()), None) is not None
 
 
 _PLAIN_FUNCTIONS = ("PythonOperator", "_PythonDecoratedOperator")
-"""What Airflow calls the classes whose function is called in the process of the task, and whose result is an XCom."""
+"""Airflow's classes whose function runs in the task's process, and whose result becomes an XCom."""
 DECORATED_TASKS = (
     "_BranchPythonDecoratedOperator",
     "_PythonDecoratedOperator",
@@ -53,11 +53,11 @@ DECORATED_TASKS = (
     "_PythonVirtualenvDecoratedOperator",
     "_ShortCircuitDecoratedOperator",
 )
-"""What Airflow calls the classes behind `@task`."""
+"""Airflow's classes behind `@task`."""
 
 
 def put_into_module(task: Any, module: str) -> None:
-    """Let the serialized form of a `@task` name another module: by that a plugin's links know it from others."""
+    """Set another module in the serialized form of a `@task`, by which a plugin's links recognise it."""
     if task.task_type in DECORATED_TASKS:
         task._task_module = module
 
@@ -72,17 +72,17 @@ def add_hooks(
     failed: Callable[[Any], None] | None = None,
     skipped: Callable[[Any], None] | None = None,
 ) -> None:
-    """Let functions of ours run around a task, before the functions of its author.
+    """Run hooks of this package around a task, before the hooks of the DAG's author.
 
-    A second call adds them only where they are no more.
+    A second call only adds missing hooks.
 
     :param before: called with the context, before the task is executed.
-    :param after: called with the context and the result, before the result becomes an XCom; not for a task that ends
-        by an exception although it succeeds, such as a branch.
-    :param final: exceptions after which the task is not retried. Airflow 3.2 retries after them, too.
-    :param succeeded: called with the context once Airflow knows that the task has succeeded.
-    :param failed: called with the context once the task has failed and is not retried.
-    :param skipped: called with the context once the task has skipped itself.
+    :param after: called with the context and the result, before the result becomes an XCom. It is not called if a task
+        succeeds by an exception, such as a branch.
+    :param final: exceptions after which the task is not retried. Airflow 3.2 still retries.
+    :param succeeded: called with the context after Airflow knows that the task has succeeded.
+    :param failed: called with the context after the task has failed and will not be retried.
+    :param skipped: called with the context after the task has skipped itself.
     """
     options = _Options(task)
     for option, hook in (("pre_execute", before), ("post_execute", after)):
@@ -100,12 +100,15 @@ def add_hooks(
 
 
 def make_log_fit() -> None:
-    """Let the log of a task take half a surrogate pair: Airflow's ends the process by an error that has one."""
+    """Make the task log accept half surrogate pairs.
+
+    Without this, Airflow's log raises an error that ends the process.
+    """
     import structlog
 
     processors: Any = structlog.get_config()["processors"]
     if _fit_event not in processors:
-        processors.insert(-1, _fit_event)  # the last one writes the line
+        processors.insert(-1, _fit_event)  # the last processor writes the line
 
 
 def _fit_event(logger: Any, method: str, event: Any) -> Any:
@@ -124,18 +127,18 @@ _after_policies: set[Callable[[Any], None]] = set()
 
 
 def policies_are_over(dag: Any) -> None:
-    """Show a DAG to the functions of `after_policies`: no later line and no policy changes it any more."""
+    """Pass a DAG to the functions of `after_policies`, after its file and all cluster policies have changed it."""
     for changed in _after_policies:
         changed(dag)
 
 
 def after_policies(changed: Callable[[Any], None]) -> None:
-    """Let a function of ours see each DAG that Airflow reads, once the cluster policies have changed all its tasks.
+    """Call a function with each DAG that Airflow reads, after the cluster policies have changed all its tasks.
 
-    :param changed: called with the DAG. An error of it becomes the import error of the file.
+    :param changed: called with the DAG. Its error becomes the import error of the file.
     """
     _after_policies.add(changed)
-    # Only a process that reads DAG files has policies, and it has imported this module: a script pays nothing for it.
+    # Only a process that reads DAG files uses policies, and it has imported this module. Scripts have no extra cost.
     settings = sys.modules.get("airflow.settings")
     if settings is None:
         return
@@ -156,14 +159,14 @@ def after_policies(changed: Callable[[Any], None]) -> None:
 def wrap_function(
     task: Task, wrap: Callable[[Callable[..., Any], bool], Callable[..., Any]]
 ) -> None:
-    """Let a function of ours call the function of a plain `@task`; other operators may run theirs elsewhere.
+    """Wrap the function of a plain `@task`. Other operators may run their function in another process.
 
-    :param wrap: called with the function, and whether each entry of a returned mapping becomes an XCom of its own.
+    :param wrap: called with the function, and whether each entry of a returned mapping becomes a separate XCom.
     """
     operator: Any = task.operator_class if task.is_mapped else type(task)
     if operator.__name__ not in _PLAIN_FUNCTIONS or not pushes_xcom(task):
         return
-    if hasattr(task, "python_callable"):  # also of a mapped one, which runs this one
+    if hasattr(task, "python_callable"):  # also for a mapped task, which runs this function
         task.python_callable = wrap(task.python_callable, bool(task.multiple_outputs))  # type: ignore[union-attr]
         return
     options = task.partial_kwargs  # type: ignore[union-attr]
@@ -172,7 +175,7 @@ def wrap_function(
 
 
 def no_retry_after(final: tuple[type[BaseException], ...], other: Any = None) -> Any:
-    """A retry policy: fail at once after one of the exceptions `final`, else as `other` says."""
+    """Make a retry policy that fails immediately after an exception in `final`, and otherwise follows `other`."""
     from airflow.sdk.definitions.retry_policy import RetryDecision, RetryPolicy
 
     class NoRetryAfter(RetryPolicy):
@@ -196,9 +199,9 @@ def no_retry_after(final: tuple[type[BaseException], ...], other: Any = None) ->
 
 
 def empty_interval(dag: Any) -> str | None:
-    """Name the timetable of a DAG whose runs have a data interval of no length, as `@daily` has in Airflow 3.
+    """Name the timetable of a DAG whose data intervals are empty, like `@daily` in Airflow 3.
 
-    The timetable itself is asked, for the intervals of two runs.
+    The timetable itself gives the intervals of two runs.
     """
     first = first_intervals(dag.timetable, dag.start_date or datetime.now(timezone.utc), 2)
     is_empty = any(each.start == each.end for each in first)
@@ -206,9 +209,9 @@ def empty_interval(dag: Any) -> str | None:
 
 
 def give_intervals(dag: Any) -> None:
-    """Let a plain schedule (`@daily`, a cron expression, a timedelta) have the data intervals of Airflow 2.
+    """Give a plain schedule (`@daily`, a cron expression, a timedelta) the data intervals of Airflow 2.
 
-    Its runs start at the same moments; each has the interval that ends then. A timetable is not changed.
+    Its runs start at the same moments, and each has the interval that ends then. Timetables are not changed.
     """
     from airflow.sdk import CronDataIntervalTimetable, DeltaDataIntervalTimetable
 
@@ -229,13 +232,13 @@ def upstream(task: Task) -> frozenset[str]:
 
 
 AFTER_SKIPPED = "none_failed_min_one_success"
-"""The trigger rule of a task that runs beside skipped ones: nothing before it has failed, and one has succeeded."""
+"""The trigger rule of a task that runs after skipped tasks: no upstream task has failed, and one has succeeded."""
 _SKIPPED_WITH_ANY = frozenset({"all_success", "none_skipped"})
 _SKIPPED_WITH_ALL = frozenset({AFTER_SKIPPED, "one_success"})
 
 
 def skipped_along(dag: Any, skipped: Collection[str]) -> frozenset[str]:
-    """Name the tasks that Airflow skips when these are skipped and all others succeed, these included."""
+    """Return the given skipped tasks, and the tasks that Airflow then also skips if all others succeed."""
     found = set(skipped)
     for task in dag.topological_sort():
         before = task.upstream_task_ids
@@ -248,12 +251,12 @@ def skipped_along(dag: Any, skipped: Collection[str]) -> frozenset[str]:
 
 
 def run_after_skipped(task: Any) -> None:
-    """Let a task run although some of those before it are skipped."""
+    """Make a task run even if some of its upstream tasks are skipped."""
     task.trigger_rule = type(task.trigger_rule)(AFTER_SKIPPED)
 
 
 class _Options:
-    """Reads and sets options of a task; a mapped one keeps them for the instances it will make."""
+    """Reads and sets options of a task. A mapped task keeps them for its future instances."""
 
     _ATTRIBUTES: Mapping[str, str] = {
         "pre_execute": "_pre_execute_hook",
@@ -276,7 +279,7 @@ class _Options:
 
 
 class _Both:
-    """Two hooks, one after the other. The source text of this class enters the serialized DAG, and is stable."""
+    """Calls two hooks in order. The source of this class is part of the serialized DAG, so do not change it."""
 
     def __init__(self, first: Callable[..., None], second: Callable[..., None]) -> None:
         self.first = first
@@ -293,11 +296,11 @@ _SKIPS_ITSELF = "tx_skips_itself"
 
 @dataclass(frozen=True)
 class RunInfo:
-    """A run as its own tasks know it.
+    """A run as its own tasks see it.
 
-    :param interval_start: of its data interval; None, as the other dates are, if the run has none.
-    :param partition_date: what a partitioned run is known by; its key may be given another name.
-    :param started: when Airflow has started it, if it was not its schedule that made it, and it is no trial.
+    :param interval_start: start of its data interval. Like the other dates, it is None if the run has none.
+    :param partition_date: identifies a partitioned run, whose key may be renamed.
+    :param started: when Airflow started it, unless it was scheduled, or is a trial.
     """
 
     run_id: str
@@ -312,7 +315,7 @@ class RunInfo:
 
 
 def run_info(context: Mapping[str, Any]) -> RunInfo:
-    """The run in a task's context, which lacks the keys of the dates that the run does not have."""
+    """Return the run of a task's context, which lacks the keys of dates that the run does not have."""
     run = context["dag_run"]
     by_schedule = text(run.run_type) == "scheduled" or is_test_run()
     return RunInfo(
@@ -333,7 +336,7 @@ RUNNING_KEY = "airflow_tx_running"
 
 
 def note_running(ti: Any, context: Mapping[str, Any]) -> None:
-    """Note how many runs are running while a run of a backfill begins: its backfill has at least so many run slots."""
+    """Note how many runs are active when a run of a backfill begins. Its backfill has at least this many run slots."""
     if run_info(context).run_type == BACKFILL:
         before = pull(ti, ti.task_id, RUNNING_KEY) or 0
         ti.xcom_push(key=RUNNING_KEY, value=max(before, running_runs(ti.dag_id)))
@@ -347,7 +350,7 @@ def is_live(state: str | None) -> bool:
 
 
 def is_failed(state: str | None) -> bool:
-    """Whether a task instance in this state has failed, or one before it has."""
+    """Whether a task instance in this state has failed, or an upstream task has."""
     from airflow.utils.state import State
 
     return state in State.failed_states
@@ -361,7 +364,7 @@ def is_left_out(state: str | None) -> bool:
 
 
 def task_states(ti: Any, task_ids: Collection[str]) -> dict[str, str | None]:
-    """The states of tasks of the asking task's run; a mapped instance is called `task_<map index>`."""
+    """Return the states of tasks in the calling task's run. A mapped instance is named `task_<map index>`."""
     found = ti.get_task_states(dag_id=ti.dag_id, task_ids=sorted(task_ids), run_ids=[ti.run_id])
     return {
         name: None if state is None else text(state)
@@ -372,18 +375,18 @@ def task_states(ti: Any, task_ids: Collection[str]) -> dict[str, str | None]:
 def instance_states(
     ti: Any, task_ids: Collection[str], mapped: Collection[str]
 ) -> dict[tuple[str, int], str | None]:
-    """The state of every instance of tasks of the asking task's run, by task id and map index (−1: not mapped).
+    """Return the states of all task instances in the calling task's run, by task id and map index (−1: not mapped).
 
-    A task of which Airflow says nothing has the state None.
+    A task that Airflow does not report has the state None.
 
-    :param mapped: the ones that have map indexes; each is asked for alone, as an instance may be called as a task is.
+    :param mapped: the mapped tasks. Each needs its own request, since an instance may have the name of another task.
     """
     plain = [task for task in task_ids if task not in mapped]
     found = task_states(ti, plain) if plain else {}
     states: dict[tuple[str, int], str | None] = {(task, -1): found.get(task) for task in plain}
     for task in sorted(set(task_ids).intersection(mapped)):
         instances = task_states(ti, [task])
-        # Before it is expanded, and when it has expanded to nothing, a mapped task is one instance without an index.
+        # A mapped task that is not expanded, or expanded to nothing, is one instance without an index.
         named = {
             (task, int(name[len(task) + 1 :]) if name != task else -1): each
             for name, each in instances.items()
@@ -393,9 +396,9 @@ def instance_states(
 
 
 def is_retry(ti: Any, retries: int) -> bool:
-    """Whether Airflow retried this task by itself; False for a first try and after a clear.
+    """Whether Airflow retried this task automatically. False for a first try, and after a clear.
 
-    A clear sets max_tries to the tries so far plus the task's retries; a retry leaves it.
+    A clear sets max_tries to the tries so far plus the task's retries. A retry does not change max_tries.
     """
     return bool(ti.try_number - (ti.max_tries - retries) > 1)
 
@@ -405,7 +408,10 @@ def map_index(ti: Any) -> int:
 
 
 def task_try(ti: Any) -> str:
-    """Name the running try of a task instance: its id does not always change when it is retried, and two may work."""
+    """Name the current try of a task instance.
+
+    Its id may stay the same over a retry, so two tries may run under one id.
+    """
     return f"{ti.id}.{ti.try_number}"
 
 
@@ -415,15 +421,15 @@ def dag_version(ti: Any) -> str:
 
 
 def pull(ti: Any, task_id: str, key: str = "return_value", index: int = -1) -> Any:
-    """The XCom of one task instance of this run; None if there is none.
+    """Read the XCom of one task instance of this run; None if there is none.
 
-    :param index: its map index, −1 if it is not mapped.
+    :param index: map index, −1 if the task is not mapped.
     """
     return ti.xcom_pull(task_ids=task_id, key=key, map_indexes=None if index < 0 else index)
 
 
 def is_test_run() -> bool:
-    """Whether the running task is executed by `airflow tasks test`, `airflow dags test` or `DAG.test()`."""
+    """Whether `airflow tasks test`, `airflow dags test` or `DAG.test()` executes the current task."""
     from airflow.sdk import get_current_context
     from airflow.sdk.execution_time import task_runner
 
@@ -433,22 +439,22 @@ def is_test_run() -> bool:
         run = get_current_context()["dag_run"]
     except RuntimeError:
         return False  # no task is running
-    # A scheduler that lives beside the command may take up its tasks, and then executes them like any others.
+    # A scheduler that runs beside the command may execute its tasks like other tasks.
     return run.triggering_user_name == "dag_test" or run.run_id.startswith(
         "__airflow_temporary_run_"
     )
 
 
 def replace_test(dag: Any, made: Callable[..., Any]) -> None:
-    """Let `airflow dags test` and `DAG.test()` call something else, which gets Airflow's own method first."""
+    """Replace `airflow dags test` and `DAG.test()` by a function that gets Airflow's own method first."""
     dag.test = partial(made, type(dag).test.__get__(dag), dag)
 
 
 def skip_tasks(operator: Any, ti: Any, tasks: Collection[Any]) -> NoReturn:
     """End `operator` as success and skip `tasks`, now and whenever they are cleared without it.
 
-    Tasks that a clear has let Airflow start beside it skip themselves: `is_skipped_by`. A scheduler that finds a task
-    under way to be skipped takes the run for deadlocked and fails it.
+    Tasks that Airflow has already started skip themselves, see `is_skipped_by`. If the scheduler found a running task
+    that must be skipped, it would consider the run deadlocked and fail it.
 
     :param operator: a SkipMixin.
     """
@@ -465,9 +471,9 @@ def skip_tasks(operator: Any, ti: Any, tasks: Collection[Any]) -> NoReturn:
 
 
 def is_skipped_by(ti: Any, task_id: str) -> bool:
-    """Whether a task of the asking task's run has skipped the asking one, as `skip_tasks` does, or is skipped itself.
+    """Whether `task_id` has skipped the calling task, as `skip_tasks` does, or is skipped itself.
 
-    One that was running at that moment is not skipped by Airflow.
+    Airflow does not skip a task that is running at that moment.
     """
     from airflow.sdk.bases.skipmixin import XCOM_SKIPMIXIN_KEY, XCOM_SKIPMIXIN_SKIPPED
 
@@ -481,28 +487,28 @@ def is_skipped_by(ti: Any, task_id: str) -> bool:
 
 
 def canonical(value: Any) -> Any:
-    """A value as XCom gives it back, in a form that has one JSON text; for values that are not plain JSON."""
+    """Return a value as XCom returns it, in a form with exactly one JSON text, for values that are not plain JSON."""
     from airflow.sdk.serde import deserialize, serialize
 
-    # Once around: some types come back as another one (a datetime with another kind of zone), and then stay.
+    # One round trip first, since some types change in it (a datetime gets another kind of zone), but only once.
     return serialize(deserialize(serialize(value)))
 
 
 def masked(text: str) -> str:
-    """Hide in a text the secrets that this process has got from Airflow, as Airflow does in its logs."""
+    """Hide secrets that this process got from Airflow, as Airflow does in its logs."""
     from airflow._shared.secrets_masker import redact as redact_there
     from airflow.sdk.log import redact  # type: ignore[attr-defined]
 
-    # The task SDK and the rest of Airflow each know the secrets that they have read.
+    # The Task SDK and the rest of Airflow each know the secrets that they have read.
     return str(redact_there(redact(text)))
 
 
 # --- metrics ------------------------------------------------------------------------------------------------------
-# The part of `compat` that is about metrics: they go where Airflow sends its own, by its section [metrics].
+# The part of `compat` for metrics. They are sent as Airflow's own metrics are, by the section [metrics].
 
 
 class MetricKind(str, Enum):
-    """How values of a metric become one."""
+    """How the values of a metric are aggregated."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -516,21 +522,21 @@ def sends_metrics() -> bool:
 
 
 def _stats() -> Any:
-    """Give what sends metrics in a process: a module, in Airflow 3.2 a class."""
+    """Return the object that sends metrics in a process: a module, or a class in Airflow 3.2."""
     from airflow.sdk.observability import stats
 
     return stats.Stats if is_airflow_3_2() else stats
 
 
 def _chosen_sender() -> Any:
-    """Give the factory that Airflow has chosen when the process began; None: it has not."""
+    """Return the factory that Airflow chose at the start of the process; None: it has not chosen one."""
     from airflow.sdk._shared.observability.metrics import stats as own
 
     return _stats().factory if is_airflow_3_2() else own._factory
 
 
 def _configured_sender() -> Any:
-    """Choose the factory by the configuration."""
+    """Choose the factory from the configuration."""
     from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
 
     return get_stats_factory(*([_stats()] if is_airflow_3_2() else []))
@@ -539,22 +545,22 @@ def _configured_sender() -> Any:
 def send_metric(
     kind: MetricKind, name: str, value: float, *, tags: Mapping[str, str], named: str
 ) -> None:
-    """Send a value as Airflow sends its own: with tags, and, for servers without them, with one of them in its name.
+    """Send a value as Airflow sends its own: with tags, and again with a tag in its name for servers without tags.
 
-    :param value: of a timer, seconds.
-    :param named: the tag that is part of the name of the second one, which option legacy_names_on of [metrics] allows.
+    :param value: for a timer, in seconds.
+    :param named: the tag in the second name. The option legacy_names_on of [metrics] turns that name off.
     """
     from airflow.sdk.configuration import conf
     from airflow.sdk.observability.stats import normalize_name_for_stats
 
     if is_test_run():
-        return  # a trial is no transaction that a dashboard should count
-    # Airflow does not prepare the triggerer and the command line.
+        return  # dashboards must not count a trial as a transaction
+    # Airflow does not initialise metrics in the triggerer and the command line.
     if _chosen_sender() is None:
         prepare_metrics()
     _send(kind, name, value, dict(tags))
     if conf.getboolean("metrics", "legacy_names_on", fallback=True):
-        # A point would be another level of the name.
+        # A point would add a level to the name.
         last = normalize_name_for_stats(tags[named].replace(".", "__"), log_warning=False)
         _send(
             kind, f"{name}.{last}", value, {tag: text for tag, text in tags.items() if tag != named}
@@ -572,7 +578,7 @@ def _send(kind: MetricKind, name: str, value: float, tags: dict[str, str]) -> No
 
 
 def prepare_metrics() -> None:
-    """Let a process send metrics as Airflow is configured just now."""
+    """Prepare a process to send metrics by Airflow's current configuration."""
     from airflow.sdk.configuration import conf
 
     legacy = conf.getboolean("metrics", "legacy_names_on", fallback=True)
@@ -581,7 +587,7 @@ def prepare_metrics() -> None:
 
 
 # --- functions ----------------------------------------------------------------------------------------------------
-# The part of `compat` that is about tasks whose function another process than their own may call.
+# The part of `compat` for task functions that another process may call.
 
 
 _BRACES = ("{{", "{%", "{#")
@@ -605,13 +611,13 @@ _PLAIN: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class TaskFunction:
-    """The function of a `@task`, with its arguments as the DAG file gives them.
+    """The function of a `@task`, with its arguments from the DAG file.
 
-    :param arguments: positional and keyword ones; what other tasks return stands in them as an XComArg.
-    :param multiple: whether each entry of a returned mapping becomes an XCom of its own, too.
-    :param pushes: whether what it returns becomes an XCom.
+    :param arguments: positional and keyword arguments. Results of other tasks are XComArgs.
+    :param multiple: whether each entry of a returned mapping also becomes a separate XCom.
+    :param pushes: whether the result becomes an XCom.
     :param dates: the keys of the context that it takes as arguments.
-    :param timeout: seconds that it may take; None: any time.
+    :param timeout: seconds that it may take; None: no limit.
     """
 
     function: Callable[..., Any]
@@ -623,10 +629,10 @@ class TaskFunction:
 
 
 def task_function(task: Any, *, dated: bool = False) -> TaskFunction:
-    """Return the function of a task that any process can call.
+    """Return the function of a task if any process can call it.
 
     :param dated: whether that process knows the dates of its run.
-    :raises ValueError: it needs Airflow; why, in words.
+    :raises ValueError: the function needs Airflow; the message gives the reason.
     """
     from airflow.providers.standard.decorators.python import _PythonDecoratedOperator
     from airflow.providers.standard.operators.python import PythonOperator
@@ -661,15 +667,15 @@ def task_function(task: Any, *, dated: bool = False) -> TaskFunction:
 
 
 def time_allowed(task: Any) -> float | None:
-    """The seconds that a task may take; None: any time."""
+    """Return the seconds that a task may take; None: no limit."""
     return None if task.execution_timeout is None else float(task.execution_timeout.total_seconds())
 
 
 def check_plain(task: Any, *, commits: bool = False) -> None:
-    """Refuse a task for which Airflow does more than to execute it.
+    """Refuse a task with options for which Airflow does more than execute the task.
 
-    :param commits: whether it is a committer, which has a trigger rule of ours.
-    :raises ValueError: naming the option.
+    :param commits: whether it is a committer, whose trigger rule this package sets.
+    :raises ValueError: it names the option.
     """
     expected = {**_PLAIN, "trigger_rule": AFTER_SKIPPED} if commits else _PLAIN
     for option, plain in expected.items():
@@ -688,14 +694,14 @@ def check_plain(task: Any, *, commits: bool = False) -> None:
 
 
 def has_callbacks(dag: Any) -> bool:
-    """Whether Airflow calls a function of the author when a run of the DAG has succeeded."""
+    """Whether Airflow calls a function of the author after a run of the DAG succeeds."""
     return bool(dag.has_on_success_callback)
 
 
 def resolved(value: Any, read: Callable[[str, str], Any]) -> Any:
-    """Give an argument with the output of other tasks in it.
+    """Replace the outputs of other tasks in an argument by their values.
 
-    :param read: asked for (task id, name).
+    :param read: called with (task id, name), returns the value.
     """
     from airflow.sdk.definitions.xcom_arg import PlainXComArg
 
@@ -709,14 +715,14 @@ def resolved(value: Any, read: Callable[[str, str], Any]) -> Any:
 
 
 def as_xcom(value: Any) -> Any:
-    """The stored form of a value; `from_xcom` gives it back, each time as another object."""
+    """Return the stored form of a value. `from_xcom` restores it, each time as a new object."""
     from airflow.sdk.serde import serialize
 
     return serialize(value)
 
 
 def from_xcom(stored: Any) -> Any:
-    """The value of which `as_xcom` made this."""
+    """Restore the value from which `as_xcom` made the stored form."""
     from airflow.sdk.serde import deserialize
 
     return deserialize(stored)
@@ -734,9 +740,9 @@ class _NoContext(dict[str, Any]):
 
 @contextmanager
 def without_context(known: Mapping[str, Any] = MappingProxyType({})) -> Iterator[None]:
-    """Let the code of the block ask for the context of no other task: it gets an error.
+    """Make requests for the task context fail within the block.
 
-    :param known: what it gets all the same.
+    :param known: keys that are still available.
     """
     from airflow.sdk.execution_time.context import set_current_context
 
@@ -745,9 +751,9 @@ def without_context(known: Mapping[str, Any] = MappingProxyType({})) -> Iterator
 
 
 def time_limit(seconds: float, reason: str) -> AbstractContextManager[None]:
-    """End the block by AirflowTaskTimeout, which is no Exception, after so many seconds; in the main thread only.
+    """Raise AirflowTaskTimeout, which is no Exception, in the block after this time. Only works in the main thread.
 
-    :param reason: what the error says.
+    :param reason: message of the error.
     """
     from airflow.sdk.execution_time.timeout import timeout
 
@@ -766,9 +772,9 @@ def _check_parameters(task: Any, known: Collection[str]) -> None:
 
 
 def check_argument(value: Any) -> None:
-    """Refuse an argument that is more than constants and what other tasks return.
+    """Refuse an argument that contains more than constants and results of other tasks.
 
-    :raises ValueError: naming it.
+    :raises ValueError: it names the argument.
     """
     from airflow.sdk.definitions._internal.mixins import ResolveMixin
     from airflow.sdk.definitions.xcom_arg import PlainXComArg
@@ -805,9 +811,9 @@ def _is_ours(hook: Any) -> bool:
 
 @contextmanager
 def dated_as_scheduled() -> Iterator[None]:
-    """Give the tasks of this process the logical date of a scheduled run: the beginning of their data interval.
+    """Give the tasks of this process the logical date of a scheduled run: the start of their data interval.
 
-    `DAG.test` gives the date of the test, which is the end of the interval.
+    `DAG.test` uses the date of the test, which is the end of the interval.
     """
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 

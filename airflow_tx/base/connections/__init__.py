@@ -1,4 +1,4 @@
-"""A connection of Airflow as the parameters of a client."""
+"""Airflow connections as client parameters."""
 
 from __future__ import annotations
 

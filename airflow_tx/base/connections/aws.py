@@ -1,4 +1,4 @@
-"""Where a bucket of S3 is, and the credentials for it, as deltalake takes them; no message shows them."""
+"""S3 storage options of deltalake from an Airflow connection. No message shows the credentials."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _ALIASES = {"endpoint": "endpoint_url", "token": "session_token"}
 _ROLES = ("role_arn", "profile_name")
 _SECRET = re.compile(r"key|secret|token|password|sas|credential", re.IGNORECASE)
 _SHORTEST = 4
-"""A shorter value is no secret, and hiding it would make a message unreadable."""
+"""Shorter values are not hidden: they are no secrets, and hiding them would make messages unreadable."""
 _LOGIN_IN_URL = re.compile(r"//[^/@\s]+@")
 _ANSWER = re.compile(r"<(\?xml|Error\b).*", re.DOTALL)
 _ARROW = re.compile(r"\s*\x1b\[\d+m\u21b3\x1b\[0m\s*")
-"""The text that the client puts before each cause of an error."""
+"""The marker that the client prints before each cause of an error."""
 _LONGEST = 300
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 
@@ -51,16 +51,16 @@ def options_of_connection(conn_id: str, *, what: str) -> dict[str, str]:
 
 
 def _endpoint(connection: Endpoint) -> str | None:
-    """Find the address, which Amazon's provider reads from one of two places."""
+    """Find the endpoint, for which Amazon's provider has two settings."""
     extra = connection.extra_dejson
     of_services = extra.get("service_config") or {}
     return (of_services.get("s3") or {}).get("endpoint_url") or extra.get("endpoint_url")
 
 
 def checked_s3_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Complete the options of deltalake for S3, so that no variable of the environment replaces or joins one of them.
+    """Complete the S3 options of deltalake, so that no environment variable overrides or extends them.
 
-    :raises ConfigError: two committers could overwrite each other, or a key would be sent with another key's token.
+    :raises ConfigError: two committers could overwrite each other, or a key would be used with another key's token.
     """
     own = _by_name(options)
     around = _by_name({n: v for n, v in os.environ.items() if n.startswith("AWS_")})
@@ -77,7 +77,7 @@ def checked_s3_options(options: Mapping[str, str]) -> dict[str, str]:
         raise ConfigError(option="AWS_SESSION_TOKEN", value="***", remedy=remedy)
     found = dict(options)
     if endpoint := own.get("endpoint_url_s3") or own.get("endpoint_url"):
-        # deltalake prefers AWS_ENDPOINT_URL_S3 of the environment to an option of the other name.
+        # deltalake prefers AWS_ENDPOINT_URL_S3 from the environment to an option with the other name.
         found |= {"aws_endpoint_url": endpoint, "aws_endpoint_url_s3": endpoint}
     if endpoint_of(found).startswith("http://"):
         found.setdefault("aws_allow_http", "true")
@@ -85,16 +85,16 @@ def checked_s3_options(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def endpoint_of(options: Mapping[str, str]) -> str:
-    """Find the address of the server; "": Amazon S3."""
+    """Return the address of the server; "" for Amazon S3."""
     around = _by_name({n: v for n, v in os.environ.items() if n.startswith("AWS_")})
     found = {**around, **_by_name(options)}
     return found.get("endpoint_url_s3") or found.get("endpoint_url") or ""
 
 
 def scrubbed(text: str, options: Mapping[str, str]) -> str:
-    """Take credentials out of what a client says, in one line.
+    """Remove credentials from a message of the client, and put it into one line.
 
-    S3 answers a wrong key with the id of the key and the signed request. Only the code of that answer is kept.
+    S3 answers a wrong key with the key id and the signed request. Only the code of that answer is kept.
     """
     given = [*options.items(), *((n, v) for n, v in os.environ.items() if n.startswith("AWS_"))]
     hidden = {value for name, value in given if _SECRET.search(name) and len(value) >= _SHORTEST}
@@ -110,6 +110,6 @@ def scrubbed(text: str, options: Mapping[str, str]) -> str:
 
 
 def _by_name(options: Mapping[str, str]) -> dict[str, str]:
-    """Name options in one way: deltalake takes several names for each."""
+    """Convert the several names of each deltalake option to one name."""
     plain = {name.lower().removeprefix("aws_"): value for name, value in options.items()}
     return {_ALIASES.get(name, name): value for name, value in plain.items()}

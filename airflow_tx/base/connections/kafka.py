@@ -1,6 +1,6 @@
-"""Where a Kafka lives: the Airflow connection, for librdkafka and for the Java client in Spark.
+"""Airflow connections to Kafka as settings of librdkafka and of Spark's Java client.
 
-No password is shown in a message or a repr.
+No message and no repr shows a password.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from airflow_tx.base.connections.lookup import (
 )
 from airflow_tx.base.errors import ConfigError
 
-# Extras are taken by name: the rest of a connection's extra belongs to hooks, such as callbacks.
+# Only known extras are used, since other extras, such as callbacks, belong to hooks.
 PREFIXES = ("sasl.", "ssl.")
 KAFKA_EXTRAS = (
     "bootstrap.servers security.protocol enable.ssl.certificate.verification enable.sasl.oauthbearer.unsecure.jwt "
@@ -28,7 +28,7 @@ KAFKA_EXTRAS = (
 ).split()
 GROUP = "group.id"
 SPARK = "spark"
-"""The extra with settings of the Java client for Spark, where a translation does not do."""
+"""The extra with Java client settings for Spark, if the translation is not enough."""
 
 _SECRET = ("password", "secret", ".pem", "key")
 _SAME = (
@@ -45,11 +45,11 @@ _MODULES = {
 
 @dataclass(frozen=True)
 class KafkaAddress:
-    """A Kafka cluster and how one logs in there; its repr shows no more than the id of the connection.
+    """A Kafka cluster and its login. The repr only shows the connection id.
 
-    :param client: settings of a client of librdkafka.
-    :param group: the consumer group to name; nothing is kept in it.
-    :param spark: settings of the Java client that the connection gives unchanged.
+    :param client: settings of librdkafka.
+    :param group: name of the consumer group. No offsets are stored in it.
+    :param spark: Java client settings from the connection, passed on unchanged.
     """
 
     conn_id: str
@@ -59,7 +59,7 @@ class KafkaAddress:
 
     @classmethod
     def of_connection(cls, conn_id: str, *, what: str) -> KafkaAddress:
-        """Read an Airflow connection; ConfigError names `what`, which was given its id."""
+        """Read an Airflow connection. A ConfigError names `what`, which got the connection id."""
         connection = airflow_connection(conn_id, option=f"{what}(conn_id)", conn_type="kafka")
         if connection.conn_type != "kafka":
             raise wrong_type(connection, what, "kafka")
@@ -82,12 +82,12 @@ class KafkaAddress:
 
     @property
     def first_server(self) -> str:
-        """Give "host:port" of the first bootstrap server, by which OpenLineage names a cluster."""
+        """The "host:port" of the first bootstrap server, with which OpenLineage names a cluster."""
         first = self.client["bootstrap.servers"].partition(",")[0]
         return server_addresses(first.rpartition("://")[2], 9092)[0]
 
     def spark_options(self) -> dict[str, str]:
-        """Translate into options of Spark's Kafka connector: ``kafka.`` and a setting of the Java client."""
+        """Translate the settings to options of Spark's Kafka connector: ``kafka.`` and a Java client setting."""
         found = {name: self.client[name] for name in _SAME if name in self.client}
         if protocol := self.client.get("security.protocol"):
             found["security.protocol"] = protocol.upper()
@@ -145,7 +145,7 @@ class KafkaAddress:
             found["ssl.endpoint.identification.algorithm"] = (
                 "" if algorithm == "none" else algorithm
             )
-        # As text, not as a path: executors need not have the file.
+        # The content and not a path, since executors may not have the file.
         if authorities := self._pem("ssl.ca"):
             found |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": authorities}
         if certificate := self._pem("ssl.certificate"):

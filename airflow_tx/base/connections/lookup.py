@@ -1,4 +1,4 @@
-"""The Airflow connection of an id, wherever it is looked up: in a task, in a CLI command, or in a Spark driver."""
+"""Lookup of an Airflow connection by id: in a task, in a CLI command, or in a Spark driver."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PARTS = ("host", "port", "login", "password", "schema")
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A connection, its parts named as Airflow names them; its repr shows no more than the id."""
+    """A connection, with Airflow's names for its parts. The repr only shows the id."""
 
     conn_id: str
     conn_type: str = field(default="", repr=False)
@@ -46,14 +46,14 @@ class Endpoint:
 
 
 def airflow_connection(conn_id: str, *, option: str, conn_type: str, host: str = "...") -> Endpoint:
-    """Find the connection of this id.
+    """Find the connection of an id.
 
-    A Spark driver that a task has submitted finds it in its environment, where the task has put it; one on a cluster,
-    without Airflow, in the variable ``AIRFLOW_CONN_<ID>`` that Airflow reads, too.
+    A Spark driver that a task submitted finds it in an environment variable that the task has set. A driver on a
+    cluster without Airflow reads the variable ``AIRFLOW_CONN_<ID>``, as Airflow does.
 
-    :param option: where the id was given, for the message.
-    :param conn_type: of the connection to make if there is none, as its `host`.
-    :raises ConfigError: there is none.
+    :param option: the option that contains the id, for the message.
+    :param conn_type: type of the connection in the example of the remedy, with `host`.
+    :raises ConfigError: there is no such connection.
     """
     if handed := os.environ.get(_OURS + conn_id):
         return _parsed(conn_id, handed)
@@ -72,14 +72,15 @@ def airflow_connection(conn_id: str, *, option: str, conn_type: str, host: str =
 
 
 def connection_of_airflow(conn_id: str) -> Any:
-    """Find Airflow's own object, in a task, a trigger or a command; None if there is none."""
+    """Find Airflow's own connection object, in a task, a trigger or a command; None if there is none."""
     from airflow.sdk import BaseHook
     from airflow.sdk.exceptions import AirflowNotFoundException
 
     try:
         return BaseHook.get_connection(conn_id)
     except AirflowNotFoundException:
-        # Outside of task, trigger and DAG processor the Task SDK does not reach the database: a command reads models.
+        # Outside of tasks, triggers and the DAG processor, the Task SDK has no database access, so a command uses the
+        # models.
         if _in_task():
             return None
     from airflow.models.connection import Connection
@@ -95,10 +96,10 @@ def _in_task() -> bool:
 
 
 def _reason_unreadable(conn_id: str) -> str:
-    """Say which secrets backend has a connection that Airflow cannot read, and by which error; "": none has one.
+    """Name the secrets backend whose connection Airflow cannot read, with the error; "" if there is none.
 
-    Airflow itself passes over such a connection as if there were none. A task cannot find out: the api-server tells it
-    of none, too.
+    Airflow itself treats such a connection as missing. A task cannot find the reason, since the API server also reports
+    it as missing.
     """
     from airflow.configuration import ensure_secrets_loaded
     from sqlalchemy.exc import DBAPIError
@@ -109,23 +110,23 @@ def _reason_unreadable(conn_id: str) -> str:
             if found is not None:
                 found.get_uri()  # decrypts
         except DBAPIError:
-            continue  # no database here, as in a driver of Spark
+            continue  # no database here, as in a Spark driver
         except Exception as error:  # noqa: BLE001 - a secrets backend may raise anything
-            # Its text may hold a part of the password.
+            # The message of the error may contain a part of the password.
             return f"{type(backend).__name__}: {type(error).__name__}"
     return ""
 
 
 def no_connection(conn_id: str, example: Mapping[str, Any]) -> str:
-    """Word the remedy where no connection is found: one in the environment may be there, and not readable."""
+    """Describe the remedy if no connection is found. A connection in the environment may exist but be unreadable."""
     shown = json.dumps(example)
     variable = _AIRFLOWS + conn_id.upper()
     if variable in os.environ:
         return (
             f"Airflow cannot read variable {variable}. Write it as JSON, such as '{shown}'. "
-            "A URI has place for one port, and none for several servers."
+            "A URI can name only one server and one port."
         )
-    # Not by --conn-type: of one that no installed provider knows Airflow makes a generic connection.
+    # Not with --conn-type: for a type without an installed provider, Airflow creates a generic connection.
     add = f"airflow connections add {conn_id} --conn-json '{shown}'"
     reason = ""
     with suppress(ImportError):
@@ -141,7 +142,7 @@ def no_connection(conn_id: str, example: Mapping[str, Any]) -> str:
 
 
 def wrong_type(connection: Endpoint, what: str, types: str) -> ConfigError:
-    """Make the error for a connection of another type than `types`; `what` was given its id."""
+    """Make the error for a connection whose type is not one of `types`. `what` got the connection id."""
     remedy = f"A {what} needs a connection of type {types}."
     if connection.conn_type == "generic":
         remedy += " Airflow makes it generic if no installed provider knows its --conn-type: add it by --conn-json."
@@ -150,7 +151,7 @@ def wrong_type(connection: Endpoint, what: str, types: str) -> ConfigError:
 
 
 def check_encryption(connection: Endpoint, known: Iterable[str]) -> None:
-    """Refuse extras about encryption that would be passed over. Other extras belong to hooks.
+    """Refuse extras about encryption that would be ignored. Other extras belong to hooks.
 
     :param known: the extras that are used.
     :raises ConfigError: it names the extra.
@@ -169,9 +170,9 @@ def refused_extra(conn_id: str, name: str, value: Any, remedy: str) -> ConfigErr
 
 
 def flag_of(connection: Endpoint, name: str) -> bool:
-    """Read an extra that is true or false, also as a text; False if there is none.
+    """Read an extra that is true or false, also as a text. A missing extra is False.
 
-    :raises ConfigError: it is neither.
+    :raises ConfigError: it has another value.
     """
     value = connection.extra_dejson.get(name) or False
     found = {"true": True, "1": True, "false": False, "0": False}.get(str(value).lower())
@@ -185,10 +186,10 @@ def _is_about_encryption(name: str) -> bool:
 
 
 def server_addresses(hosts: str, port: int) -> list[str]:
-    """Give "host:port" of each server of a list with commas, and an IPv6 address its brackets.
+    """Return "host:port" of each server in a comma-separated list, with brackets around an IPv6 address.
 
-    :param port: of a server without one.
-    :raises ValueError: one of them is no address.
+    :param port: port of servers that name none.
+    :raises ValueError: an entry is no address.
     """
     found = []
     for each in filter(None, map(str.strip, hosts.split(","))):
@@ -204,7 +205,7 @@ def server_addresses(hosts: str, port: int) -> list[str]:
 
 
 def handed_over(connection: Endpoint) -> dict[str, str]:
-    """Make the environment in which a process of ours that is no task finds this connection."""
+    """Make the environment in which another process of this package finds the connection."""
     plain = {
         each.name: getattr(connection, each.name)
         for each in fields(connection)
@@ -214,21 +215,21 @@ def handed_over(connection: Endpoint) -> dict[str, str]:
 
 
 def for_airflow(conn_id: str) -> None:
-    """Let Airflow's own code in this process find a connection that a task has handed over to it."""
+    """Make a connection that a task handed over available to Airflow's own code in this process."""
     handed = os.environ.get(_OURS + conn_id)
     if handed:
         os.environ.setdefault(_AIRFLOWS + conn_id.upper(), handed)
 
 
 def all_for_airflow() -> None:
-    """Let Airflow's own code in this process find every connection that a task has handed over to it."""
+    """Make every connection that a task handed over available to Airflow's own code in this process."""
     for name in [*os.environ]:
         if name.startswith(_OURS):
             for_airflow(name.removeprefix(_OURS))
 
 
 def _parsed(conn_id: str, text: str) -> Endpoint:
-    """Parse the JSON or the URI that a variable of the environment holds."""
+    """Parse the JSON or the URI in an environment variable."""
     if text.lstrip().startswith("{"):
         given = json.loads(text)
         found = {name: given.get(name) for name in _PARTS}

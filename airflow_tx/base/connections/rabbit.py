@@ -1,6 +1,6 @@
-"""Where a RabbitMQ broker is: the Airflow connection of type amqp, as a connection of pika.
+"""Airflow connections of type amqp as connections of pika.
 
-No password is shown in a message or a repr.
+No message and no repr shows a password.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 _PORT = 5672
 _TLS_PORT = 5671
-# A broker that does not answer is as good as one that cannot be reached.
+# A broker that does not answer counts as unreachable.
 _PATIENCE = {"socket_timeout": 10, "stack_timeout": 15, "blocked_connection_timeout": 60}
 
 
 def require_pika(*, needed_by: str) -> None:
-    """Refuse to continue without the client library.
+    """Refuse to continue if pika is not installed.
 
-    :param needed_by: for the message.
-    :raises ConfigError: it is missing.
+    :param needed_by: the object that needs pika, for the message.
+    :raises ConfigError: pika is not installed.
     """
     try:
         import pika  # noqa: F401
@@ -42,9 +42,9 @@ def require_pika(*, needed_by: str) -> None:
 
 @dataclass(frozen=True)
 class RabbitBroker:
-    """A broker, a virtual host and how one logs in there; its repr shows no more than the id of the connection.
+    """A broker, a virtual host and the login. The repr only shows the connection id.
 
-    :param authorities: file of the certificates that are trusted; None: the system's.
+    :param authorities: file of trusted certificates; None: the system's certificates.
     """
 
     conn_id: str
@@ -58,7 +58,7 @@ class RabbitBroker:
 
     @classmethod
     def of_connection(cls, conn_id: str, *, what: str) -> RabbitBroker:
-        """Read an Airflow connection; ConfigError names `what`, which was given its id."""
+        """Read an Airflow connection. A ConfigError names `what`, which got the connection id."""
         connection = airflow_connection(conn_id, option=f"{what}(conn_id)", conn_type="amqp")
         if connection.conn_type != "amqp":
             raise wrong_type(connection, what, "amqp")
@@ -81,13 +81,13 @@ class RabbitBroker:
         )
 
     def connect(self) -> Any:
-        """Open a `pika.BlockingConnection`; what pika raises goes through.
+        """Open a `pika.BlockingConnection`. Other errors of pika pass unchanged.
 
         :raises ConfigError: the certificates cannot be read, or the broker refuses the login or the virtual host.
         """
         from pika import BlockingConnection, ConnectionParameters, PlainCredentials, exceptions
 
-        # It tells of every connection, and of every failure that is an error of ours as well, in a dozen lines each.
+        # pika logs about ten lines for each connection, and for each failure that this package also reports.
         if (chatty := logging.getLogger("pika")).level == logging.NOTSET:
             chatty.setLevel(logging.CRITICAL)
         parameters = ConnectionParameters(

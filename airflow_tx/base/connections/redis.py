@@ -1,8 +1,8 @@
-"""Where something of Redis lives: the Airflow connection or a URL, as the parameters of a client; and that client.
+"""Redis connections: an Airflow connection or a URL as client parameters, and the client itself.
 
-Sources, states and ackers learn from a `RedisFailure` what went wrong, and make their own errors of it.
+Sources, states and ackers get a `RedisFailure` on errors, and make their own errors from it.
 
-No password is shown in a message or a repr.
+No message and no repr shows a password.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from airflow_tx.base.connections.lookup import (
 from airflow_tx.base.dataset import Dataset
 from airflow_tx.base.errors import ConfigError
 
-# Extras are taken by name: the rest of a connection's extra belongs to hooks.
+# Only known extras are used, since other extras belong to hooks.
 REDIS_EXTRAS = (
     "db ssl ssl_cert_reqs ssl_ca_certs ssl_certfile ssl_keyfile ssl_check_hostname socket_timeout "
     "socket_connect_timeout"
 ).split()
-# A server that does not answer is as good as one that cannot be reached.
+# A server that does not answer counts as unreachable.
 _PATIENCE = {"socket_timeout": 60.0, "socket_connect_timeout": 10.0}
 _AWAY = (
     "READONLY",
@@ -42,7 +42,10 @@ _AWAY = (
 
 
 def parameters_of_connection(conn_id: str, *, what: str) -> dict[str, Any]:
-    """Find the client parameters of an Airflow connection; ConfigError names `what`, which was given its id."""
+    """Return the client parameters of an Airflow connection.
+
+    A ConfigError names `what`, which got the connection id.
+    """
     connection = airflow_connection(conn_id, option=f"{what}(conn_id)", conn_type="redis")
     if connection.conn_type != "redis":
         raise wrong_type(connection, what, "redis")
@@ -67,7 +70,7 @@ def parameters_of_connection(conn_id: str, *, what: str) -> dict[str, Any]:
 
 
 def redis_url(conn_id: str, *, what: str) -> str:
-    """Spell an Airflow connection as a URL with its password, for a process without Airflow."""
+    """Convert an Airflow connection to a URL with its password, for a process without Airflow."""
     found = {
         name: value
         for name, value in parameters_of_connection(conn_id, what=what).items()
@@ -85,9 +88,9 @@ def redis_url(conn_id: str, *, what: str) -> str:
 
 
 def parameters_of_url(url: str) -> dict[str, Any]:
-    """Parse the client parameters of redis://user:password@host:port/db, rediss://… or unix://path.
+    """Parse client parameters from redis://user:password@host:port/db, rediss://… or unix://path.
 
-    :raises ConfigError: it is no such URL; the message does not repeat it, because it may hold a password.
+    :raises ConfigError: the URL is invalid. The message does not repeat it, since it may contain a password.
     """
     from redis import connection
 
@@ -99,7 +102,7 @@ def parameters_of_url(url: str) -> dict[str, Any]:
 
 
 def redis_dataset(parameters: Mapping[str, Any], key: str) -> Dataset:
-    """Name a key, or keys that begin with it, by the parameters of a client; "": the whole database."""
+    """Name a key, or a prefix of keys, as a dataset; "" names the whole database."""
     server = (
         parameters.get("path")
         or f"{parameters.get('host', 'localhost')}:{parameters.get('port', 6379)}"
@@ -116,11 +119,11 @@ def _number(conn_id: str, name: str, value: Any, kind: type) -> Any:
 
 
 def make_client(parameters: Mapping[str, Any], *, needed_by: str) -> Any:
-    """Make a client that is not connected yet; it sends nothing twice on its own.
+    """Make a client that is not connected yet. It never repeats a command by itself.
 
-    :param parameters: of `redis.Redis`; for what they do not say of time-outs, ours are taken.
-    :param needed_by: for the message.
-    :raises ConfigError: redis-py is missing.
+    :param parameters: parameters of `redis.Redis`. Missing time-outs get this package's defaults.
+    :param needed_by: the object that needs the client, for the message.
+    :raises ConfigError: redis-py is not installed.
     """
     try:
         from redis import ConnectionPool, Redis
@@ -130,20 +133,20 @@ def make_client(parameters: Mapping[str, Any], *, needed_by: str) -> Any:
         remedy = "It needs redis-py: pip install 'airflow-provider-tx[redis]'."
         raise ConfigError(option="Redis of", value=needed_by, remedy=remedy) from None
     known = {**_PATIENCE, **parameters, "retry": Retry(NoBackoff(), 0)}
-    if "connection_class" in known:  # of a URL
+    if "connection_class" in known:  # from a URL
         return Redis(connection_pool=ConnectionPool(**known))
     return Redis(**known)
 
 
 @dataclass(frozen=True)
 class RedisFailure:
-    """An error that Redis or its client has raised.
+    """An error of Redis or its client.
 
     :param text: the error in one line, without the password.
-    :param answered: whether the server has sent it as the answer to a command.
-    :param away: whether the server cannot be used now. Another server, or the same one later, can be used.
-    :param denied: whether the server refuses the login, or the user lacks a right.
-    :param sent: whether the server may have run the command, whose answer was lost.
+    :param answered: whether the server sent the error as the answer to a command.
+    :param away: whether the server cannot be used now. A later try, or another server, may work.
+    :param denied: whether the server refuses the login, or the user lacks a permission.
+    :param sent: whether the server may have run the command although its answer was lost.
     """
 
     text: str
@@ -157,9 +160,9 @@ class RedisFailure:
 def redis_failures(
     parameters: Mapping[str, Any], make_error: Callable[[RedisFailure], Exception]
 ) -> Iterator[None]:
-    """Turn what Redis raises within the block into errors of the package.
+    """Convert Redis errors within the block to errors of this package.
 
-    :param parameters: of the client; the password among them is hidden.
+    :param parameters: parameters of the client; their password is hidden in texts.
     """
     from redis import exceptions as raised
 
@@ -174,7 +177,7 @@ def redis_failures(
             answered=isinstance(error, raised.ResponseError),
             away=lost or str(error).startswith(_AWAY),
             denied=isinstance(error, (raised.AuthenticationError, raised.NoPermissionError)),
-            # A client that cannot even connect has sent nothing.
+            # A client that could not connect has sent nothing.
             sent=lost and "connecting to" not in str(error),
         )
         raise make_error(failure) from None

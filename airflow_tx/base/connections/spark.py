@@ -1,4 +1,4 @@
-"""Where a Spark lives: the Airflow connection that applications are submitted to, or that sessions connect to."""
+"""Airflow connections to Spark, for submitted applications and for Spark Connect sessions."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from airflow_tx.base.errors import ConfigError
 
 
 def spark_connection(conn_id: str) -> Endpoint:
-    """Find the connection of a Spark that applications are submitted to."""
+    """Find the connection of the Spark cluster that runs submitted applications."""
     option = "conn_id of SparkBatchOperator"
     return airflow_connection(conn_id, option=option, conn_type="spark", host="local[2]")
 
 
 def connect_url(conn_id: str) -> str:
-    """Spell the address of a Spark Connect connection; it may hold a token."""
+    """Return the address of a Spark Connect connection. It may contain a token."""
     from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
     from airflow.sdk.exceptions import AirflowNotFoundException
 
@@ -25,5 +25,5 @@ def connect_url(conn_id: str) -> str:
     except AirflowNotFoundException:
         remedy = no_connection(conn_id, example)
     except (ValueError, TypeError):
-        remedy = f"It is no address of a Spark Connect server. Such is: {json.dumps(example)}"
+        remedy = f"It is not the address of a Spark Connect server. Example: {json.dumps(example)}"
     raise ConfigError(option="Spark Connect connection", value=conn_id, remedy=remedy)

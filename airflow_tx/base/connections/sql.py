@@ -1,6 +1,6 @@
-"""Where something of a SQL database lives: the Airflow connection, as a database URL.
+"""Airflow connections as database URLs.
 
-Nothing here is shown in a message or a repr.
+No message and no repr shows a URL.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from airflow_tx.base.errors import ConfigError
 if TYPE_CHECKING:
     from sqlalchemy.engine import URL
 
-# Extras are taken by name: the rest of a connection's extra belongs to hooks. These are all parameters of libpq.
+# Only known extras are used, since other extras belong to hooks. These are all parameters of libpq.
 _LIBPQ_SSL = (
     "ssl_max_protocol_version ssl_min_protocol_version sslcert sslcertmode sslcompression sslcrl sslcrldir "
     "sslkey sslkeylogfile sslmode sslnegotiation sslpassword sslrootcert sslsni"
@@ -38,7 +38,7 @@ _LIBPQ += (
     "service servicefile target_session_attrs tcp_user_timeout"
 ).split()
 _LIBPQ += _LIBPQ_SSL
-# Settings of the driver for which a connection has fields.
+# Driver settings for which an Airflow connection has its own fields.
 _FIELDS = {
     "host": "host",
     "port": "port",
@@ -46,8 +46,8 @@ _FIELDS = {
     "password": "password",
     "dbname": "schema",
 }
-# Defaults of a connection to PostgreSQL. With them, a server behind a broken network is
-# noticed after half a minute without a sign of life, however long a statement takes. TCP alone would wait for hours.
+# Defaults for PostgreSQL. A client notices a broken network after half a minute, however long a statement takes. TCP
+# itself would wait for hours.
 SIGNS_OF_LIFE = {
     "connect_timeout": 10,
     "keepalives_idle": 10,
@@ -60,14 +60,14 @@ MYSQL_EXTRAS = (
     "ssl_ca ssl_cert ssl_key ssl_check_hostname unix_socket connect_timeout read_timeout write_timeout lock_timeout "
     "idle_timeout"
 ).split()
-# Airflow's MySQL hook takes them in a dictionary, or its JSON.
+# Airflow's MySQL hook accepts them as a dictionary or its JSON.
 MYSQL_SSL = {
     "ca": "ssl_ca",
     "cert": "ssl_cert",
     "key": "ssl_key",
     "check_hostname": "ssl_check_hostname",
 }
-# Whether the name of the server is checked; None: nothing is demanded.
+# Whether the host name of the server is checked; None: encryption is not required.
 _SSL_MODES = {
     "": None,
     "DISABLED": None,
@@ -79,13 +79,13 @@ _SSL_MODES = {
 
 
 def signs_of_life(url: URL) -> dict[str, int]:
-    """Give SIGNS_OF_LIFE that a database URL does not set itself; none for a driver that does not know them."""
+    """Return the keepalive settings that a database URL does not set; none for a driver that does not know them."""
     known = SIGNS_OF_LIFE if "psycopg" in url.get_driver_name() else {}
     return {name: value for name, value in known.items() if name not in url.query}
 
 
 def url_of_connection(conn_id: str, *, what: str = "SqlState") -> URL:
-    """Spell an Airflow connection as a database URL; ConfigError names `what`, which was given its id."""
+    """Convert an Airflow connection to a database URL. A ConfigError names `what`, which got the connection id."""
     connection = airflow_connection(conn_id, option=f"{what}(conn_id)", conn_type="postgres")
     kind = connection.conn_type.replace("-", "_")
     if kind == "sqlite":
@@ -101,7 +101,7 @@ def url_of_connection(conn_id: str, *, what: str = "SqlState") -> URL:
 def parsed_url(url: str) -> URL:
     """Parse a database URL.
 
-    :raises ConfigError: it is none; the message does not repeat it, because it may hold a password.
+    :raises ConfigError: the URL is invalid. The message does not repeat it, since it may contain a password.
     """
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError
@@ -116,7 +116,7 @@ def parsed_url(url: str) -> URL:
 
 
 def located(conn_id: str, url: str | None) -> tuple[URL, str]:
-    """Find the database of a connection id, or of a URL if there is one, and how messages name it."""
+    """Find the database of a connection id, or of a URL if there is one. Also return its name for messages."""
     if url is None:
         return url_of_connection(conn_id), f"connection {conn_id}"
     parsed = parsed_url(url)
@@ -126,7 +126,7 @@ def located(conn_id: str, url: str | None) -> tuple[URL, str]:
 def _sqlite_url(conn_id: str, connection: Endpoint) -> URL:
     from sqlalchemy.engine import URL
 
-    # The path in all spellings that Airflow's sqlite hook takes: host alone, or a URI whose path arrives as schema.
+    # Airflow's sqlite hook accepts several spellings: the host alone, or a URI whose path arrives as schema.
     host = connection.host or ""
     path = f"{host}/{connection.schema}" if connection.schema else host
     if path in ("", ":memory:"):
@@ -152,9 +152,9 @@ def _server_url(driver: str, connection: Endpoint, query: dict[str, str]) -> URL
 
 
 def _postgres_settings(connection: Endpoint) -> dict[str, str]:
-    """List the settings of the driver among the extras.
+    """Collect the driver settings among the extras.
 
-    :raises ConfigError: the driver lacks one, or it is misspelled: a connection could be less safe than it looks.
+    :raises ConfigError: the driver lacks a setting, or a setting is misspelled, so the connection might be less secure.
     """
     check_encryption(connection, _LIBPQ_SSL)
     extra = connection.extra_dejson
@@ -187,7 +187,7 @@ def _text(value: object) -> str:
 
 
 def _is_known(name: str) -> bool:
-    """Ask the driver whether it has a setting; a driver that is missing is named where it connects."""
+    """Ask the driver whether it has a setting. If the driver is missing, the error appears when it connects."""
     try:
         from psycopg2 import (  # type: ignore[import-untyped]
             ProgrammingError,
@@ -203,9 +203,9 @@ def _is_known(name: str) -> bool:
 
 
 def _mysql_encryption(connection: Endpoint) -> dict[str, str]:
-    """Spell what a connection demands of its encryption, as Airflow's MySQL hook takes it, for PyMySQL.
+    """Convert the encryption settings of Airflow's MySQL hook for PyMySQL.
 
-    :raises ConfigError: PyMySQL cannot do it.
+    :raises ConfigError: PyMySQL does not support a setting.
     """
     check_encryption(connection, (*MYSQL_EXTRAS, "ssl", "ssl_mode"))
     extra = connection.extra_dejson

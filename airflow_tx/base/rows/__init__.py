@@ -1,4 +1,4 @@
-"""The meaning of a value as a column of a type: it is taken exactly, or refused. All readers ask here."""
+"""The exact value of a text or object in a typed column, or its refusal. All readers use these rules."""
 
 from __future__ import annotations
 

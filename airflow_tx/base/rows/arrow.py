@@ -1,4 +1,4 @@
-"""Rows of Python and frames as Arrow batches, exactly: a value that its column would change is refused with its row."""
+"""Python rows and frames as Arrow batches, exactly. A value that its column would change is refused with its row."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ _EXACT: Mapping[type, str] = {
     dt.date: r"date32\[day\]",
     Decimal: r"decimal128\(.*\)",
 }
-"""Classes whose values an Arrow type holds as they come, or refuses: of these, no value is looked at."""
+"""Classes whose values an Arrow type stores unchanged or refuses, so that no single value is checked."""
 _LACKING = b"airflow_tx.lacking"
-"""The note of a column that some row lacks: the column is NULL in that row, although no one has given None."""
+"""The mark of a column that some row lacks. The column is NULL in that row, although no None was given."""
 AT_ONCE = 32_768
-"""Rows of Python that become one record batch."""
+"""The number of Python rows in one record batch."""
 
 
 class NoTable(ValueError):
-    """Rows that no Arrow table holds unchanged; a clause that names the row, the column and the value.
+    """Rows that no Arrow table can hold unchanged. The message is a clause with the row, the column and the value.
 
-    :ivar remedy: what to change; "": the clause says it.
-    :ivar passes: whether another try may read them: a store of files does not answer, for example.
-    :ivar place: where the value is that the clause quotes; "": the clause quotes none.
+    :ivar remedy: the change that helps; "": the clause contains it.
+    :ivar passes: whether another try may succeed, for example if a file store does not answer now.
+    :ivar place: the place of the value that the clause quotes; "": the clause quotes none.
     """
 
     def __init__(
@@ -62,13 +62,13 @@ class NoTable(ValueError):
     @classmethod
     @contextmanager
     def of_libraries(cls) -> Iterator[None]:
-        """Tell in one way what libraries raise while they give rows. An error of other code stays its own.
+        """Convert the errors that libraries raise while they give rows. Errors of other code pass unchanged.
 
-        :raises NoTable: they refuse the rows, or cannot read them now.
+        :raises NoTable: a library refuses the rows, or cannot read them now.
         """
         try:
             yield
-        except BaseException as error:  # as is a panic of polars
+        except BaseException as error:  # a panic of polars is a BaseException
             passes = _passes(error)
             if passes is None:
                 raise
@@ -86,23 +86,23 @@ _RAISED: Mapping[str, Mapping[str, bool]] = {
         "Error": False,
     },
     "polars": {"PolarsError": False},
-    "pyo3_runtime": {"PanicException": False},  # polars, where it has no error for it
+    "pyo3_runtime": {"PanicException": False},  # a panic of polars
     "pyarrow": {"ArrowCancelled": True, "ArrowMemoryError": True, "ArrowException": False},
     "pandas": {"*": False},
 }
-"""What libraries raise while they give rows, by class, and whether another try may read these rows."""
+"""The errors that libraries raise while they give rows, by class, and whether another try may succeed."""
 _OF_DUCKDB = re.compile(
     r"(?!IO|HTTP|Connection|Out of Memory|INT|FATAL|Trans)[A-Z][A-Za-z -]+ Error: "
 )
-"""How a stream of DuckDB begins an error that stays: pyarrow makes an OSError of each."""
+"""The beginning of permanent errors of a DuckDB stream. pyarrow converts each error to an OSError."""
 
 
 def _passes(error: BaseException) -> bool | None:
-    """Tell whether rows that a library did not give may come in another try; None: no library has raised this."""
+    """Return whether another try may read rows that a library did not give; None: no library raised this error."""
     if type(error) is OSError and error.errno is None and _OF_DUCKDB.match(str(error)):
         return False
     named = _RAISED.get(_library(type(error)))
-    if named is None:  # its class is of other code, though it may be an OSError, too
+    if named is None:  # its class comes from other code, even if it is an OSError
         return None
     kinds = type(error).__mro__
     found = (_RAISED.get(_library(kind), {}).get(kind.__name__) for kind in kinds)
@@ -110,30 +110,30 @@ def _passes(error: BaseException) -> bool | None:
 
 
 def _library(kind: type) -> str:
-    """Name the library of a class: DuckDB has its own in `_duckdb`."""
+    """Return the library of a class. DuckDB's classes are in `_duckdb`."""
     return kind.__module__.partition(".")[0].lstrip("_")
 
 
 def is_frame(rows: Any) -> bool:
-    """Whether rows come as columns: of pandas, polars, DuckDB, pyarrow …"""
-    # A LazyFrame of polars has the last one alone, and is refused by its name.
+    """Whether rows are a frame of columns, such as of pandas, polars, DuckDB or pyarrow."""
+    # A polars LazyFrame has only the last attribute. It is refused with its name.
     found = ("__arrow_c_stream__", "__arrow_c_array__", "collect_schema")
     return any(hasattr(rows, name) for name in found)
 
 
 def reader_of(rows: Any) -> pa.RecordBatchReader:
-    """Read rows as record batches, with the same values for each reader of the files that are written from them.
+    """Read rows as record batches, with equal values for each reader of the files that are written from them.
 
-    A frame of any library gets one form: texts, bytes and lists of one kind, signed numbers, values in
-    place of codes, and times in microseconds.
+    Frames of all libraries get the same form: one type each for texts, bytes and lists; signed numbers; values for
+    codes; times in microseconds.
 
-    :param rows: dicts, whose missing keys are NULL, or a frame. Of pandas, an index with a name is a column, and NaN
-        is NULL. A frame that is a stream is read batch by batch.
-    :raises NoTable: a value would be changed, or has a type that a reader does not know; also while it is read.
+    :param rows: dicts, whose missing keys are NULL, or a frame. In pandas, a named index becomes a column, and NaN
+        becomes NULL. A stream is read batch by batch.
+    :raises NoTable: a value would change, or has a type that a reader does not know. This may occur during the read.
     """
     if not is_frame(rows):
         return in_one_form(exact_table(rows, notes=True).to_reader())
-    # Of pandas, whose own conversion cuts 1.5 to 1 in a column of objects.
+    # The conversion of pandas itself would cut 1.5 to 1 in an object column.
     if hasattr(rows, "reset_index"):
         table = _of_pandas(rows)
         _check_columns(len(rows), table.column_names)
@@ -142,12 +142,12 @@ def reader_of(rows: Any) -> pa.RecordBatchReader:
 
 
 def lacking(schema: pa.Schema) -> set[str]:
-    """Name the columns that some row of `reader_of` was not given."""
+    """Return the columns that some row given to `reader_of` lacked."""
     return {field.name for field in schema if _LACKING in (field.metadata or {})}
 
 
 def dicts_of(rows: Any) -> Iterable[_Row]:
-    """Give rows as dicts, of a frame, too."""
+    """Return rows as dicts, also for a frame."""
     if not is_frame(rows):
         return rows  # type: ignore[no-any-return]
     return (row for batch in reader_of(rows) for row in batch.to_pylist(maps_as_pydicts="strict"))
@@ -156,11 +156,11 @@ def dicts_of(rows: Any) -> Iterable[_Row]:
 def reader_of_dicts(
     rows: Iterable[_Row], types: Mapping[str, pa.DataType | None] | None
 ) -> pa.RecordBatchReader:
-    """Read dicts as record batches, so many at once that a batch is worth it.
+    """Read dicts as record batches of a useful size.
 
-    :param types: of all columns. Where no one has declared a type, the column has the type that holds all its values:
-        it is found once all rows are there, and never guessed from some of them.
-    :raises NoTable: as `exact_table`, also while they are read.
+    :param types: the types of all columns. A column without a declared type gets the type that holds all its values.
+        That type is determined after all rows are read, and never guessed from some of them.
+    :raises NoTable: as `exact_table`. This may occur during the read.
     """
     known = {name: kind for name, kind in (types or {}).items() if kind is not None}
     schema = pa.schema(known)
@@ -201,13 +201,13 @@ def exact_table(
     named: Callable[[pa.DataType], str] = str,
     notes: bool = False,
 ) -> pa.Table:
-    """Make an Arrow table of dicts; a key that a row lacks is NULL.
+    """Make an Arrow table from dicts. A key that a row lacks is NULL.
 
-    :param types: the types of known columns; another column has the type that holds its values.
-    :param decimals: the type of other columns with decimals; None: as many digits as they have.
-    :param named: spells a type, for messages.
-    :param notes: whether columns are noted that a row lacks.
-    :raises NoTable: a value has not the type of its column.
+    :param types: the types of known columns. Another column gets the type that holds its values.
+    :param decimals: the type of other decimal columns; None: as many digits as the values have.
+    :param named: formats a type for messages.
+    :param notes: whether to mark columns that some row lacks.
+    :raises NoTable: a value does not have the type of its column.
     """
     given = list(rows)
     classes = set(map(type, given))
@@ -242,7 +242,7 @@ def _check_columns(rows: int, names: Collection[str]) -> None:
 
 
 def shown_value(value: Any) -> str:
-    """Show a value in a message, of a reasonable length and in one line."""
+    """Format a value for a message in one line of limited length."""
     of_arrow = type(value).__module__.startswith("pyarrow")
     text = str(value) if of_arrow else repr(value)
     text = text.replace("\n", " ")
@@ -250,7 +250,7 @@ def shown_value(value: Any) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Give the first line of an error, or its name."""
+    """Return the first line of an error's message, or the name of its class."""
     return (str(error) or type(error).__name__).splitlines()[0]
 
 
@@ -266,7 +266,7 @@ def column_of(
     named: Callable[[pa.DataType], str] = str,
     first: int = 0,
 ) -> pa.Array:
-    """Make a column of values, as `exact_table` does.
+    """Make a column from values, as `exact_table` does.
 
     :param first: the number of the first row.
     """
@@ -274,7 +274,7 @@ def column_of(
         return _made(values, kind, decimals)
     except _refusals() as error:
         last: Exception = error
-    # The shortest start of the column that is refused ends with a row to blame.
+    # The shortest refused beginning of the column ends with the row that causes the error.
     fine = 0
     refused = len(values)
     while refused - fine > 1:
@@ -310,7 +310,7 @@ def _made(
     if kind is not None and types.is_floating(kind):
         return _floats(values, classes, kind)
     if Decimal in classes and int in classes:
-        # Arrow chooses the digits by the decimals alone.
+        # Arrow chooses the precision from the decimals only.
         values = [Decimal(value) if type(value) is int else value for value in values]
     made = pa.array(values, kind)
     if kind is None and types.is_floating(made.type):
@@ -321,7 +321,7 @@ def _made(
         made = made.cast(pa.timestamp("us", made.type.tz))
     if len(classes) == 1 and re.fullmatch(_EXACT.get(classes.pop(), ""), str(made.type)):
         return made
-    # Arrow cuts 1.5 down to 1, and a moment to a day, without a word.
+    # Arrow silently cuts 1.5 to 1, and a moment to a day.
     found = made.to_pylist(maps_as_pydicts="strict")
     if (types.is_nested(made.type) or found != values) and not all(
         map(is_same_value, found, values)
@@ -331,7 +331,7 @@ def _made(
 
 
 def _floats(values: Sequence[Any], classes: set[type], kind: pa.DataType) -> pa.Array:
-    """Make floating numbers of numbers alone: Arrow reads texts, and takes True for 1."""
+    """Make floating-point numbers from numbers only, since Arrow also parses texts and converts True to 1."""
     given = pa.array(values)
     types = pa.types
     if not (
@@ -355,9 +355,9 @@ def _is_truth(value: Any) -> bool:
 
 
 def is_same_value(made: Any, given: Any) -> bool:
-    """Compare a value of a column with the value that it was made of."""
+    """Compare a value in a column with the value from which it was made."""
     if hasattr(given, "tolist"):
-        given = given.tolist()  # of numpy
+        given = given.tolist()  # a numpy value
     if isinstance(made, dict):
         return (
             isinstance(given, Mapping)
@@ -373,11 +373,11 @@ def is_same_value(made: Any, given: Any) -> bool:
     if isinstance(made, float) and isinstance(given, float) and math.isnan(given):
         return math.isnan(made)
     if isinstance(made, dt.datetime) and isinstance(given, dt.datetime):
-        # Two datetimes of zones with summer time are never equal in an hour that comes twice.
+        # In the hour that occurs twice, two datetimes of zones with summer time never compare as equal.
         if (made.tzinfo is None) != (given.tzinfo is None):
             return False
         return _moment(made) == _moment(given)
-    # 1 equals True: within a list, Arrow makes 1.0 of it.
+    # 1 equals True, and in a list Arrow converts True to 1.0.
     return bool(made == given) and _is_truth(made) == _is_truth(given)
 
 
@@ -414,7 +414,7 @@ def _of_pandas(frame: Any) -> pa.Table:
 
 
 def _without_nan(column: Any) -> Any:
-    """Make NULL of NaN, also in lists and structs: an array of pandas or Arrow has a NULL that is another value."""
+    """Replace NaN by NULL, also in lists and structs. Arrays of pandas and Arrow distinguish NULL from NaN."""
     floating = [values for values, _ in _leaves(column, None) if pa.types.is_floating(values.type)]
     if not any(pc.any(pc.is_nan(_single(values))).as_py() for values in floating):
         return column
@@ -425,7 +425,7 @@ def _without_nan(column: Any) -> Any:
 
 
 def _single(column: Any) -> Any:
-    """Give numbers that Arrow can compute with."""
+    """Convert half floats to numbers that Arrow can compute with."""
     return column.cast(pa.float32()) if pa.types.is_float16(column.type) else column
 
 
@@ -438,7 +438,7 @@ def _nan_as_none(value: Any) -> Any:
 
 
 def _with_index(frame: Any) -> Any:
-    """Make columns of an index that has a name, and leave out another one."""
+    """Convert a named index to columns, and drop an unnamed index."""
     unnamed = [level for level, name in enumerate(frame.index.names) if name is None]
     if len(unnamed) == frame.index.nlevels:
         return frame.reset_index(drop=True)
@@ -459,7 +459,7 @@ def _of_frame(frame: Any) -> pa.RecordBatchReader:
     if not hasattr(frame, "__arrow_c_stream__") and not hasattr(frame, "__arrow_c_array__"):
         name = f"{type(frame).__module__.partition('.')[0]}.{type(frame).__name__}"
         raise NoTable(f"a {name} has no rows yet", "Call .collect() first.")
-    # Its values are addresses of this process.
+    # Values of type Object are memory addresses of this process.
     types = getattr(frame, "schema", {}) if type(frame).__module__.startswith("polars.") else {}
     for name in [name for name, kind in types.items() if str(kind) == "Object"]:
         remedy = f"Cast it, such as .map_elements(str, return_dtype=polars.String) of {name}."
@@ -473,8 +473,8 @@ def _of_frame(frame: Any) -> pa.RecordBatchReader:
 
 
 # --- one form -----------------------------------------------------------------------------------------------------
-# Arrow has several types for the same values, of which each library has its own: polars has views of texts, pandas
-# codes of categories. Files, digests and Spark know one of them.
+# Libraries use different Arrow types for the same values: polars has views of texts, pandas has codes of categories.
+# Files, digests and Spark only know one type for each.
 
 
 _PLAIN: Mapping[str, str] = {
@@ -494,9 +494,9 @@ _MOST_DIGITS = 38
 
 
 def in_one_form(given: pa.RecordBatchReader) -> pa.RecordBatchReader:
-    """Bring record batches to the types that all readers have, and refuse what one of them does not know.
+    """Convert record batches to the types that all readers have, and refuse types that a reader does not know.
 
-    :raises NoTable: also while they are read.
+    :raises NoTable: a type or a value is refused. This may occur during the read.
     """
     _check_names(given.schema.names)
     for field in given.schema:
@@ -507,7 +507,7 @@ def in_one_form(given: pa.RecordBatchReader) -> pa.RecordBatchReader:
 
 
 def readable(table: pa.Table) -> pa.Table:
-    """Do the same with a table."""
+    """Convert a table as `in_one_form` does."""
     return in_one_form(table.to_reader()).read_all()
 
 
@@ -526,14 +526,14 @@ def _plain_field(field: pa.Field, unsigned: pa.DataType | None = None) -> pa.Fie
     same = kind == field.type or pa.types.is_timestamp(kind)
     if same or _LACKING in (field.metadata or {}):
         return field.with_type(kind)
-    # The notes of a library say which type it had.
+    # The metadata of a library names the original type, which no longer applies.
     return pa.field(field.name, kind, field.nullable)
 
 
 def plain_type(kind: pa.DataType, unsigned: pa.DataType | None = None) -> pa.DataType:
-    """Give the type that all readers have for the values of a type.
+    """Return the type that all readers have for the values of a type.
 
-    :param unsigned: the type of numbers of 64 bits without a sign; None: with a sign.
+    :param unsigned: the type for unsigned 64-bit numbers; None: a signed type.
     """
     types = pa.types
     if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
@@ -561,10 +561,10 @@ def plain_type(kind: pa.DataType, unsigned: pa.DataType | None = None) -> pa.Dat
 
 
 def typed_batch(batch: pa.RecordBatch, schema: pa.Schema, first: int = 0) -> pa.RecordBatch:
-    """Bring a record batch to the types of a schema; a column that it lacks is NULL.
+    """Convert a record batch to the types of a schema. A missing column is NULL.
 
-    :param first: the number of its first row.
-    :raises NoTable: a value is none of its type.
+    :param first: number of its first row.
+    :raises NoTable: a value does not fit its type.
     """
     known = set(batch.schema.names)
     columns = [
@@ -585,7 +585,7 @@ def _plain_column(field: pa.Field, column: pa.Array, first: int) -> pa.Array:
     try:
         with suppress(pa.ArrowException):
             return _decoded(column).cast(field.type)
-        # A slice has the values beside it, too.
+        # A slice also contains the values outside of it, which may not fit.
         return _decoded(column.take(pa.array(range(len(column))))).cast(field.type)
     except pa.ArrowException as error:
         problem = f"column {name} has the type {kind}, and no {field.type} ({first_line(error)})"
@@ -595,7 +595,7 @@ def _plain_column(field: pa.Field, column: pa.Array, first: int) -> pa.Array:
 
 
 def _decoded(column: pa.Array) -> pa.Array:
-    """Give the values of a column of codes or views, which no cast of Arrow gives."""
+    """Return the values of a column of codes or views, which Arrow's cast cannot convert."""
     types = pa.types
     kind = column.type
     if types.is_run_end_encoded(kind):
@@ -632,9 +632,9 @@ def _unknown(kind: pa.DataType) -> str:
 
 
 def _check_values(name: str, column: pa.Array, first: int, *, unsigned: bool) -> None:
-    """Refuse values at any depth of a column that Python or Spark does not have.
+    """Refuse values at any depth of a column that Python or Spark cannot represent.
 
-    :param unsigned: whether the column can hold all numbers of 64 bits without a sign.
+    :param unsigned: whether the column can hold all unsigned 64-bit numbers.
     """
     for values, rows in _leaves(column, None):
         if pa.types.is_decimal(values.type) or pa.types.is_time(values.type):
@@ -661,15 +661,15 @@ def _check_values(name: str, column: pa.Array, first: int, *, unsigned: bool) ->
 
 
 def _leaves(column: pa.Array, rows: pa.Array | None) -> Iterator[tuple[pa.Array, pa.Array | None]]:
-    """Give the values of a column without their lists, structs and maps.
+    """Yield the values of a column, without the lists, structs and maps around them.
 
-    :param rows: the row of each value; None: its place is its row. So is what is given with the values.
+    :param rows: the row of each value; None: the index of a value is its row. The yielded rows have the same form.
     """
     types = pa.types
     column = _decoded(column)
     kind = column.type
     if types.is_nested(kind) and column.null_count:
-        # A list that is NULL may have values all the same.
+        # A NULL list may still contain values.
         valid = pc.indices_nonzero(column.is_valid())
         column = column.take(valid)
         rows = valid if rows is None else rows.take(valid)
@@ -689,7 +689,7 @@ def _leaves(column: pa.Array, rows: pa.Array | None) -> Iterator[tuple[pa.Array,
 
 
 def _outside(values: pa.Array, *, unsigned: bool) -> tuple[pa.Array, pa.Array, str]:
-    """Give values for the message, which of them are wrong, and why."""
+    """Return values for the message, a mask of the wrong values, and the reason."""
     types = pa.types
     kind = values.type
     if types.is_uint64(kind) and not unsigned:
@@ -707,7 +707,7 @@ def _outside(values: pa.Array, *, unsigned: bool) -> tuple[pa.Array, pa.Array, s
         return values, pa.array([], pa.bool_()), ""
     count = values.cast(pa.int32() if types.is_date32(kind) else pa.int64())
     unit = {"date32[day]": "days", "date64[ms]": "ms"}.get(str(kind)) or kind.unit
-    if unit == "ns":  # which ends in 2262
+    if unit == "ns":  # nanoseconds end in the year 2262
         cut = pc.not_equal(pc.multiply(pc.divide(count, 1000), 1000), count)
         return values, cut, "has nanoseconds, which would be cut"
     a_day = 1 if unit == "days" else _DAY * _A_SECOND[unit]

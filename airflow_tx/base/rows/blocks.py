@@ -1,7 +1,7 @@
-"""Blocks of a file or of messages as record batches: Arrow reads them, and the rule reads what it does not prove.
+"""Blocks of a file or of messages as record batches. Arrow reads them; unproven columns are read by the rule.
 
-The rule is `ColumnType`. Arrow takes some texts that the rule refuses. So each column of Arrow is checked as a whole,
-by its bytes and its values. If they prove nothing, the rule reads the texts of the column.
+The rule is `ColumnType`. Arrow accepts some texts that the rule refuses. Each column from Arrow is therefore checked as
+a whole, by its bytes and its values. If these prove nothing, the rule reads the texts of the column.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ else:
 
 
 class NotProven(Exception):
-    """Something that Arrow may read otherwise than the rule, which has to read it then; the cause, in few words."""
+    """Signals that Arrow may read a value differently from the rule, so that the rule must read it. Gives the cause."""
 
 
 # --- columns of texts ---------------------------------------------------------------------------------------------
 
 
-# 0001-01-01 in days since 1970. Arrow has a year 0, and Python has not.
+# The day 0001-01-01 in days since 1970. Arrow has a year 0, but Python does not.
 _FIRST_DAY = -719_162
 _FIRST_MOMENT = -62_135_596_800_000_000
 _LAST_MOMENT = 253_402_300_799_999_999
-# Bytes of a number with decimals up to which Arrow does not overflow in silence.
+# The maximum bytes of a decimal number for which Arrow does not overflow silently.
 _LONGEST_NUMBER = 37
-# Arrow takes 0 and 1 for truths as well.
+# Arrow also accepts 0 and 1 as booleans.
 _SHORTEST_TRUTH = len("true")
 _OF_HOURS = len("2013-01-31 10")
 _IN_UTC = len("2013-01-31T10:00:00Z")
@@ -59,15 +59,15 @@ _WIDEST_ZONE = "+18:00"
 
 
 def typed_column(texts: pa.Array, kind: ColumnType, to: pa.DataType) -> pa.Array:
-    """Give a column of texts its type.
+    """Convert a column of texts to its type.
 
-    :param to: the type of Arrow that `kind` has.
-    :raises ValueError: a text is no value of the type; why, in words.
+    :param to: the Arrow type of `kind`.
+    :raises ValueError: a text is no value of the type; the message gives the reason.
     """
     if texts.null_count == len(texts):
         return pa.nulls(len(texts), to)
     if texts.type == to and not isinstance(kind, StringType):
-        return texts  # whole numbers
+        return texts  # whole numbers, which are already converted
     try:
         return _PROOFS[type(kind)](texts, kind, to)
     except (NotProven, pa.ArrowException):
@@ -75,7 +75,7 @@ def typed_column(texts: pa.Array, kind: ColumnType, to: pa.DataType) -> pa.Array
 
 
 def _by_the_rule(texts: pa.Array, kind: ColumnType, to: pa.DataType) -> pa.Array:
-    """Let the rule read each distinct text once."""
+    """Read each distinct text once by the rule."""
     coded = texts.dictionary_encode()
     values = [kind.of_text(text) for text in coded.dictionary.to_pylist()]
     return pa.array(values, to).take(coded.indices)
@@ -135,7 +135,7 @@ def _moment(texts: pa.Array, kind: ColumnType, to: pa.DataType) -> pa.Array:
 
 
 def _has_zone(texts: pa.Array, *, zoned: bool) -> bool:
-    """Ask whether all of some times have a zone, or none has; NotProven: Arrow may take another time."""
+    """Ask whether all times have a zone, or none. Raises NotProven if Arrow may read another time."""
     sizes = pc.binary_length(texts)
     shortest, longest = (each.as_py() for each in pc.min_max(sizes).values())
     if shortest == longest == _IN_UTC and zoned and _are_in_utc(texts):
@@ -148,7 +148,7 @@ def _has_zone(texts: pa.Array, *, zoned: bool) -> bool:
 
 
 def _are_in_utc(texts: pa.Array) -> bool:
-    """Ask whether times, of 20 characters each, all look like 2013-01-31T10:00:00Z."""
+    """Ask whether times of 20 characters each all look like 2013-01-31T10:00:00Z."""
     found = _bytes_of(texts).reshape(-1, _IN_UTC)
     return all(
         bool((found[:, at] == ord(sign)).all()) for at, sign in ((13, ":"), (16, ":"), (19, "Z"))
@@ -178,11 +178,14 @@ _PROOFS: Mapping[type[ColumnType], _Proof] = {
     TimestampType: _moment,
     StringType: _text,
 }
-"""What makes a column of texts, of which one is not NULL; NotProven: Arrow may take texts that the type refuses."""
+"""Conversions of text columns that are not all NULL.
+
+They raise NotProven if Arrow may accept texts that the type refuses.
+"""
 
 
 def _bytes_of(texts: pa.Array) -> Any:
-    """Give the bytes of a column of texts, one text behind the other."""
+    """Return the bytes of a column of texts, without separators."""
     _, offsets, data = texts.buffers()
     ends = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1]
     if data is None or not data.size:
@@ -196,37 +199,37 @@ def _has(texts: pa.Array, letters: str) -> bool:
 
 
 # --- json ---------------------------------------------------------------------------------------------------------
-# The rule is `parsed_object` with exact numbers, and `ColumnType.of_json`. Arrow takes more: several objects in a line,
-# or one in several lines, bytes that are no UTF-8, ``NaN``, numbers beyond a type. So the bytes of a block are checked
-# as a whole, and then the values of each column.
+# The rule is `parsed_object` with exact numbers, and `ColumnType.of_json`. Arrow accepts more: several objects in a
+# line, an object in several lines, invalid UTF-8, ``NaN``, and numbers beyond a type. The bytes of a block are
+# therefore checked as a whole, and then the values of each column.
 
 
 _LARGEST = 2**30
-"""Bytes that Arrow reads at once."""
+"""The maximum bytes that Arrow reads in one call."""
 _BEFORE = r"[:\[,][ \t]*"
 _NO_NUMBER = rf"{_BEFORE}-?(?:NaN|Inf)"
 _MINUS_ZERO = rf"{_BEFORE}-0[ \t,\]}}]"
 _EXPONENT = rf'{_BEFORE}-?[0-9.]+[eE]|"[+-]?[0-9.]+[eE][0-9+-]+"|\\u00(?:2[bBdDeE]|3[0-9]|[46]5)'
-"""A number with an exponent; a text that is one; or an escape of a character that a number has."""
-# Python takes no whole number of more than 4,300.
+"""A number with an exponent, a text with such a number, or an escaped character that a number contains."""
+# Python parses no whole number of more than 4,300 digits.
 _MOST_DIGITS = 1000
-# How many may open in a line. Python reads about 1,000, one in another, and Arrow dies of 50,000.
+# The maximum number of opening brackets in a line. Python reads about 1,000 nested ones, and Arrow crashes at 50,000.
 _MOST_BRACKETS = 500
 _FIRST_LINES = 16
 _MOST_LINES = 2048
-# Four times the keys by which a piece may have more than the piece before it and a quarter.
+# Four times the number of keys by which a piece may exceed the previous piece and a quarter of it.
 _NEW_KEYS = 128
 
 
 class _OtherKeys(Exception):
-    """An object has a key that is not asked for."""
+    """Signals that an object has a key that was not requested."""
 
 
 def objects_batch(block: bytes, columns: Mapping[str, ColumnType]) -> pa.RecordBatch:
-    """Read lines that are one JSON object each, or empty.
+    """Read lines, each of which is empty or one JSON object.
 
-    :param block: whole lines; the last one may lack its end.
-    :raises NotProven: the rule may take them otherwise, or refuse one.
+    :param block: whole lines; the last line may lack its line end.
+    :raises NotProven: the rule may read the lines differently, or refuse a line.
     """
     asked = pa.schema([(name, _asked(kind)) for name, kind in columns.items()])
     block = _checked(block)
@@ -245,7 +248,7 @@ def objects_batch(block: bytes, columns: Mapping[str, ColumnType]) -> pa.RecordB
 
 
 def _asked(kind: ColumnType) -> pa.DataType:
-    """Give the type that Arrow's reader has to make of a column."""
+    """Return the type that Arrow's reader must use for a column."""
     if isinstance(kind, MapType):
         raise NotProven("a map")
     if isinstance(kind, ArrayType):
@@ -255,7 +258,7 @@ def _asked(kind: ColumnType) -> pa.DataType:
     if isinstance(kind, (DateType, TimestampType)):
         return pa.string()
     if isinstance(kind, DecimalType):
-        # The reader adds zeros behind the point, and does not look whether they fit.
+        # The reader pads decimals with zeros, but does not check whether the digits fit.
         return pa.decimal256(kind.precision, kind.scale)
     return kind.arrow_type()
 
@@ -264,7 +267,7 @@ def _asked(kind: ColumnType) -> pa.DataType:
 
 
 def _checked(block: bytes) -> bytes:
-    """Give the block with line ends of one character."""
+    """Return the block with line ends of one character."""
     if len(block) > _LARGEST:
         raise NotProven("a long line")
     if not block.isascii():
@@ -280,10 +283,10 @@ def _checked(block: bytes) -> bytes:
 
 
 def _lines(block: bytes) -> tuple[Any, Any]:
-    """Find the first and the last character of each line that is not empty: they are braces.
+    """Find the first and the last character of each non-empty line, which must be braces.
 
-    No object has an end of a line between a closing and an opening brace. So there is one in each line if there are as
-    many objects as lines.
+    No object contains a line end between a closing and an opening brace. If there are as many objects as lines, each
+    line has exactly one object.
     """
     raw = np.frombuffer(block, np.uint8)
     ends = np.flatnonzero(raw == ord("\n"))
@@ -299,7 +302,7 @@ def _lines(block: bytes) -> tuple[Any, Any]:
 
 
 def _check_others(block: bytes, first: Any, last: Any) -> None:
-    """Check what Arrow may read at keys that are not asked for."""
+    """Check the parts that Arrow may read at keys that were not requested."""
     longest = (last - first).max()
     if _matches(block, _NO_NUMBER):
         raise NotProven("a number that is not finite")
@@ -320,9 +323,9 @@ def _matches(block: bytes, pattern: str) -> bool:
 
 
 def _read(block: bytes, lines: int, asked: pa.Schema, *, others: str) -> pa.Table:
-    """Let Arrow read lines of objects.
+    """Read lines of objects with Arrow.
 
-    :param others: what it does at a key that is not asked for. Of one that it ignores, it does not see the second.
+    :param others: the action at a key that was not requested. For an ignored key, Arrow does not notice duplicates.
     """
     from pyarrow import json
 
@@ -342,7 +345,7 @@ def _read(block: bytes, lines: int, asked: pa.Schema, *, others: str) -> pa.Tabl
 
 
 def _beside_others(block: bytes, first: Any, last: Any, asked: pa.Schema) -> Iterator[pa.Table]:
-    """Let Arrow read objects with other keys, in pieces: it keeps a place for each key in each line."""
+    """Read objects with other keys in pieces, since Arrow keeps a place for each key in each line."""
     at = known = 0
     lines = _FIRST_LINES
     while at < len(first):
@@ -358,7 +361,7 @@ def _beside_others(block: bytes, first: Any, last: Any, asked: pa.Schema) -> Ite
 
 
 def _keys(kind: pa.DataType) -> int:
-    """Count the keys that a type has, and the types in it."""
+    """Count the keys of a type, including nested ones."""
     return sum(1 + _keys(kind.field(at).type) for at in range(kind.num_fields))
 
 
@@ -375,7 +378,10 @@ def _typed(table: pa.Table, columns: Mapping[str, ColumnType], block: bytes) -> 
 
 
 def _proven(found: pa.Array, kind: ColumnType, to: pa.DataType, block: bytes) -> pa.Array:
-    """Give what Arrow has read its type; ValueError, ArrowException: the type has no such value."""
+    """Convert a value from Arrow's reader to its type.
+
+    Raises ValueError or ArrowException if the type has no such value.
+    """
     if isinstance(kind, ArrayType):
         values = _proven(found.values, kind.element, to.value_type, block)
         return pa.ListArray.from_arrays(found.offsets, values, to, mask=found.is_null())
@@ -402,7 +408,7 @@ def _number(found: pa.Array, block: bytes) -> pa.Array:
         raise NotProven("a number that is not finite")
     bits = found.type.bit_width
     has_minus_zero = pc.any(pc.equal(found.view(f"int{bits}"), -(2 ** (bits - 1)))).as_py()
-    # Of a whole -0, the rule makes 0.0.
+    # The rule reads a whole -0 as 0.0.
     if has_minus_zero and _matches(block, _MINUS_ZERO):
         raise NotProven("a whole -0")
     return found

@@ -1,4 +1,4 @@
-"""Rows of a database that Spark reads by JDBC, in parallel, and the sessions of all readers."""
+"""Rows of a database that Spark reads in parallel by JDBC, and the session settings of all readers."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 READER = "airflow_tx reader"
-"""The name of our sessions on a PostgreSQL server: they never write, so no batch has to wait for them."""
+"""The application name of reader sessions on PostgreSQL. These sessions never write, so no batch waits for them."""
 _MYSQL = (
     "SET SESSION time_zone = '+00:00', sql_mode = '', sql_auto_is_null = 0, sql_quote_show_create = 1, "
-    # No request for a lock may wait for long.
+    # No lock request may wait for long.
     "sql_select_limit = 18446744073709551615, lock_wait_timeout = 1"
 )
 SETTINGS = {
@@ -29,7 +29,7 @@ SETTINGS = {
     "mysql": _MYSQL,
     "mariadb": _MYSQL,
 }
-"""Statements by which a session reads the same values under every setting of a role, a database or a server."""
+"""Statements that make a session read equal values under any settings of a role, a database or a server."""
 
 
 JDBC_DATABASES = ("postgresql", "mysql", "mariadb")
@@ -38,8 +38,8 @@ DRIVERS = {
     "postgresql": ("org.postgresql.Driver", "org.postgresql:postgresql:42.7.7"),
     "mysql": ("com.mysql.cj.jdbc.Driver", "com.mysql:mysql-connector-j:9.3.0"),
 }
-"""The class that Spark loads, and where it is."""
-# Settings of a connection to PostgreSQL by their names in JDBC.
+"""The driver class that Spark loads, and its Maven coordinates."""
+# Settings of a PostgreSQL connection, with their JDBC names.
 _POSTGRES = {
     **{
         name: name
@@ -49,7 +49,7 @@ _POSTGRES = {
     "gssencmode": "gssEncMode",
     "sslnegotiation": "sslNegotiation",
 }
-# Settings without which a read gives the same rows, over a connection that is as safe.
+# Settings that JDBC may omit: without them, the rows and the security of the connection stay the same.
 _OF_TASKS = (
     "application_name fallback_application_name client_encoding connect_timeout keepalives keepalives_idle "
     "keepalives_interval keepalives_count tcp_user_timeout target_session_attrs load_balance_hosts"
@@ -57,9 +57,9 @@ _OF_TASKS = (
 
 
 class NoJdbc(ValueError):
-    """Why Spark does not read a database, as a clause.
+    """Spark cannot read a database. The message is a clause.
 
-    :ivar remedy: what to do about it.
+    :ivar remedy: the remedy.
     """
 
     def __init__(self, problem: str, remedy: str) -> None:
@@ -69,12 +69,12 @@ class NoJdbc(ValueError):
 
 @dataclass(frozen=True)
 class JdbcQuery:
-    """Rows of a database, for Spark.
+    """A query whose rows Spark reads.
 
-    :param selected: what is selected from, in SQL.
-    :param columns: the columns, as expressions of Spark.
-    :param predicates: the condition of each partition of Spark.
-    :param in_session: statements with which each session begins, of `session_of_spark`.
+    :param selected: the table expression in SQL.
+    :param columns: the columns, as Spark expressions.
+    :param predicates: the condition of each Spark partition.
+    :param in_session: statements at the beginning of each session, from `session_of_spark`.
     """
 
     selected: str
@@ -83,9 +83,9 @@ class JdbcQuery:
     in_session: str
 
     def frame(self, spark: SparkSession, url: URL) -> DataFrame:
-        """Read them.
+        """Read the rows.
 
-        :raises NoJdbc: Spark cannot.
+        :raises NoJdbc: Spark cannot read them.
         """
         if unknown := _unknown_to_jdbc(url):
             raise NoJdbc(
@@ -93,25 +93,25 @@ class JdbcQuery:
                 f"Remove {unknown} from the extra of the connection, or read the batch in a Python task.",
             )
         options = {**_properties(url), "sessionInitStatement": self.in_session}
-        # Spark compares the values that the database compares differently, such as texts.
+        # Spark filters these columns itself, since the database compares some values, such as texts, differently.
         options |= {"pushDownPredicate": "false", "fetchsize": str(FETCHED)}
         try:
             read = spark_reader(spark, "jdbc").jdbc(
                 _address(url), self.selected, predicates=list(self.predicates), properties=options
             )
             frame = read.selectExpr(*self.columns)
-            frame.schema  # noqa: B018 - so that what is wrong is found here
+            frame.schema  # noqa: B018 - so that errors appear here
         except Exception as error:  # noqa: BLE001 - Spark's own errors have no common class
             raise _unreadable(error, url) from None
         return frame
 
 
 def session_of_spark(connection: Connection, *, shared: bool) -> str:
-    """Write the statements with which a session of Spark begins.
+    """Return the statements with which a Spark session begins.
 
-    :param connection: to the database.
-    :param shared: whether it sees the state of the database that the transaction of this connection sees, if this
-        database can share one: only while that transaction is open.
+    :param connection: connection to the database.
+    :param shared: whether the session shares the snapshot of this connection's transaction, if the database supports
+        this. The snapshot only exists while that transaction is open.
     """
     if connection.dialect.name != "postgresql":
         return SETTINGS["mysql"]
@@ -138,7 +138,7 @@ def _family(url: URL) -> str:
 
 
 def _address(url: URL) -> str:
-    """Spell what Spark connects to; user and password are options, which it does not show."""
+    """Return the JDBC URL. User and password are options, which Spark does not show."""
     host = url.host or "127.0.0.1"
     where = f"[{host}]" if ":" in host else host
     if _family(url) == "postgresql":
@@ -147,7 +147,7 @@ def _address(url: URL) -> str:
 
 
 def _unknown_to_jdbc(url: URL) -> str:
-    """Name a setting that Spark would connect without; "": there is none."""
+    """Return a setting that Spark would ignore; "" if there is none."""
     known = {*_POSTGRES, *_OF_TASKS}
     found = (each for each in url.query if each not in known)
     return next(found, "") if _family(url) == "postgresql" else ""
@@ -155,7 +155,7 @@ def _unknown_to_jdbc(url: URL) -> str:
 
 def _properties(url: URL) -> dict[str, str]:
     driver, _ = DRIVERS[_family(url)]
-    # Named, because a driver that comes with the application is not found by its address.
+    # Named explicitly, since Spark does not find a driver from the application's packages by URL.
     found = {"driver": driver, "user": url.username or "", "password": str(url.password or "")}
     query = {
         name: value if isinstance(value, str) else value[-1] for name, value in url.query.items()

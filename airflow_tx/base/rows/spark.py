@@ -1,7 +1,7 @@
-"""Reads of Spark that depend on no setting.
+"""Spark reads whose rows do not depend on settings.
 
-All of them are opened here, so that a batch has the same rows with any settings of a session, a cluster or Hadoop.
-Options of a reader override settings; a setting that has no option is refused.
+All Spark reads go through this module, so that a batch has the same rows under any settings of a session, a cluster or
+Hadoop. Reader options override settings. A setting without such an option is refused.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OF_FILES = {
     "ignoreCorruptFiles": "false",
     "ignoreMissingFiles": "false",
     "ignoreInvalidPartitionPaths": "false",
-    # Hadoop leaves out longer lines, and reads files with this suffix without decompression.
+    # Hadoop skips longer lines, and reads files with this suffix without decompression.
     "mapreduce.input.linerecordreader.line.maxlength": "2147483647",
     "io.compress.passthrough.extension": ".passthrough",
 }
@@ -59,7 +59,7 @@ _SAID: Mapping[str, Mapping[str, str]] = {
     "jdbc": {"preferTimestampNTZ": "false"},
     "kafka": {},
 }
-"""The options that take the place of settings, by format."""
+"""The reader options that override settings, by format."""
 _TYPED = "typed rows"
 _UNTYPED = "untyped rows"
 _WRITES = "write"
@@ -67,7 +67,7 @@ _ANY = {
     "spark.sql.legacy.charVarcharAsString": "false",
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
 }
-# Hadoop applies its filter to files that we name, too.
+# Hadoop also applies its filter to files that are given by name.
 _LISTED = {
     **_ANY,
     **{f"{each}mapreduce.input.pathFilter.class": "" for each in ("", "spark.hadoop.")},
@@ -116,23 +116,23 @@ _HELD: Mapping[str, Mapping[str, str]] = {
         "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED EXCEPTION",
     },
 }
-"""The values that a setting without an option may have, by format; "": it must not be set."""
+"""The allowed values of settings without a reader option, by format; "": the setting must not be set."""
 
 
 def held_settings(file_format: str) -> dict[str, str]:
-    """List the settings of Spark SQL that reads of a format need, for a session of our own."""
+    """Return the Spark SQL settings that reads of a format need, for a session that this package creates."""
     held = _HELD[file_format].items()
     return {name: each.split()[0] for name, each in held if each and name.startswith("spark.sql.")}
 
 
 def check_settings(spark: SparkSession, file_format: str = _WRITES) -> None:
-    """Check that the settings of a session change nothing that Spark reads, or writes, for us.
+    """Refuse settings of a session that change what Spark reads or writes.
 
-    :param file_format: of the files that it reads; without one, the rows that it writes are meant.
-    :raises ConfigError: one does, and no option overrides it.
+    :param file_format: format of the files to read; by default, the settings for writing are checked.
+    :raises ConfigError: a setting changes rows, and no option overrides it.
     """
     of_server = type(spark).__module__.startswith("pyspark.sql.connect.")
-    # A server is asked once; a JVM of this process tells one setting in a hundredth of the time that all of them take.
+    # One request to a server returns all settings. A local JVM reads one setting in a hundredth of the time for all.
     given: Any = spark.conf.getAll.get if of_server else spark.conf.get
     for name, allowed in _HELD.get(file_format, _LISTED).items():
         value = (given(name, None) or "").strip()
@@ -148,9 +148,9 @@ def check_settings(spark: SparkSession, file_format: str = _WRITES) -> None:
 def python_frame(
     spark: SparkSession, rows: Sequence[Mapping[str, Any]], schema: StructType | str | None = None
 ) -> DataFrame:
-    """Make a DataFrame of rows of Python that depends on no setting.
+    """Make a DataFrame from Python rows that does not depend on settings.
 
-    :param schema: None: Spark finds the types of the values.
+    :param schema: None: Spark infers the types from the values.
     :raises ConfigError: a setting of the session changes rows.
     """
     check_settings(spark, _TYPED if schema else _UNTYPED)
@@ -160,9 +160,9 @@ def python_frame(
 def spark_reader(
     spark: SparkSession, file_format: str, options: Mapping[str, Any] | None = None
 ) -> DataFrameReader:
-    """Open a reader of Spark whose rows depend on no setting.
+    """Open a Spark reader whose rows do not depend on settings.
 
-    :param options: of the reader; they win over the options that every reader has.
+    :param options: options of the reader, which override the options that every reader has.
     :raises ConfigError: a setting of the session changes rows, and no option overrides it.
     """
     check_settings(spark, file_format)
@@ -173,7 +173,7 @@ def spark_reader(
 def empty_frame(spark: SparkSession, types: Mapping[str, pa.DataType]) -> DataFrame:
     """Make a DataFrame without rows.
 
-    :param types: of its columns.
+    :param types: types of its columns.
     """
     import pyarrow as pa
     from pyspark.sql.pandas.types import from_arrow_schema
@@ -184,7 +184,7 @@ def empty_frame(spark: SparkSession, types: Mapping[str, pa.DataType]) -> DataFr
 _FILE = "tx_file"
 _LOCAL = "^file:/+"
 _OF_GLOBS = re.compile(r"([\[\]{}*?\\])")
-"""The letters of a path that Spark takes for a pattern."""
+"""The characters of a path that Spark interprets as a pattern."""
 
 
 def parquet_frame(
@@ -192,9 +192,9 @@ def parquet_frame(
     schema: Mapping[str, Any],
     files: Mapping[str, Mapping[str, str | None]],
 ) -> DataFrame:
-    """Read Parquet files of a table whose log says what the partition columns of each file have.
+    """Read Parquet files of a table whose log gives the partition columns of each file.
 
-    :param schema: of the table, in Spark's JSON; a column that a file lacks is NULL in its rows.
+    :param schema: schema of the table in Spark's JSON. A column that a file lacks is NULL.
     :param files: by path, the text of each partition column; at least one file.
     :raises ConfigError: a setting of the session changes rows.
     """
@@ -208,7 +208,7 @@ def parquet_frame(
     read = spark_reader(spark, "parquet").schema(own).load(paths)
     if not partition:
         return read
-    # By the path as Spark spells it: the folder of a file need not say what is in it.
+    # Match by the path in Spark's spelling, since a file's folder need not name the partition.
     texts = [
         {_FILE: re.sub(_LOCAL, "file:/", path), **files[re.sub(_LOCAL, "/", unquote(path))]}
         for path in read.inputFiles()
@@ -217,7 +217,7 @@ def parquet_frame(
     log = F.broadcast(python_frame(spark, texts, known))
     of_file = F.regexp_replace("_metadata.file_path", _LOCAL, "file:/")
     joined = read.withColumn("tx_path", of_file).join(log, F.col("tx_path") == log[_FILE], "left")
-    # No row may be without the partition of its file.
+    # Every row must have the partition of its file.
     lost = F.raise_error(F.concat(F.lit("airflow_tx: an unknown file: "), "tx_path"))
     joined = joined.filter(
         F.when(F.col(_FILE).isNull(), lost.cast("boolean")).otherwise(F.lit(True))

@@ -1,7 +1,7 @@
-"""The values of a table in a database, so that a task in Python and Spark have the database's own values.
+"""The values of a database table, exact in Python and in Spark.
 
-Drivers convert values each in its own way, and round or cut what their types do not hold. So the database writes
-such values as texts, and both readers take the texts that they can hold exactly, by the same pattern.
+Drivers convert values differently, and round or cut values that their types cannot hold. The database therefore writes
+such values as texts. Python and Spark accept the same texts, by the same pattern, if they can hold them exactly.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Declared = sa.types.TypeEngine[Any]
 
 _DIGITS = 38
 _PLACES = 18
-"""What Spark's DECIMAL holds at most, and its places for a number whose column declares none."""
+"""The maximum digits of Spark's DECIMAL, and its scale for a number whose column declares none."""
 _DATE = r"(?!0000)[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _TRUTHS = {"0": False, "1": True}
 _TIME = _DATE + r" [0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?"
-# The drivers know the arrays of these types alone.
+# The drivers only know arrays of these types.
 _LISTED = (
     *(sa.SMALLINT, sa.INTEGER, sa.BIGINT, sa.BOOLEAN),
     *(sa.TEXT, sa.VARCHAR, sa.CHAR),
@@ -40,10 +40,10 @@ _LISTED = (
 class Exact:
     """How a column is read.
 
-    :param query: builds what is selected for the column.
-    :param value: makes Python's value of it; ValueError: there is none that Spark has, too. None: it is the value.
-    :param pattern: of the texts that Spark can cast to `spark`; None: Spark converts nothing.
-    :param zone: what Spark adds to the text of a time.
+    :param query: builds the expression that is selected for the column.
+    :param value: converts the selected value for Python. ValueError: Spark has no such value. None: no conversion.
+    :param pattern: the pattern of texts that Spark can cast to `spark`; None: Spark converts nothing.
+    :param zone: the zone that Spark appends to the text of a time.
     """
 
     query: Callable[[Element], Element] = lambda column: column
@@ -54,11 +54,11 @@ class Exact:
 
 
 class Unreadable(ValueError):
-    """No reader can have the exact values of a column of this type; the text is what to do about it."""
+    """No reader can hold the exact values of a column of this type. The message is the remedy."""
 
 
 def exact(found: Declared, backend: str) -> Exact:
-    """Find how a column of this type is read; Unreadable: it cannot be."""
+    """Find how a column of this type is read. Raises Unreadable if it cannot be read exactly."""
     found = base_type(found)
     if backend == "sqlite":
         return Exact(value=_of_sqlite)
@@ -72,7 +72,7 @@ def exact(found: Declared, backend: str) -> Exact:
 
 
 def arrow_type_of(found: Declared, backend: str) -> Any:
-    """Give the type that Arrow has for the values of a column; None: only its values say it."""
+    """Return the Arrow type of a column's values; None: it depends on the values."""
     import pyarrow as pa  # type: ignore[import-untyped]
 
     found = base_type(found)
@@ -83,7 +83,7 @@ def arrow_type_of(found: Declared, backend: str) -> Any:
     if isinstance(found, sa.ARRAY) and type(found.item_type) in _LISTED:
         return pa.list_(arrow_type_of(found.item_type, backend))
     if isinstance(found, mysql.YEAR) or getattr(found, "display_width", None) == 1:
-        return pa.int32() if backend == "mariadb" else pa.int64()  # as the server casts it
+        return pa.int32() if backend == "mariadb" else pa.int64()  # the server casts to this type
     if isinstance(found, sa.Integer):
         return _whole(found)
     if isinstance(found, sa.Numeric) and not isinstance(found, sa.Float):
@@ -105,7 +105,7 @@ def arrow_type_of(found: Declared, backend: str) -> Any:
 
 
 def _of_affinity(found: Declared) -> Any:
-    """Give the type of a column of SQLite, which takes any value that its type does not convert."""
+    """Return the Arrow type of a SQLite column, which can store values of other types."""
     import pyarrow as pa
 
     kinds = {sa.Integer: pa.int64(), sa.Float: pa.float64(), sa.String: pa.string()}
@@ -113,7 +113,7 @@ def _of_affinity(found: Declared) -> Any:
 
 
 def _whole(found: sa.Integer) -> Any:
-    """Give the type that Spark has for whole numbers, too, so that both hash them alike."""
+    """Return the type that Spark uses for whole numbers, so that Python and Spark hash them alike."""
     import pyarrow as pa
 
     unsigned = getattr(found, "unsigned", False)
@@ -124,20 +124,20 @@ def _whole(found: sa.Integer) -> Any:
 
 
 def base_type(found: Declared) -> Declared:
-    """Find the type below a domain."""
+    """Return the type under a domain."""
     while isinstance(found, postgresql.DOMAIN):
         found = found.data_type
     return found
 
 
 def is_instant(found: sa.DateTime, backend: str) -> bool:
-    """Find out whether a time has a zone."""
+    """Return whether a time has a zone."""
     return found.timezone or (backend in ("mysql", "mariadb") and isinstance(found, sa.TIMESTAMP))
 
 
 def _of_postgres(found: Declared) -> Exact:
     if isinstance(found, postgresql.MONEY):
-        # Its text, and even its places, depend on lc_monetary.
+        # The text of money, and even its scale, depends on lc_monetary.
         raise Unreadable("change its type to numeric(19, 2)")
     if isinstance(found, sa.ARRAY) and type(found.item_type) in _LISTED:
         return Exact(value=_listed)
@@ -164,16 +164,16 @@ def _of_mysql(found: Declared) -> Exact:
     if isinstance(found, sa.Boolean):
         return _text(_TRUTHS.__getitem__, "[01]", "BOOLEAN")
     if isinstance(found, sa.Float):
-        # The server writes a FLOAT with six digits, and a DOUBLE(M, D) with D places.
+        # The server formats a FLOAT with six digits, and a DOUBLE(M, D) with D decimals.
         return Exact(lambda column: column * sa.literal_column("1e0"))
     if isinstance(found, sa.Numeric):
         return _decimal(found) if (found.precision or 0) > _DIGITS else Exact()
-    # Of a TINYINT(1) Spark would make a boolean, of a YEAR a date.
+    # Spark would convert a TINYINT(1) to a boolean, and a YEAR to a date.
     if isinstance(found, mysql.YEAR) or getattr(found, "display_width", None) == 1:
         return Exact(lambda column: sa.cast(column, sa.Integer))
     if isinstance(found, mysql.BIT):
         return Exact(lambda column: sa.cast(column, sa.BINARY))
-    # Spark would pad what its driver calls a CHAR.
+    # Spark would pad types that its driver reports as CHAR.
     padded = isinstance(found, (sa.CHAR, sa.Enum, mysql.SET))
     return _as_text() if padded or isinstance(found, (sa.Time, sa.Uuid)) else Exact()
 
@@ -183,7 +183,7 @@ def _as_text() -> Exact:
 
 
 def _text(value: Callable[[str], Any], pattern: str, spark: str) -> Exact:
-    """Read the text that the database writes of a value."""
+    """Read a value through the text that the database writes."""
     allowed = re.compile(pattern)
 
     def made(text: str) -> Any:
@@ -195,12 +195,12 @@ def _text(value: Callable[[str], Any], pattern: str, spark: str) -> Exact:
 
 
 def _decimal(found: sa.Numeric[Any]) -> Exact:
-    """Read a number with the digits of its column, if Spark has as many; else with as many places."""
+    """Read a number with the precision of its column, or with its scale if Spark has fewer digits."""
     digits, places = _digits(found)
     pattern = rf"-?0*[0-9]{{0,{digits - places}}}(\.[0-9]{{0,{places}}}0*)?"
 
     def made(text: str) -> Decimal:
-        # Arrow takes no more places than a column has, although they are zeros.
+        # Arrow accepts no more decimals than the column has, even if they are zeros.
         whole, point, behind = text.partition(".")
         return Decimal(f"{whole}{point}{behind[:places]}")
 
@@ -217,7 +217,7 @@ def _instant(backend: str) -> Exact:
     text = _text(lambda text: _wall(text).replace(tzinfo=timezone.utc), _TIME, "TIMESTAMP_LTZ")
 
     def in_utc(column: Element) -> Element:
-        # Sessions of MySQL are in UTC.
+        # MySQL sessions are in UTC.
         if backend == "postgresql":
             column = sa.func.timezone("UTC", column)
         return sa.cast(column, sa.Text)
@@ -238,7 +238,7 @@ def _listed(value: list[Any]) -> list[Any]:
 
 def _of_sqlite(value: Any) -> Any:
     if isinstance(value, str) and not value.isascii():
-        value.encode()  # it has surrogates in place of bytes that are no UTF-8
+        value.encode()  # fails for surrogates, which replace invalid UTF-8
     return value
 
 
@@ -246,9 +246,9 @@ def _of_sqlite(value: Any) -> Any:
 
 
 KEY_TEXT = "tx_row"
-"""The name under which the key of a row is selected, for messages."""
+"""The column name under which the key of a row is selected, for messages."""
 _SHOWN = 60
-# Where an error has the value and the key of the row.
+# Placeholders in an error for the value and for the key of the row.
 _VALUE = "<value>"
 _KEY = "<key>"
 
@@ -257,8 +257,8 @@ _KEY = "<key>"
 class ExactColumns:
     """The columns of a table, as Python and Spark read them.
 
-    :param reads: how each is read, by its name.
-    :param unfit: makes the error for a value that a reader does not have, of the column, the value and the row's key.
+    :param reads: by column name, how it is read.
+    :param unfit: makes the error for a value that cannot be read, from the column, the value and the row's key.
     """
 
     reads: Mapping[str, Exact]
@@ -273,7 +273,7 @@ class ExactColumns:
         return [*found, sum((", " + key for key in more), first).label(KEY_TEXT)]
 
     def row(self, selected: Sequence[Any]) -> dict[str, Any]:
-        """Make a row of what was selected; refuse a value that a reader does not have."""
+        """Make a row from the selected values, and refuse a value that a reader cannot hold."""
         found = dict(zip(self.reads, selected, strict=False))
         for name, make in self._makers:
             if found[name] is not None:
@@ -288,11 +288,11 @@ class ExactColumns:
         return [(name, each.value) for name, each in self.reads.items() if each.value is not None]
 
     def in_spark(self) -> list[str]:
-        """List the columns as expressions of Spark over what was selected."""
+        """Return the columns as Spark expressions over the selected columns."""
         return [self._in_spark(name, each) for name, each in self.reads.items()]
 
     def _in_spark(self, name: str, read: Exact) -> str:
-        """Cast a text if the cast is exact; else Spark raises the error that Python would."""
+        """Cast a text if the cast is exact. Otherwise Spark raises the same error as Python."""
         column = column_name(name)
         if read.pattern is None:
             return column
@@ -308,7 +308,7 @@ class ExactColumns:
 
 
 def shown_text(value: Any) -> str:
-    """Show a value that a database gave, for a message."""
+    """Format a database value for a message."""
     return str(value)[:_SHOWN].encode(errors="backslashreplace").decode()
 
 
@@ -317,6 +317,6 @@ def _literal(text: str) -> str:
 
 
 def sql_text(statement: sa.ClauseElement, dialect: Dialect) -> str:
-    """Spell a statement for others than the driver of Python, for which every percent sign is doubled."""
+    """Return a statement's SQL for readers other than the Python driver, which needs doubled percent signs."""
     compiled = statement.compile(dialect=dialect, compile_kwargs={"literal_binds": True})
     return str(compiled).replace("%%", "%")

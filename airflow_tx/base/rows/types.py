@@ -1,4 +1,4 @@
-"""Types of columns, as a source declares them in Spark's DDL, and the values that each of them takes, exactly."""
+"""The types of columns in Spark's DDL, and the values that each type accepts exactly."""
 
 from __future__ import annotations
 
@@ -24,36 +24,35 @@ else:
 
 
 # --- types --------------------------------------------------------------------------------------------------------
-# The types of columns that a source declares in Spark's DDL, and the values that each of them takes, exactly.
+# The types of columns that a source declares in Spark's DDL, and the values that each type accepts exactly.
 #
-# A text, a JSON value or a Python value becomes a value of the type, or is refused: nothing is rounded, cut or
-# wrapped.
+# A text, a JSON value or a Python value becomes a value of the type, or is refused. Nothing is rounded, cut or wrapped.
 
 
 DATE = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
 MOMENT = rf"({DATE})(?:[T ]([0-9]{{2}}:[0-9]{{2}}(?::[0-9]{{2}}(?:\.[0-9]{{1,6}})?)?))?"
 ZONE = r"(Z|[+-][0-9]{2}:[0-9]{2})"
 DECIMAL = r"[+-]?([0-9]*)(?:\.([0-9]*?)0*)?"
-"""A number in digits: before the point, and behind it without the last zeros."""
+"""A number in digits: the part before the point, and the part after it without trailing zeros."""
 INFINITE = frozenset({"inf", "+inf", "-inf", "infinity", "+infinity", "-infinity"})
 _WHOLE = re.compile("([+-]?)0*([0-9]+)")
 _LONGEST = len(str(2**63))
 _BROKEN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _DATE = re.compile(DATE)
 BLANKS = " \t\r\n"
-"""What may stand around a number, and alone in a blank line."""
+"""Characters that may surround a number, or fill a blank line."""
 
 
 class JsonNumber(float):
-    """A number of JSON with a fraction or an exponent, which knows its text.
+    """A JSON number with a fraction or an exponent, which keeps its text.
 
-    :ivar text: its digits in the file or message.
+    :ivar text: the digits from the file or message.
     """
 
     text: str
 
     def __new__(cls, text: str) -> JsonNumber:
-        """Take the text, as ``parse_float`` of `json.loads` gives it."""
+        """Make the number from its text, as ``parse_float`` of `json.loads` passes it."""
         number = super().__new__(cls, text)
         number.text = text
         return number
@@ -63,43 +62,43 @@ class JsonNumber(float):
 class ColumnType:
     """A type of Spark's DDL.
 
-    :param ddl: as Spark writes it, such as ``DECIMAL(10,2)``.
+    :param ddl: the type in Spark's spelling, such as ``DECIMAL(10,2)``.
     """
 
     ddl: str
 
     def of_text(self, text: str) -> Any:
-        """Read a value from its text, as a csv file has it.
+        """Read a value from its text, such as a field of a CSV file.
 
-        :raises ValueError: it is no value of the type; why, in words.
+        :raises ValueError: the text is no value of the type; the message gives the reason.
         """
         raise NotImplementedError
 
     def of_json(self, value: Any) -> Any:
-        """Read a value that JSON has; its numbers were parsed with `JsonNumber`.
+        """Read a value from JSON that was parsed with `JsonNumber`.
 
-        :raises ValueError: it is no value of the type; why, in words.
+        :raises ValueError: the value does not fit the type; the message gives the reason.
         """
         if isinstance(value, str):
             return self.of_text(value)
         raise ValueError(f"a JSON {_json_name(value)} is no {self.ddl}")
 
     def arrow_type(self) -> pa.DataType:
-        """Give the type that Arrow has for a column."""
+        """Return the Arrow type of a column of this type."""
         raise NotImplementedError
 
     @staticmethod
     def named(name: str) -> PlainType:
         """Find a type by its name in Spark's DDL or in Delta.
 
-        :raises ValueError: no row without Spark can have the type, or the type has parts.
+        :raises ValueError: the type is nested, or rows without Spark cannot have it.
         """
         (found,) = columns_of(f"c {name}").values()
         return found
 
     @staticmethod
     def of_value(value: Any) -> PlainType:
-        """Find a type that holds a value of Python exactly."""
+        """Find a type that holds a Python value exactly."""
         if isinstance(value, datetime):
             return COLUMN_TYPES["TIMESTAMP" if value.tzinfo else "TIMESTAMP_NTZ"]
         if isinstance(value, Decimal):
@@ -109,7 +108,7 @@ class ColumnType:
 
     @staticmethod
     def of_arrow(kind: pa.DataType) -> PlainType | None:
-        """Find the type of an Arrow column; None: the column has parts, or no type has its values unchanged."""
+        """Find the type of an Arrow column; None: the column is nested, or no type holds its values unchanged."""
         if pa.types.is_decimal128(kind):
             return DecimalType.of(kind.precision, kind.scale)
         if pa.types.is_timestamp(kind) and kind.unit == "us":
@@ -119,12 +118,12 @@ class ColumnType:
 
 @dataclass(frozen=True)
 class PlainType(ColumnType):
-    """A type without parts: a row of `COLUMN_TYPES`, with the name that each room has for the type.
+    """A type that is not nested: an entry of `COLUMN_TYPES`, with its name in each library.
 
-    :param arrow: its name in Arrow, such as ``int64``.
-    :param delta: its name in Delta and in the JSON of a Spark schema, such as ``long``.
-    :param hashed: the mark that `column_marks` hashes before a value; types with one mark hash alike. "": no mark.
-    :param takes: other Arrow types that a column of a Parquet file may have, since this type has all their values.
+    :param arrow: name in Arrow, such as ``int64``.
+    :param delta: name in Delta and in the JSON of a Spark schema, such as ``long``.
+    :param hashed: the mark that `column_marks` hashes before a value; types with the same mark hash alike. "": no mark.
+    :param takes: other Arrow types that a Parquet column may have, since this type holds all their values.
     """
 
     arrow: str
@@ -138,9 +137,9 @@ class PlainType(ColumnType):
 
 @dataclass(frozen=True)
 class IntegerType(PlainType):
-    """TINYINT, SMALLINT, INT, BIGINT.
+    """The types TINYINT, SMALLINT, INT and BIGINT.
 
-    :param bits: its size.
+    :param bits: size in bits.
     """
 
     bits: int = 64
@@ -149,7 +148,7 @@ class IntegerType(PlainType):
         found = _WHOLE.fullmatch(text.strip(BLANKS))
         if found is None:
             raise ValueError("it is no whole number in digits")
-        digits = found[2][: _LONGEST + 1]  # Python has no number of a text of more than 4,300
+        digits = found[2][: _LONGEST + 1]  # Python refuses to parse more than 4,300 digits
         return self._within(int(found[1] + digits))
 
     def of_json(self, value: Any) -> int:
@@ -167,9 +166,9 @@ class IntegerType(PlainType):
 
 @dataclass(frozen=True)
 class FloatType(PlainType):
-    """FLOAT, DOUBLE: the nearest number of the type.
+    """The types FLOAT and DOUBLE. A value becomes the nearest number of the type.
 
-    :param single: whether it has 32 bits.
+    :param single: whether the type has 32 bits.
     """
 
     single: bool = False
@@ -199,14 +198,14 @@ class FloatType(PlainType):
 
 @dataclass(frozen=True)
 class DecimalType(PlainType):
-    """DECIMAL of so many digits, so many of them behind the point."""
+    """The type DECIMAL with `precision` digits, of which `scale` are after the point."""
 
     precision: int = 10
     scale: int = 0
 
     @classmethod
     def of(cls, precision: int, scale: int) -> DecimalType:
-        """Make the type of a size."""
+        """Make the type from its precision and scale."""
         return cls(
             f"DECIMAL({precision},{scale})",
             f"decimal128({precision}, {scale})",
@@ -234,7 +233,7 @@ class DecimalType(PlainType):
                 f"it has more than {self.precision - self.scale} digits before the point"
             )
         digits = f"{whole or '0'}.{behind.ljust(self.scale, '0')}"
-        # Spark has no -0, which would be another key.
+        # Spark has no -0, which would make a different key.
         is_negative = text.startswith("-") and (whole or behind)
         return Decimal(f"-{digits}" if is_negative else digits)
 
@@ -249,7 +248,7 @@ class DecimalType(PlainType):
 
 @dataclass(frozen=True)
 class BooleanType(PlainType):
-    """BOOLEAN: true or false, in letters of any case."""
+    """The type BOOLEAN: true or false, in any letter case."""
 
     def of_text(self, text: str) -> bool:
         found = {"true": True, "false": False}.get(text.lower())
@@ -265,7 +264,7 @@ class BooleanType(PlainType):
 
 @dataclass(frozen=True)
 class DateType(PlainType):
-    """DATE: ``2013-01-31``, of the years 1 to 9999."""
+    """The type DATE: ``2013-01-31``, in the years 1 to 9999."""
 
     def of_text(self, text: str) -> date:
         if not _DATE.fullmatch(text):
@@ -275,9 +274,9 @@ class DateType(PlainType):
 
 @dataclass(frozen=True)
 class TimestampType(PlainType):
-    """TIMESTAMP, a moment: of a text without a zone, in UTC; TIMESTAMP_NTZ, the time of some clock.
+    """The types TIMESTAMP, a moment (UTC if the text has no zone), and TIMESTAMP_NTZ, a time without a zone.
 
-    :param zoned: whether it is a moment.
+    :param zoned: whether it is TIMESTAMP.
     """
 
     zoned: bool = True
@@ -302,10 +301,10 @@ class TimestampType(PlainType):
 
 @dataclass(frozen=True)
 class StringType(PlainType):
-    """STRING, VARCHAR(n), CHAR(n).
+    """The types STRING, VARCHAR(n) and CHAR(n).
 
-    :param longest: in characters; None: any length.
-    :param only_texts: whether it refuses JSON values other than texts, for a column that no schema declares.
+    :param longest: the maximum number of characters; None: any length.
+    :param only_texts: whether it refuses JSON values that are not texts, for a column without a declared type.
     """
 
     longest: int | None = None
@@ -354,7 +353,10 @@ COLUMN_TYPES: Mapping[str, PlainType] = {
         PlainType("BINARY", "binary", "binary", "bytes"),
     )
 }
-"""The types of columns, by their DDL. DECIMAL is here in one size. A schema cannot declare BINARY: no text is one."""
+"""The types of columns by their DDL.
+
+DECIMAL is listed in one size. A schema cannot declare BINARY, since no text fits.
+"""
 _OF_ARROW = {each.arrow: each for each in COLUMN_TYPES.values()}
 _SIMPLE: Mapping[str, PlainType] = {
     word: each
@@ -375,9 +377,9 @@ _COLUMN = re.compile(
 
 
 def columns_of(schema: str) -> dict[str, PlainType]:
-    """Read the columns of Spark's DDL, such as ``day INT, carrier STRING``.
+    """Parse the columns of Spark's DDL, such as ``day INT, carrier STRING``.
 
-    :raises ValueError: one has a type that rows without Spark cannot have.
+    :raises ValueError: a column has a type that rows without Spark cannot have.
     """
     columns: list[tuple[str, PlainType]] = []
     at = 0
@@ -398,7 +400,7 @@ def columns_of(schema: str) -> dict[str, PlainType]:
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Check that no two columns are one to readers that ignore case, as Spark and SQL do; ValueError: two are."""
+    """Raise ValueError if two column names are equal to readers that ignore case, such as Spark and SQL."""
     known: dict[str, str] = {}
     for name in names:
         if (other := known.get(name.lower())) is not None:
@@ -426,9 +428,9 @@ def ddl_of(columns: Mapping[str, str]) -> str:
 
 
 def text_of_json(value: Any) -> str:
-    """Write a JSON value that stands where a text is wanted, as Spark does.
+    """Format a JSON value as text, as Spark does for a text column.
 
-    :raises ValueError: it is nested too deeply, though Python has parsed it.
+    :raises ValueError: the value is nested too deeply, although Python could parse it.
     """
     try:
         return _written(value)
@@ -477,13 +479,13 @@ def _float(exact: str | int) -> float:
 
 
 def _single(double: float, exact: Decimal) -> float:
-    """Round a number to 32 bits; infinite: it is too great.
+    """Round a number to 32 bits. An infinite result means that the number is too great.
 
-    :param double: what is nearest to it.
+    :param double: the nearest 64-bit number.
     """
     is_even = struct.pack(">d", double)[-1] % 2 == 0
     if is_even and double != exact:
-        # A double in the middle between two numbers of 32 bits does not show where the number is. It is even.
+        # An even double halfway between two 32-bit numbers does not show which one is nearer.
         double = math.nextafter(double, math.inf if exact > double else -math.inf)
     try:
         (found,) = struct.unpack("f", struct.pack("f", double))
@@ -517,17 +519,17 @@ def _in_utc(value: datetime) -> datetime:
 
 
 # --- json objects -------------------------------------------------------------------------------------------------
-# JSON objects, read strictly: one object, each key once, no value that JSON has not.
+# Strict reading of JSON objects: one object, each key once, and only values that JSON has.
 
 
 _TOO_DEEP = "it is nested too deeply"
 
 
 class UnfitText(ValueError):
-    """A text, or a value in it, that is none of its type.
+    """A text that is no value of its type, or contains such a value.
 
-    :ivar reason: why, in the same words for each text of this kind: without the value and its position in the text.
-    :ivar place: where the value is that the message quotes; "": the message quotes no value.
+    :ivar reason: a reason without the value and its position, so that it is equal for texts of the same kind.
+    :ivar place: the place of the value that the message quotes; "": the message quotes no value.
     """
 
     def __init__(self, message: str, reason: str = "", place: str = "") -> None:
@@ -537,22 +539,25 @@ class UnfitText(ValueError):
 
     @staticmethod
     def reason_of(error: ValueError) -> str:
-        """Say why a text does not fit; an error of another class says it in its own words."""
+        """Return why a text does not fit. For an error of another class, return its message."""
         return error.reason if isinstance(error, UnfitText) else str(error)
 
     @staticmethod
     def place_of(error: ValueError, *, within: str) -> str:
-        """Say where the value is that an error quotes; "": it quotes none. Other code may quote one anywhere."""
+        """Return the place of the value that an error quotes; "": it quotes none.
+
+        Errors of other code may quote a value.
+        """
         if not isinstance(error, UnfitText):
             return within
         return error.place and f"{within}: {error.place}"
 
 
 def parsed_object(text: str, *, exact: bool) -> dict[str, Any]:
-    """Parse a text that is one JSON object.
+    """Parse a text that must be one JSON object.
 
     :param exact: whether numbers keep their text, as `JsonNumber`.
-    :raises ValueError: it is none; why, in words.
+    :raises ValueError: the text is no JSON object; the message gives the reason.
     """
     try:
         found = json.loads(
@@ -607,9 +612,9 @@ _SHOWN = 80
 
 @dataclass(frozen=True)
 class ArrayType(ColumnType):
-    """ARRAY: values of one type.
+    """The type ARRAY: values of one type.
 
-    :param element: their type.
+    :param element: type of the values.
     """
 
     element: ColumnType
@@ -625,9 +630,9 @@ class ArrayType(ColumnType):
 
 @dataclass(frozen=True)
 class MapType(ColumnType):
-    """MAP from texts to values of one type.
+    """The type MAP, from texts to values of one type.
 
-    :param element: the type of the values.
+    :param element: type of the values.
     """
 
     element: ColumnType
@@ -643,9 +648,9 @@ class MapType(ColumnType):
 
 @dataclass(frozen=True)
 class StructType(ColumnType):
-    """STRUCT: named values.
+    """The type STRUCT: named values.
 
-    :param fields: their names and types.
+    :param fields: names and types.
     """
 
     fields: tuple[tuple[str, ColumnType], ...]
@@ -660,17 +665,17 @@ class StructType(ColumnType):
 
 
 def nested_columns_of(schema: str) -> dict[str, ColumnType]:
-    """Read the columns of Spark's DDL, such as ``user STRING, tags ARRAY<STRING>``.
+    """Parse the columns of Spark's DDL, such as ``user STRING, tags ARRAY<STRING>``.
 
-    :raises ValueError: one has a type that no JSON value has.
+    :raises ValueError: a column has a type that no JSON value has.
     """
     return dict(_fields(_parts(schema)))
 
 
 def found_columns_of(schema: str) -> dict[str, ColumnType]:
-    """Read the columns that Spark has found in JSON objects. It finds STRING for a column of texts and numbers, too.
+    """Parse columns whose types Spark inferred from JSON. Spark also infers STRING for mixed texts and numbers.
 
-    :raises ValueError: one has a type that no JSON value has.
+    :raises ValueError: a column has a type that no JSON value has.
     """
     return {name: _plain(kind) for name, kind in nested_columns_of(schema).items()}
 
@@ -684,9 +689,9 @@ def _plain(kind: ColumnType) -> ColumnType:
 
 
 def object_values(found: Mapping[str, Any], columns: Mapping[str, ColumnType]) -> dict[str, Any]:
-    """Take the columns out of a parsed JSON object; a column that it lacks is None.
+    """Extract the columns from a parsed JSON object. A missing column is None.
 
-    :raises ValueError: a value is none of its column's type; it names column, value and reason.
+    :raises ValueError: a value does not fit its column; the message names column, value and reason.
     """
     values = {}
     for name, kind in columns.items():
@@ -743,7 +748,7 @@ def _type(ddl: str) -> ColumnType | None:
 
 
 def _parts(text: str) -> list[str]:
-    """Divide a text at the commas that are in no brackets."""
+    """Split a text at the commas outside brackets."""
     return list(_divided(text))
 
 
@@ -761,13 +766,13 @@ def _divided(text: str) -> Iterator[str]:
 
 
 def arrow_types_of(columns: Mapping[str, ColumnType]) -> dict[str, pa.DataType]:
-    """Give the types that Arrow has for columns."""
+    """Return the Arrow types of columns."""
     return {name: kind.arrow_type() for name, kind in columns.items()}
 
 
 def batch_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """Give the rows of a record batch as dicts, with the values that `ColumnType` has; moments are in UTC."""
-    # Most of a row's cost is its dict: this is the cheapest way to make one.
+    """Yield the rows of a record batch as dicts, with the values of `ColumnType`. Moments are in UTC."""
+    # The dict is the main cost of a row, and this is the cheapest way to make dicts.
     named = map(zip, repeat(batch.schema.names), zip(*map(_values, batch.columns), strict=True))
     return map(dict, named)
 
@@ -781,7 +786,7 @@ def _values(column: pa.Array) -> list[Any]:
         return [None] * len(column)
     if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
         return _numbers(column)
-    # Texts, times and decimals come again and again, and making one costs more than finding one.
+    # Texts, times and decimals repeat often, and looking up a value is cheaper than creating it.
     coded = column.dictionary_encode()
     known = coded.dictionary
     if types.is_timestamp(kind) and kind.tz is not None:

@@ -1,6 +1,6 @@
-"""The chain of receipts: whether it is whole, and its positions meet. Pure. Source: docs/protocol.md §10.
+"""The chain of receipts: whether it is unbroken and its positions match. Pure. Source: docs/protocol.md §10.
 
-A contradiction is a finding; further facts are notes.
+A contradiction is a finding. Other facts are notes.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ from airflow_tx.ledger.records import (
 )
 
 # --- evidence -----------------------------------------------------------------------------------------------------
-# What `airflow tx verify` compares: the ledger as it says of itself, and what its states say. Nothing is written.
+# The ledger and the states that `airflow tx verify` compares. Nothing is written.
 
 
 LOOKS = 50
-"""How often records that change with every step are read again, until they stay the same for a moment."""
+"""How many times rapidly changing records are read again until they hold at one moment."""
 
 
 class HeldFence(Protocol):
@@ -91,11 +91,11 @@ class HeldReceipt(Protocol):
 class StateEvidence:
     """The evidence of a state.
 
-    :param fence: None: it has none.
-    :param receipts: None: it keeps none.
-    :param receipts_kept: how many it keeps at least, before it forgets older ones; None: all.
-    :param totals: by value column that is added up, the total over all keys; None: its values were not read.
-    :param rows: of a state that keeps rows, how many it has of each transaction; None: they were not counted.
+    :param fence: None if it has no fence.
+    :param receipts: None if it keeps no receipts.
+    :param receipts_kept: the minimum number of receipts that it keeps; None: all receipts.
+    :param totals: by added value column, the total over all keys; None: the values were not read.
+    :param rows: by transaction, how many rows the state has; None: they were not counted.
     """
 
     name: str
@@ -108,16 +108,16 @@ class StateEvidence:
 
 @dataclass(frozen=True)
 class Decisive:
-    """What decides the rows and the turns of later transactions.
+    """The records that decide the rows and the turns of later transactions.
 
-    :param allocated: the last txid; read with `opened` and `metas` at one moment, together with
-        `LedgerEvidence.current`.
+    :param allocated: the last txid. It is read at the same moment as `opened`, `metas` and `LedgerEvidence.current`.
     :param opened: the records of open transactions, by txid.
-    :param metas: their rows and positions, and the last final one's.
-    :param skipped: what is kept of skipped transactions, by txid.
-    :param bindings: the txid of each run, by its key; `entries`: the journal entries that they name.
-    :param latest: the last txid when everything had been read.
-    :param wanted: the transactions that people want restated.
+    :param metas: rows and positions of open transactions, and of the last final one.
+    :param skipped: the skip records, by txid.
+    :param bindings: by run key, the txid of the run.
+    :param entries: by run key, the journal entry that the binding names.
+    :param latest: the last txid after everything was read.
+    :param wanted: the transactions that people requested to restate.
     """
 
     allocated: int
@@ -134,13 +134,14 @@ class Decisive:
 class LedgerEvidence:
     """The evidence of the ledger.
 
-    :param current: the txid whose turn it is; what comes before is final.
-    :param histories: by txid, of the remembered ones; `unreadable`: why others cannot be read.
-    :param position: where the source stands after the last final transaction; None before the first one.
-    :param repairs: what people did to it, oldest first.
-    :param latest: the txid whose turn it was when the states had been read.
-    :param decisive: what decides later transactions; None: it was never the same for a moment.
-    :param book: by txid, the lines of the book of ends; none, if the topology keeps no book.
+    :param current: the txid that has the turn. Earlier transactions are final.
+    :param histories: the remembered records, by txid.
+    :param unreadable: by txid, why a record cannot be read.
+    :param position: the position of the source after the last final transaction; None before the first one.
+    :param repairs: the repairs that people made, oldest first.
+    :param latest: the txid that had the turn after the states were read.
+    :param decisive: the records that decide later transactions; None: they never held at one moment.
+    :param book: the lines of the book of ends, by txid; empty if the topology keeps no book.
     """
 
     name: str
@@ -156,29 +157,29 @@ class LedgerEvidence:
 
     @property
     def life(self) -> Sequence[RepairRecord]:
-        """List the repairs since the ledger was last reset: none before it explains anything after it."""
+        """The repairs since the last reset of the ledger. Earlier repairs do not affect the current ledger."""
         return since_reset(self.repairs)
 
     @property
     def taken_back(self) -> set[int]:
-        """Name the transactions that repairs of this life have taken back."""
+        """The transactions that repairs of this life have taken back."""
         return all_taken_back(self.life)
 
     @property
     def oldest(self) -> int:
-        """Name the oldest transaction that is remembered; the next one if none is."""
+        """The oldest transaction that is remembered; the next transaction if none is."""
         return min({*self.histories, *self.unreadable}, default=self.current)
 
 
 def ledger_evidence(
     store: Store, paths: Paths, *, partly: bool = False, receipts_alone: bool = False
 ) -> LedgerEvidence:
-    """Read a ledger. Transactions may commit while it is read: transactions that become final later are left out.
+    """Read a ledger, while transactions may commit. Transactions that become final during the read are left out.
 
-    :param partly: whether the history of a transaction may be unreadable.
-    :param receipts_alone: leave out skips, bindings, requests and the book, which take a request each.
+    :param partly: whether to continue if the history of a transaction cannot be read.
+    :param receipts_alone: leave out skips, bindings, requests and the book, each of which costs a request.
     :raises UnknownTransaction: there is no such topology.
-    :raises UnreadableRecord: naming the record.
+    :raises UnreadableRecord: a record cannot be read; the error names it.
     """
     ReadOnlyLedger(store, paths).existing_topology()
     found = _at_one_moment(store, paths)
@@ -218,9 +219,9 @@ def ledger_evidence(
 
 
 def _at_one_moment(store: Store, paths: Paths) -> LedgerEvidence:
-    """Read the records that change with every step, until none changes while they are read.
+    """Read the records that change with every step, until they hold at one moment.
 
-    :raises UnreadableRecord: naming the record.
+    :raises UnreadableRecord: a record cannot be read; the error names it.
     """
     for number in range(LOOKS):
         store.sync()
@@ -239,7 +240,7 @@ def _at_one_moment(store: Store, paths: Paths) -> LedgerEvidence:
 
 
 def _moment(read: Reader, paths: Paths) -> LedgerEvidence:
-    """Read consistent records; open transactions from the list, not from the counters."""
+    """Read the records of one moment. The list of open transactions decides, not the counters."""
     topology = read.get(TopologyRecord, paths.record)
     current = read.get(Counter, paths.current).txid
     allocated = read.get(Counter, paths.allocated).txid
@@ -261,19 +262,19 @@ def _moment(read: Reader, paths: Paths) -> LedgerEvidence:
 
 
 # --- expected -----------------------------------------------------------------------------------------------------
-# What receipts, repairs and open transactions imply for the ledger. No code of the steps is used: this checks them.
+# The ledger that receipts, repairs and open transactions imply. It shares no code with the steps that it checks.
 
 
 @dataclass(frozen=True)
 class Expected:
-    """The content of a ledger, as far as receipts, repairs and open transactions imply it.
+    """The content of a ledger that receipts, repairs and open transactions imply.
 
     :param generation: of the topology record, unless a roll forward is in progress.
-    :param skips: the open transactions that are to be skipped, in order.
-    :param states: by the name that a state has now, the last transaction that it got.
+    :param skips: the open transactions that will be skipped, in order.
+    :param states: by current name of a state, the last transaction that it got.
     :param bindings: by run key, the transaction that counts, and the name of its journal entry.
-    :param skipped: by txid, what is kept of a skipped transaction; of a long batch only the digest of its rows.
-    :param lines: by txid, the line of the book of ends, without what a batch has taken of another topology.
+    :param skipped: by txid, the skip record. For a long batch it has only the digest of the rows.
+    :param lines: by txid, the line of the book of ends, without the upstream range of the batch.
     """
 
     generation: int
@@ -289,10 +290,10 @@ def expected(
     repairs: Sequence[RepairRecord],
     opened: Mapping[int, TransactionRecord],
 ) -> Expected:
-    """Work out what a ledger has to say: `verify` compares each field, and a rebuild writes it.
+    """Derive the expected content of a ledger. `verify` compares each field, and a rebuild writes it.
 
     :param receipts: of final transactions, by txid.
-    :param repairs: all of them, the oldest first.
+    :param repairs: all repairs, oldest first.
     :param opened: the records of open transactions, by txid.
     """
     bindings = dict[str, Binding]()
@@ -302,13 +303,13 @@ def expected(
         before = bindings.get(each.key)
         bindings[each.key] = _bound_after(txid, each)
         if before is not None and before.txid in skipped:
-            # Only a re-admission gives the run of a skipped transaction another one.
+            # The run of a skipped transaction only gets another transaction by a readmission.
             kept = skipped[before.txid]
             skipped[before.txid] = replace(kept, rows=None, readmitted_as=txid)
         if isinstance(each, Receipt) and each.skip is not None:
             kept = Skipped(each.key, each.run_id, each.metadata, each.skip, op="")
             if each.replaces is not None:
-                # The transaction that it restates counts, so its rows cannot come back.
+                # The restated transaction counts, so the rows of this one cannot come back.
                 kept = replace(kept, rows=None, replaces=each.replaces.txid)
             skipped[txid] = kept
     return Expected(
@@ -327,7 +328,7 @@ def expected(
 
 
 def _bound_after(txid: int, each: Receipt | TransactionRecord) -> Binding:
-    """Give the binding of a run: a restatement counts only once it is committed."""
+    """Return the binding of a run. A restatement only counts once it is committed."""
     if each.replaces is None or _is_committed(each):
         return Binding(txid, each.journal or "")
     return Binding(each.replaces.txid, each.replaces.entry)
@@ -344,7 +345,7 @@ _SHOWN = 80
 
 
 class Chain:
-    """The receipts of a topology, read and compared; `findings` and `notes` grow with each comparison."""
+    """The receipts of a topology. Each comparison adds to `findings` and `notes`."""
 
     def __init__(
         self, ledger: LedgerEvidence, states: Sequence[StateEvidence], first: int, last: int
@@ -356,25 +357,25 @@ class Chain:
         self.findings: list[str] = []
         self.notes: list[str] = []
         self.receipts: dict[int, Receipt] = {}
-        """Of the ledger; forgotten or lost ones are put together from the receipts of the states."""
+        """The receipts of the ledger. Forgotten or lost receipts are assembled from the receipts of the states."""
         self.pieced: set[int] = set()
-        """The transactions whose receipt was put together."""
+        """The transactions whose receipt was assembled from the states."""
         self.held: dict[str, dict[int, Receipt]] = {}
         self.changed: set[tuple[str, int]] = set()
-        """Where and of which transaction a receipt was changed, so that nothing can be compared with it."""
+        """State ("" for the ledger) and txid of changed receipts, which are useless for further comparisons."""
         self._lives: dict[str, Life] = {}
         self.begins: int | None = None
-        """The transaction from which on nothing is missing; None: there is no receipt."""
+        """The first transaction of the unbroken chain; None: there is no receipt."""
         self._read_ledger()
         self._read_states()
 
     def find(self, txid: int, text: str) -> None:
-        """Add a finding of a transaction, if the transaction is in the range that is compared."""
+        """Add a finding about a transaction, if the transaction is in the compared range."""
         if self.first <= txid <= self.last:
             self.findings.append(f"transaction {txid}: {text}")
 
     def life(self, state: str) -> Life:
-        """Tell the life of a state."""
+        """Return the life of a state."""
         if state not in self._lives:
             self._lives[state] = Life.of(
                 state,
@@ -387,14 +388,14 @@ class Chain:
 
     @cached_property
     def expected(self) -> Expected:
-        """Work out what the ledger has to say, as far as its receipts tell."""
+        """The content of the ledger that its receipts imply."""
         now = self.ledger.decisive
         return expected(self.receipts, self.ledger.repairs, {} if now is None else now.opened)
 
     # --- reading
 
     def _read_ledger(self) -> None:
-        """Take each receipt of the ledger, compared with its own hash and with the record that it stands in."""
+        """Read each receipt of the ledger, and compare it with its own hash and with its record."""
         ledger = self.ledger
         for txid, error in ledger.unreadable.items():
             self.find(txid, f"its record cannot be read: {_why(error)}")
@@ -411,7 +412,7 @@ class Chain:
                 self._compare(txid, history, receipt)
 
     def _read_states(self) -> None:
-        """Take each receipt of a state; they replace receipts that the ledger has forgotten or lost."""
+        """Read each receipt of the states. They replace receipts that the ledger has forgotten or lost."""
         for state in self.states:
             found = self.held[state.name] = {}
             for each in state.receipts or ():
@@ -440,7 +441,7 @@ class Chain:
             self.receipts[txid] = replace(next(iter(of_states.values())), written=written)
 
     def _read(self, state: str, txid: int, value: Any, noted: Any) -> Receipt | None:
-        """Read a receipt, of a state or ("") of the ledger; None: it was changed."""
+        """Read a receipt of a state, or of the ledger (""); None: the receipt was changed."""
         what = f"its receipt in state {state}" if state else "its receipt"
         try:
             receipt = value if isinstance(value, Receipt) else Receipt.from_json(value)
@@ -460,7 +461,7 @@ class Chain:
             value = each.text
         receipt = self._read(state.name, each.txid, value, each.hash)
         if receipt is None or receipt.incarnation != self.ledger.topology.incarnation:
-            return None  # of a ledger that was reset
+            return None  # of a ledger before its reset
         if (each.txid, each.attempt) != (receipt.txid, receipt.attempt):
             said = f"it is of {receipt.txid}.{receipt.attempt}, and {each.txid}.{each.attempt} stands beside it"
             self.find(each.txid, f"its receipt in state {state.name} was changed: {said}")
@@ -491,7 +492,7 @@ class Chain:
     # --- comparing
 
     def follow(self) -> None:
-        """Compare each receipt with the hash that the next one names, and find what is missing between them."""
+        """Compare each receipt with the hash that the next receipt names, and report gaps."""
         ledger = self.ledger
         last = self.last
         before: Receipt | None = None
@@ -499,7 +500,7 @@ class Chain:
             receipt = self.receipts.get(txid)
             if receipt is None:
                 if ("", txid) in self.changed:
-                    before = None  # its hash is not known
+                    before = None  # the hash of this receipt is not known
                 self._missing(txid)
                 continue
             if self.begins is None:
@@ -521,7 +522,7 @@ class Chain:
 
     def _missing(self, txid: int) -> None:
         if txid in self.ledger.histories or txid in self.ledger.unreadable:
-            return  # its receipt was changed, which is a finding
+            return  # its receipt was changed, which is already a finding
         if any(txid in taken_back(each) for each in self.ledger.life):
             self.notes.append(
                 f"transaction {txid}: it is taken back, its rows are in none or in a later one"
@@ -562,14 +563,14 @@ class Chain:
         )
 
     def _rebuilt_and_lost(self, before: Receipt, generation: int) -> bool:
-        """Ask whether a later loss of the ledger has taken the record of a repair along."""
+        """Ask whether a later loss of the ledger also lost the record of a rebuild."""
         later = any(
             each.what == LEDGER_LOST and each.generation > generation for each in self.ledger.life
         )
         return later and before.generation < generation
 
     def positions(self) -> None:
-        """Compare where each transaction begins with where the one before it ended."""
+        """Compare the start of each transaction with the end of the previous one."""
         for txid in range(max(self.first, 1), self.last + 1):
             receipt = self.receipts.get(txid)
             before = self.receipts.get(txid - 1)
@@ -583,7 +584,7 @@ class Chain:
                 )
 
     def apart(self, one: Any, two: Any) -> Iterator[tuple[str, Any, Any]]:
-        """Find where two positions differ, by partition if both are kept whole."""
+        """Find the differences between two positions, by partition if neither is shortened."""
         if digest_of(one) == digest_of(two):
             return
         whole = not (is_shortened(one) or is_shortened(two))
@@ -602,7 +603,7 @@ class Chain:
     # --- telling
 
     def tell(self) -> None:
-        """Name what a person has to know: skips, losses, changed rows and repairs."""
+        """Note the facts that a person must know: skips, losses, changed rows and repairs."""
         generation = None
         lost = [
             txid
@@ -654,6 +655,6 @@ def _person(noted: Deed) -> str:
 
 
 def in_short(value: Any) -> str:
-    """Write a value for people."""
+    """Format a value for people."""
     text = dumps(as_plain(value))
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -1,7 +1,8 @@
-"""A topology gets another name, another DAG, or an end. Source: docs/protocol.md §1.
+"""Actions on a whole topology: rename it, give it to another DAG, delete it. Source: docs/protocol.md §1.
 
-A ledger may hold more records than one multi takes, so the first multi closes it: the topology record becomes a mark
-that names the command, which every other step then names. After any crash, the command can be repeated.
+A ledger may have more records than one multi can change. The first multi therefore closes the ledger: it replaces the
+topology record by a mark that names the command. Every other step then refuses and names the command. After a crash,
+you can repeat the command.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _BYTES = 200_000
 
 
 def mark_of(data: bytes) -> Mapping[str, Any] | None:
-    """Read the mark of a topology that is closed; None: the record is no mark."""
+    """Read the mark of a closed topology; None: the record is no mark."""
     try:
         found = json.loads(data)
         return found if "moving" in found else None
@@ -48,7 +49,7 @@ def mark_of(data: bytes) -> Mapping[str, Any] | None:
 class Mover:
     """The actions of a person on a whole topology.
 
-    :param ledger: of the topology.
+    :param ledger: the ledger of the topology.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -57,10 +58,10 @@ class Mover:
         self._paths = ledger.paths
 
     def record(self) -> TopologyRecord:
-        """Read the topology record, also while it is being renamed or deleted.
+        """Read the topology record, even while the topology is being renamed or deleted.
 
         :raises UnknownTransaction: there is no such topology.
-        :raises UnreadableRecord: it is damaged, or being reset.
+        :raises UnreadableRecord: the record is damaged, or the topology is being reset.
         """
         node = self._store.get(self._paths.record)
         if node is None:
@@ -78,7 +79,7 @@ class Mover:
     # --- another name -----------------------------------------------------------------------------------------------
 
     def claim(self, dag_id: str, audit: Audit) -> Repaired:
-        """Let another DAG have the topology, under the name that it has."""
+        """Give the topology to another DAG, under its current name."""
 
         def step(read: Reader, stamp: Stamp, paths: Paths) -> Decision[Repaired]:
             record = read.get(TopologyRecord, paths.record)
@@ -101,10 +102,11 @@ class Mover:
         return self._ledger.run(step)
 
     def rename(self, new: Paths, dag_id: str, audit: Audit) -> Repaired:
-        """Give the topology another name. Its incarnation stays, so its states know it again.
+        """Give the topology another name. Its incarnation stays, so that its states still accept it.
 
-        :param new: where it is to be. A ledger that a renamed DAG has made there is replaced, unless it has committed.
-        :raises MoveRefused: there is a ledger with transactions of its own.
+        :param new: the paths under the new name. If the renamed DAG made a ledger there, it is replaced if it has
+            committed nothing.
+        :raises MoveRefused: a ledger under the new name has committed transactions.
         """
         old = self._paths
         command = str(Command("rename", old.topology, (new.topology,), ("--why", "TEXT")))
@@ -123,7 +125,7 @@ class Mover:
         )
 
     def is_at(self, new: Paths, record: TopologyRecord) -> bool:
-        """Ask whether an earlier call has got so far that only the old records are left."""
+        """Ask whether an earlier call already finished, except for the removal of the old records."""
         node = self._store.get(new.record)
         if node is None or mark_of(node.data) is not None:
             return False
@@ -132,9 +134,9 @@ class Mover:
     def _close(
         self, title: str, new: Paths | None, command: str, allocated: int | None = None
     ) -> str:
-        """Put the marks; their nonce identifies this very call, which a later one outranks.
+        """Write the marks. Their nonce identifies this call, and a later call outranks it.
 
-        :param allocated: the last transaction when runs were looked at; None: any.
+        :param allocated: the last transaction when the runs were examined; None: any.
         """
         old = self._paths
         op = self._ledger.ids.nonce()
@@ -146,7 +148,7 @@ class Mover:
             check_raw_not_rolling(paths, node)
             before = mark_of(node)
             if before is not None and before["moving"] != command:
-                raise self._refused(f"it is {before['format']}", "Let that be done first.")
+                raise self._refused(f"it is {before['format']}", "Let that command finish first.")
             record = before["record"] if before is not None else json.loads(node)
             if before is None:
                 decode(TopologyRecord, old.record, node)  # other records stay
@@ -171,13 +173,13 @@ class Mover:
             raise self._refused(problem, "Pause the DAG, end its runs, and repeat.")
 
     def check_name(self, new: Paths) -> None:
-        """Refuse a name that the topology cannot have. Raises as `check_free`."""
+        """Refuse a name that the topology cannot use. Raises as `check_free`."""
         self.check_free(Reader(self._store), new)
 
     def check_free(self, read: Reader, new: Paths) -> bool:
-        """Find out whether a topology may be called so, and whether there is something that has to go first.
+        """Ask whether a ledger that may be replaced has the new name.
 
-        :raises MoveRefused: there is a ledger with transactions of its own.
+        :raises MoveRefused: a ledger under the new name has committed transactions.
         """
         node = read.raw(new.record)
         if node is None:
@@ -186,7 +188,7 @@ class Mover:
         if mark is not None:
             if mark["record"]["incarnation"] != self.record().incarnation:
                 raise self._refused(
-                    f"topology {new.topology} is {mark['format']}", "Let that be done first."
+                    f"topology {new.topology} is {mark['format']}", "Let that command finish first."
                 )
             return True
         record = decode(TopologyRecord, new.record, node)
@@ -208,13 +210,13 @@ class Mover:
     def _finish(
         self, old: Paths, op: str, record: TopologyRecord, dag_id: str, audit: Audit
     ) -> None:
-        """Put the new record: from this moment on the topology has its new name."""
+        """Write the new record. From this moment on, the topology has its new name."""
         new = self._paths
 
         def step(read: Reader, stamp: Stamp, paths: Paths) -> Decision[Repaired]:
             self._check_mine(
                 read.raw(new.record), op
-            )  # a process that takes over replaces both marks at once
+            )  # a process that takes over replaces both marks in one multi
             after = replace(record, dag_id=dag_id, op=stamp.op)
             summary = f"it was called {old.topology}, of DAG {record.dag_id}"
             writes = [Put(new.record, encode(after))]
@@ -227,23 +229,23 @@ class Mover:
     # --- an end -----------------------------------------------------------------------------------------------------
 
     def allocated(self) -> int | None:
-        """Read the last transaction that began; None: its counter is deleted already."""
+        """Read the last allocated transaction; None: its counter is already deleted."""
         found = Reader(self._store).peek_if_any(Counter, self._paths.allocated)
         return None if found is None else found.txid
 
     def close_for_deletion(self, allocated: int | None = None) -> None:
-        """Close the topology; every later step is refused and names the command.
+        """Close the topology. Every later step is refused and names the command.
 
-        :param allocated: the last transaction when runs were looked at: a transaction that has begun since is lost with
-            the ledger, and may have acked messages of a queue. None: any.
+        :param allocated: the last transaction when the runs were examined; None: any. A transaction that began since
+            would be lost with the ledger, and may have acked messages of a queue.
         :raises UnknownTransaction: there is no such topology.
-        :raises MoveRefused: a transaction has begun since.
+        :raises MoveRefused: a transaction has begun since the runs were examined.
         """
         command = str(Command("delete", self._paths.topology, options=("--why", "TEXT")))
         self._close(f"being deleted: {command}", None, command, allocated)
 
     def delete(self) -> None:
-        """Delete every record of a topology that is closed."""
+        """Delete every record of a closed topology."""
         record = self._paths.record
         node = self._store.get(record)
         if node is None:
@@ -261,7 +263,7 @@ class Mover:
     # --- portions ---------------------------------------------------------------------------------------------------
 
     def _emptied(self) -> Iterator[Write]:
-        """Delete everything below, children first, except the record."""
+        """Return the writes that delete every record below, except the topology record, children first."""
         below = [path for path, _ in self._below(self._paths.base)]
         return (
             Delete(path)
@@ -270,7 +272,7 @@ class Mover:
         )
 
     def _guarded(self, op: str, writes: Iterator[Write]) -> None:
-        """Make writes in portions, each only as long as no later call has taken over."""
+        """Write in portions. Each portion is only written if no later call has taken over."""
         portion: list[Write] = []
         size = 0
         for write in writes:
@@ -302,7 +304,7 @@ class Mover:
             )
 
     def _below(self, path: str) -> Iterator[tuple[str, bytes]]:
-        """Every record from `path` on, parents first."""
+        """Yield every record from `path` on, parents first."""
         node = self._store.get(path)
         if node is None:
             return

@@ -1,7 +1,7 @@
-"""The repair that makes older lines of the book of ends. Source: docs/protocol.md §12.
+"""The repair that adds older lines to the book of ends. Source: docs/protocol.md §12.
 
-The receipts of the ledger and of its states tell the lines. They are put in front of the book in portions, from the
-newest to the oldest, so the book never lacks a line, wherever the repair dies. A repetition continues.
+The lines come from the receipts of the ledger and of its states. They are added in portions, from the newest to the
+oldest, so that the book has no gap if the repair dies. Repeating the repair continues it.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from airflow_tx.ledger.records import BookPage, Counter, EndLine, TakenRange, To
 from airflow_tx.ledger.steps.step import Audit, Decision, Stamp
 
 MOST_OF_PAGES = 300_000
-"""Bytes of the pages in one multi; ZooKeeper takes a megabyte."""
+"""Maximum bytes of the pages in one multi. ZooKeeper accepts about 1 MB."""
 
 
 @dataclass(frozen=True)
 class OlderLines:
-    """The lines that a book of ends lacks, and lines of it to which older ones give another chain.
+    """The lines that a book of ends lacks, and existing lines whose chain these lines change.
 
-    :param evidence: what the lines were made from.
-    :param lines: the older ones and the ones of the book, by txid, each with its chain.
-    :param txids: of the lines that are put into the book, the newest first.
+    :param evidence: the evidence from which the lines were made.
+    :param lines: the older lines and the lines of the book, by txid, each with its chain.
+    :param txids: the txids of the lines to add, newest first.
     :param summary: where the book begins afterwards, in words.
     """
 
@@ -47,11 +47,11 @@ class OlderLines:
     summary: str
 
     def preview(self, ledger: Ledger, audit: Audit) -> Decision[Repaired]:
-        """Decide the first portion, and write nothing. Raises as `put`."""
+        """Decide the first portion, but write nothing. Raises as `put`."""
         return ledger.preview(older_lines, self, next(self._portions()), audit=audit)
 
     def put(self, ledger: Ledger, audit: Audit) -> Repaired:
-        """Put the lines into the book, portion by portion. The first one notes the repair.
+        """Add the lines to the book in portions. The first portion notes the repair.
 
         :raises PreviewOutdated: a repair was made since the evidence was read, or the book has begun.
         """
@@ -62,7 +62,7 @@ class OlderLines:
         return done
 
     def _portions(self) -> Iterator[list[int]]:
-        """Divide the lines by pages; there is one portion at least, which lets a book begin."""
+        """Divide the lines by pages. There is at least one portion, which starts a new book."""
         portion = list[int]()
         size = 0
         for number, txids in groupby(self.txids, key=lambda txid: txid // LINES_A_PAGE):
@@ -86,9 +86,9 @@ def older_lines(
     *,
     audit: Audit | None,
 ) -> Decision[Repaired]:
-    """Put lines in front of the book, and let it begin with the oldest of them.
+    """Add lines in front of the book, so that the book begins with the oldest of them.
 
-    :param txids: of these lines; newer ones are in the book already.
+    :param txids: the txids of these lines. The book already has the newer ones.
     :param audit: None: an earlier portion has noted the repair.
     :raises PreviewOutdated: see `OlderLines.put`.
     """
@@ -134,9 +134,9 @@ def older_lines(
 def lines_told(
     wanted: Expected, receipts: Mapping[int, Receipt], *, upstream: str
 ) -> dict[int, EndLine]:
-    """Give the lines that receipts tell, each with what its batch has taken of an upstream topology.
+    """Make lines from receipts, each with the upstream range of its batch.
 
-    :param upstream: the name of that topology; "": the source reads something else.
+    :param upstream: the name of the upstream topology; "": the source reads something else.
     """
     again = {each.readmitted_as for each in wanted.skipped.values()}
     if not upstream:
@@ -156,11 +156,11 @@ def lines_lacking(
     request: TopologyRequest,
     tables: Collection[str],
 ) -> OlderLines:
-    """Make the lines that a book of ends lacks, as far back as receipts follow each other.
+    """Make the lines that a book of ends lacks, as far back as the receipts are unbroken.
 
-    :param request: what the DAG says of the topology.
-    :param tables: the states whose rows other topologies read: a line names the rows of each.
-    :raises RepairRefused: the topology keeps no book, or nothing can be added to it.
+    :param request: the topology as its DAG describes it.
+    :param tables: the states whose rows other topologies read. A line has the row count of each.
+    :raises RepairRefused: the topology keeps no book, or no line can be added.
     """
     topology = ledger.topology
     if not topology.book and not request.keeps_book:
@@ -197,7 +197,7 @@ def lines_lacking(
 
 
 def _is_whole(chain: Chain, txid: int, tables: Collection[str]) -> bool:
-    """Ask whether what each table got in a transaction is known."""
+    """Ask whether the rows that each table got in a transaction are known."""
     receipt = chain.receipts.get(txid)
     if receipt is None or txid not in chain.pieced:
         return receipt is not None
@@ -207,7 +207,7 @@ def _is_whole(chain: Chain, txid: int, tables: Collection[str]) -> bool:
 
 
 def _lost(chain: Chain, first: int) -> str:
-    """Name the transactions before a line of which there is no receipt; "": it is the first one."""
+    """Name the transactions before a line that have no receipt; "": there are none."""
     begins = first - 1
     while begins > 1 and begins - 1 not in chain.receipts:
         begins -= 1

@@ -1,4 +1,4 @@
-"""The plan of a rebuilt ledger: what the fences of its states say. Source: docs/protocol.md §§5, 7."""
+"""The plan of a rebuilt ledger, from the fences of its states. Source: docs/protocol.md §§5, 7."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from airflow_tx.ledger.steps.step import Stamp, acks_of, put_or_create
 
 @dataclass(frozen=True)
 class HeldState:
-    """The evidence of the fence of a state.
+    """The evidence from the fence of a state.
 
-    :param undoable: whether the next grant of the same txid undoes what was written (an opaque state).
-    :param holds: whether something of the token's transaction may be in the state.
-    :param applied: whether the whole update is.
-    :param batch: what the fence keeps of that transaction.
-    :param receipts: of the transactions that ended, as the state keeps them.
-    :param change: the newest accepted change that the fence names.
-    :param takes_out: transactions whose receipt says that they have taken rows out, if they restate one.
+    :param undoable: whether the next grant of the same txid undoes earlier writes (an opaque state).
+    :param holds: whether the state may have output of the token's transaction.
+    :param applied: whether the whole update is applied.
+    :param batch: the facts of that transaction in the fence.
+    :param receipts: the receipts of final transactions that the state keeps.
+    :param change: the newest accepted change in the fence.
+    :param takes_out: the transactions whose receipt says that they removed rows of a restated transaction.
     """
 
     state: str
@@ -46,7 +46,7 @@ class HeldState:
 
     @property
     def receipt(self) -> Receipt:
-        """The receipt of the transaction in the fence, with all of its rows. It does not say what was written."""
+        """The receipt of the transaction in the fence, with its rows but without the rows that were written."""
         batch = self.batch
         return Receipt(
             **self.token.to_json(),
@@ -75,11 +75,11 @@ class HeldState:
         holds: Callable[[int], bool | None] = lambda txid: None,
         receipts: Iterable[Any] | None = None,
     ) -> HeldState:
-        """Read a fence as the state gives it.
+        """Read the evidence from a fence.
 
-        :param holds: whether the state has something of a transaction; None: it cannot tell.
-        :param receipts: from the state; changed ones are left out.
-        :raises UnreadableRecord: the batch kept beside the fence is not one.
+        :param holds: returns whether the state has output of a transaction; None: it cannot tell.
+        :param receipts: receipts of the state; changed receipts are ignored.
+        :raises UnreadableRecord: the fence keeps no valid batch.
         """
         if fence.kept is None:
             raise UnreadableRecord(
@@ -105,7 +105,7 @@ class HeldState:
 
 
 def _receipt_of(stored: Any, incarnation: str) -> Receipt | None:
-    """Read a receipt as a state keeps it; None: it was changed, or is of another ledger."""
+    """Read a receipt of a state; None: the receipt was changed, or is of another ledger."""
     try:
         receipt = Receipt.from_json(json.loads(stored.text))
     except (ValueError, UnreadableRecord):
@@ -115,16 +115,16 @@ def _receipt_of(stored: Any, incarnation: str) -> Receipt | None:
 
 @dataclass(frozen=True)
 class RebuildPlan:
-    """Where the ledger continues, as the states say.
+    """The point from which a rebuilt ledger continues, according to the states.
 
-    :param last: per state, the last txid that is final in it.
-    :param births: per state, the birth that its fence holds.
+    :param last: by state, the last final txid in it.
+    :param births: by state, the birth in its fence.
     :param meta: metadata of transaction `current` − 1; None if there is none.
-    :param granted: when the states' newest grant was given: what began later, no state knows.
-    :param bound: by key, which transaction counts of the run of the newest grant, if that is an open restatement.
-    :param last_run: the key of the run of transaction `current` − 1, if it is in the fences; "": it is not.
-    :param ended: by txid, the receipts of transactions before `current`: from the fences, or as the states keep them.
-    :param change: the newest accepted change that a fence names.
+    :param granted: time of the newest grant in the states. No state knows transactions that began later.
+    :param bound: by run key, the transaction that counts for the newest grant's run, if that is an open restatement.
+    :param last_run: run key of transaction `current` − 1, if a fence has it; otherwise "".
+    :param ended: by txid, the receipts of transactions before `current`, from the fences or the states.
+    :param change: the newest accepted change in a fence.
     """
 
     incarnation: str
@@ -144,11 +144,12 @@ class RebuildPlan:
 
 @dataclass(frozen=True)
 class RemadeTransaction:
-    """A restatement that a state cannot undo, so that its record is made again: its run is replayed.
+    """A restatement that a state cannot undo. Its record is created again, so that its run is replayed.
 
-    :param batch: of the newest fence, and its `token`.
-    :param receipt: that the state keeps of it.
-    :param fenced: the states with a fence.
+    :param batch: the batch in the newest fence.
+    :param token: the token in the newest fence.
+    :param receipt: the receipt that the state keeps of it.
+    :param fenced: the states that have a fence.
     """
 
     token: Token
@@ -158,7 +159,7 @@ class RemadeTransaction:
 
     @classmethod
     def of(cls, held: Sequence[HeldState], newest: HeldState) -> RemadeTransaction | None:
-        """Find the restatement of the newest fence in a state that cannot undo it; None: each state can."""
+        """Find the restatement of the newest fence in a state that cannot undo it; None: every state can undo it."""
         token = newest.token
         kept = [
             each
@@ -178,14 +179,14 @@ class RemadeTransaction:
 
     @property
     def bound(self) -> dict[str, Binding]:
-        """The binding of its run: the transaction that it restates counts until it is committed."""
+        """The binding of its run. The restated transaction counts until the restatement is committed."""
         restating = Restating(self.token.txid, self.token.birth)
         replaced = self.batch.replaces
         assert replaced is not None, "`of` looks for it"
         return {self.batch.key: Binding(replaced.txid, replaced.entry, restating)}
 
     def writes(self, read: Reader, stamp: Stamp, paths: Paths) -> list[Write]:
-        """Give the writes of its record, its rows and the folder of its acks."""
+        """Return the writes of its record, its rows and the folder of its acks."""
         token = self.token
         batch = self.batch
         record = TransactionRecord(
@@ -225,12 +226,12 @@ class RemadeTransaction:
 
 
 def plan_rebuild(paths: Paths, held: Sequence[HeldState]) -> RebuildPlan:
-    """Decide where the ledger continues, and what the states know of transactions that ended before.
+    """Decide where the ledger continues, and which ended transactions the states know.
 
-    :raises RepairRefused: there is no fence, or the states do not fit together.
+    :raises RepairRefused: no state has a fence, or the states contradict each other.
     """
     _check_one_life(paths, held)
-    # The fence of every state is raised before the first write to any state: all of them have begun the greatest txid.
+    # Every fence is raised before the first write to any state, so all fences have reached the greatest txid.
     newest = max(held, key=lambda each: each.token.rank)
     txid = newest.token.txid
     receipt = newest.receipt
@@ -243,7 +244,7 @@ def plan_rebuild(paths: Paths, held: Sequence[HeldState]) -> RebuildPlan:
         current = txid + 1
         meta: Metadata | None = Metadata(receipt.attempt, receipt.metadata, receipt.after)
         known = kept.get(txid)
-        # The fence does not say what was written.
+        # The fence does not record the written rows.
         written = {} if known is None or known.birth != receipt.birth else known.written
         ended[txid] = replace(receipt, written=written)
         summary = f"transaction {txid} is complete in every state; {txid + 1} is next"
@@ -285,7 +286,7 @@ def plan_rebuild(paths: Paths, held: Sequence[HeldState]) -> RebuildPlan:
 
 
 def _put_together(held: Sequence[HeldState]) -> dict[int, Receipt]:
-    """Put the receipts of transactions together: each state keeps its own part of what was written."""
+    """Merge the receipts of transactions: each state keeps its own part of the written rows."""
     found = dict[int, Receipt]()
     for each in (receipt for state in held for receipt in state.receipts):
         known = found.get(each.txid)
@@ -295,7 +296,7 @@ def _put_together(held: Sequence[HeldState]) -> dict[int, Receipt]:
 
 
 def _is_complete(held: Sequence[HeldState], txid: int) -> bool:
-    """Ask whether one and the same transaction of this number is applied in every state."""
+    """Ask whether every state has applied the same transaction of this number."""
     applied = all(each.token.txid == txid and each.applied for each in held)
     return applied and len({each.token.birth for each in held}) == 1
 

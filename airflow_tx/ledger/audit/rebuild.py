@@ -83,11 +83,12 @@ def ledger_lost(
     audit: Audit,
     changes: Sequence[RepairRecord] = (),
 ) -> Decision[Repaired]:
-    """Rebuild the ledger where `plan` says. Transactions that were open in it are open no more: their runs begin again.
+    """Rebuild the ledger as `plan` says. It closes all open transactions, and their runs begin again.
 
-    :param request: what the DAG says of its topology, for a ledger that is lost altogether.
-    :param changes: accepted ones, of which the journal has a copy.
-    :raises RepairRefused: the ledger is further than the states: it is they who went back; or it is not theirs.
+    :param request: the topology as its DAG describes it, for a completely lost ledger.
+    :param changes: the accepted changes that the journal keeps a copy of.
+    :raises RepairRefused: the ledger is ahead of the states, which were set back; or the states belong to another
+        ledger.
     """
     found = read.find(TopologyRecord, paths.record)
     current = read.find(Counter, paths.current)
@@ -97,7 +98,7 @@ def ledger_lost(
 
     first = plan.current
     if found is not None and found.incarnation != plan.incarnation:
-        # `begin` made this ledger after the loss: all its records are replaced.
+        # `begin` created this ledger after the loss, so all its records are replaced.
         first = 1
         found = replace(found, incarnation=plan.incarnation, generation=0)
 
@@ -110,7 +111,7 @@ def ledger_lost(
         told = lines_told(wanted, plan.ended, upstream=request.upstream)
         lines = _lines_again(plan, told, next_line=1 if current is None else current.txid)
         after = replace(after, book=_begin_of_book(after.book, lines, plan, current))
-    # No transaction that begins after the rebuild uses the name of one of these folders.
+    # No transaction that begins after the rebuild uses the names of these folders.
     after = step.left(after, paths, *map(paths.acks, read.names_if_any(paths.all_acks)))
     skipped, without_rows = _skipped_again(read, stamp, paths, wanted)
     writes = [
@@ -149,13 +150,13 @@ def ledger_lost(
 
 
 LINES_AGAIN = 500
-"""Lines of the book of ends that a rebuild makes again; `repair --ends` makes older ones."""
+"""The maximum number of book lines that a rebuild restores; `repair --ends` makes older lines."""
 
 
 def _lines_again(plan: RebuildPlan, told: Mapping[int, EndLine], next_line: int) -> list[EndLine]:
-    """Make the lines of the lost time, as far back as the receipts of the states follow each other.
+    """Make the lines of the lost transactions, as far back as the receipts of the states are unbroken.
 
-    :param next_line: the first transaction of which the ledger has no line.
+    :param next_line: the first transaction without a line in the ledger.
     """
     lines = list[EndLine]()
     for txid in range(plan.current - 1, max(next_line, plan.current - LINES_AGAIN) - 1, -1):
@@ -168,14 +169,14 @@ def _lines_again(plan: RebuildPlan, told: Mapping[int, EndLine], next_line: int)
 def _begin_of_book(
     before: int, lines: Sequence[EndLine], plan: RebuildPlan, current: Counter | None
 ) -> int:
-    """Give the first transaction from which on the book lacks no line."""
+    """Return the first transaction from which on the book is complete."""
     begin = plan.current - len(lines)
     is_whole = before and current is not None and begin <= current.txid
     return before if is_whole else max(begin, 1)
 
 
 def _remade(writes: Sequence[Write], made: Sequence[Write]) -> list[Write]:
-    """Replace what was to become of a transaction by the writes that make it again."""
+    """Replace the planned writes for a transaction by the writes that create it again."""
     own = {each.path for each in made}
     return [*(each for each in writes if each.path not in own), *made]
 
@@ -183,7 +184,10 @@ def _remade(writes: Sequence[Write], made: Sequence[Write]) -> list[Write]:
 def _kept_changes(
     read: Reader, paths: Paths, changes: Sequence[RepairRecord], plan: RebuildPlan
 ) -> list[RepairRecord]:
-    """List all repairs, with the accepted changes that the ledger has lost; these keep their numbers if they can."""
+    """List all repairs, including accepted changes that the ledger lost.
+
+    Lost changes keep their numbers if possible.
+    """
     known = repairs_of(read, paths)
     numbers = {each.number for each in known}
     last = max([*numbers, *(each.number for each in changes), plan.change], default=0)
@@ -199,7 +203,7 @@ def _kept_changes(
 def _accepted_again(
     repairs: Sequence[RepairRecord], plan: RebuildPlan
 ) -> dict[str, dict[str, Any]]:
-    """Name the newest accepted change of each state: a backup of before it is noticed as before."""
+    """Return the newest accepted change of each state, so that an older backup of the state is still noticed."""
     found = dict[str, dict[str, Any]]()
     for each in since_reset(repairs):
         if each.what == ACCEPT_CHANGE:
@@ -211,7 +215,7 @@ def _accepted_again(
 def _check_ledger(
     paths: Paths, plan: RebuildPlan, found: TopologyRecord | None, current: Counter | None
 ) -> None:
-    """Refuse a ledger that has more than the states: they went back, or they belong to another ledger."""
+    """Refuse a ledger that is ahead of the states: they were set back, or they belong to another ledger."""
     has_begun = current is not None and current.txid > 1
     if found is not None and found.incarnation != plan.incarnation and (found.states or has_begun):
         raise rebuild_refused(
@@ -243,7 +247,7 @@ def _topology_after(before: TopologyRecord, plan: RebuildPlan, stamp: Stamp) -> 
         skips=[],
         blocked=None,
         bid=None,
-        # The last receipt is not known: the next one begins a chain.
+        # The hash of the last receipt is not known, so the next receipt begins a chain.
         receipt="",
         op=stamp.op,
     )
@@ -252,7 +256,7 @@ def _topology_after(before: TopologyRecord, plan: RebuildPlan, stamp: Stamp) -> 
 def _emptied(
     read: Reader, stamp: Stamp, paths: Paths, plan: RebuildPlan, first: int, *, wanted: Expected
 ) -> list[Write]:
-    """Delete what the ledger holds of open transactions, and of all from `first` on: they are other batches now."""
+    """Delete the records of open transactions, and of all from `first` on, whose txids get other batches."""
     writes = _bindings(read, stamp, paths, plan, first, wanted=wanted)
     writes += [Delete(f"{paths.wishes}/{name}") for name in read.names_if_any(paths.wishes)]
     for name in read.names_if_any(paths.histories):
@@ -262,9 +266,9 @@ def _emptied(
 
 
 def bound_after(planned: Decision[Repaired], paths: Paths, txid: int, key: str) -> int | None:
-    """Give the transaction to which a planned rebuild binds the run of an open one; None: to none.
+    """Return the transaction to which a planned rebuild binds the run of an open transaction; None: to none.
 
-    :param key: of the run.
+    :param key: the run key.
     """
     path = paths.run(key)
     last = next((each for each in planned.writes if each.path == path), None)
@@ -274,7 +278,7 @@ def bound_after(planned: Decision[Repaired], paths: Paths, txid: int, key: str) 
 
 
 def _restarted(read: Reader, paths: Paths, plan: RebuildPlan) -> list[Write]:
-    """Keep the state of the last final transaction, and no other."""
+    """Keep the position of the last final transaction, and remove all others."""
     state = RotatingTransactionalState(read, paths)
     last = plan.current - 1
     kept = None if plan.meta is None else last
@@ -286,7 +290,7 @@ def _restarted(read: Reader, paths: Paths, plan: RebuildPlan) -> list[Write]:
 def _bindings(
     read: Reader, stamp: Stamp, paths: Paths, plan: RebuildPlan, first: int, *, wanted: Expected
 ) -> list[Write]:
-    """Unbind runs whose transaction the states do not know; bind the one whose transaction they prove."""
+    """Unbind runs whose transaction the states do not know. Bind the run whose transaction the states prove."""
     writes = list[Write]()
     bound = dict[str, Binding]()
     opened = {
@@ -302,7 +306,7 @@ def _bindings(
                 bound[paths.run(skipped.key)] = Binding(int(name))
     known = _bound_by_receipts(read, paths, plan, wanted)
     bound |= {paths.run(key): binding for key, binding in known.items()}
-    # Each transaction that is not final has its key in its record: the bindings of all runs need not be listed.
+    # Each open transaction has its run key in its record, so the bindings of all runs need not be listed.
     for txid in sorted(gone):
         path = paths.run(opened[txid].key)
         binding = read.find(Binding, path)
@@ -313,9 +317,9 @@ def _bindings(
 
 
 def _began_later(record: TransactionRecord, plan: RebuildPlan) -> bool:
-    """Ask whether a transaction began after the newest grant that the states know, in a ledger that had gone back.
+    """Ask whether a transaction began after the newest grant that the states know, in a ledger that was set back.
 
-    A transaction that began earlier, and whose txid the states know, was committed in the time that is lost.
+    A transaction that began earlier, and whose txid the states know, was committed in the lost time.
     """
     return record.birth not in plan.births.values() and record.created > plan.granted
 
@@ -323,7 +327,7 @@ def _began_later(record: TransactionRecord, plan: RebuildPlan) -> bool:
 def _taken_back(
     read: Reader, stamp: Stamp, paths: Paths, txid: int, skipped: Skipped
 ) -> list[Write]:
-    """Undo a re-admission whose transaction is forgotten: that one alone holds the rows."""
+    """Undo a readmission whose transaction is forgotten, since only that transaction has the rows."""
     assert skipped.readmitted_as is not None
     rows = RotatingTransactionalState(read, paths).get_state(skipped.readmitted_as).rows
     writes: list[Write] = [
@@ -342,7 +346,7 @@ def _taken_back(
 def _skipped_again(
     read: Reader, stamp: Stamp, paths: Paths, wanted: Expected
 ) -> tuple[list[Write], list[int]]:
-    """Keep the rows of transactions that were skipped in the lost time; list the transactions whose rows are lost."""
+    """Restore the rows of transactions that were skipped in the lost time, and list those with lost rows."""
     writes = list[Write]()
     without_rows = list[int]()
     for txid, own in wanted.skipped.items():
@@ -363,7 +367,7 @@ def _skipped_again(
 def _bound_by_receipts(
     read: Reader, paths: Paths, plan: RebuildPlan, wanted: Expected
 ) -> dict[str, Binding]:
-    """Bind the runs of transactions that were skipped in the lost time, and of the last one in the fences."""
+    """Bind the runs of transactions that were skipped in the lost time, and of the last transaction in the fences."""
     skipped = {
         own.key: wanted.bindings[own.key]
         for txid, own in wanted.skipped.items()
@@ -374,10 +378,10 @@ def _bound_by_receipts(
 
 
 # --- repair -------------------------------------------------------------------------------------------------------
-# Repairs by a person: a state went back, was renamed, or everything begins again. Source: docs/protocol.md §§5, 7.
+# Repairs by a person: a state was set back or renamed, or everything begins again. Source: docs/protocol.md §§5, 7.
 #
-# Each is one multi, checks what it has read, raises the generation, and is noted with who, when and why. A reset
-# alone takes several: it keeps the topology unusable until its last one, and can be repeated.
+# Each repair is one multi. It checks its reads, raises the generation, and notes who made it, when and why. Only a
+# reset needs several multis: the topology stays unusable until the last one, and a person can repeat the reset.
 
 
 # --- --state-lost ------------------------------------------------------------------------------------------------
@@ -387,9 +391,9 @@ def _bound_by_receipts(
 class SeenState:
     """The content of a state when a person accepted it.
 
-    :param fence: the token in its fence; None: it had none.
-    :param found: the last transaction of which it had everything; 0: it was empty; None: unknown.
-    :param change: the newest accepted change that its fence names.
+    :param fence: the token in its fence; None: it had no fence.
+    :param found: the last transaction that it had completely; 0: it was empty; None: unknown.
+    :param change: the newest accepted change in its fence.
     """
 
     fence: Token | None
@@ -406,10 +410,10 @@ def state_lost(
     *,
     seen: SeenState | None = None,
 ) -> Decision[Repaired]:
-    """Accept what a state holds, though it is less than the ledger committed to it.
+    """Accept the content of a state that lacks committed transactions.
 
-    :param seen: what it holds, which alone is accepted; None: the state was not looked at, so any content is.
-    :raises RepairRefused: the ledger never committed to a state of this name, and is not about to.
+    :param seen: the only content that is accepted; None: the state was not examined, so any content is accepted.
+    :raises RepairRefused: the ledger has not committed to a state of this name, and is not about to.
     """
     topology = read.get(TopologyRecord, paths.record)
     before = {
@@ -435,9 +439,9 @@ def state_lost(
 def forget_state(
     read: Reader, stamp: Stamp, paths: Paths, state: str, audit: Audit
 ) -> Decision[Repaired]:
-    """Continue without a state. If its name comes back, it is another state.
+    """Continue without a state. A later state of the same name counts as another state.
 
-    :raises RepairRefused: the ledger never committed to a state of this name, and is not about to.
+    :raises RepairRefused: the ledger has not committed to a state of this name, and is not about to.
     """
     told = "state {} was at transaction {}; the topology continues without it"
     last = read.get(TopologyRecord, paths.record).states.get(state, 0)
@@ -459,9 +463,9 @@ def _left(
     change: Mapping[str, Any],
     audit: Audit,
 ) -> Decision[Repaired]:
-    """Take out what is final in a state: its next grant need not follow it.
+    """Remove the last transaction of a state from the topology record, so that its next grant need not follow it.
 
-    :param accepted: what the topology record keeps of it instead.
+    :param accepted: the entry that the topology record keeps of the state instead.
     """
     topology = read.get(TopologyRecord, paths.record)
     current = read.get(Counter, paths.current)
@@ -475,7 +479,7 @@ def _left(
             f"It knows: {known}.",
         )
     others = _without(topology.accepted, state)
-    # A new generation lifts a refusal permanently, so its mark goes, too.
+    # A new generation lifts a permanent refusal, so the mark of a blocked transaction is removed, too.
     generation = topology.generation + 1
     after = replace(
         topology,
@@ -512,7 +516,7 @@ def _without(found: Mapping[str, T], state: str) -> dict[str, T]:
 def rename_state(
     read: Reader, stamp: Stamp, paths: Paths, old: str, new: str, *, audit: Audit
 ) -> Decision[Repaired]:
-    """Give a state another name. A writer under the old name is outranked.
+    """Rename a state. The new generation outranks a writer under the old name.
 
     :raises RenameRefused: the ledger does not know the old name, or knows the new one.
     """
@@ -584,15 +588,15 @@ def note_change(
     receipt: str,
     audit: Audit,
 ) -> Decision[Repaired]:
-    """Note that the values of a state were changed on purpose, so that they are compared with what they are now.
+    """Note that a person changed the values of a state on purpose. Later comparisons use the new values.
 
-    :param columns: by column, how much more its total is than receipts and earlier changes say.
-    :param rows: of a table, by transaction, how many rows of it there are.
-    :param keys: names of the keys that are gone, of which no restatement takes anything back; None: it is unknown which
-        ones are, so no transaction before can be restated.
-    :param made_after: the transaction behind which they were changed; None: the last final one.
-    :param marked: whether the fence of the state is going to name it.
-    :param receipt: the hash of the last receipt when the totals were compared.
+    :param columns: by column, the difference between its total and the total of receipts and earlier changes.
+    :param rows: of a table, by transaction, how many rows of it the table has.
+    :param keys: names of the deleted keys, from which no restatement removes anything. None: the keys are unknown, so
+        no earlier transaction can be restated.
+    :param made_after: the transaction after which the values were changed; None: the last final one.
+    :param marked: whether the fence of the state will name the change.
+    :param receipt: hash of the last receipt when the totals were compared.
     :raises PreviewOutdated: a transaction has ended since.
     """
     topology = read.get(TopologyRecord, paths.record)
@@ -641,9 +645,9 @@ def note_code(
     last: int,
     audit: Audit,
 ) -> Decision[Repaired]:
-    """Note that transactions made by other code need no restatement.
+    """Note that transactions which other code processed need no restatement.
 
-    :param code: by task the digest of its code now; "": the task is gone.
+    :param code: by task, the current digest of its code; "": the task is gone.
     :param last: the last of these transactions.
     """
     topology = read.get(TopologyRecord, paths.record)
@@ -666,7 +670,7 @@ def note_code(
 
 
 def close_for_reset(read: Reader, stamp: Stamp, paths: Paths) -> Decision[Done]:
-    """Close the topology until `reset` is done; every step that tries to use it names the command."""
+    """Close the topology until `reset` is done. Every other step refuses and names the command."""
     check_raw_not_rolling(paths, read.raw(paths.record))
     command = Command("repair", paths.topology, options=("--reset", "--why", "TEXT"))
     before = {"incarnation": incarnation_of(read, paths)}
@@ -676,7 +680,7 @@ def close_for_reset(read: Reader, stamp: Stamp, paths: Paths) -> Decision[Done]:
 
 
 def incarnation_of(read: Reader, paths: Paths) -> str:
-    """Return which life of the ledger there is, or was before a reset closed it; "": its record is lost or damaged."""
+    """Return the incarnation of the ledger, or of the ledger that a reset closed; "": its record is lost or damaged."""
     data = read.raw(paths.record) or b""
     with suppress(ValueError, AttributeError):
         return str(json.loads(data).get("incarnation", ""))
@@ -684,17 +688,17 @@ def incarnation_of(read: Reader, paths: Paths) -> str:
 
 
 def is_being_reset(data: bytes) -> bool:
-    """Ask whether the topology record is the mark that `close_for_reset` left."""
+    """Ask whether the topology record is the mark of `close_for_reset`."""
     try:
         mark = json.loads(data)
-        # The format of a record is a number. The mark of a topology that moves has one more field.
+        # The format of a record is a number. The mark of a moving topology has one more field.
         return isinstance(mark["format"], str) and "moving" not in mark
     except (ValueError, KeyError, TypeError):
         return False
 
 
 def remove_records(store: Store, paths: Paths) -> None:
-    """Delete every record below the folders of a topology, the notes of repairs aside."""
+    """Delete every record below the folders of a topology, except the notes of repairs."""
     for path in (*paths.folders, paths.wishes, paths.ends, paths.all_behind):
         if path not in (paths.base, paths.coordinator):
             step.empty(store, path)
@@ -703,7 +707,7 @@ def remove_records(store: Store, paths: Paths) -> None:
 def reset(
     read: Reader, stamp: Stamp, paths: Paths, request: TopologyRequest, audit: Audit
 ) -> Decision[Repaired]:
-    """Make a new ledger, once everything below the folders is deleted and the states are empty."""
+    """Create a new ledger, after the records below the folders are deleted and the states are empty."""
     after = request.made(stamp.op)
     writes = [
         put_or_create(read, paths.record, encode(after)),
@@ -728,7 +732,7 @@ def reset(
 
 
 class ResetIncomplete(TxError):
-    """A reset that has begun and could not end."""
+    """A reset has begun, but could not finish."""
 
     template = (
         "Reset of topology {topology!r} is not complete: {reason}.",
@@ -738,7 +742,7 @@ class ResetIncomplete(TxError):
 
 
 class Repairs:
-    """The actions of a person on a ledger that went back in time, or whose states did."""
+    """The actions of a person after a ledger, or its states, were set back."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -749,7 +753,7 @@ class Repairs:
         self.note_code = OwnStep(ledger, note_code)
 
     def incarnation(self) -> str:
-        """Return which life of the ledger there is: see `incarnation_of`."""
+        """Return the incarnation of the ledger: see `incarnation_of`."""
         return incarnation_of(self._ledger.reader, self._ledger.paths)
 
     def ledger_lost(
@@ -760,12 +764,12 @@ class Repairs:
         *,
         changes: Sequence[RepairRecord] = (),
     ) -> Repaired:
-        """Rebuild the ledger from the states. Runs whose transaction was open begin again when they are cleared.
+        """Rebuild the ledger from the states. Clear the runs of open transactions, so that they begin again.
 
-        :param held: what the fence of every state says that has one.
-        :param changes: accepted changes, as the journal keeps them.
-        :raises RepairRefused: the fences do not agree, or the ledger is further than they are.
-        :raises UnreadableRecord: another topology's record, so that the owner of the states is unknown.
+        :param held: the content of every fence.
+        :param changes: the accepted changes in the journal.
+        :raises RepairRefused: the fences contradict each other, or the ledger is ahead of them.
+        :raises UnreadableRecord: the record of another topology, which may own the states, cannot be read.
         """
         plan = self._plan(held)
         self._ledger.store.ensure(self._ledger.paths.root)
@@ -781,12 +785,12 @@ class Repairs:
         *,
         changes: Sequence[RepairRecord] = (),
     ) -> Decision[Repaired]:
-        """Decide what `ledger_lost` would do, and write nothing. Raises as `ledger_lost`."""
+        """Decide what `ledger_lost` would do, but write nothing. Raises as `ledger_lost`."""
         plan = self._plan(held)
         return self._ledger.preview(ledger_lost, request, plan, changes=changes, audit=audit)
 
     def preview_reset(self, request: TopologyRequest, audit: Audit) -> Decision[Repaired]:
-        """Decide what `reset` would do, and write nothing. Raises as `reset`."""
+        """Decide what `reset` would do, but write nothing. Raises as `reset`."""
         return self._ledger.preview(reset, request, audit)
 
     def _plan(self, held: Sequence[HeldState]) -> RebuildPlan:
@@ -796,7 +800,7 @@ class Repairs:
         return plan
 
     def _check_by_hand(self, held: Sequence[HeldState]) -> None:
-        """Refuse a fence whose txid was raised by hand: the transactions up to it never were."""
+        """Refuse a fence whose txid a person has raised, since the transactions up to it never existed."""
         paths, births = self._ledger.paths, dict[str, int]()
         with suppress(UnreadableRecord):
             births = {each.birth: txid for txid, each in self._ledger.open_records().items()}
@@ -806,16 +810,16 @@ class Repairs:
                 raise rebuild_refused(paths, **told)
 
     def _check_owner(self, incarnation: str) -> None:
-        """Refuse a state of a topology that is well: two topologies on one state resemble a lost ledger.
+        """Refuse a state whose topology still has its ledger: two topologies on one state look like a lost ledger.
 
-        :raises UnreadableRecord: of another topology, which may be the owner.
+        :raises UnreadableRecord: the record of another topology, which may own the state, cannot be read.
         """
         store = self._ledger.store
         own = self._ledger.paths
         for name in topologies(store, own.root):
             node = store.get(path := Paths(own.root, name).record)
             if name == own.topology or node is None or is_being_reset(node.data):
-                continue  # a topology that is being reset gives up its states
+                continue  # a topology in a reset gives up its states
             if decode(TopologyRecord, path, node.data).incarnation == incarnation:
                 raise RepairRefused(
                     what=LEDGER_LOST,
@@ -831,13 +835,13 @@ class Repairs:
     def reset(
         self, request: TopologyRequest, audit: Audit, *, clear: Callable[[], None]
     ) -> Repaired:
-        """Forget everything: the next transaction is 1, from the start of the source. If it fails, repeat it.
+        """Delete everything: the next transaction is 1, from the start of the source. If it fails, repeat it.
 
-        Not covered: a committer that still lives. End the topology's runs first.
+        It does not stop a live committer. End the topology's runs first.
 
-        :param clear: empties the states, their fences included; called while no step can use the topology. Find out
-            before whether it can: the records of the ledger are deleted first.
-        :raises ResetIncomplete: the topology stays closed until this is repeated.
+        :param clear: empties the states and their fences, while no step can use the topology. Check beforehand that it
+            can, since the records of the ledger are deleted first.
+        :raises ResetIncomplete: the reset failed, and the topology stays closed until the reset is repeated.
         """
         ledger = self._ledger
         paths = ledger.paths
@@ -855,7 +859,7 @@ class Repairs:
 
 
 def reason_of(error: Exception) -> str:
-    """Say why something failed, without the advice that is meant for the tasks of a transaction."""
+    """Describe why something failed, without the advice for the tasks of a transaction."""
     fields = error.fields if isinstance(error, TxError) else {}
     return str(fields.get("reason") or fields.get("problem") or error) or type(error).__name__
 

@@ -1,6 +1,6 @@
-"""One stage of a chain: whether a topology has taken each transaction upstream once, and what counts. Source: §12.
+"""One stage of a chain: whether a topology took each upstream transaction once, and which ones count. Source: §12.
 
-The page is docs/protocol.md. A contradiction is a finding; further facts are notes.
+The section is in docs/protocol.md. A contradiction is a finding. Other facts are notes.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from airflow_tx.ledger.upstream.reading import UpstreamReading
 RowsUpstream = Callable[[Collection[int]], Mapping[int, int]]
 """Counts the rows that the upstream table has of each of these transactions."""
 COUNTED_AT_ONCE = 1000
-"""Transactions whose rows are counted at once."""
+"""The maximum number of transactions whose rows one call counts."""
 
 
 @dataclass
 class StageAudit:
-    """Compares what a topology has taken with the book of the topology that it reads.
+    """Compares the ranges of a topology with the book of its upstream topology.
 
-    :param ledger: of the topology that reads.
-    :param table: the name of the upstream table as a state; "": it is not known.
-    :param rows: counts its rows; None: they cannot be counted, and are not compared.
-    :ivar findings: what does not fit, one line each; `notes`: what is unknown, or not taken yet.
+    :param ledger: the ledger of the reading topology.
+    :param table: the state name of the upstream table; "" if it is not known.
+    :param rows: counts the rows of the table; None: they are not compared.
+    :ivar findings: the contradictions, one line each.
+    :ivar notes: the ranges that are unknown, or not taken yet.
     """
 
     ledger: ReadOnlyLedger
@@ -41,7 +42,7 @@ class StageAudit:
     notes: list[str] = field(default_factory=list)
 
     def compare(self) -> None:
-        """Compare ranges, what counts, and rows. Raises UnreadableRecord, naming the record."""
+        """Compare ranges, counting transactions, and rows. Raises UnreadableRecord, which names the record."""
         lines = self._fresh
         upstream, problem = UpstreamReading.of_reader(self.ledger, self.table)
         if problem is not None:
@@ -56,7 +57,7 @@ class StageAudit:
 
     @cached_property
     def name(self) -> str:
-        """Name the topology that it reads."""
+        """The name of the upstream topology."""
         return self.ledger.topology().upstream
 
     @cached_property
@@ -65,7 +66,7 @@ class StageAudit:
 
     @cached_property
     def _fresh(self) -> list[tuple[EndLine, TakenRange]]:
-        """List what has taken a range of its own, in order, before the other ledger is read, which only grows."""
+        """The lines with a range of their own, in order. They are read before the upstream ledger, which only grows."""
         book = self.ledger.topology().book
         lines = self._own.book.lines(book, self.ledger.current() - 1)
         taken = [
@@ -158,7 +159,7 @@ class StageAudit:
         if self.rows is None:
             return
         ends = sorted({end for _, taken in lines for _, end in _ends(upstream, taken)})
-        # While something is open there, rows may be gone for a moment.
+        # While a transaction is open upstream, its rows may be missing for a moment.
         where = self.notes if upstream.may_settle(lines[-1][1]) else self.findings
         for start in range(0, len(ends), COUNTED_AT_ONCE):
             some = ends[start : start + COUNTED_AT_ONCE]
@@ -173,7 +174,7 @@ class StageAudit:
 
 
 def _ends(upstream: UpstreamReading, taken: TakenRange) -> Iterator[tuple[int, int]]:
-    """Give each transaction of a range that begins a chain, with the one that counts for it."""
+    """Yield each transaction of a range that begins a chain, with the transaction that counts for it."""
     for txid, line in upstream.lines(taken.first, taken.last).items():
         if line.counts:
             yield txid, line.end or txid

@@ -1,4 +1,4 @@
-"""What ledger, receipts and fences say of each other. Pure. Source: docs/protocol.md §10."""
+"""Comparisons of ledger, receipts and fences with each other. Pure. Source: docs/protocol.md §10."""
 
 from __future__ import annotations
 
@@ -34,15 +34,16 @@ from airflow_tx.ledger.receipt import Receipt, Written, restated
 from airflow_tx.ledger.records import EndLine, Phase, Skipped, TransactionRecord
 
 # --- decisive -----------------------------------------------------------------------------------------------------
-# Compares what decides later transactions with the receipts, and with itself. Pure. Source: docs/protocol.md §10.
+# Compare the records that decide later transactions with the receipts and with each other. Pure. Source:
+# docs/protocol.md §10.
 #
-# The topology record, the counters, open transactions, the rows of skipped ones, and the bindings of runs.
+# These records are the topology record, the counters, open transactions, skipped rows, and the bindings of runs.
 
 
 def compare_decisive(chain: Chain, states: Sequence[StateEvidence], *, whole: bool) -> None:
-    """Compare what decides later transactions.
+    """Compare the records that decide later transactions.
 
-    :param whole: whether all final transactions are looked at, and so what follows them.
+    :param whole: whether the comparison covers all final transactions, and so also the records that follow them.
     """
     now = chain.ledger.decisive
     if now is None:
@@ -62,13 +63,13 @@ _SENTENCES = {
     "run_id": "its kept rows are of run {}, its receipt of {}",
     "rows": "its kept rows are {}, the rows of its receipt {}",
 }
-"""By field of a record, the finding if it does not say what receipts, repairs and open transactions imply."""
+"""By field of a record, the finding if receipts, repairs and open transactions imply another value."""
 _OF_SKIPPED = "its kept rows are of {name} {}, its receipt of {}"
 """The finding for each other field of a skipped transaction."""
 
 
 def _apart(said: Any, wanted: Any, *names: str) -> Iterator[str]:
-    """Word in which of these fields a record is not what it should be."""
+    """Describe the fields in which a record differs from the expected record."""
     for name in names:
         found = [as_plain(getattr(each, name)) for each in (said, wanted)]
         if len(set(map(digest_of, found))) > 1:
@@ -118,7 +119,7 @@ def _rebuilt_findings(chain: Chain) -> Iterator[str]:
 
 
 def _loss_findings(chain: Chain) -> Iterator[str]:
-    """Compare the accepted losses that count with the losses that the source has not passed."""
+    """Compare the accepted losses in the topology record with the losses that are still ahead of the source."""
     topology = chain.ledger.topology
     life = chain.ledger.life
     known = {each.number for each in chain.ledger.repairs if each.what == ACCEPT_LOSS}
@@ -145,7 +146,7 @@ def _loss_findings(chain: Chain) -> Iterator[str]:
 
 
 def _compare_states(chain: Chain, states: Mapping[str, StateEvidence]) -> None:
-    """Compare which states the topology record names, and the birth of each last transaction."""
+    """Compare the states that the topology record names, and the birth of the last transaction of each."""
     topology = chain.ledger.topology
     for name in sorted({*topology.states, *topology.births}):
         last = topology.states.get(name, 0)
@@ -178,9 +179,9 @@ def _compare_states(chain: Chain, states: Mapping[str, StateEvidence]) -> None:
 
 
 def _is_lost(chain: Chain, state: str, receipt: Receipt) -> bool:
-    """Ask whether a person has accepted what a state held since this transaction.
+    """Ask whether a person has accepted the content of a state since this transaction.
 
-    :param state: its name now.
+    :param state: its current name.
     """
     repairs = chain.ledger.repairs
     return any(
@@ -195,7 +196,7 @@ def _is_lost(chain: Chain, state: str, receipt: Receipt) -> bool:
 
 
 def _compare_book(chain: Chain) -> None:
-    """Compare each line of the book with what the receipts say."""
+    """Compare each line of the book with the line that the receipts imply."""
     ledger = chain.ledger
     begins = ledger.topology.book
     gone = all_taken_back(ledger.life)
@@ -210,13 +211,13 @@ def _compare_book(chain: Chain) -> None:
 
 
 def _line_findings(chain: Chain, line: EndLine, begins: int) -> Iterator[tuple[str, Any, Any]]:
-    """Find the fields of a line that are not what they should be.
+    """Find the fields of a line that differ from the expected line.
 
-    :param begins: the first transaction with a line: a chain from before it may have any name from before it.
+    :param begins: the first transaction with a line. A chain that began earlier may name any earlier transaction.
     """
     wanted = chain.expected.lines[line.txid]
     receipt = chain.receipts[line.txid]
-    # The receipts of some states name a part of the written rows.
+    # Receipts that only some states kept name only a part of the written rows.
     partly = {"rows"} if line.txid in chain.pieced else set()
     before = (
         {"first"}
@@ -285,14 +286,14 @@ def _open_findings(
 
 
 def _compare_skipped(chain: Chain, now: Decisive) -> None:
-    """Compare the rows that wait for a re-admission with the receipts."""
+    """Compare the rows that wait for a readmission with the receipts."""
     ledger = chain.ledger
     for txid in sorted(chain.expected.skipped.keys() - now.skipped.keys()):
         if txid < ledger.current:
             chain.find(txid, "it was skipped, and its rows are not kept")
     for txid, skipped in sorted(now.skipped.items()):
         if ledger.current <= txid < max(ledger.latest, ledger.current):
-            continue  # it was skipped after the ledger was read
+            continue  # it was skipped after this process read the ledger
         for problem in _skipped_findings(chain, now, txid, skipped):
             chain.find(txid, problem)
         if txid >= ledger.current:
@@ -324,7 +325,7 @@ def _skipped_findings(chain: Chain, now: Decisive, txid: int, skipped: Skipped) 
         yield "it was committed, and it is kept as skipped"
         return
     yield from _apart(skipped, wanted, "run_id", "key", "skip", "replaces")
-    # A rebuilt ledger takes the rows back from a re-admission that it forgets, and a replay may have changed them.
+    # A rebuilt ledger forgets a readmission and keeps the rows again, and a replay may have changed these rows.
     taken_back = any(
         each.what == LEDGER_LOST and each.generation > receipt.generation
         for each in chain.ledger.repairs
@@ -334,7 +335,7 @@ def _skipped_findings(chain: Chain, now: Decisive, txid: int, skipped: Skipped) 
 
 
 def _key_of(chain: Chain, now: Decisive, txid: int) -> str | None:
-    """Name the key of the run of a transaction; None: it is not known."""
+    """Return the run key of a transaction; None if it is not known."""
     record = now.opened.get(txid)
     receipt = chain.receipts.get(txid)
     if record is not None:
@@ -346,7 +347,7 @@ def _key_of(chain: Chain, now: Decisive, txid: int) -> str | None:
 
 
 def _compare_bindings(chain: Chain, now: Decisive) -> None:
-    """Compare which transaction each run is bound to with whose each transaction is."""
+    """Compare the transaction that each run is bound to with the run of each transaction."""
     rebuilt = chain.ledger.topology.rebuilt
     counting = {
         key: binding
@@ -377,9 +378,9 @@ def _compare_bindings(chain: Chain, now: Decisive) -> None:
 
 
 def _compare_others(chain: Chain, now: Decisive, known: Collection[str]) -> None:
-    """Compare bindings of runs that are in no receipt: a binding tells a run that its rows are committed.
+    """Compare bindings of runs without a receipt, since a binding decides whether a run's rows count as committed.
 
-    :param known: the keys of runs that are in one.
+    :param known: the run keys with a receipt.
     """
     first = chain.ledger.topology.rebuilt + 1
     bound = defaultdict[int, list[str]](list)
@@ -411,18 +412,18 @@ def _found(chain: Chain, now: Decisive, txid: int, text: str) -> None:
 # --- verification -------------------------------------------------------------------------------------------------
 
 
-"""Repairs after which it is still known what the values of states add up to."""
+"""Repairs that leave the expected totals of states known."""
 
 
 @dataclass(frozen=True)
 class Verified:
-    """The findings.
+    """The findings of a verification.
 
-    :param first: from which transaction on the chain vouches; None: there is no receipt.
-    :param last: the last final transaction that was looked at.
-    :param findings: what does not fit, one line each.
-    :param notes: skips, losses, repairs, and facts that are unknown.
-    :param given_up: transactions that a state lacks since a person has accepted that, one line a loss.
+    :param first: the first transaction of the unbroken chain; None: there is no receipt.
+    :param last: the last final transaction that was examined.
+    :param findings: the contradictions, one line each.
+    :param notes: skips, losses, repairs, and unknown facts.
+    :param given_up: transactions whose loss from a state a person accepted, one line for each loss.
     """
 
     first: int | None
@@ -439,9 +440,9 @@ def verified(
     first: int = 1,
     last: int | None = None,
 ) -> Verified:
-    """Compare what ledger and states say of the transactions from `first` to `last`.
+    """Compare ledger and states for the transactions from `first` to `last`.
 
-    :param last: None: the last final one.
+    :param last: None: the last final transaction.
     """
     final = ledger.current - 1
     end = final if last is None else min(last, final)
@@ -466,7 +467,7 @@ def verified(
 
 
 def _given_up(chain: Chain, state: StateEvidence) -> Iterator[str]:
-    """Say which transactions a state lacks that a person has given up by `--state-lost`."""
+    """Describe the transactions that a state lacks because a person used `--state-lost`."""
     life = chain.life(state.name)
     repairs = {each.number: each for each in chain.ledger.life}
     for loss in life.losses:
@@ -496,7 +497,7 @@ def _compare_receipts(chain: Chain, state: StateEvidence) -> None:
         if chain.changed & {("", txid), (state.name, txid)}:
             continue
         if own is not None and life.name_at(txid) is None:
-            continue  # another state had the place then, or the name
+            continue  # another state had the storage, or the name, at that time
         if own is not None:
             if receipt is None:
                 chain.find(txid, f"state {state.name} has a receipt of it, and the ledger none")
@@ -515,11 +516,11 @@ def _compare_receipts(chain: Chain, state: StateEvidence) -> None:
 
 
 def _compare_one(chain: Chain, life: Life, own: Receipt, receipt: Receipt) -> None:
-    # Written again from the journal, it is under a later name of the state.
+    # After a roll forward, the rows are listed under a later name of the state.
     given = life.given.get(receipt.txid)
-    # A state that was passed over knows only that it got no rows.
+    # A state that a restatement skipped only records that it got no rows.
     written = {} if given is None else dict.fromkeys(own.written, replace(given, left=False))
-    # A table that was made to pass over it knows that it got no rows.
+    # A table that a roll forward skipped only records that it got no rows.
     of_hole = receipt.txid in life.holes
     different = own.differences(replace(receipt, written=own.written if of_hole else written))
     if different:
@@ -530,7 +531,7 @@ def _compare_one(chain: Chain, life: Life, own: Receipt, receipt: Receipt) -> No
 
 
 def _compare_ends(chain: Chain) -> None:
-    """Compare where the source stands now, and what was the last transaction of each state."""
+    """Compare the current position of the source, and the last transaction of each state."""
     ledger = chain.ledger
     last = chain.receipts.get(ledger.current - 1)
     if last is not None:
@@ -584,7 +585,7 @@ def _compare_fence(chain: Chain, state: StateEvidence) -> None:
 
 
 def _compare_change(chain: Chain, state: str, fence: HeldFence) -> None:
-    """Compare the newest accepted change with the one that the fence names."""
+    """Compare the newest accepted change with the change that the fence names."""
     change = chain.ledger.topology.accepted.get(state, {}).get(CHANGE, 0)
     if fence.change < change:
         said = f"its fence does not name the change that repair {change} accepted"
@@ -592,7 +593,7 @@ def _compare_change(chain: Chain, state: str, fence: HeldFence) -> None:
 
 
 def _look_in_words(chain: Chain, state: str, fence: HeldFence) -> str:
-    """Name a fence that a roll forward has raised to look at the values, and has not put back."""
+    """Describe a fence that an unfinished roll forward has raised to read the values."""
     before = fence.covered
     found = "no fence" if before is None else f"the fence of transaction {before.token.txid}"
     again = Command("repair", chain.ledger.name, options=("--roll-forward", state))
@@ -604,9 +605,9 @@ def _look_in_words(chain: Chain, state: str, fence: HeldFence) -> str:
 
 @dataclass(frozen=True)
 class ColumnTotal:
-    """The total of a value column, and what the receipts and accepted changes say that it is.
+    """The total of a value column, and the total that receipts and accepted changes imply.
 
-    :param unknown: how many receipts do not say how much was added.
+    :param unknown: how many receipts do not record their part of the total.
     """
 
     column: str
@@ -625,7 +626,7 @@ class ColumnTotal:
 
 @dataclass(frozen=True)
 class RowCount:
-    """How many rows of a transaction a table has, and how many the receipts and accepted changes say that it has."""
+    """How many rows of a transaction a table has, and how many the receipts and accepted changes imply."""
 
     txid: int
     rows: int
@@ -646,9 +647,9 @@ _Compared = TypeVar("_Compared", ColumnTotal, RowCount)
 def changed_values(
     ledger: LedgerEvidence, states: Sequence[StateEvidence], name: str
 ) -> Sequence[ColumnTotal | RowCount] | str:
-    """Find the totals of columns, or the rows of a table, that are not what receipts and accepted changes say.
+    """Find column totals, or row counts of a table, that differ from the receipts and accepted changes.
 
-    :return: why they cannot be compared, instead.
+    :return: the differences, or a text that explains why they cannot be compared.
     """
     chain = Chain(ledger, states, 1, ledger.current - 1)
     chain.follow()
@@ -659,7 +660,7 @@ def changed_values(
 
 
 def _compare_totals(chain: Chain, state: StateEvidence) -> None:
-    """Compare the totals of value columns with what all receipts together say was added to them."""
+    """Compare the totals of value columns with the totals that all receipts imply."""
     if state.totals is None:
         return
     for one in _compared(chain, state.name, "values", _column_totals(chain, state)):
@@ -671,7 +672,7 @@ def _compare_totals(chain: Chain, state: StateEvidence) -> None:
 
 
 def _compare_rows(chain: Chain, state: StateEvidence) -> None:
-    """Compare how many rows a state has of each transaction with what the receipts say."""
+    """Compare how many rows a state has of each transaction with its receipts."""
     if state.rows is None:
         return
     for each in _compared(chain, state.name, "rows", _row_counts(chain, state)):
@@ -687,7 +688,7 @@ def _compare_rows(chain: Chain, state: StateEvidence) -> None:
 
 
 def _compare_holes(chain: Chain, state: StateEvidence) -> None:
-    """Find the transactions whose rows nothing kept, until their restatements are committed."""
+    """Find the transactions whose rows no journal entry kept, until their restatements are committed."""
     now = chain.ledger.decisive
     replaced = () if now is None else [each.replaces for each in now.opened.values()]
     wanted = {each.txid for each in replaced if each is not None}
@@ -700,7 +701,7 @@ def _compare_holes(chain: Chain, state: StateEvidence) -> None:
 
 
 def _holes(chain: Chain, state: StateEvidence) -> list[int]:
-    """List the transactions that count, and that a table was made to pass over, as far as its rows do not differ."""
+    """List the transactions that count but that a table was made to skip, unless the table has rows of them."""
     rows = state.rows or {}
     replaced = restated(chain.receipts)
     return [
@@ -711,7 +712,7 @@ def _holes(chain: Chain, state: StateEvidence) -> list[int]:
 
 
 def _compared(chain: Chain, state: str, what: str, found: list[_Compared] | str) -> list[_Compared]:
-    """Note the changes that a person has accepted, or why nothing was compared."""
+    """Note the changes that a person accepted, or why nothing was compared."""
     if isinstance(found, str):
         chain.notes.append(f"state {state}: its {what} were not compared: {found}")
         return []
@@ -721,7 +722,7 @@ def _compared(chain: Chain, state: str, what: str, found: list[_Compared] | str)
 
 
 def _unsettled(state: StateEvidence, last: int) -> str | None:
-    """Say why a state has other values than after transaction `last`, as far as its fence tells."""
+    """Describe why the values of a state may differ from those after transaction `last`, by its fence."""
     fence = state.fence
     if fence is None or (fence.applied and fence.token.txid == last):
         return None
@@ -730,7 +731,7 @@ def _unsettled(state: StateEvidence, last: int) -> str | None:
 
 
 def _row_counts(chain: Chain, state: StateEvidence) -> list[RowCount] | str:
-    """Compare the rows of each transaction, or say why they cannot be compared."""
+    """Compare the row counts of each transaction, or explain why they cannot be compared."""
     assert state.rows is not None
     life = chain.life(state.name)
     written = {txid: part.keys for txid, part in life.given.items()}
@@ -745,7 +746,7 @@ def _row_counts(chain: Chain, state: StateEvidence) -> list[RowCount] | str:
     }
     expected |= {txid: 0 for txid in _rows_of_none(chain, state) if txid not in written}
     for change in (each.change for each in life.changes):
-        # A txid that the change has found without a transaction may have been given since.
+        # The change may name a txid that no transaction had then, but that one has now.
         expected |= {
             int(txid): 0 if int(txid) in replaced else rows
             for txid, rows in change.get("rows", {}).items()
@@ -755,9 +756,9 @@ def _row_counts(chain: Chain, state: StateEvidence) -> list[RowCount] | str:
 
 
 def _rows_of_none(chain: Chain, state: StateEvidence) -> Iterator[int]:
-    """Name the txids of rows in a table that no receipt names.
+    """List the txids of rows in a table that have no receipt.
 
-    Nothing is known of transactions before the first receipt.
+    Transactions before the first receipt are unknown.
     """
     begins = chain.ledger.current if chain.begins is None else chain.begins
     for txid in sorted(each for each in state.rows or {} if each is not None):
@@ -766,7 +767,7 @@ def _rows_of_none(chain: Chain, state: StateEvidence) -> Iterator[int]:
 
 
 def _column_totals(chain: Chain, state: StateEvidence) -> list[ColumnTotal] | str:
-    """Add up what the receipts and accepted changes say of each column, or say why that is not known."""
+    """Compute the expected total of each column, or explain why it is not known."""
     life = chain.life(state.name)
     last = max(life.given, default=0)
     if not state.totals:
@@ -797,7 +798,7 @@ def _column_total(
 
 
 def _nonces(chain: Chain, state: str) -> set[str]:
-    """Name the runs of a roll forward that have written a state again, or do so now: its fence has the nonce of one."""
+    """Return the nonces of the roll forwards that wrote this state. Its fence holds one of them."""
     rolling = chain.ledger.topology.rolling
     done = {
         nonce
@@ -811,9 +812,9 @@ def _nonces(chain: Chain, state: str) -> set[str]:
 def _fence_apart(
     fence: HeldFence, receipt: Receipt, *, again: bool
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Name in what a fence and the receipt of its transaction differ, with what each says.
+    """List the fields in which a fence and the receipt of its transaction differ, with both values.
 
-    :param again: whether the transaction was written again from the journal: by another grant than the receipt names.
+    :param again: whether a roll forward wrote the transaction again, so that the grant differs from the receipt's.
     """
     of_the_grant = () if again else ("generation", "nonce")
     for name in ("txid", "attempt", "epoch", "birth", *of_the_grant):

@@ -1,4 +1,4 @@
-"""The raised alarms of a topology. Each is raised once, also if several processes find it or one starts again."""
+"""The raised alerts of a topology. Each alert is raised once, even if several processes notice it or one restarts."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from airflow_tx.ledger.steps.step import Decision, Stamp, put_or_create
 
 
 def raised_alarms(read: Reader, paths: Paths) -> Mapping[str, AlarmNote]:
-    """Read which alarms are raised."""
+    """Read the raised alerts."""
     return (read.peek_if_any(RaisedAlarms, paths.alarms) or RaisedAlarms()).raised
 
 
 def note_alarm(
     read: Reader, stamp: Stamp, paths: Paths, kind: str, note: AlarmNote | None
 ) -> Decision[AlarmNoted]:
-    """Note what an alarm of this kind is raised for. Of all processes that find the same, one is the first.
+    """Note the subject for which an alert of this kind is raised. Only the first of several processes notes it.
 
-    :param note: None: it is over.
+    :param note: None: the alert has ended.
     """
     record = read.find(RaisedAlarms, paths.alarms) or RaisedAlarms()
     before = record.raised.get(kind)

@@ -1,4 +1,4 @@
-"""The steps `open` and `begin`: a topology gets its ledger, and a run an attempt of a transaction.
+"""The steps `open` and `begin`: create the ledger of a topology, and give a run an attempt of a transaction.
 
 Source: docs/protocol.md §§1, 3, 5.
 """
@@ -70,12 +70,12 @@ def begin(
     *,
     open_first: Callable[[], None],
 ) -> Decision[BeginAnswer]:
-    """Give the run its transaction: a new txid, the next attempt of its own, or the answer that it is committed.
+    """Give the run its transaction: a new txid, the next attempt, or the answer that it is already committed.
 
-    :param open_first: makes the ledger of the topology, or brings its record up to date with the DAG.
-    :raises StaleBegin, RunHeld, SkippedTransaction, TopologyClaimed: and nothing has changed.
+    :param open_first: creates the ledger of the topology, or updates its record from the DAG.
+    :raises StaleBegin, RunHeld, SkippedTransaction, TopologyClaimed: the ledger has not changed.
     """
-    # Required, not peeked: a rename closes this record, then copies. A begin that lands later would be lost.
+    # Required and not peeked: a rename closes this record and then copies. It would lose a `begin` that commits later.
     topology = read.find(TopologyRecord, paths.record)
     if topology is not None:
         check_claim(topology, paths, request.topology)
@@ -109,14 +109,14 @@ def _final(begins: BeginPass, binding: Binding) -> Decision[BeginAnswer]:
 
 
 def _first_of(begins: BeginPass, txid: int) -> int:
-    """Name the transaction that begins the chain of a committed one; 0: it does so itself, as far as is known."""
+    """Return the transaction that begins the chain of a committed one; 0: it begins one itself, as far as is known."""
     line = Book(begins.read, begins.paths).line(txid) if begins.topology.book else None
     return 0 if line is None else line.first
 
 
 @dataclass(frozen=True)
 class _Readmission:
-    """The skipped transaction whose rows are taken again."""
+    """The skipped transaction whose rows a readmission takes."""
 
     txid: int
     skipped: Skipped
@@ -129,14 +129,14 @@ class _Readmission:
         return Batch(None, None) if rows is None else begins.current_batch(attempt, rows)
 
     def counted(self, begins: BeginPass) -> None:
-        """Return None: a source may have lost rows since."""
+        """Return None, since the source may have lost rows."""
 
     def bound(self, txid: int, birth: str) -> Binding:
-        """Make the binding of the run."""
+        """Return the binding of the run."""
         return Binding(txid)
 
     def writes(self, read: Reader, stamp: Stamp, paths: Paths, txid: int) -> tuple[Write, ...]:
-        """Return the writes that make it `txid`, once and for all."""
+        """Return the writes that note the readmission as `txid`."""
         done = replace(self.skipped, rows=None, readmitted_as=txid, op=stamp.op)
         writes: list[Write] = [Put(paths.skipped(self.txid), encode(done))]
         history = read.find(TransactionRecord, paths.history(self.txid))
@@ -147,11 +147,11 @@ class _Readmission:
 
 
 GivenBatch = _Readmission | Restatement
-"""A batch that a transaction has had before: its rows are pinned, and the source stays where it is."""
+"""A batch that an earlier transaction had. Its rows are pinned, and the source keeps its position."""
 
 
 def _allocate(begins: BeginPass, given: GivenBatch | None) -> Decision[BeginAnswer]:
-    """Give the run the next txid, if the window has room for it and there are rows."""
+    """Allocate the next txid for the run, if the window has room and there are rows."""
     topology = begins.request.topology
     state = RotatingTransactionalState(begins.read, begins.paths)
     current = begins.read.peek(Counter, begins.paths.current).txid
@@ -169,13 +169,13 @@ def _allocate(begins: BeginPass, given: GivenBatch | None) -> Decision[BeginAnsw
     start = start_after(begins.read, begins.paths, begins.topology, position)
     last = state.get_last_state()
     previous = None
-    # A repair that took transactions back keeps where the last one ended, and not its rows.
+    # A repair that took transactions back keeps the last position, but not the last rows.
     if last is not None and last.rows is not None:
         previous = PreviousBatch(txid - 1, last.rows, is_open=txid > current)
     found = begins.next_batch(TransactionAttempt(txid, 1), start.position, previous)
     if found is None:
         return Decision(NoData(txid))
-    # A transactional source gives every replay the same rows, so it needs no beginning.
+    # A transactional source gives every replay the same rows, so the beginning is not needed.
     keeps_begin = topology.partitioned and topology.source_kind != "transactional"
     decided = DecidedBatch(
         found.metadata,
@@ -189,7 +189,7 @@ def _allocate(begins: BeginPass, given: GivenBatch | None) -> Decision[BeginAnsw
 
 
 def _set_back(read: Reader, paths: Paths, found: int) -> UnreadableRecord:
-    """Make the error for a counter that would give a txid a second time, with what the counter must say."""
+    """Make the error for a counter that would repeat a txid, with the correct value of the counter."""
     begun = read.get(Counter, paths.current).txid - 1
     last = max([begun, *map(int, read.names(paths.transactions))])
     reason = f"its last txid is {found}, and transaction {last} has begun"
@@ -198,7 +198,7 @@ def _set_back(read: Reader, paths: Paths, found: int) -> UnreadableRecord:
 
 
 def _pinned(begins: BeginPass, position: Any, batch: Batch) -> DecidedBatch:
-    """Take rows again. The source stays where it is."""
+    """Decide a batch with given rows. The source keeps its position."""
     rows = batch.metadata
     partitioned = begins.request.topology.partitioned
     after = unmoved(position, rows, partitioned=partitioned)
@@ -218,9 +218,9 @@ def _allocated(
     *,
     run: Batch | None = None,
 ) -> Decision[Begun]:
-    """Decide the writes of a new transaction: its record, the binding of its run, rows and position.
+    """Decide the writes of a new transaction: its record, the binding of its run, its rows and its position.
 
-    :param run: names the run where no run has asked.
+    :param run: names the run if no run has asked for the transaction.
     """
     read = begins.read
     stamp = begins.stamp
@@ -276,9 +276,9 @@ def _allocated(
 
 
 def _new_key(read: Reader, paths: Paths, txid: int, named: str) -> str:
-    """Name a run that does not exist yet as its source does, else `tx-<txid>`, unless another run is called so.
+    """Name a run that does not exist yet, as its source does, or `tx-<txid>` with a suffix if that name is taken.
 
-    :raises UnreadableRecord: the batch that its source names has a transaction, and the position leaves it out.
+    :raises UnreadableRecord: the batch that the source names already has a transaction, but the position omits it.
     """
     key = named or f"tx-{txid}"
     number = 1
@@ -294,11 +294,11 @@ def _new_key(read: Reader, paths: Paths, txid: int, named: str) -> str:
 def open_topology(
     read: Reader, stamp: Stamp, paths: Paths, request: TopologyRequest
 ) -> Decision[Done]:
-    """Make the ledger of a topology, or bring what its record says of the DAG up to date.
+    """Create the ledger of a topology, or update its record from the DAG.
 
     :raises TopologyClaimed: another DAG uses the name.
-    :raises SourceKindChanged: while transactions are open.
-    :raises SourceShapeChanged: its position is not one of such a source.
+    :raises SourceKindChanged: the kind changed while transactions are open.
+    :raises SourceShapeChanged: the stored position does not fit a source of this shape.
     """
     topology = read.find(TopologyRecord, paths.record)
     if topology is None:
@@ -330,23 +330,23 @@ def open_topology(
 
 
 def missing_folders(read: Reader, paths: Paths) -> list[Write]:
-    """Give the writes of the folders that do not exist."""
+    """Return the writes that create missing folders."""
     return [Create(path, b"") for path in paths.folders if not read.exists(path)]
 
 
 def is_up_to_date(topology: TopologyRecord, request: TopologyRequest) -> bool:
-    """Ask whether the record says of the DAG what the DAG says of itself."""
+    """Ask whether the record agrees with the DAG."""
     found = (topology.source_kind, topology.max_pending, topology.partitioned, topology.zone)
     said = (request.source_kind, request.max_pending, request.partitioned, request.zone)
-    # A book that has begun is kept, also while the topology has no table any more.
+    # A book is kept once it has begun, even if the topology no longer has a table.
     has_book = topology.book > 0 or not request.keeps_book
     return found == said and has_book and topology.upstream == request.upstream
 
 
 def check_claim(topology: TopologyRecord, paths: Paths, request: TopologyRequest) -> None:
-    """Refuse the name of another DAG.
+    """Refuse a topology name that another DAG uses.
 
-    :raises TopologyClaimed: naming it.
+    :raises TopologyClaimed: it names the other DAG.
     """
     if topology.dag_id != request.dag_id:
         raise TopologyClaimed(topology=paths.topology, owner=topology.dag_id, dag_id=request.dag_id)
@@ -373,11 +373,11 @@ def _check_source(
 
 
 # --- joined -------------------------------------------------------------------------------------------------------
-# Steps that one process makes one right after the other, in one multi. Source: docs/protocol.md §2.
+# One process runs several consecutive steps in one multi. Source: docs/protocol.md §2.
 #
-# Each decides as it does alone, on the records that the step before it writes. The multi requires all records that
-# they have read, so no other step can run between them. A step that refuses, asks or writes nothing is left to be run
-# alone, and then says why.
+# Each step decides as it would alone, on the records that the previous step writes. The multi requires all records that
+# the steps read, so no other step can run between them. A step that refuses, asks a question or writes nothing is left
+# out. It then runs alone and reports the reason.
 
 
 T = TypeVar("T")
@@ -394,9 +394,9 @@ def in_one_multi(
     first: BoundStep[T],
     then: Callable[[T], BoundStep[U] | None],
 ) -> Decision[Joined[T, U]]:
-    """Decide on a step, and on the one that follows from its answer, if there is one.
+    """Decide a step, and the step that follows from its answer, if there is one.
 
-    :raises Refused, UnreadableRecord: as the first one.
+    :raises Refused, UnreadableRecord: the first step raises it.
     """
     one = first(read, stamp, paths)
     if not one.writes:
@@ -427,7 +427,7 @@ def begin_started(
     open_first: Callable[[], None],
     task: TaskTry,
 ) -> Decision[BeginAnswer]:
-    """Decide on `begin`, and that the first task of the new transaction works. Raises as `begin`."""
+    """Decide `begin`, and that the first task of the new transaction starts. Raises as `begin`."""
     begun = begin(read, stamp, paths, request, outside, open_first=open_first)
     if not isinstance(begun.result, Begun):
         return begun

@@ -44,21 +44,23 @@ AcquireAnswer = Granted | NotYet | Restarted | ToBeSkipped | AlreadyCommitted
 
 @dataclass(frozen=True)
 class AcquireRequest:
-    """The request of a committer for the turn.
+    """A committer's request for the turn.
 
-    :param epoch: as `processed` gave it, before the output was read.
-    :param rows_digest: of the rows its run processed.
-    :param outputs: per transactional state, what it is about to write, as `output_text` gives it.
-    :param states: names of the states whose fence it is about to raise.
-    :param by_phase: whether it asks for several tasks, which hold the turn one after the other.
-    :param metadata: of the batch; `position` is where the source stands after it: kept beside the fences.
-    :param rows: rows of the batch, if counted; `tasks`, `code` and `unproven` go into its receipt.
-    :param journal: name of the journal entry with its contribution; "": there is none.
-    :param taken_back: of a restatement: per state that the earlier transaction named, the state that it is taken from.
-    :param checks: what its checks found, as the receipt keeps it.
-    :param held: what was known of these states when that was read, as `held_at` gives it; `sole`: the ones of them
-        that may have had no transaction since.
-    :param own: of a restatement in a rebuilt ledger: per state that keeps its receipt of the earlier transaction, this.
+    :param epoch: the epoch from `processed`, before the output was read.
+    :param rows_digest: digest of the batch's rows that its run processed.
+    :param outputs: by transactional state, the output that it will write, as `output_text` gives it.
+    :param states: names of the states whose fence it will raise.
+    :param by_phase: whether several tasks will hold the turn, one after the other.
+    :param metadata: metadata of the batch, which the fences keep.
+    :param position: the position of the source after the batch, which the fences keep.
+    :param rows: rows of the batch, if counted. `tasks`, `code` and `unproven` go into the receipt.
+    :param journal: name of the journal entry with its contribution; "" if there is none.
+    :param taken_back: of a restatement: by state in the old receipt, the state from which that output is removed.
+    :param checks: the findings of its checks, as the receipt keeps them.
+    :param held: the digest from `held_at` when these states were read.
+    :param sole: the states that may have had no transaction since.
+    :param own: of a restatement in a rebuilt ledger: by state that keeps its receipt of the earlier transaction, that
+        receipt.
     """
 
     attempt: TransactionAttempt
@@ -84,11 +86,11 @@ class AcquireRequest:
 def acquire(
     read: Reader, stamp: Stamp, paths: Paths, request: AcquireRequest
 ) -> Decision[AcquireAnswer]:
-    """Take the turn to commit, outranking its holder.
+    """Take the turn to commit. The new grant outranks the current holder.
 
-    :raises StaleAttempt, FailedTransaction, RowsChanged, StaleBatch, StateMissing, StateRenamed, NotTakenBack: it can
-            never have it.
-    :raises UnreadableRecord: its turn has passed: a record was set back by hand.
+    :raises StaleAttempt, FailedTransaction, RowsChanged, StaleBatch, StateMissing, StateRenamed, NotTakenBack: this
+        attempt can never get the turn.
+    :raises UnreadableRecord: its turn has passed, because a person set a record back.
     """
     attempt = request.attempt
     record = newest_record(read, paths, attempt, "commit")
@@ -113,7 +115,7 @@ def acquire(
         taken_back = request.taken_back
         replaced = record.replaces.txid
         check_still_held(read, paths, attempt.txid, replaced, taken_back, own=request.own)
-        # Without a state to take anything back from, one may have been passed over.
+        # A restatement that removes no output may have skipped a state.
         if (taken_back or request.held) and request.held != held_at(
             read, paths, topology, taken_back, request.sole
         ):
@@ -130,7 +132,7 @@ def acquire(
         epoch=epoch,
         nonce=stamp.op,
         granted=True,
-        # Outputs that an earlier grant may have begun to write stay, until the opposite is proved.
+        # Outputs that an earlier grant may have begun to write stay until the committer proves that it did not.
         outputs={**request.outputs, **record.outputs},
         granted_at=stamp.now,
         fenced=sorted({*record.fenced, *request.states}),
@@ -166,7 +168,7 @@ def acquire(
 
 def _check_rows(record: TransactionRecord, request: AcquireRequest) -> None:
     found = record.rows_digest
-    # A task that was started again has brought it back from FAILED.
+    # A task that started again has reset the transaction from FAILED.
     if record.to_change is not None:
         found = "none: a person wants them decided again"
     if found != request.rows_digest:
@@ -179,12 +181,12 @@ def _check_rows(record: TransactionRecord, request: AcquireRequest) -> None:
 def take_output(
     read: Reader, stamp: Stamp, paths: Paths, token: Token, outputs: Mapping[str, str]
 ) -> Decision[Done]:
-    """Note another output than an earlier grant was about to write.
+    """Note an output that differs from the output of an earlier grant.
 
-    It is already proved that the states hold no other values of the transaction: their fences are at this token, so no
-    earlier grant can write any more, and as long as the ledger holds it there is no later one.
+    The committer has already proved that the states hold no other values of the transaction. Their fences have this
+    token, so no earlier grant can write, and while the ledger holds the token no later grant exists.
 
-    :raises Outranked: the token is not the one the ledger holds.
+    :raises Outranked: the ledger holds another token.
     """
     path = paths.transaction(token.txid)
     record = check_token(
@@ -208,16 +210,18 @@ def note_commit_failed(
     failed_task: str = "",
     checks: Mapping[str, CheckNote] | None = None,
 ) -> Decision[FailureNoted]:
-    """Note for people that a commit has failed finally; the phase and the turn do not change, for another try.
+    """Note for people that a commit has failed finally.
 
-    Only the first failure of a grant is noted: failures of other tasks of its phase follow from it.
+    The phase and the turn do not change, so that another try can work.
 
-    :param epoch: the newest one that the failed try knew, of its grant or as `processed` gave it; None: it knew none.
-    :param remedy: what the refusal says to do; None: it was another error.
-    :param for_good: whether a replay would be refused alike; it is not replayed until a person acts or repairs.
-    :param repairable: whether a repair ends the failure, or a store that comes back.
+    Only the first failure of a grant is noted. Failures of other tasks of its phase follow from it.
+
+    :param epoch: the newest epoch that the failed try knew, from its grant or from `processed`; None: it knew none.
+    :param remedy: the remedy of the refusal; None: it was another error.
+    :param for_good: whether a replay would be refused again. No replay starts until a person acts or repairs.
+    :param repairable: whether a repair, or a store that recovers, ends the failure.
     :param failed_task: as for `fail`.
-    :param checks: the checks that failed, each with what it found in which output, for a person to accept.
+    :param checks: the failed checks, each with its finding and the output, for a person to accept.
     :raises StaleAttempt: a newer attempt exists.
     """
     record = newest_record(read, paths, attempt, "fail")
@@ -230,7 +234,7 @@ def note_commit_failed(
     if epoch != record.epoch and (granted or epoch is not None):
         return Decision(
             FailureNoted(first=False)
-        )  # a newer grant, or a task that works again, has replaced it
+        )  # a newer grant, or a task that runs again, has replaced it
     if granted and record.error is not None:
         return Decision(FailureNoted(first=False))
     generation = read.get(TopologyRecord, paths.record).generation if for_good else 0
@@ -253,18 +257,18 @@ def accept_checks(
     *,
     audit: Audit,
 ) -> Decision[Done]:
-    """Note that a person accepts what checks found; it holds for outputs of these digests alone.
+    """Note that a person accepts the findings of checks. This only covers outputs with these digests.
 
-    :param digests: per check, the digest of what the person was shown.
+    :param digests: by check, the digest of the output that the person saw.
     :raises UnknownTransaction, AlreadyFinal: the transaction is not open.
-    :raises PreviewOutdated: a check has found something else since.
+    :raises PreviewOutdated: a check has another finding now.
     """
     record = still_open(read, paths, txid)
     shown = {name: record.checks[name] for name in digests if name in record.checks}
     if {name: each.digest for name, each in shown.items()} != digests:
         raise PreviewOutdated(what=f"Transaction {txid}", topology=paths.topology)
     by = audit.noted(stamp)
-    # The first person stays.
+    # The first person who accepted a finding stays noted.
     accepted = {name: replace(each, accepted=each.accepted or by) for name, each in shown.items()}
     noted = replace(record, checks={**record.checks, **accepted}, op=stamp.op)
     return put(paths.transaction(txid), noted, Done())
@@ -281,13 +285,13 @@ def commit(
     columns: Mapping[str, Collection[str]] | None = None,
     began: Mapping[str, bool] | None = None,
 ) -> Decision[Committed]:
-    """Make the transaction final and pass the turn on: history, rotation and `current` + 1 in one multi.
+    """Make the transaction final and hand over the turn: history, rotation and `current` + 1 in one multi.
 
-    :param states: names of the states whose fence its grant has raised.
-    :param written: per state what it was given.
-    :param columns: per state with columns, its value columns.
-    :param began: per state whose first transaction this is, whether its place was empty.
-    :raises Outranked: the token is not the one the ledger holds.
+    :param states: names of the states whose fence the grant raised.
+    :param written: by state, the rows that it got.
+    :param columns: by state with columns, its value columns.
+    :param began: by state whose first transaction this is, whether the state was empty before.
+    :raises Outranked: the ledger holds another token.
     """
     txid = token.txid
     record = read.find(TransactionRecord, paths.transaction(txid))

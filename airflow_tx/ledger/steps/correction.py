@@ -26,9 +26,10 @@ from airflow_tx.ledger.steps.step import Audit, Decision, Stamp, put_or_create
 class ComparedUpTo:
     """The result of a comparison of corrections.
 
-    :param incarnation: of the upstream topology.
-    :param txid: the last one that need not be compared again, and its `birth`; "": it has no line.
-    :param caught_up: transactions that were behind, and have their corrections now, or do not count any more.
+    :param incarnation: incarnation of the upstream topology.
+    :param txid: the last upstream transaction that need not be compared again.
+    :param birth: birth of that transaction; "": it has no line.
+    :param caught_up: transactions that were behind, and now have their corrections or no longer count.
     """
 
     incarnation: str
@@ -40,7 +41,7 @@ class ComparedUpTo:
 def note_compared(
     read: Reader, stamp: Stamp, paths: Paths, compared: ComparedUpTo
 ) -> Decision[Done]:
-    """Note how far corrections were compared, and which transactions are behind no more."""
+    """Note how far corrections were compared, and which transactions are no longer behind."""
     found = read.find(Followed, paths.followed)
     gone = [txid for txid in compared.caught_up if read.exists(paths.behind(txid))]
     after = Followed(compared.incarnation, compared.txid, compared.birth, stamp.op)
@@ -56,7 +57,7 @@ def note_compared(
 def note_behind(
     read: Reader, stamp: Stamp, paths: Paths, txid: int, ends: Mapping[int, int], *, why: str
 ) -> Decision[Done]:
-    """Note which corrections a transaction lacks, and why nothing is requested for them."""
+    """Note which corrections a transaction lacks, and why no restatement is requested for them."""
     path = paths.behind(txid)
     note = _behind(read, stamp, paths, txid, ends, why=why)
     found = read.find(Behind, path)
@@ -75,9 +76,10 @@ def want_correction(
     ends: Mapping[int, int],
     audit: Audit,
 ) -> Decision[Wish]:
-    """Note that a transaction is to be restated for the corrections that it lacks.
+    """Note the request to restate a transaction for the corrections that it lacks.
 
-    :param request: of the transaction that counts; `txid`: the one that begins its chain.
+    :param request: the request for the transaction that counts.
+    :param txid: the transaction that begins its chain.
     :raises RestateRefused: as `want`.
     """
     wanted = want(read, stamp, paths, request, audit)
@@ -88,7 +90,7 @@ def want_correction(
 def _behind(
     read: Reader, stamp: Stamp, paths: Paths, txid: int, ends: Mapping[int, int], *, why: str
 ) -> Behind:
-    read.get(TopologyRecord, paths.record)  # a rename closes it, and then copies what there is
+    read.get(TopologyRecord, paths.record)  # a rename closes this record, then copies all others
     said = {str(each): end for each, end in sorted(ends.items())}
     found = read.find(Behind, paths.behind(txid))
     since = found.when if found is not None and found.is_of(ends) else stamp.now

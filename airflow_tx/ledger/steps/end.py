@@ -62,11 +62,11 @@ from airflow_tx.ledger.steps.step import (
 
 
 HOURS_KEPT = 25
-"""Hours of which the topology record counts the transactions: a day, and the current hour."""
+"""The number of hours for which the topology record counts transactions: a day and the current hour."""
 HOUR = len("2013-01-01T17")
-"""Characters of a time that name its hour."""
+"""The number of characters of a time that name its hour."""
 PACES_KEPT = 8
-"""Of so many transactions it is kept how long their processing took."""
+"""The number of transactions for which the topology record keeps the processing time."""
 
 
 def holds(record: TransactionRecord | None, topology: TopologyRecord, token: Token) -> bool:
@@ -80,9 +80,9 @@ def holds(record: TransactionRecord | None, topology: TopologyRecord, token: Tok
 def check_token(
     record: TransactionRecord | None, topology: TopologyRecord, token: Token
 ) -> TransactionRecord:
-    """Give the record of the transaction that `token` was granted for.
+    """Return the record of the transaction to which `token` belongs.
 
-    :raises Outranked: the token is not the one the ledger holds.
+    :raises Outranked: the ledger holds another token.
     """
     if record is None or not holds(record, topology, token):
         found = (
@@ -95,9 +95,9 @@ def check_token(
 
 
 def check_states(paths: Paths, record: TransactionRecord, states: Collection[str]) -> None:
-    """Refuse a grant that leaves out a state which the transaction may have been written to.
+    """Refuse a grant that omits a state to which the transaction may already have been written.
 
-    :raises StateMissing: naming them.
+    :raises StateMissing: it names the omitted states.
     """
     lost = set(record.fenced) - set(states)
     if lost:
@@ -109,13 +109,13 @@ def check_states(paths: Paths, record: TransactionRecord, states: Collection[str
 def check_grant(
     read: Reader, paths: Paths, record: TransactionRecord, states: Collection[str]
 ) -> tuple[TopologyRecord, Any]:
-    """Check what every grant requires; gives the topology, and the position before the batch.
+    """Check the conditions of every grant. Return the topology record, and the position before the batch.
 
-    A state that is new while one is missing was renamed in the DAG: it would start from nothing, unnoticed.
+    If one state is new while another is missing, the DAG renamed a state, which would then start empty.
 
-    :raises StateRenamed: naming both, and what to do.
-    :raises StaleBatch: its predecessor ended elsewhere than its batch starts.
-    :raises RollingForward: the states are written again at the moment.
+    :raises StateRenamed: it names both states and the remedy.
+    :raises StaleBatch: its predecessor ended at another position than its batch starts.
+    :raises RollingForward: a roll forward is writing the states again.
     """
     txid = record.txid
     topology = read.get(TopologyRecord, paths.record)
@@ -148,7 +148,7 @@ def claimed(
     outcome: Outcome,
     **counted: Any,
 ) -> TransactionRecord:
-    """Note in a record that holds a new grant the receipt of its transaction, except for the written rows.
+    """Add the receipt to a record with a new grant. Only the written rows are missing.
 
     :param counted: rows, tasks and code of the receipt.
     """
@@ -179,7 +179,7 @@ def make_grant(
 ) -> Grant:
     """Make the grant that `record` holds.
 
-    :param noted: per transactional state, what an earlier grant was about to write.
+    :param noted: by transactional state, the output that an earlier grant was about to write.
     """
     token = Token(
         topology.generation,
@@ -212,7 +212,7 @@ def fence_batch(
     prev: Any,
     outputs: Mapping[str, str] | None = None,
 ) -> FenceBatch:
-    """Make what a fence keeps of a transaction, see `FenceBatch`."""
+    """Make the facts that a fence keeps of a transaction, see `FenceBatch`."""
     return FenceBatch(
         of.key,
         of.run_id,
@@ -240,12 +240,12 @@ def ended(
     columns: Mapping[str, Collection[str]] | None = None,
     began: Mapping[str, bool] | None = None,
 ) -> Decision[Committed]:
-    """Decide to make a transaction final, and to pass the turn on.
+    """Decide the writes that make a transaction final and hand over the turn.
 
-    :param states: names of the states whose fence its grant has raised.
-    :param written: per state the rows that it got; other states got none.
-    :param columns: per state with columns, its value columns in this transaction.
-    :param began: per state whose first transaction this is, whether its place was empty.
+    :param states: names of the states whose fence the grant raised.
+    :param written: by state, the rows that it got; other states got none.
+    :param columns: by state with columns, its value columns in this transaction.
+    :param began: by state whose first transaction this is, whether the state was empty before.
     """
     txid = record.txid
     read.get(Counter, paths.current)  # a repair that sets the turn back refuses this end
@@ -287,12 +287,12 @@ def ended(
 def _topology_after(
     topology: TopologyRecord, history: TransactionRecord, states: Collection[str], stamp: Stamp
 ) -> TopologyRecord:
-    """Note a transaction that is over in the topology record, and drop what was noted of it there."""
+    """Note a final transaction in the topology record, and remove the notes of it as an open one."""
     txid = history.txid
     is_blocked = topology.is_blocked(txid)
     return replace(
         topology,
-        # A state may take the old name of another one.
+        # A new state may take the old name of a renamed state.
         renamed={old: new for old, new in topology.renamed.items() if old not in states},
         states={**topology.states, **dict.fromkeys(states, txid)},
         births={**topology.births, **dict.fromkeys(states, history.birth)},
@@ -311,10 +311,10 @@ def accepted_after(
     began: Mapping[str, bool],
     txid: int,
 ) -> dict[str, Any]:
-    """Keep of each state what holds on: its newest accepted change, and where it began.
+    """Keep the facts of each state that still hold: its newest accepted change, and where it began.
 
-    :param known: what the topology record says.
-    :param began: as `ended` takes it; of a state whose loss was accepted, it says nothing.
+    :param known: the facts in the topology record.
+    :param began: as `ended` takes it. For a state with an accepted loss, it does not set where the state began.
     """
     found = {name: dict(each) for name, each in known.items() if name not in states}
     for name in states:
@@ -331,10 +331,10 @@ def accepted_after(
 def columns_after(
     known: Mapping[str, Mapping[str, int]], columns: Mapping[str, Collection[str]], txid: int
 ) -> dict[str, dict[str, int]]:
-    """Note which value columns states have, and from which transaction on each holds values.
+    """Note the value columns of states, and the first transaction with values in each column.
 
-    :param known: what the topology record says; of a state that it does not name, every column holds what the state
-        holds.
+    :param known: the columns in the topology record. If a state is missing there, all its columns are as old as the
+        state.
     """
     return {
         state: {
@@ -345,7 +345,7 @@ def columns_after(
 
 
 def _forgotten_history(read: Reader, paths: Paths, txid: int) -> list[Write]:
-    """Remove the one entry that the end before it had kept: there is no older one."""
+    """Remove the history entry that leaves the limit. Earlier ends removed all older entries."""
     return (
         [Delete(paths.history(txid))]
         if txid > 0 and read.exists(paths.history(txid), old=True)
@@ -354,19 +354,19 @@ def _forgotten_history(read: Reader, paths: Paths, txid: int) -> list[Write]:
 
 
 def hours_after(hours: Mapping[str, int], history: TransactionRecord) -> dict[str, int]:
-    """Count a transaction that is over: the history may be shorter than the hours that people look at."""
+    """Count a final transaction by hour, since the history may cover fewer hours than people look at."""
     hour = history.final.when[:HOUR]
     counted = {**hours, hour: hours.get(hour, 0) + 1}
     return {each: counted[each] for each in sorted(counted)[-HOURS_KEPT:]}
 
 
 def pace_after(pace: list[list[Any]], history: TransactionRecord) -> list[list[Any]]:
-    """Add the measurement of a transaction that is over; only committed ones of a known size count.
+    """Add the measurement of a final transaction. Only committed transactions of a known size count.
 
-    The largest batch is kept, however old: a long trickle must not make forget what a large batch takes. Once another
-    one is as large, that one is remembered. Earlier counts in another unit are dropped.
+    The largest batch stays in the list until a batch of at least its size replaces it. Many small batches must not hide
+    the time that a large batch takes. Earlier counts in another unit are dropped.
 
-    :param pace: (rows, seconds in process), the oldest first; if other things than rows are counted, with their unit.
+    :param pace: (rows, seconds in process), oldest first; if the unit is not rows, with the unit.
     """
     if (
         history.final.outcome is not Outcome.COMMITTED
@@ -391,13 +391,13 @@ def pace_after(pace: list[list[Any]], history: TransactionRecord) -> list[list[A
 
 
 # --- skip ---------------------------------------------------------------------------------------------------------
-# The steps `skip` and `readmit`: a batch is taken out of the way, and brought back. Source: docs/protocol.md §5.
+# The steps `skip` and `readmit`: a batch is left out, and brought back. Source: docs/protocol.md §5.
 
 
 def note_skip(
     read: Reader, stamp: Stamp, paths: Paths, txid: int, audit: Audit
 ) -> Decision[Done | AlreadySkipped]:
-    """Note that a transaction is to be skipped at its turn; until then it may still be replayed.
+    """Note that a transaction will be skipped at its turn. Until then it may still be replayed.
 
     :raises AlreadyFinal, UnknownTxid: see `open_record`.
     """
@@ -407,7 +407,7 @@ def note_skip(
     if record.skip is not None and record.phase is Phase.COMMITTING:
         return Decision(
             Done()
-        )  # the receipts of its states may name the person who wanted it first
+        )  # the receipts of its states may name the first person who requested the skip
     noted = replace(record, skip=audit.noted(stamp), op=stamp.op)
     writes = (
         Put(paths.transaction(txid), encode(noted)),
@@ -419,10 +419,12 @@ def note_skip(
 def withdraw_skip(
     read: Reader, stamp: Stamp, paths: Paths, txid: int, *, keeps_grant: bool = False
 ) -> Decision[Done]:
-    """Withdraw the request to skip it: it must be replayed, since its states may be rolled back already.
+    """Withdraw the request to skip a transaction.
 
-    :param keeps_grant: the skip was refused before it got a grant: one that a committer has stays what it is.
-    :raises AlreadyFinal, UnknownTxid: see `open_record`; NotSkipped: it is skipped already: re-admit it.
+    It must then be replayed, since its states may be rolled back already.
+
+    :param keeps_grant: the skip was refused before it got a grant. A grant of a committer then stays valid.
+    :raises AlreadyFinal, UnknownTxid: see `open_record`. If it is already skipped, readmit it.
     """
     record = still_open(read, paths, txid)
     if record.skip is None:
@@ -448,7 +450,7 @@ def withdraw_skip(
 def find_open(
     read: Reader, stamp: Stamp, paths: Paths, txids: Collection[int]
 ) -> Decision[dict[int, TransactionRecord | Refused]]:
-    """Give the record of each transaction, or why it is not open: all of them as of one moment."""
+    """Return the record of each transaction, or why it is not open, all at the same moment."""
     allocated = read.get(Counter, paths.allocated).txid
     return Decision(
         {txid: _open_or_refused(read, paths, txid, allocated) for txid in sorted(set(txids))}
@@ -458,12 +460,13 @@ def find_open(
 def grant_skip(
     read: Reader, stamp: Stamp, paths: Paths, txid: int, states: Mapping[str, bool | None]
 ) -> Decision[Granted | NotYet | AlreadySkipped]:
-    """Take the turn to skip a transaction, outranking its holder.
+    """Give the turn to the skip of a transaction. It outranks the current holder.
 
-    :param states: the states whose fence is about to be raised, as for `held_for_good`.
-    :raises SkipRefused: no one wants it skipped; or a state that cannot undo it may hold values of it.
-    :raises StaleBatch: it must be replayed first: its predecessor ended elsewhere.
-    :raises StateMissing, StateRenamed: a state that it, or one before it, may have been written to is not among them.
+    :param states: the states whose fence will be raised, as for `held_for_good`.
+    :raises SkipRefused: no person requested the skip, or a state that cannot undo it may have values of it.
+    :raises StaleBatch: the predecessor ended at another position. The transaction must be replayed first.
+    :raises StateMissing, StateRenamed: a state that may have output of the transaction, or of an earlier one, is
+        missing.
     """
     record = open_record(read, paths, txid)
     if record is None:
@@ -476,7 +479,7 @@ def grant_skip(
     check_undoable(paths, record, states, noted=True)
     topology, before = check_grant(read, paths, record, states)
     meta = RotatingTransactionalState(read, paths).get_state(txid)
-    # Not `granted`: no row of the batch is written under this grant.
+    # `granted` stays false, since no row of the batch is written under this grant.
     taken = replace(
         record,
         phase=Phase.COMMITTING,
@@ -500,11 +503,14 @@ def commit_skip(
     states: Collection[str],
     began: Mapping[str, bool] | None = None,
 ) -> Decision[Committed]:
-    """Make the skip final: the rows are kept to be re-admitted, the position stays, and the turn is passed on.
+    """Make the skip final and hand over the turn.
 
-    :param states: names of the states whose fence the grant has raised.
+    The rows are kept for a readmission, and the source keeps its position.
+
+    :param states: names of the states whose fence the grant raised.
     :param began: as `ended` takes it.
-    :raises Outranked: the token is not the one the ledger holds; SkipRefused: the wish was taken back.
+    :raises Outranked: the ledger holds another token.
+    :raises SkipRefused: the request to skip was withdrawn.
     """
     txid = token.txid
     record = read.find(TransactionRecord, paths.transaction(txid))
@@ -521,7 +527,7 @@ def commit_skip(
         rows = RotatingTransactionalState(read, paths).get_state(txid).rows
         kept = replace(kept, rows=rows)
     else:
-        # The transaction that it restated counts. With its rows, a re-admission would count them twice.
+        # The restated transaction counts. A readmission of these rows would count them twice.
         kept = replace(kept, replaces=record.replaces.txid)
     end = ended(
         read,
@@ -539,7 +545,7 @@ def commit_skip(
 def note_readmission(
     read: Reader, stamp: Stamp, paths: Paths, txid: int, audit: Audit
 ) -> Decision[Done]:
-    """Let the next `begin` of a skipped transaction's run take its rows again, as a new transaction.
+    """Note that the next `begin` of a skipped transaction's run takes its rows again, as a new transaction.
 
     :raises NotSkipped, RestatementSkipped: see `check_skipped`.
     """
@@ -550,9 +556,9 @@ def note_readmission(
 
 
 def check_skipped(read: Reader, stamp: Stamp, paths: Paths, txid: int) -> Decision[Skipped]:
-    """Give what is kept of a skipped transaction.
+    """Return the skip record of a transaction.
 
-    :raises NotSkipped: it is not skipped, or was re-admitted already.
+    :raises NotSkipped: it is not skipped, or was already readmitted.
     :raises RestatementSkipped: it restated a transaction, which counts.
     """
     skipped = read.find(Skipped, paths.skipped(txid))
@@ -576,7 +582,7 @@ def open_record(read: Reader, paths: Paths, txid: int) -> TransactionRecord | No
     record = read.find(TransactionRecord, paths.transaction(txid))
     if record is not None:
         return record
-    # In this order: a transaction that becomes final between the two reads is found skipped, and never committed.
+    # The order matters: a transaction that is skipped between the two reads must never look committed.
     current = read.peek(Counter, paths.current)
     if read.find(Skipped, paths.skipped(txid)) is not None:
         return None
@@ -617,7 +623,10 @@ def still_open(read: Reader, paths: Paths, txid: int) -> TransactionRecord:
 
 
 def listed_skip(read: Reader, stamp: Stamp, paths: Paths, txid: int, *, wanted: bool) -> Put:
-    """List the transaction in the topology record, or no longer: who passes the turn on reads it there."""
+    """Add the transaction to the topology record's list of skips, or remove it.
+
+    The committer that hands over the turn reads this list.
+    """
     topology = read.get(TopologyRecord, paths.record)
     skips = sorted({*topology.skips, txid} if wanted else {*topology.skips} - {txid})
     return Put(paths.record, encode(replace(topology, skips=skips, op=stamp.op)))
@@ -630,12 +639,12 @@ def check_undoable(
     *,
     noted: bool,
 ) -> None:
-    """Find out whether a transaction whose turn it is can be skipped: every state with values of it must undo them.
+    """Check whether a transaction that has the turn can be skipped. Every state with values of it must undo them.
 
     :param states: as for `held_for_good`.
-    :param noted: whether the ledger knows already that it is to be skipped.
-    :raises StateMissing: a state that it may have been written to is not among them.
-    :raises SkipRefused: a state that cannot undo it may hold something of it.
+    :param noted: whether the ledger already has the request to skip it.
+    :raises StateMissing: a state to which it may have been written is missing.
+    :raises SkipRefused: a state that cannot undo it may have output of it.
     """
     check_states(paths, record, states)
     stuck = held_for_good(record, states)
@@ -644,20 +653,20 @@ def check_undoable(
 
 
 def held_for_good(record: TransactionRecord, states: Mapping[str, bool | None]) -> list[str]:
-    """Name the states that may hold something of a transaction and cannot undo it.
+    """List the states that may have output of a transaction and cannot undo it.
 
-    The values in a state decide: the record may have been set back to before a grant. Only if a state cannot tell
-    what it holds, the record says whether a grant was about to write it.
+    The values in a state decide, since the record may be older than a grant. Only if a state cannot tell what it holds,
+    the record shows whether a grant was about to write to it.
 
-    :param states: the states of the topology, and whether each can undo the writes to it, or holds no values of
-            the transaction. None: it cannot tell.
+    :param states: by state of the topology, whether it can undo the output of the transaction, or has none. None: the
+        state cannot tell.
     """
     unknown = {name for name in record.fenced if states.get(name) is None}
     return sorted(unknown | {name for name, can in states.items() if can is False})
 
 
 def skip_refused(txid: int, states: Sequence[str], *, noted: bool) -> SkipRefused:
-    """Make the error of a skip that these states cannot undo."""
+    """Make the error for a skip that these states cannot undo."""
     return SkipRefused(
         txid=txid,
         problem=f"it may be in state {', '.join(states)} already, which cannot undo it",

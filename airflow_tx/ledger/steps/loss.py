@@ -1,4 +1,4 @@
-"""Rows that a source has lost, and that a person accepts as lost: the batches after it begin behind them."""
+"""Rows that a source has lost and whose loss a person accepts. The next batch begins after them."""
 
 from __future__ import annotations
 
@@ -18,25 +18,24 @@ from airflow_tx.ledger.records import Counter, Loss, RepairRecord, TopologyRecor
 from airflow_tx.ledger.steps.step import Audit, Decision, Stamp, next_repair
 
 LOSSES_A_RECORD = 500
-"""Losses in one record."""
+"""The maximum number of losses in one record."""
 
 
 @dataclass(frozen=True)
 class StartPosition:
     """The position from which the next batch of a source is decided.
 
-    :param position: behind the accepted losses; of a partitioned source by partition.
-    :param lost: by partition, the rows between there and where the transaction before ended, in words.
+    :param position: the position after the accepted losses; of a partitioned source, by partition.
+    :param lost: by partition, the lost rows between the end of the previous transaction and `position`, in words.
     """
 
     position: Any
     lost: Mapping[str, list[str]] = field(hash=False, default_factory=dict)
 
     def passed(self, after: Any) -> list[str]:
-        """Name the lost rows that a batch leaves behind.
+        """List the lost rows that a batch passes.
 
-        :param after: where the source stands after it; of a partitioned source by partition, of the ones that take
-            part.
+        :param after: the position after the batch; of a partitioned source, by partition with rows in the batch.
         """
         return shortened(
             [
@@ -51,7 +50,7 @@ class StartPosition:
 def start_after(
     read: Reader, paths: Paths, topology: TopologyRecord, position: Any
 ) -> StartPosition:
-    """Find the position from which a source is asked once the transaction before has ended at `position`."""
+    """Return the position from which a source decides, after the previous transaction ended at `position`."""
     accepted = _accepted(read, paths, topology)
     if not accepted or position is None:
         return StartPosition(topology.origin if position is None else position)
@@ -71,7 +70,7 @@ def start_after(
 
 
 def _accepted(read: Reader, paths: Paths, topology: TopologyRecord) -> dict[str, list[Loss]]:
-    """Read, by partition, the losses that a batch may still be decided behind; of one place the last accepted."""
+    """Read, by partition, the losses that a batch may still pass. For each position, the last accepted loss counts."""
     found: dict[str, list[Loss]] = {}
     for number in topology.losses:
         for loss in read.peek(RepairRecord, paths.repair(number)).losses:
@@ -82,10 +81,10 @@ def _accepted(read: Reader, paths: Paths, topology: TopologyRecord) -> dict[str,
 
 
 def losses_behind(accepted: Mapping[str, Sequence[Loss]], partition: str, place: Any) -> list[Loss]:
-    """Find the losses between a position and the one from which rows can be had."""
+    """Find the losses between a position and the next position from which the source has rows."""
     behind: list[Loss] = []
     left = list(accepted.get(partition, []))
-    # One loss may end where another one begins. Count each once: they might form a circle.
+    # A loss may end where another begins. Each is counted once, since the losses might form a circle.
     while (loss := next((each for each in left if each.position == place), None)) is not None:
         left.remove(loss)
         place = loss.resume_at
@@ -96,9 +95,9 @@ def losses_behind(accepted: Mapping[str, Sequence[Loss]], partition: str, place:
 def without_passed(
     read: Reader, paths: Paths, topology: TopologyRecord, txid: int
 ) -> TopologyRecord:
-    """Drop the losses that the source has passed, now that `txid` is final, from the topology record.
+    """Remove the losses that the source has passed, after the end of `txid`, from the topology record.
 
-    Those stay that come after it, or after an open transaction. Who accepted a loss remains in its own record.
+    Losses after `txid`, or after an open transaction, stay. The repair record still shows who accepted a loss.
     """
     accepted = _accepted(read, paths, topology)
     if not accepted:
@@ -126,7 +125,7 @@ def without_passed(
 
 
 def position_now(read: Reader, paths: Paths) -> Any:
-    """Read where the source stands after the last final transaction; None before the first one."""
+    """Read the position of the source after the last final transaction; None before the first one."""
     topology = read.peek_if_any(TopologyRecord, paths.record)
     if topology is None:
         return None
@@ -137,9 +136,9 @@ def position_now(read: Reader, paths: Paths) -> Any:
 
 
 def deciding_from(read: Reader, paths: Paths) -> list[Any]:
-    """Read every position from which the rows of a transaction will still be decided, by a new one or by a replay.
+    """Read every position from which a new transaction or a replay will decide its rows.
 
-    :raises UnreadableRecord: there is no such topology, or the ledger changes just now.
+    :raises UnreadableRecord: there is no such topology, or the ledger is changing.
     """
     topology = read.peek(TopologyRecord, paths.record)
     current = read.peek(Counter, paths.current).txid
@@ -174,9 +173,9 @@ def next_position(read: Reader, paths: Paths) -> Any:
 
 
 def note_origin(read: Reader, stamp: Stamp, paths: Paths, position: Any) -> Decision[Any]:
-    """Note the position that the first transaction is decided from, unless one has begun.
+    """Note the position from which the first transaction is decided, unless a transaction has begun.
 
-    :return: the position that the next transaction is decided from afterwards.
+    :return: the position from which the next transaction is decided afterwards.
     """
     topology = read.get(TopologyRecord, paths.record)
     allocated = read.get(Counter, paths.allocated)
@@ -185,7 +184,7 @@ def note_origin(read: Reader, stamp: Stamp, paths: Paths, position: Any) -> Deci
     if topology.origin == position:
         return Decision(position)
     changed = replace(topology, origin=position, op=stamp.op)
-    # A begin that has read the record before this step is refused: it requires the earlier counter.
+    # A `begin` that read the record before this step is refused, since it requires the earlier counter.
     writes = (Put(paths.record, encode(changed)), Put(paths.allocated, encode(allocated)))
     return Decision(position, writes, paths.record)
 
@@ -199,11 +198,11 @@ def note_losses(
     *,
     known: Sequence[int] | None = None,
 ) -> Decision[Repaired]:
-    """Note that the rows of `losses` are lost: they are in no batch; everything before and after them is.
+    """Note that the rows of `losses` are lost and in no batch. All rows before and after them are processed.
 
-    :param known: the numbers of the losses that were accepted when these were looked for; None: any.
+    :param known: the numbers of the accepted losses when these losses were found; None: any.
     :raises LossRefused: nothing is lost.
-    :raises PreviewOutdated: others were accepted since.
+    :raises PreviewOutdated: other losses were accepted since.
     """
     topology = read.get(TopologyRecord, paths.record)
     if known is not None and topology.losses != [*known]:

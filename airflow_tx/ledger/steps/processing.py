@@ -39,9 +39,10 @@ from airflow_tx.ledger.row_digest import RowsDigest
 from airflow_tx.ledger.steps.step import Decision, Stamp, is_another, is_committed, put
 
 # --- consumers ----------------------------------------------------------------------------------------------------
-# Rows that were read against rows that were emitted, before the turn is granted. Source: docs/protocol.md §4.
+# Comparisons of the rows that were read with the rows that were emitted, before the turn is granted. Source:
+# docs/protocol.md §4.
 #
-# Only what was counted is compared: a task that did not count is no proof of anything.
+# Only counted rows are compared. A task that did not count proves nothing.
 
 
 Instance = tuple[str, int]
@@ -52,7 +53,7 @@ _Acks = Mapping[Instance, Ack]
 class OutputName(NamedTuple):
     """An output of a task.
 
-    :ivar content: tells its rows from the rows of another try of the task; "": unknown.
+    :ivar content: identifies the rows of this try of the task; "": unknown.
     """
 
     task_id: str
@@ -62,7 +63,7 @@ class OutputName(NamedTuple):
 
     @staticmethod
     def to_json(outputs: Iterable[OutputName]) -> dict[str, Any]:
-        """Give names of outputs as acks, manifests and descriptors keep them."""
+        """Return names of outputs as acks, manifests and descriptors keep them."""
         found = list(outputs)
         contents = [each.content for each in found]
         names = [[each.task_id, each.map_index, each.name] for each in found]
@@ -70,7 +71,7 @@ class OutputName(NamedTuple):
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> tuple[OutputName, ...]:
-        """Read what `to_json` gave; without contents, these are unknown."""
+        """Read the result of `to_json`. Missing contents are unknown."""
         names = value.get("outputs", ())
         contents = value.get("contents") or [""] * len(names)
         return tuple(
@@ -80,9 +81,9 @@ class OutputName(NamedTuple):
 
 
 def content_of(entry: Mapping[str, Any]) -> str:
-    """Return what tells the rows of a staged output from others: their digest, else the try that wrote them.
+    """Return the identity of the rows of a staged output: their digest, or else the try that wrote them.
 
-    :param entry: of an ack, or a reference.
+    :param entry: the entry of an ack, or a reference.
     """
     return str(entry.get("row_digest") or entry.get("task_try") or "")
 
@@ -94,13 +95,13 @@ _CONSUMER = (
 
 @dataclass(frozen=True)
 class RowsRead:
-    """What one try has read.
+    """The rows that one try has read.
 
     :param found: the fullest of its readings.
-    :param outputs: the outputs that it read as one; none: the batch.
-    :param at_least: whether there may be more rows, which could not matter: as beside an empty side of a join.
-    :param stopped: whether the reader stopped before the end, so that the number alone does not say that it was all.
-    :param more: whether the source had one more row for it.
+    :param outputs: the outputs that it read as one input; none: the batch.
+    :param at_least: whether more rows may exist that could not change the result, as beside an empty side of a join.
+    :param stopped: whether the reader stopped before the end, so that the count may not be the total.
+    :param more: whether the source had at least one more row.
     """
 
     found: RowsDigest
@@ -110,11 +111,11 @@ class RowsRead:
     more: bool = False
 
     def proves_against(self, whole: RowsDigest) -> bool:
-        """Ask whether it differs from what there was to read."""
+        """Ask whether the reading contradicts the total."""
         return not self.found.agrees(whole) and not (self.at_least and self.found.rows < whole.rows)
 
     def to_json(self) -> dict[str, Any]:
-        """Give it as an ack and a manifest keep it."""
+        """Return it as acks and manifests keep it."""
         stopped = {"stopped": True} if self.stopped else {}
         stopped |= {"more": True} if self.more else {}
         names = OutputName.to_json(self.outputs)
@@ -122,21 +123,21 @@ class RowsRead:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> RowsRead:
-        """Read what `to_json` gave."""
+        """Read the result of `to_json`."""
         found, names = RowsDigest.from_json(value), OutputName.from_json(value)
         stopped = value.get("stopped", False)
         return cls(found, names, value["at_least"], stopped, value.get("more", False))
 
 
 def digest_text(found: BatchRows | None) -> str:
-    """Write the digests of a batch as history keeps them; "" without any."""
+    """Return the digests of a batch as the history keeps them; "" if there are none."""
     return "" if found is None else " ".join(sorted(found.digests.values()))
 
 
 def counted_of(rows: int | None, text: str) -> BatchRows | None:
-    """Read what history keeps of the rows of a batch; None: no task counted them.
+    """Read the rows of a batch from the history; None: no task counted them.
 
-    :param text: as `digest_text` wrote it.
+    :param text: the result of `digest_text`.
     """
     digests = {each.rpartition(":")[0]: each for each in text.split()}
     return None if rows is None else BatchRows(rows, digests)
@@ -154,14 +155,14 @@ def check_rows(
     size: Mapping[str, Any] | None,
     first: BatchRows | None,
 ) -> BatchRows | None:
-    """Compare what the tasks of an attempt read with the source, with each other, and with what was emitted.
+    """Compare the rows that the tasks of an attempt read with the source, with each other, and with emitted rows.
 
     :param topology: for the command in an error.
-    :param acks: of the instances that count.
-    :param size: how many rows the source counted, as a record keeps it.
-    :param first: what the first complete attempt read, where a replay has to read the same.
-    :return: the rows of the batch that they read; None: not counted.
-    :raises RowsDiffer: they do not agree.
+    :param acks: the acks of the instances that count.
+    :param size: how many rows the source counted, from the record.
+    :param first: the rows of the first complete attempt, if a replay must read the same rows.
+    :return: the rows of the batch; None: not counted.
+    :raises RowsDiffer: the counts or the digests do not agree.
     """
     batch = _batch(attempt, acks, size)
     if batch is not None and first is not None:
@@ -173,11 +174,11 @@ def check_rows(
 
 
 def unproven_rows(acks: _Acks, size: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """Say why it is not proven that the tasks of an attempt consumed each row once; none: it is.
+    """Explain why it is not proven that the tasks of an attempt consumed each row once; empty if it is proven.
 
-    Proven is a reading to the end that was counted exactly, or one of as many rows as there are known to be.
+    A reading is proven if it was counted exactly to the end, or if its count equals a known total.
 
-    :param acks: of the instances that count, once `check_rows` has found no difference.
+    :param acks: the acks of the instances that count, after `check_rows` found no difference.
     :param size: how many rows the source counted.
     """
     reads = list(_reads(acks))
@@ -211,7 +212,7 @@ def _total(acks: _Acks, read: RowsRead) -> set[int]:
 
 
 def in_words(outputs: tuple[OutputName, ...]) -> str:
-    """Name what was read: outputs that are read as one, or the batch."""
+    """Name the input that was read: outputs that are read as one, or the batch."""
     return f"output {outputs[0].name!r} of task {outputs[0].task_id}" if outputs else "the batch"
 
 
@@ -308,13 +309,13 @@ def _check_outputs(attempt: TransactionAttempt, acks: _Acks, name: str, read: Ro
 
 
 def _emitted(acks: _Acks, output: OutputName) -> RowsDigest | None:
-    """Find what a task says that it emitted; None: it does not vouch for it, or it is not staged."""
+    """Return the rows that a task emitted by its own count; None: they are not guaranteed, or not staged."""
     entry = _entry(acks, output)
     return None if entry is None else RowsDigest.of(entry["rows"], entry.get("row_digest", ""))
 
 
 def _entry(acks: _Acks, output: OutputName) -> Mapping[str, Any] | None:
-    """Find what the ack of a task has of a staged output whose rows must be read once each."""
+    """Return the entry of a staged output whose rows must be read once each."""
     ack = acks.get((output.task_id, output.map_index))
     entries: Iterable[Mapping[str, Any]] = ack.outputs if ack is not None else ()
     for entry in entries:
@@ -344,7 +345,7 @@ def newest_record(
 ) -> TransactionRecord | AlreadyCommitted:
     """Read the record of a transaction whose newest attempt is `attempt`.
 
-    :raises StaleAttempt: a newer attempt exists, or the transaction is another one.
+    :raises StaleAttempt: a newer attempt exists, or the txid belongs to another transaction.
     :raises SkippedTransaction: it was skipped.
     :raises UnknownTransaction: there is no such transaction.
     """
@@ -377,10 +378,10 @@ def start(
     *,
     is_current: Callable[[], bool] = lambda: True,
 ) -> Decision[Done | AlreadyCommitted]:
-    """Let a processing task work; from FAILED, PROCESSED and COMMITTING its transaction is PROCESSING again.
+    """Note that a processing task starts. A transaction in FAILED, PROCESSED or COMMITTING returns to PROCESSING.
 
-    :param is_current: asks Airflow whether `task` is its task's current try, where another one has started before.
-    :raises StaleAttempt, StaleTry: a newer attempt, or a newer try of this task, exists.
+    :param is_current: asks Airflow whether `task` is the current try.
+    :raises StaleAttempt, StaleTry: a newer attempt or try exists.
     """
     record = newest_record(read, paths, attempt, "start")
     if isinstance(record, AlreadyCommitted):
@@ -393,10 +394,10 @@ def start(
         raise _stale_try("start", attempt, task, found)
     own = (
         "0" if _by_begin(record, task) else f"{stamp.message_id:016x}"
-    )  # a mapped instance emits it to itself
+    )  # a mapped instance uses an id of its own
     started = Ack(task.task_try, stamp.op, emitted=own)
     if found is not None and found.done and not another:
-        # Airflow may have ended this try because it took the success of the acked try for that one.
+        # Airflow may have ended this try because it assigned the success of the acked try to it.
         started = replace(found, op=stamp.op)
     entry = encode(started)
     writes = [Create(path, entry) if found is None else Put(path, entry), Put(folder, b"")]
@@ -426,14 +427,14 @@ def ack(
     code: str = "",
     unproven: Collection[str] = (),
 ) -> Decision[Done]:
-    """Note that a processing task is done, its output, and what it read.
+    """Note that a processing task is done, with its output and the rows that it read.
 
     :param rows: rows it consumed, if counted.
     :param outputs: plain-JSON references to what it wrote.
-    :param trees: of messages, whose roots it has emitted.
+    :param trees: how many trees of messages it began.
     :param code: digest of the code that it ran, if known.
     :param unproven: why the rows that it consumed are not proven.
-    :raises StaleAttempt, StaleTry, FailedTransaction: and nothing is noted.
+    :raises StaleAttempt, StaleTry, FailedTransaction: nothing is noted.
     """
     record = newest_record(read, paths, attempt, "ack")
     if isinstance(record, AlreadyCommitted):
@@ -475,13 +476,13 @@ def fail(
     repairable: bool = False,
     failed_task: str = "",
 ) -> Decision[FailureNoted]:
-    """Note that a processing task has failed finally: the attempt cannot commit until it is run again.
+    """Note that a processing task has failed finally. The attempt cannot commit until the task runs again.
 
-    :param remedy: what the refusal says to do; None: it was another error.
-    :param for_good: whether a replay would be refused alike; it is not replayed until a person acts or repairs.
-    :param repairable: whether a repair ends the failure, or a store that comes back.
-    :param failed_task: the task, if `reason` is its error; "": `reason` is a refusal that names what it is about.
-    :raises StaleAttempt, StaleTry: it is not for this try to say.
+    :param remedy: the remedy of the refusal; None: it was another error.
+    :param for_good: whether a replay would be refused again. No replay starts until a person acts or repairs.
+    :param repairable: whether a repair, or a store that recovers, ends the failure.
+    :param failed_task: the task, if `reason` is its error; "": `reason` is a refusal that names its subject.
+    :raises StaleAttempt, StaleTry: this try is outdated.
     """
     record = newest_record(read, paths, attempt, "fail")
     if isinstance(record, AlreadyCommitted) or record.phase not in (
@@ -508,7 +509,7 @@ def fail(
 def fail_messages(
     read: Reader, stamp: Stamp, paths: Paths, attempt: TransactionAttempt, reason: str
 ) -> Decision[FailureNoted | AlreadyCommitted]:
-    """Note that messages of an attempt have failed, or are not acked in time: it is replayed, not tried again.
+    """Note that messages of an attempt failed, or were not acked in time. The attempt is replayed, not retried.
 
     :raises StaleAttempt: a newer attempt exists.
     """
@@ -550,15 +551,17 @@ def processed(
     same_rows: bool = False,
     proven: bool = False,
 ) -> Decision[Processed | AlreadyCommitted]:
-    """Note that everything that must ack has acked: the batch is complete, and all its rows were read.
+    """Note that every task that must ack has acked: the batch is complete, and all its rows were read.
 
-    :param expected: the instances that count: Airflow knows that they succeeded. Others have no output,
-            even if they acked: skipped ones, removed ones. None: the tasks that `begin` named, and all started ones.
-    :param emitted: by try of a task, how many trees of messages the ackers know, all of them complete.
-    :param same_rows: whether every attempt has to read the same rows, as of a transactional source.
+    :param expected: the instances that count, because Airflow knows that they succeeded. Other instances have no
+        output, even if they acked, because they were skipped or removed. None: the tasks that `begin` named, and all
+        started ones.
+    :param emitted: by try of a task, how many complete trees of messages the ackers have.
+    :param same_rows: whether every attempt must read the same rows, as for a transactional source.
     :param proven: whether rows that are not proven are refused.
-    :raises IncompleteBatch, MessagesLost, RowsDiffer, RowsChanged, FailedTransaction, StaleAttempt: it is not.
-    :raises RowsNotProven: it may be, but this is unknown.
+    :raises IncompleteBatch, MessagesLost, RowsDiffer, RowsChanged, FailedTransaction, StaleAttempt: the batch is not
+        complete.
+    :raises RowsNotProven: the batch may be complete, but this is not proven.
     """
     record = newest_record(read, paths, attempt, "commit")
     if isinstance(record, AlreadyCommitted):
@@ -578,7 +581,7 @@ def processed(
         tasks = ", ".join(shortened(missing)) or f"unknown tasks (ack val {value:016x})"
         raise IncompleteBatch(txid=attempt.txid, attempt=attempt.attempt, tasks=tasks)
     first = record.counted if same_rows else None
-    # Rows that were decided again were not counted again.
+    # The source does not count rows again that it decides again.
     batch = check_rows(
         paths.topology, attempt, acks, None if record.changed else record.size, first
     )
@@ -609,7 +612,7 @@ def processed(
 def _check_trees(
     attempt: TransactionAttempt, acks: Mapping[Instance, Ack], emitted: Mapping[TaskTry, int]
 ) -> None:
-    """Refuse trees of messages that the ackers have lost, or that a try which does not count has emitted."""
+    """Refuse if the ackers have lost trees of messages, or have trees from a try that does not count."""
     acked = {
         TaskTry(*instance, entry.task_try): entry.trees
         for instance, entry in acks.items()
@@ -633,7 +636,7 @@ def must_ack(
 ) -> set[Instance]:
     """List the tasks that must ack, from the ledger: the tasks that `begin` named, and all started ones.
 
-    :param mapped: tasks that ack by their instances only.
+    :param mapped: tasks that ack only by their mapped instances.
     """
     return {*acks, *((task, -1) for task in record.tasks if task not in mapped)}
 
@@ -641,7 +644,7 @@ def must_ack(
 def ack_val(
     record: TransactionRecord, acks: Mapping[Instance, Ack], wanted: Collection[Instance]
 ) -> int:
-    """XOR of all ids emitted and acked: 0 when everything emitted was acked (Storm's ack val)."""
+    """Return the XOR of all ids emitted and acked: 0 when everything emitted was acked (Storm's ack val)."""
     value = 0
     for task, emitted in record.tasks.items():
         value ^= int(emitted, 16) if (task, -1) in wanted else 0
@@ -651,7 +654,7 @@ def ack_val(
 
 
 def missing_acks(acks: Mapping[Instance, Ack], wanted: Collection[Instance]) -> list[str]:
-    """Name the instances that should have acked and have not."""
+    """List the instances that must ack but have not."""
     missing = [instance for instance in wanted if instance not in acks or not acks[instance].done]
     return [instance_name(*instance) for instance in sorted(missing)]
 
@@ -685,11 +688,11 @@ def _stale_try(
 
 
 # --- what tasks did -----------------------------------------------------------------------------------------------
-# The parts of a receipt that acks tell.
+# The parts of a receipt that come from acks.
 
 
 def tasks_of(acks: Mapping[tuple[str, int], Ack]) -> dict[str, TaskRows]:
-    """Sum up what each task read and emitted, all its instances together.
+    """Sum up the rows that each task read and emitted, over all its instances.
 
     :param acks: by task id and map index.
     """
@@ -710,9 +713,9 @@ def tasks_of(acks: Mapping[tuple[str, int], Ack]) -> dict[str, TaskRows]:
 
 
 def code_of(acks: Mapping[tuple[str, int], Ack], dag_version: str) -> Code:
-    """Say what processed a batch: the version of its DAG, and by task the digest of the code that it ran.
+    """Return the code that processed a batch: the version of its DAG, and by task the digest of its code.
 
-    :param acks: as for `tasks_of`; instances that ran different code have several digests.
+    :param acks: as for `tasks_of`. A task whose instances ran different code has several digests.
     """
     found: dict[str, set[str]] = {}
     for (task, _), ack in acks.items():

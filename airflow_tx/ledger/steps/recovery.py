@@ -1,6 +1,6 @@
-"""The steps of recovery: replays, and the mark of a transaction that is replayed no more. Source: docs/protocol.md §5.
+"""The steps of recovery: replays, and the mark of a blocked transaction. Source: docs/protocol.md §5.
 
-Recovery goes by records, not by runs: an open transaction whose run has ended is replayed, with any state of its run.
+Recovery goes by records, not by runs: an open transaction whose run has ended is replayed in any state of its run.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from airflow_tx.ledger.steps.end import listed_skip
 from airflow_tx.ledger.steps.step import Audit, Decision, Stamp, put
 
 COORDINATOR = "coordinator"
-"""Who skips a restatement that has failed too often."""
+"""The name under which the coordinator skips a restatement that has failed too often."""
 
 
 @dataclass(frozen=True)
 class ReplayRequest:
-    """An attempt that is to be replayed.
+    """The request to replay an attempt.
 
     :param reason: in words, for the log and for people.
-    :param counts: whether it counts against `limit`: a failure does; a batch whose predecessor moved, or a run that
-        gave up its slot, did nothing wrong.
-    :param limit: how many counted ones there may be in a row.
-    :param overdue: a note that was made before this time (ISO 8601, UTC) and led to no new attempt is made again: who
-        made it has died before the run was started, or the run ended before its `begin`. "": none is.
+    :param counts: whether the replay counts against `limit`. A failure counts. A moved predecessor and a run that gave
+        up its slot do not count.
+    :param limit: the maximum number of counted replays in a row.
+    :param overdue: an earlier note from before this time (ISO 8601, UTC) that led to no new attempt is made again. Its
+        process died before it started the run, or the run ended before its `begin`. "": no note is made again.
     """
 
     attempt: TransactionAttempt
@@ -49,15 +49,15 @@ class ReplayRequest:
 def note_replay(
     read: Reader, stamp: Stamp, paths: Paths, request: ReplayRequest
 ) -> Decision[ReplayNoted | Blocked | GivenUp | AlreadyCommitted]:
-    """Note that an attempt is to be replayed. Of all processes that find it so, the first one starts its run.
+    """Note that an attempt will be replayed. The first process that notes it starts the run.
 
-    A replay by a person leaves no such note, so counting begins again after it. A commit that was refused permanently
-    is not replayed at all: the whole work of its tasks would be done again, for the same refusal. A repair raises the
-    generation, and with it the refusal is over.
+    A replay by a person leaves no such note, so the count begins again after it. A commit that was refused permanently
+    is not replayed, since all its tasks would run again for the same refusal. A repair raises the generation, which
+    ends the refusal.
 
-    A restatement holds up all later commits for nothing, as the transaction that it restates counts. So it is skipped
-    instead, once: if its skip is refused, a person has to see to it. It waits for a person, too, where a repair
-    may end its refusal: after the repair it can be committed.
+    A restatement that fails delays all later commits although the restated transaction counts. It is therefore skipped,
+    once. If the skip is refused, a person must act. It also waits for a person if a repair may end its refusal, since
+    it can be committed after the repair.
 
     :raises StaleAttempt: a newer attempt exists.
     """
@@ -94,9 +94,9 @@ def note_replay(
 def note_person(
     read: Reader, stamp: Stamp, paths: Paths, txid: int, audit: Audit
 ) -> Decision[Done]:
-    """Note which person replays the newest attempt: the next attempt keeps it, and so does the receipt.
+    """Note which person replays the newest attempt. The next attempt and the receipt keep the note.
 
-    Nothing else depends on the note. One that is made and not followed by an attempt says that the person asked.
+    Nothing else depends on the note. If no attempt follows, the note only shows that the person asked for a replay.
     """
     record = read.find(TransactionRecord, paths.transaction(txid))
     if record is None:
@@ -108,7 +108,7 @@ def note_person(
 def _stop(
     read: Reader, stamp: Stamp, paths: Paths, request: ReplayRequest, record: TransactionRecord
 ) -> Decision[Blocked | GivenUp]:
-    """Block a transaction, or skip it at its turn if it restates one and no repair can help."""
+    """Block a transaction, or skip a restatement at its turn if no repair can help."""
     before = record.replay or ReplayNote(0, 0, stamp.now, request.reason)
     if record.replaces is None or record.repairable or before.given_up:
         return _block(read, stamp, paths, request)
@@ -118,7 +118,7 @@ def _stop(
     given_up = replace(
         record,
         skip=Audit(COORDINATOR, why).noted(stamp),
-        # As of the attempt before: this one is not about to be replayed.
+        # Note it for the previous attempt, since no replay of the current attempt is about to begin.
         replay=replace(before, attempt=request.attempt.attempt - 1, given_up=True),
         op=stamp.op,
     )
@@ -134,7 +134,7 @@ def _block(read: Reader, stamp: Stamp, paths: Paths, request: ReplayRequest) -> 
     result = Blocked(attempt.txid, request.reason)
     topology = read.get(TopologyRecord, paths.record)
     found = topology.blocked
-    # The first one stays: two that took turns would write again and again.
+    # The first mark stays, since two alternating marks would be written forever.
     if found is not None and (
         found.txid < attempt.txid or (found.txid, found.attempt) == (attempt.txid, attempt.attempt)
     ):
@@ -145,7 +145,7 @@ def _block(read: Reader, stamp: Stamp, paths: Paths, request: ReplayRequest) -> 
 
 
 def unblock(read: Reader, stamp: Stamp, paths: Paths) -> Decision[Done]:
-    """Take the mark away once a person has replayed or skipped the transaction; otherwise it stays."""
+    """Remove the mark once a person has replayed or skipped the transaction. Otherwise it stays."""
     topology = read.get(TopologyRecord, paths.record)
     if topology.blocked is None:
         return Decision(Done())

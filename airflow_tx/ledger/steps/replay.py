@@ -1,6 +1,6 @@
-"""`begin` for a run that has an open transaction: its next attempt, or the same one again.
+"""`begin` for a run with an open transaction: it gets its next attempt, or continues the current attempt.
 
-A person may let the rows of the next attempt be decided again, or request the restatement of a committed transaction.
+A person may request that the next attempt decides its rows again, or that a committed transaction is restated.
 Source: docs/protocol.md §§3, 5, 11.
 """
 
@@ -80,7 +80,7 @@ LIVE_RUN_STATES = frozenset({"queued", "running"})
 
 @dataclass(frozen=True)
 class BeginPass:
-    """One pass of the step `begin`, whose topology is up to date with its DAG."""
+    """One pass of the step `begin`. The topology record is already up to date with the DAG."""
 
     read: Reader
     stamp: Stamp
@@ -92,19 +92,19 @@ class BeginPass:
     def next_batch(
         self, attempt: TransactionAttempt, position: Any, previous: PreviousBatch | None = None
     ) -> Batch | None:
-        """Ask the source for the batch from a position on; None: it has no data.
+        """Ask the source for the batch from a position on; None: the source has no rows.
 
-        :param previous: the batch before it; None: it is the first one, or a replay.
+        :param previous: the previous batch; None: this is the first batch, or a replay.
         """
         about = f"{attempt.txid} from {digest(position)}"
         ask = partial(self.outside.next_batch, attempt, position, previous)
         return self.read.ask("batch", about, ask)
 
     def current_batch(self, attempt: TransactionAttempt, metadata: Any) -> Batch:
-        """Ask the source for the current metadata of the same rows, and how many they are if it knows that.
+        """Ask the source for the current metadata of the same rows, and for their number if the source knows it.
 
         :param metadata: the earlier decision.
-        :return: without a position, which does not change.
+        :return: a batch without a position, since the position does not change.
         """
         about = f"{attempt.txid} instead of {digest(metadata)}"
         ask = partial(self.outside.decide_again, attempt, metadata)
@@ -113,11 +113,11 @@ class BeginPass:
 
 
 def begin_again(begins: BeginPass, record: TransactionRecord) -> Decision[ReplayAnswer]:
-    """Give an open transaction its next attempt; the same one if it is only begun again.
+    """Give an open transaction its next attempt, or continue the current attempt if `begin` runs again for it.
 
-    A restatement is left to its own run, unless that was deleted.
+    Only its own run can replay a restatement, unless that run was deleted.
 
-    :raises StaleBegin, RunHeld: and nothing has changed.
+    :raises StaleBegin, RunHeld: the ledger has not changed.
     """
     txid = record.txid
     request = begins.request
@@ -132,19 +132,19 @@ def begin_again(begins: BeginPass, record: TransactionRecord) -> Decision[Replay
         ask = partial(outside.run_state, record.run_id)
         state = read.ask("run state", record.run_id, ask)
         if record.replaces is not None and state is not None:
-            # The transaction that it restates counts for every other run of the same key.
+            # For every other run of the same key, the restated transaction counts.
             return Decision(AlreadyCommitted(record.replaces.txid))
         if state in LIVE_RUN_STATES:
             raise RunHeld(run_id=request.run_id, txid=txid, holder=record.run_id, state=state)
     started = read.names(begins.paths.acks(record.acks))
     same = record.request == request.task_try
-    # "": it was allocated for this run before the run existed. If the run could not be created, a new attempt ends the
-    # block of the old one.
+    # "" means that the transaction was allocated before its run existed. If the run could not be created, a new attempt
+    # ends the block of the old attempt.
     is_blocked = begins.topology.is_blocked(txid)
     again = request.retry or (record.request == "" and not is_blocked)
     if same or (again and not started and record.phase is Phase.PROCESSING):
         return _continue(begins, record)
-    # The source learned the outcome of these rows when they were committed.
+    # The source already learned the outcome of a restated batch when that batch was committed.
     if record.replaces is None:
         own = TransactionAttempt(txid, record.attempt, record.birth)
         rows = RotatingTransactionalState(read, begins.paths).get_state(txid).rows
@@ -168,7 +168,7 @@ def _continue(begins: BeginPass, record: TransactionRecord) -> Decision[ReplayAn
         op=stamp.op,
     )
     if record.request == "":
-        # Its time-out counts from now on; what was noted of it until now asked for this very begin.
+        # The time-out counts from now on. The replay note asked for this `begin`.
         again = replace(again, began=stamp.now, replay=None)
     return put(begins.paths.transaction(record.txid), again, result)
 
@@ -229,7 +229,7 @@ def _same_rows(
     attempt: TransactionAttempt,
     record: TransactionRecord,
 ) -> DecidedBatch:
-    """Keep the rows of the attempt before, or take the current rows if a person wants that."""
+    """Keep the rows of the previous attempt, or take the current rows if a person requested that."""
     meta = state.get_state(attempt.txid)
     rows = meta.rows
     size = record.size
@@ -241,7 +241,7 @@ def _same_rows(
     if not record.pinned:
         return kept
 
-    # Re-admitted rows leave the source where it is, and the transaction before may end elsewhere now.
+    # Readmitted rows do not move the source, and the previous transaction may end at another position now.
     partitioned = begins.request.topology.partitioned
     before = state.position_before(attempt.txid)
     after = position_after(
@@ -253,17 +253,17 @@ def _same_rows(
 def _other_rows(
     begins: BeginPass, state: RotatingTransactionalState, attempt: TransactionAttempt
 ) -> DecidedBatch:
-    """Let an opaque source decide again, from where the transaction before ends now."""
+    """Let an opaque source decide again, from the current end of the previous transaction."""
     partitioned = begins.request.topology.partitioned
     before = state.position_before(attempt.txid)
-    # A partition that this transaction took up has no position before it. It begins where it began.
+    # A partition that first appears in this transaction has no earlier position. It begins where it began before.
     taken_up = state.get_state(attempt.txid).begin or {}
     begin = {name: place for name, place in taken_up.items() if name not in (before or {})}
     origin = {**begin, **(before or {})} if begin else before
     start = start_after(begins.read, begins.paths, begins.topology, origin)
     batch = begins.next_batch(attempt, start.position)
     if batch is None:
-        # An empty batch stays before the loss.
+        # An empty batch does not pass the lost rows.
         lost = []
         batch = Batch(None, None if partitioned else before)
     else:
@@ -284,7 +284,7 @@ def _other_rows(
 
 
 def _replayed(record: TransactionRecord, stamp: Stamp) -> Replayed:
-    """Say of which attempt, when and why, how large it was, and which person asked for it, for the receipt."""
+    """Describe a replayed attempt for the receipt: when, why, its size, and the person who replayed it."""
     by = None
     if (asked := record.asked) is not None and asked.attempt == record.attempt:
         by = Deed(asked.who, asked.when, shortened_reason(asked.why))
@@ -298,7 +298,7 @@ def _replayed(record: TransactionRecord, stamp: Stamp) -> Replayed:
 
 
 def _counted(record: TransactionRecord) -> dict[str, Any]:
-    """Say how many `rows` the attempt had, if its committer, its tasks or its source counted them; else its `size`."""
+    """Return the counted `rows` of the attempt, by its committer, its tasks or its source; else its `size`."""
     size = {unit: count for unit, count in (record.size or {}).items() if unit != "why"}
     counted = (
         None if record.receipt is None else record.receipt.rows,
@@ -310,7 +310,10 @@ def _counted(record: TransactionRecord) -> dict[str, Any]:
 
 
 def _earlier(replayed: Replayed) -> Replayed:
-    """Shorten why an earlier attempt was replayed, so that records stay small; the last error stays whole."""
+    """Shorten why an earlier attempt was replayed, so that records stay small.
+
+    Only the last error keeps its full length.
+    """
     return replace(replayed, why=shortened_reason(replayed.why))
 
 
@@ -321,7 +324,7 @@ def _why_replayed(record: TransactionRecord) -> str:
 
 
 # --- the corrected file ------------------------------------------------------------------------------------------
-# The source decides the same rows again, with their current content. The end of the transaction does not change, so
+# The source decides the same rows again, with their current content. The position after the batch does not change, so
 # later transactions stay valid.
 
 
@@ -334,11 +337,11 @@ def note_changed(
     *,
     audit: Audit,
 ) -> Decision[Done | AlreadySkipped]:
-    """Note that the next attempt takes the current rows, and forbid the commit of this one.
+    """Note that the next attempt takes the current rows, and fail the current attempt.
 
     :param states: as for `held_for_good`.
-    :raises ChangeRefused: a state that cannot undo it may hold something of it.
-    :raises AlreadyFinal, UnknownTransaction: it is not open.
+    :raises ChangeRefused: a state that cannot undo the transaction may have output of it.
+    :raises AlreadyFinal, UnknownTransaction: the transaction is not open.
     """
     record = open_record(read, paths, txid)
     if record is None:
@@ -362,9 +365,9 @@ def note_changed(
 def check_changeable(
     paths: Paths, record: TransactionRecord, states: Mapping[str, bool | None]
 ) -> None:
-    """Find out whether the rows of a transaction can be decided again: every state with values of it must undo them.
+    """Check whether the rows of a transaction can be decided again. Every state with values of it must undo them.
 
-    :raises ChangeRefused: a state cannot.
+    :raises ChangeRefused: a state cannot undo them.
     """
     held = held_for_good(record, states)
     if record.to_change is None and held:
@@ -378,7 +381,7 @@ def check_changeable(
 
 
 def to_decide_anew(record: TransactionRecord, rows: Any, *, always: bool = False) -> bool:
-    """Ask whether a replay needs the current rows; one that is to be skipped needs none.
+    """Ask whether a replay needs the current rows. A transaction that will be skipped needs none.
 
     :param always: whether each attempt decides again which transactions count in its range.
     """
@@ -387,16 +390,17 @@ def to_decide_anew(record: TransactionRecord, rows: Any, *, always: bool = False
 
 
 # --- wish ---------------------------------------------------------------------------------------------------------
-# A person wants a committed transaction restated. Source: docs/protocol.md §11.
+# A person requests the restatement of a committed transaction. Source: docs/protocol.md §11.
 
 
 @dataclass(frozen=True)
 class WishRequest:
-    """A request of a person for a restatement.
+    """A person's request for a restatement.
 
-    :param key: of its run, with `run_id` as the journal entry or the history gives them; the binding is compared.
-    :param states: to which the transaction contributed, with their current names.
-    :param first_day: the first day of which the journal still keeps entries, such as 2013-01-01; "": it keeps all.
+    :param key: the run key from the journal entry or the history; it is compared with the binding.
+    :param run_id: the run_id from the same record.
+    :param states: the states to which the transaction contributed, by their current names.
+    :param first_day: the first day of which the journal keeps entries, such as 2013-01-01; "": it keeps all.
     """
 
     txid: int
@@ -413,9 +417,10 @@ class WishRequest:
 def want(
     read: Reader, stamp: Stamp, paths: Paths, request: WishRequest, audit: Audit
 ) -> Decision[Wish]:
-    """Note that a committed transaction is wanted restated; the next `begin` of its run does it.
+    """Note the request to restate a committed transaction. The next `begin` of its run restates it.
 
-    :raises RestateRefused: it cannot be restated; UnknownTxid: it was never allocated.
+    :raises RestateRefused: it cannot be restated.
+    :raises UnknownTxid: it was never allocated.
     """
     topology = read.get(TopologyRecord, paths.record)
     binding = _counting(read, paths, request)
@@ -455,13 +460,13 @@ def begin_roll_forward_with_wishes(
     holes: Mapping[str, Collection[int]] | None = None,
     wanted: Sequence[WishRequest] = (),
 ) -> Decision[Rolling]:
-    """Take the states as `begin_roll_forward`, and note that the transactions are restated whose rows nothing kept.
+    """Begin as `begin_roll_forward`, and request restatements of the transactions whose rows no journal entry kept.
 
-    :param wanted: these transactions; the request of one that is wanted already stays.
-    :raises RestateRefused: one of them cannot be restated: nothing is noted.
+    :param wanted: these transactions. An earlier request for one of them stays.
+    :raises RestateRefused: a transaction cannot be restated; nothing is noted.
     """
     begun = begin_roll_forward(read, stamp, paths, found, audit, holes=holes)
-    # Each makes the folder of the wishes if there is none.
+    # Each request creates the folder of requests if it is missing.
     noted = {
         each.path: each
         for request in wanted
@@ -472,9 +477,9 @@ def begin_roll_forward_with_wishes(
 
 
 def withdraw(read: Reader, stamp: Stamp, paths: Paths, txid: int) -> Decision[Done]:
-    """Take a wish back, as long as no run has begun it.
+    """Withdraw a request for a restatement that no run has begun.
 
-    :raises RestateRefused: no one wants it, or a transaction restates it already.
+    :raises RestateRefused: there is no such request, or a run has already begun it.
     """
     topology = read.get(TopologyRecord, paths.record)
     path = paths.wish(txid)
@@ -488,21 +493,21 @@ def withdraw(read: Reader, stamp: Stamp, paths: Paths, txid: int) -> Decision[Do
             " names that transaction; to leave it out: ",
             Command.of("skip", "{topology}", "TXID", "--why", "TEXT"),
         )
-    # The deletion leaves no record that holds the nonce of this step: the topology record does.
+    # No record remains with the nonce of this step, so the topology record gets it.
     noted = Put(paths.record, encode(replace(topology, op=stamp.op)))
     return Decision(Done(), (Delete(path), noted), paths.record)
 
 
 def wishes(store: Store, paths: Paths) -> tuple[Wish, ...]:
-    """List what people want restated and no run has begun, by txid."""
+    """List the requested restatements that no run has begun, by txid."""
     wished = {txid: paths.wish(txid) for txid in txids_below(store, paths.wishes)}
     return tuple(records_at(Reader(store), Wish, wished).values())
 
 
 def entries_in_use(read: Reader, paths: Paths) -> set[str]:
-    """Name the journal entries that open restatements take back, or that a person wants taken back."""
+    """Name the journal entries that open or requested restatements replace."""
     found = set[str]()
-    # Requests first: a run that begins while they are read makes a transaction of one.
+    # Requests first, since a run that begins during the read turns a request into a transaction.
     for name in read.names_if_any(paths.wishes):
         wish = read.peek_if_any(Wish, paths.wish(int(name)))
         binding = None if wish is None else read.peek_if_any(Binding, paths.run(wish.key))
@@ -522,10 +527,10 @@ def wishes_to_start(
     *,
     limit: int,
 ) -> tuple[Wish, ...]:
-    """Choose the wishes whose runs may be started now, by txid: of the window, one place is left to other batches.
+    """Choose the requests whose runs may start now, by txid. One transaction of the window is left to other batches.
 
-    :param states: of the runs; one that was not asked for is left alone.
-    :param limit: how many restatements may be under way at once.
+    :param states: the states of the runs. A request whose run is not listed is left alone.
+    :param limit: how many restatements may be in progress at the same time.
     """
     begun = sum(record.replaces is not None for record in opened.values())
     waiting = [wish for wish in wished if wish.run_id in states]
@@ -535,14 +540,14 @@ def wishes_to_start(
 
 
 def most_restated(max_pending: int) -> int:
-    """Count how many transactions may be restated at once, of the ones that may be open."""
+    """Return how many of the open transactions may be restatements."""
     return max(max_pending - 1, 1)
 
 
 def restating(read: Reader, paths: Paths, binding: Binding) -> int | None:
-    """Find the open transaction that restates the one of a binding; None: none does.
+    """Find the open transaction that restates the transaction of a binding; None if there is none.
 
-    A rebuilt ledger gives a txid again, and never a birth.
+    A rebuilt ledger can repeat a txid, but never a birth.
     """
     noted = binding.restating
     record = None
@@ -562,11 +567,11 @@ def check_held(
     *,
     wanted: bool = False,
 ) -> None:
-    """Refuse to take back what a state may not hold.
+    """Refuse a restatement if a state may lack the original transaction.
 
-    :param states: to which the transaction contributed.
+    :param states: the states to which the transaction contributed.
     :param wanted: whether there is a request, which must be withdrawn.
-    :raises RestateRefused: one was lost since, or the ledger was rebuilt.
+    :raises RestateRefused: a state was lost since, or the ledger was rebuilt.
     """
     repairs = repairs_of(read, paths)
     for state in sorted(states):
@@ -585,11 +590,12 @@ def check_still_held(
     *,
     own: Mapping[str, Receipt],
 ) -> None:
-    """Refuse to take back what a state has lost since the restatement began, or what another state holds by now.
+    """Refuse a restatement if a state has lost the original transaction since it began, or if its name was reused.
 
-    :param txid: of the restatement, and `replaced` of the transaction that counts.
-    :param taken_back: per state that `replaced` named, the state that its contribution is taken from.
-    :param own: per state that keeps its receipt of `replaced`, this receipt.
+    :param txid: the restatement.
+    :param replaced: the transaction that counts.
+    :param taken_back: by state that `replaced` named, the state from which its contribution is removed.
+    :param own: by state that keeps its own receipt of `replaced`, that receipt.
     :raises NotTakenBack: it names the state.
     """
     topology = read.get(TopologyRecord, paths.record)
@@ -616,12 +622,12 @@ def held_at(
     taken_back: Mapping[str, str],
     sole: Collection[str] = (),
 ) -> str:
-    """Digest what the ledger knows of the values that states hold: which columns they have, and how many repairs.
+    """Digest the facts that decide a difference: the columns of the states, and the number of repairs.
 
-    A difference counts only as long as this is unchanged: else a column was dropped since, or a person changed values.
+    If the digest changes, a column was dropped, or a person changed values, and the difference must be read again.
 
     :param taken_back: as for `check_still_held`.
-    :param sole: states whose rows were asked for keys to which no other transaction had contributed.
+    :param sole: states that were asked for rows under keys to which no other transaction contributed.
     """
     columns = {state: topology.columns.get(state) for state in taken_back.values()}
     last = {state: topology.states.get(state) for state in sole}
@@ -629,7 +635,7 @@ def held_at(
 
 
 def _counting(read: Reader, paths: Paths, request: WishRequest) -> Binding:
-    """Read the binding that says the transaction counts.
+    """Read the binding under which the transaction counts.
 
     :raises RestateRefused: it does not count, or is not final.
     """
@@ -690,7 +696,7 @@ def _restate_that(txid: int) -> tuple[str | Command, ...]:
 def _refused(paths: Paths, txid: int, problem: str, *remedy: str | Command) -> RestateRefused:
     """Make the refusal of a restatement.
 
-    :param remedy: the template of what to do.
+    :param remedy: the template of the remedy.
     """
     named = {"txid": txid, "topology": paths.topology}
     return RestateRefused(**named, problem=problem, remedy=Remedy(remedy).filled(named))
@@ -701,9 +707,9 @@ def _refused(paths: Paths, txid: int, problem: str, *remedy: str | Command) -> R
 
 @dataclass(frozen=True)
 class Restatement:
-    """The committed transaction whose batch is taken again.
+    """The committed transaction whose batch a restatement takes.
 
-    :param first: the transaction that begins its chain; 0: it does so itself.
+    :param first: the transaction that begins its chain; 0: the transaction itself.
     """
 
     binding: Binding
@@ -712,18 +718,18 @@ class Restatement:
 
     @property
     def replaces(self) -> Replaced:
-        """The transaction that is replaced, as the record keeps it."""
+        """The replaced transaction, as the record keeps it."""
         return Replaced(self.binding.txid, self.binding.entry, self.first)
 
     @property
     def wanted(self) -> Deed:
-        """Who wants it, when and why."""
+        """Who requested the restatement, when and why."""
         return Deed(self.wish.who, self.wish.when, self.wish.why)
 
     def batch(self, begins: BeginPass, attempt: TransactionAttempt) -> Batch:
-        """Return the batch with the rows of the journal, or with the current ones if they are wanted.
+        """Return the batch with the rows of the journal, or with the current rows if they were requested.
 
-        :raises RestateRefused: its contribution cannot be taken back.
+        :raises RestateRefused: its contribution cannot be removed from the states.
         """
         txid = self.binding.txid
         found = self._entry(begins)
@@ -734,7 +740,7 @@ class Restatement:
         return Batch(found.rows, None)
 
     def counted(self, begins: BeginPass) -> BatchRows | None:
-        """Return what the tasks read of the batch then; None: this is unknown, or they are to read the current rows."""
+        """Return the rows that its tasks read originally; None: unknown, or the current rows are requested."""
         history = begins.read.find(TransactionRecord, begins.paths.history(self.binding.txid))
         found = self._entry(begins)
         if history is None or self.wish.changed_rows or not found.same:
@@ -746,9 +752,9 @@ class Restatement:
         return begins.read.ask("entry", self.replaces.entry, ask)
 
     def bound(self, txid: int, birth: str) -> Binding:
-        """Make the binding of the run: the transaction that is restated counts until the new one is committed."""
+        """Return the binding of the run. The restated transaction counts until the restatement is committed."""
         return replace(self.binding, restating=Restating(txid, birth))
 
     def writes(self, read: Reader, stamp: Stamp, paths: Paths, txid: int) -> tuple[Write, ...]:
-        """Return the writes that fulfil the wish, once and for all."""
+        """Return the write that fulfils the request."""
         return (Delete(paths.wish(self.binding.txid)),)

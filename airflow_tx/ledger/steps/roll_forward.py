@@ -1,4 +1,4 @@
-"""A state that came back from a backup is written again: what the ledger notes of that. Source: docs/protocol.md §5."""
+"""The records of a roll forward, which rewrites a state that came from a backup. Source: docs/protocol.md §5."""
 
 from __future__ import annotations
 
@@ -39,17 +39,18 @@ from airflow_tx.ledger.steps.step import (
 )
 
 GENERATIONS = 2
-"""By how many a run raises the generation: one for a look at values that decide, one for what it writes."""
+"""How much a run raises the generation: by one to read values that decide, and by one to write."""
 
 
 @dataclass(frozen=True)
 class Rolling:
-    """A run of the command has the states to itself: no grant from before it can mark, and none is given.
+    """A run of the command has exclusive use of the states. Earlier grants cannot mark them, and no new grant is given.
 
-    :param generation: of the grants that write. The one before it is for the look at a state whose values decide.
+    :param generation: of the grants that write. The generation before it is for reading a state whose values decide.
     :param nonce: of this run; a later run replaces it.
-    :param current: the transaction whose turn it is, with its `birth`; "": it has not begun.
-    :param found: per state the last transaction that it had, before this run and earlier ones, which have died.
+    :param current: the transaction that has the turn.
+    :param birth: birth of that transaction; "": it has not begun.
+    :param found: by state, its last transaction before this run and before earlier runs that died.
     """
 
     generation: int
@@ -61,14 +62,16 @@ class Rolling:
 
 @dataclass(frozen=True)
 class RolledState:
-    """A state that was written again.
+    """A state that was rewritten.
 
-    :param found: the last transaction that it had; `last`: the last one that it has now.
-    :param birth: of that, with `grant`: its attempt and epoch.
-    :param whole: whether that is the last transaction that the ledger committed to it.
-    :param change: the newest accepted change that its values have.
-    :param heals: whether it has again what it had lost when a person accepted the loss.
-    :param holes: of a table, the transactions whose rows nothing kept: they are restated.
+    :param found: its last transaction before.
+    :param last: its last transaction now.
+    :param birth: birth of its last transaction.
+    :param grant: attempt and epoch of that transaction.
+    :param whole: whether that is the last transaction that the ledger committed to the state.
+    :param change: the newest accepted change that its values include.
+    :param heals: whether it regained everything that it had lost when a person accepted the loss.
+    :param holes: of a table, the transactions whose rows no journal entry kept; they will be restated.
     """
 
     found: int
@@ -82,7 +85,7 @@ class RolledState:
 
     @classmethod
     def of(cls, receipt: Receipt, found: int, **how: Any) -> RolledState:
-        """Make it of the receipt of the last transaction that it has."""
+        """Make it from the receipt of its last transaction."""
         grant = (receipt.attempt, receipt.epoch)
         return cls(found, receipt.txid, receipt.birth, grant, **how)
 
@@ -96,10 +99,10 @@ def begin_roll_forward(
     *,
     holes: Mapping[str, Collection[int]] | None = None,
 ) -> Decision[Rolling]:
-    """Take the states for this run of the command. An earlier run, which may have died, is outranked.
+    """Reserve the states for this run of the command. It outranks an earlier run, which may have died.
 
-    :param found: per state that is to be written again the last transaction that it has.
-    :param holes: per table, the transactions whose rows nothing kept. This run, or a later one, passes over them.
+    :param found: by state that will be rewritten, its last transaction.
+    :param holes: by table, the transactions whose rows no journal entry kept. The roll forward skips them.
     """
     topology = read.get(TopologyRecord, paths.record)
     current = read.get(Counter, paths.current).txid
@@ -135,12 +138,12 @@ def end_roll_forward(
     unchanged: Collection[int] = (),
     audit: Audit,
 ) -> Decision[Repaired]:
-    """Give the states back to the line of transactions.
+    """Release the states for further transactions.
 
-    If no state was written again, the refusals stay, though the generation has risen.
+    If no state was rewritten, permanent refusals stay, although the generation has risen.
 
-    :param nonce: of this run.
-    :param unchanged: accepted changes that are wanted no more.
+    :param nonce: nonce of this run.
+    :param unchanged: accepted changes that the person withdraws.
     :raises RepairRefused: a later run has taken over.
     """
     topology = read.get(TopologyRecord, paths.record)
@@ -194,9 +197,9 @@ def end_roll_forward(
 
 
 def _accepted(topology: TopologyRecord, name: str, change: int) -> dict[str, Any]:
-    """Give the notes that the fence of a state is compared with from now on; none is of a loss any more.
+    """Return the facts with which the fence of a state is compared from now on, without any loss.
 
-    :param change: the newest accepted change that its values have.
+    :param change: the newest accepted change that its values include.
     """
     before = topology.accepted.get(name, {})
     kept = {each: before[each] for each in (BEGAN, EMPTIED) if each in before}
@@ -212,9 +215,9 @@ def _refused_still(
     *,
     runs: Sequence[str],
 ) -> Iterator[Put]:
-    """Note under the new generation that the commit whose turn it is was refused permanently.
+    """Keep the permanent refusal of the commit that has the turn, under the new generation.
 
-    :param runs: the nonces of all runs since then, each of which has raised the generation.
+    :param runs: the nonces of all runs since the refusal, each of which raised the generation.
     """
     record = read.find(TransactionRecord, paths.transaction(current))
     before = topology.generation - GENERATIONS * len(runs)
@@ -226,7 +229,7 @@ def _refused_still(
 
 
 # --- back ---------------------------------------------------------------------------------------------------------
-# Source and states were restored together: later transactions are taken back. Source: docs/protocol.md §5.
+# Source and states were restored together, and later transactions are taken back. Source: docs/protocol.md §5.
 
 
 def back(
@@ -240,15 +243,17 @@ def back(
     position: Any,
     audit: Audit,
 ) -> Decision[Repaired]:
-    """Take back every transaction after the one that source and states went back to. No txid is given again.
+    """Take back every transaction after `to`, the point to which source and states were restored.
 
-    Their runs are bound to nothing, so they count the rows that the source hands out again.
+    No txid is given again.
 
-    :param to: that transaction.
-    :param tokens: per state of the DAG, the token in its fence; None: it has no fence, or is not whole.
-    :param marks: per state with a whole fence, the newest accepted change in it. Later ones went with the values.
-    :param position: where the source stands behind this transaction, as the fences keep it.
-    :raises RepairRefused: a fence says something else, or not enough is known of these transactions.
+    Their runs lose their bindings, so they count the rows that the source gives again.
+
+    :param to: the last transaction that stays.
+    :param tokens: by state of the DAG, the token in its fence; None: it has no fence, or not a complete one.
+    :param marks: by state with a complete fence, its newest accepted change. Later changes are gone with the values.
+    :param position: the position of the source after `to`, as the fences keep it.
+    :raises RepairRefused: a fence names another transaction, or records of these transactions are missing.
     """
     topology = read.get(TopologyRecord, paths.record)
     current = read.get(Counter, paths.current).txid
@@ -300,7 +305,7 @@ def back(
             **topology.accepted,
             **{name: _accepted(topology, name, mark) for name, mark in marks.items()},
         },
-        # The source has these rows again, or loses them again.
+        # The source has these rows again, or will lose them again.
         losses=[],
         rolling=None,
         blocked=None,
@@ -310,7 +315,7 @@ def back(
     )
     acks = [paths.acks(name) for name in read.names_if_any(paths.all_acks)]
     after = left(after, paths, *acks)
-    # A person who repeats it may not have seen the answer.
+    # A person who repeats the repair may not have seen its answer.
     before = [each.change for each in repairs_of(read, paths) if each.what == BACK]
     again = [run for each in before if each["txid"] >= to for run in each["runs"]]
     runs = sorted({*keys.values(), *again})
@@ -341,7 +346,7 @@ def _lines_taken_back(
     topology: TopologyRecord,
     gone: Mapping[int, Receipt | TransactionRecord],
 ) -> tuple[Write, ...]:
-    """Note in the book of ends that these transactions count for nothing, and which ones count again."""
+    """Note in the book of ends that these transactions no longer count, and which transactions count again."""
     if not topology.book:
         return ()
     book = Book(read, paths)
@@ -369,9 +374,9 @@ def _back_refused(paths: Paths, txid: int, problem: str, remedy: str = "") -> Re
 
 
 def _receipts_from(read: Reader, paths: Paths, txid: int, current: int) -> dict[int, Receipt]:
-    """Read the receipts from the transaction to go back to up to the last final one.
+    """Read the receipts from the transaction to go back to, up to the last final one.
 
-    :raises RepairRefused: it is no earlier transaction, or one is forgotten.
+    :raises RepairRefused: `txid` is not a final transaction, or a receipt is forgotten.
     """
     if not 0 < txid < current:
         known = f"Name a transaction from 1 to {current - 1}."
@@ -392,7 +397,7 @@ def _receipts_from(read: Reader, paths: Paths, txid: int, current: int) -> dict[
 def _check_fences(
     paths: Paths, topology: TopologyRecord, tokens: Mapping[str, Token | None], receipt: Receipt
 ) -> None:
-    """Refuse states that are not all, and wholly, at the transaction of this receipt."""
+    """Refuse if a state is not exactly and completely at the transaction of this receipt."""
     for name in sorted({*topology.states, *tokens}):
         token = tokens.get(name)
         if token is None:
@@ -413,10 +418,10 @@ def _skipped_before(
     *,
     bound: dict[str, Binding | None],
 ) -> Iterator[Write]:
-    """Forget later skips, and undo later re-admissions: the skipped transaction has its rows again.
+    """Remove later skips, and undo later readmissions: the skipped transaction gets its rows back.
 
-    :param bound: gets the binding of its run.
-    :raises RepairRefused: its rows are not kept.
+    :param bound: receives the binding of its run.
+    :raises RepairRefused: the ledger no longer keeps its rows.
     """
     state = RotatingTransactionalState(read, paths)
     for number in map(int, read.names_if_any(paths.all_skipped)):

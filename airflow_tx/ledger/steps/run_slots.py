@@ -1,7 +1,7 @@
-"""The step `yield`: a waiting run gives up its run slot to the run whose turn it is. Source: docs/protocol.md §6.
+"""The step `yield`: a waiting run gives up its run slot to the run that has the turn. Source: docs/protocol.md §6.
 
-Waiters bid in the ledger, since no process knows all of them. One without a txid goes first, the newest of them,
-then the one with the highest txid. Only one gives up at a time.
+Waiters bid in the ledger, since no process knows all of them. A waiter without a txid yields first, the newest of them
+before the others. Then the waiter with the highest txid yields. Only one waiter yields at a time.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from airflow_tx.ledger.steps.step import Decision, Stamp, put
 def bid(
     read: Reader, stamp: Stamp, paths: Paths, waiter: Waiter, *, overdue: str = ""
 ) -> Decision[Bidding | NotNeeded]:
-    """Offer to yield; the best offer leads until it does, or until the turn has moved on.
+    """Offer to yield. The best offer leads until its run yields, or until the turn moves on.
 
-    :param overdue: an offer that was made before this time (ISO 8601, UTC) counts no more: who made it would have
-        yielded by now, and has died. "": all count.
+    :param overdue: an offer from before this time (ISO 8601, UTC) no longer counts: its process would have yielded
+        already, so it has died. "": all offers count.
     """
     topology = read.get(TopologyRecord, paths.record)
     if read.get(Counter, paths.current).txid != waiter.blocking:
@@ -44,12 +44,12 @@ def bid(
 def note_yield(
     read: Reader, stamp: Stamp, paths: Paths, waiter: Waiter
 ) -> Decision[Done | NotNeeded]:
-    """Yield: the run ends as failed, keeps its transaction, and is started again when the way is free.
+    """Yield: the run fails, keeps its transaction, and is started again when a slot is free for it.
 
     :raises Outbid: another waiter leads.
     """
     topology = read.get(TopologyRecord, paths.record)
-    # An entry of another turn was left over when the run was started again.
+    # An entry of another turn remained when the run was started again.
     before = topology.yielded.get(waiter.run_id)
     if before is not None and before.blocking == waiter.blocking:
         return Decision(Done())
@@ -77,7 +77,7 @@ def note_yield(
 
 
 def came_back(read: Reader, stamp: Stamp, paths: Paths, run_id: str) -> Decision[Done]:
-    """Note that a run which had yielded was started again, or needs no start."""
+    """Note that a yielded run was started again, or need not be started."""
     topology = read.get(TopologyRecord, paths.record)
     if run_id not in topology.yielded:
         return Decision(Done())

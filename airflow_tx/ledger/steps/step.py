@@ -1,4 +1,4 @@
-"""The inputs of a step beside its records, and its decision: writes, and an answer. Source: docs/protocol.md §1."""
+"""The inputs of a step besides its records, and its decision: an answer and writes. Source: docs/protocol.md §1."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Stamp:
-    """Values that a step may not make itself.
+    """Values that a step must not create itself.
 
     :param now: time as ISO 8601 text.
-    :param op: nonce of this pass; a write that was not answered is recognised by it.
+    :param op: nonce of this pass, which identifies a write whose answer was lost.
     :param message_id: random 64-bit id.
-    :param history: how many final transactions are remembered.
+    :param history: how many final transactions the ledger remembers.
     """
 
     now: str
@@ -56,10 +56,10 @@ class Stamp:
 
 @dataclass(frozen=True)
 class Decision(Generic[T_co]):
-    """The answer of a step, and the writes of the one multi that makes it true.
+    """The answer of a step, and the writes that make it true in one multi.
 
-    :param writes: none: nothing changes, it is an answer only.
-    :param proof: a record that holds `op` once the multi has happened.
+    :param writes: empty if nothing changes.
+    :param proof: a record that contains `op` once the multi has happened.
     """
 
     result: T_co
@@ -74,22 +74,22 @@ def put(path: str, record: Any, result: T) -> Decision[T]:
 
 @dataclass(frozen=True)
 class Audit:
-    """A person, and the reason for what the person does: kept in the ledger with it, in one line."""
+    """A person and the reason for an action. The ledger keeps both with the action, the reason in one line."""
 
     who: str
     why: str
 
     @property
     def reason(self) -> str:
-        """The stored form of the reason: without control characters."""
+        """The stored form of the reason, without control characters."""
         return " ".join(without_controls(self.why).split())
 
     def noted(self, stamp: Stamp) -> Deed:
-        """Return it as a record keeps it."""
+        """Return who, when and why, as a record keeps them."""
         return Deed(self.who, stamp.now, self.reason)
 
     def noted_of(self, stamp: Stamp, attempt: int) -> DeedOfAttempt:
-        """Return it as a record keeps it of one attempt."""
+        """Return who, when and why for one attempt, as a record keeps them."""
         return DeedOfAttempt(self.who, stamp.now, self.reason, attempt)
 
     def repair(
@@ -108,12 +108,14 @@ class Audit:
         kept: Sequence[RepairRecord] = (),
         above: int = 0,
     ) -> Decision[Repaired]:
-        """Decide on writes, and on a `RepairRecord` that says who makes them and why.
+        """Add a `RepairRecord` to writes, which notes who makes them and why.
 
-        :param after: the topology record once they are made.
-        :param summary: what was found and what was made of it.
-        :param losses: the rows that were accepted as lost; `change`: the totals that were accepted.
-        :param kept: records of repairs that a lost ledger gets back; `above`: the greatest number that a fence names.
+        :param after: the topology record after these writes.
+        :param summary: the finding and the result, in words.
+        :param losses: the rows that were accepted as lost.
+        :param change: the totals that were accepted.
+        :param kept: records of repairs that a lost ledger gets back.
+        :param above: the greatest number in a fence.
         """
         number = max(next_repair(read, paths), above + 1, *(each.number + 1 for each in kept))
         repair = RepairRecord(
@@ -136,33 +138,33 @@ class Audit:
 
 
 def taken_back_before(read: Reader, paths: Paths) -> set[int]:
-    """Name the transactions that repairs have taken back since the ledger was last reset."""
+    """Return the transactions that repairs have taken back since the last reset."""
     return all_taken_back(since_reset(repairs_of(read, paths)))
 
 
 def next_repair(read: Reader, paths: Paths) -> int:
-    """Number the next repair."""
+    """Return the number of the next repair."""
     return max(map(int, read.names_if_any(paths.repairs)), default=0) + 1
 
 
 def put_or_create(read: Reader, path: str, data: bytes, *, old: bool = False) -> Write:
-    """Give the write that lets a record be `data`, whether or not it exists.
+    """Return the write that sets a record to `data`, whether or not the record exists.
 
-    :param old: most likely it exists, see `Reader.exists`.
+    :param old: whether it most likely exists, see `Reader.exists`.
     """
     return Put(path, data) if read.exists(path, old=old) else Create(path, data)
 
 
 def is_committed(read: Reader, paths: Paths, txid: int) -> bool:
-    """Ask whether a txid without an open record is committed: it is behind `current` and not listed as skipped."""
+    """Ask whether a txid without an open record is committed: it is before `current`, and not skipped."""
     current = read.peek(Counter, paths.current)
     return txid < current.txid and read.peek_if_any(Skipped, paths.skipped(txid)) is None
 
 
 def is_another(read: Reader, paths: Paths, txid: int, birth: str) -> bool:
-    """Ask whether a txid without an open record was another transaction than the one of this birth.
+    """Ask whether a txid without an open record belonged to a transaction of another birth.
 
-    The ledger gave the txid a second time, or it was rebuilt, so this is unknown.
+    The ledger may have given the txid twice. Without history, the answer is True for a txid from before a rebuild.
     """
     if not birth:
         return False
@@ -173,9 +175,9 @@ def is_another(read: Reader, paths: Paths, txid: int, birth: str) -> bool:
 
 
 def check_not_rolling(paths: Paths, topology: TopologyRecord) -> None:
-    """Refuse a step that needs the states, while they are written again.
+    """Refuse a step that needs the states while a roll forward writes them.
 
-    :raises RollingForward: naming since when, and how to end it.
+    :raises RollingForward: it names the start of the roll forward, and how to end it.
     """
     noted = topology.rolling
     if noted is not None:
@@ -184,37 +186,40 @@ def check_not_rolling(paths: Paths, topology: TopologyRecord) -> None:
 
 
 def check_raw_not_rolling(paths: Paths, data: bytes | None) -> None:
-    """Refuse as `check_not_rolling`, where the record may be missing, closed or damaged."""
+    """Refuse as `check_not_rolling`, if the record may be missing, closed or damaged."""
     with suppress(UnreadableRecord):
         if data is not None:
             check_not_rolling(paths, decode(TopologyRecord, paths.record, data))
 
 
 # --- garbage ------------------------------------------------------------------------------------------------------
-# Records that no step reads any more: removed with the multi that leaves them, or in portions if they are too many.
+# Records that no step reads any more. The multi that makes them useless deletes them, up to a limit.
 #
-# A multi that grows with the batch would once be larger than ZooKeeper takes. So what is beyond a portion is only
-# noted in the topology record; the next step removes it. Source: docs/protocol.md §4.
+# A multi that grows with the batch would exceed ZooKeeper's limit. Records beyond the limit are only noted in the
+# topology record, and the next step deletes them. Source: docs/protocol.md §4.
 
 
 DELETIONS_A_MULTI = 500
-"""Deletions in one multi."""
+"""The maximum number of deletions in one multi."""
 
 
 def acks_of(stamp: Stamp, txid: int, attempt: int) -> str:
-    """Name the acks of an attempt; a name is used once, even if a repair lets transactions begin again."""
+    """Name the folder for the acks of an attempt.
+
+    No name is used twice, even if a repair lets transactions begin again.
+    """
     return f"{txid}.{attempt}-{stamp.op[-8:]}"
 
 
 def deletes(folder: str, names: Sequence[str]) -> tuple[Write, ...] | None:
-    """Delete a folder and its content; None if that is more than a portion."""
+    """Return the writes that delete a folder and its content; None if they are too many for one multi."""
     if len(names) >= DELETIONS_A_MULTI:
         return None
     return (*(Delete(f"{folder}/{name}") for name in names), Delete(folder))
 
 
 def left(topology: TopologyRecord, paths: Paths, *folders: str) -> TopologyRecord:
-    """Note in the topology record that folders are to be removed."""
+    """Note in the topology record that folders must be deleted."""
     noted = [folder.removeprefix(f"{paths.base}/") for folder in folders]
     return replace(topology, garbage=list(dict.fromkeys([*topology.garbage, *noted])))
 
@@ -222,7 +227,7 @@ def left(topology: TopologyRecord, paths: Paths, *folders: str) -> TopologyRecor
 def removed(
     read: Reader, stamp: Stamp, paths: Paths, folder: str, names: Sequence[str]
 ) -> tuple[Write, ...]:
-    """Delete a folder, or note that it is to be removed."""
+    """Delete a folder, or note that it must be deleted."""
     gone = deletes(folder, names)
     if gone is not None:
         return gone
@@ -231,7 +236,7 @@ def removed(
 
 
 def remove(store: Store, path: str) -> None:
-    """Delete a record and everything below it, in portions. Several processes may do so at once."""
+    """Delete a record and everything below it, in portions. Several processes may do so at the same time."""
     while store.children(path) is not None:
         empty(store, path)
         _delete(store, [path])
@@ -252,7 +257,7 @@ def _delete(store: Store, paths: Sequence[str]) -> bool:
     try:
         store.multi([], [Delete(path) for path in paths])
     except (RequirementFailed, OutcomeUnknown):
-        store.sync()  # there is something below one, another process deletes too, or the reply was lost
+        store.sync()  # a record has children, another process also deletes, or the answer was lost
         return False
     return True
 
@@ -260,7 +265,7 @@ def _delete(store: Store, paths: Sequence[str]) -> bool:
 def note_removed(
     read: Reader, stamp: Stamp, paths: Paths, folders: Sequence[str]
 ) -> Decision[Done]:
-    """Note that folders are removed."""
+    """Note that folders have been deleted."""
     topology = read.get(TopologyRecord, paths.record)
     rest = [folder for folder in topology.garbage if folder not in folders]
     if rest == topology.garbage:

@@ -1,4 +1,4 @@
-"""The version of what a person was shown: of two persons who act on the same version, the second is refused."""
+"""The version that a person saw. If two people act on the same version, the second action is refused."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _Shown = TransactionRecord | Skipped | Wish
 
 
 def version_of(read: Reader, paths: Paths, txids: Sequence[int]) -> str:
-    """Give the version of these transactions: any step that changes one of them changes it."""
+    """Return the version of these transactions. Any step that changes a transaction changes its version."""
     return _version(txids, dict(_records(read, paths, txids)))
 
 
 def note_action(
     read: Reader, stamp: Stamp, paths: Paths, txids: Sequence[int], version: str
 ) -> Decision[Done]:
-    """Note that a person acts on these transactions, so that no other person acts on the same version.
+    """Note that a person acts on these transactions, so that no other person can act on the same version.
 
-    :raises PreviewOutdated: they are of another version by now.
+    :raises PreviewOutdated: the transactions now have another version.
     """
     records = dict(_records(read, paths, txids))
     if _version(txids, records) != version:

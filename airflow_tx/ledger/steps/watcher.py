@@ -1,4 +1,4 @@
-"""How far a watcher has delivered commits. It resumes there, after any crash."""
+"""The progress of a watcher. After a crash, it resumes from the noted transaction."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from airflow_tx.ledger.steps.step import Decision, Stamp, put_or_create
 
 @dataclass(frozen=True)
 class Watched:
-    """Where a watcher resumes: behind `txid`."""
+    """The point from which a watcher resumes: after `txid`."""
 
     txid: int
 
@@ -21,16 +21,16 @@ class Watched:
 def open_watcher(
     read: Reader, stamp: Stamp, paths: Paths, name: str, *, from_first: bool
 ) -> Decision[Watched]:
-    """Find where a watcher resumes; a new watcher begins with the next transaction that becomes final.
+    """Find where a watcher resumes. A new watcher begins with the next transaction that becomes final.
 
-    :param from_first: it was there before the topology, so it begins with the first one.
+    :param from_first: whether the watcher is older than the topology, and so begins with the first transaction.
     :raises UnreadableRecord: there is no such topology.
     """
     incarnation = read.get(TopologyRecord, paths.record).incarnation
     found = read.find(WatcherRecord, paths.watcher(name))
     if found is not None and found.incarnation == incarnation:
         return Decision(Watched(found.txid))
-    # In a ledger that was reset every transaction is new.
+    # After a reset of the ledger, every transaction is new.
     txid = 0 if from_first or found is not None else read.peek(Counter, paths.current).txid - 1
     folder = () if read.exists(paths.watchers) else (Create(paths.watchers, b""),)
     write = put_or_create(

@@ -37,7 +37,7 @@ from airflow_tx.base.errors import (
 )
 
 # --- handler ------------------------------------------------------------------------------------------------------
-# What kazoo does on a client's behalf: threads, connections, a log. Here it learns to say why it does not connect.
+# kazoo's threads, connections and log for one client. These subclasses record why a client does not connect.
 
 
 if TYPE_CHECKING:
@@ -49,10 +49,12 @@ _WHY = ("Connection dropped: ", "Connection time-out: ", "Cannot resolve ")
 
 
 class ConnectionHandler(SequentialThreadingHandler):  # type: ignore[misc]
-    """kazoo's threads, of which one that ends by an error keeps it, and connections that do not wait for one server.
+    """The threads and connections of a kazoo client.
 
-    :param patience: seconds that one server gets to accept a connection; kazoo would give it a whole session time-out.
-    :ivar error: the error that has ended the connection permanently.
+    A thread that ends with an error keeps that error. No single server delays the connection for long.
+
+    :param patience: seconds for one server to accept a connection. kazoo itself would wait a whole session time-out.
+    :ivar error: the error that ended the connection permanently.
     """
 
     def __init__(self, patience: float) -> None:
@@ -76,9 +78,9 @@ class ConnectionHandler(SequentialThreadingHandler):  # type: ignore[misc]
 
 
 class ConnectionLog(Adapter):
-    """The log of one client, which keeps why it was not connected last, and holds no password.
+    """The log of one client. It keeps the reason of the last failed connection, and never logs a password.
 
-    :ivar reason: in kazoo's words; "": it was not said.
+    :ivar reason: in kazoo's words; "" if kazoo gave none.
     """
 
     def __init__(self, logger: logging.Logger) -> None:
@@ -86,14 +88,14 @@ class ConnectionLog(Adapter):
         self.reason = ""
 
     def log(self, level: int, msg: object, *args: Any, **kwargs: Any) -> None:
-        # kazoo has a line for each operation.
+        # kazoo logs a line for each operation.
         if level <= logging.DEBUG and not self.isEnabledFor(level):
             return
         text = str(msg)
         if text.startswith(_WHY):
             self.reason = (text % args).removeprefix(_WHY[0])
-        # The code that wants a connection reports the errors of kazoo; at level DEBUG kazoo writes the request
-        # `Auth` with its credentials.
+        # The code that needs a connection reports kazoo's errors. At level DEBUG, kazoo would log the request `Auth`
+        # with its credentials.
         if not isinstance(sys.exc_info()[1], KazooException) and not any(
             isinstance(arg, Auth) for arg in args
         ):
@@ -107,17 +109,17 @@ DIGEST = "digest"
 SASL = "sasl"
 _BY_LOGIN = (AuthFailedError, SessionClosedRequireSaslError)
 FORBIDDEN = (NoAuthError, InvalidACLError, *_BY_LOGIN)
-# Reconnecting must not wait for long after a long outage.
+# After a long outage, a client must still reconnect soon.
 _RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
 
 
 @dataclass(frozen=True)
 class Tls:
-    """How the connection is encrypted.
+    """The encryption of the connection.
 
-    :param ca: PEM file of the authorities to trust; None: the system's.
-    :param cert: PEM file of the client's certificate, with `key` and `key_password` its private key.
-    :param verify: check the server's certificate and host name.
+    :param ca: PEM file of the trusted authorities; None: the system's authorities.
+    :param cert: PEM file of the client's certificate; `key` and `key_password` give its private key.
+    :param verify: whether to check the server's certificate and host name.
     """
 
     ca: str | None = None
@@ -129,13 +131,13 @@ class Tls:
 
 @dataclass(frozen=True)
 class ClientConfig:
-    """Everything a client has to know. Its repr holds no password.
+    """The settings of a client. Its repr contains no password.
 
     :param hosts: `h1:2181,h2:2181`.
-    :param conn_id: the Airflow connection it came from, for messages.
-    :param chroot: every path is below this znode, which is created if missing; empty or "/": none.
-    :param scheme: `digest` or `sasl` (DIGEST-MD5); None: `digest` if there is a login, else no authentication.
-    :param session_timeout: seconds without a sign of life after which the server ends the session.
+    :param conn_id: id of the Airflow connection, for messages.
+    :param chroot: the znode below which every path is; it is created if missing. Empty or "/": none.
+    :param scheme: `digest` or `sasl` (DIGEST-MD5); None: `digest` if a login is set, else no authentication.
+    :param session_timeout: seconds without a heartbeat until the server ends the session.
     :param connect_timeout: seconds until an unreachable server is an error.
     """
 
@@ -151,21 +153,21 @@ class ClientConfig:
 
     @property
     def authenticated(self) -> bool:
-        """Whether the client says who it is; then only it may read and write what it creates."""
+        """Whether the client logs in. If so, only this login may read and write the znodes that it creates."""
         return self.login is not None
 
     @property
     def acl(self) -> Sequence[Any]:
-        """The ACL that every znode gets from the start: only for the login.
+        """The ACL of every new znode: only the login has access.
 
-        Not `auth`, which includes every identity of the client: also a certificate, which
-        all clients may share.
+        It does not use `auth`, which includes every identity of the client, such as a certificate that all clients
+        share.
         """
         if self.login is None:
             return list(OPEN_ACL_UNSAFE)
         if self.scheme != SASL:
             return [make_digest_acl(self.login, self.password or "", all=True)]
-        # The servers make another name of what looks like one of Kerberos.
+        # The servers rewrite logins that look like Kerberos names.
         return (
             list(CREATOR_ALL_ACL)
             if {"@", "/"} & {*self.login}
@@ -174,11 +176,12 @@ class ClientConfig:
 
 
 def connect(config: ClientConfig) -> KazooClient:
-    """Make a connected client, which its user closes with `disconnect`.
+    """Return a connected client. Its user closes it with `disconnect`.
 
-    :raises NoConnection: no server answered within the connect time-out, or TLS could not be agreed on.
-    :raises LoginRefused: not by this login. StoreRefused: the chroot belongs to another one.
-    :raises ConfigError: a file or a library that the connection asks for is missing.
+    :raises NoConnection: no server answered within the connect time-out, or the TLS handshake failed.
+    :raises LoginRefused: the servers refused this login.
+    :raises StoreRefused: the chroot belongs to another login.
+    :raises ConfigError: a file or a library that the connection needs is missing.
     """
     _check_files(config)
     log = ConnectionLog(_LOGGER)
@@ -186,7 +189,7 @@ def connect(config: ClientConfig) -> KazooClient:
     try:
         client.start(timeout=config.connect_timeout)
         if config.scheme == SASL:
-            # The session is there before SASL is decided: only an answer proves that the server lets us in.
+            # The session exists before SASL completes. Only an answer proves that the server accepts the login.
             client.exists_async("/").get(timeout=config.connect_timeout)
         _enter_chroot(client, config)
     except (KazooException, client.handler.timeout_exception) as error:
@@ -212,7 +215,7 @@ def _options(config: ClientConfig) -> dict[str, Any]:
         "default_acl": config.acl,
         "connection_retry": dict(_RECONNECT),
         "command_retry": dict(_RECONNECT),
-        # One server that is cut off must not use up the time for all.
+        # An unreachable server must not use up the time of all servers.
         "handler": ConnectionHandler(
             min(config.session_timeout, config.connect_timeout) / (config.hosts.count(",") + 1)
         ),
@@ -276,10 +279,10 @@ def with_parents(path: str) -> list[str]:
 
 
 def send_proven(client: KazooClient, path: str) -> Any:
-    """Ask for an empty znode, which is made only if this login can open it; `check_proven` takes the answer.
+    """Send a request that creates an empty znode only if this login can read it. Pass the answer to `check_proven`.
 
-    Servers read a login in the charset of their Java. Where that is not UTF-8, an ACL of the bytes that were sent
-    lets no login in.
+    The servers decode a login in the charset of their JVM. If that is not UTF-8, the ACL that they store admits no
+    login.
     """
     transaction = client.transaction()
     transaction.create(path)
@@ -288,9 +291,10 @@ def send_proven(client: KazooClient, path: str) -> Any:
 
 
 def check_proven(results: Sequence[Any], *, hosts: str, connection: str, path: str) -> None:
-    """Check the answer to `send_proven`; it is no error if the znode was there, or the reply to our own was lost.
+    """Check the answer to `send_proven`. An existing znode is no error, since the answer to an earlier try may be lost.
 
-    :raises LoginRefused: the servers take this login for another one. StoreRefused, StoreDeclined: for other reasons.
+    :raises LoginRefused: the servers decode this login as another one.
+    :raises StoreRefused, StoreDeclined: the servers refuse for other reasons.
     """
     made, proof = results
     if isinstance(proof, NoAuthError) or isinstance(made, InvalidACLError):
@@ -303,7 +307,7 @@ _READ_OTHERWISE = (
     "it reads this login or password as another text, and no login could open what it makes. Use ASCII alone, without "
     "a colon in the login, or start the servers' Java with -Dfile.encoding=UTF-8"
 )
-# What kazoo says, and what helps: the first that fits.
+# Parts of kazoo's messages, each with its remedy. The first match counts.
 _REMEDIES = (
     ("mismatch", "name the hosts as the servers' certificate names them"),
     (
@@ -361,9 +365,9 @@ _DECLINED: Mapping[type[KazooException], tuple[str, str]] = {
 def request_refused(
     error: BaseException, *, hosts: str, connection: str, path: str
 ) -> StoreRefused | StoreDeclined:
-    """Word what servers answer that do not carry out a request about a path."""
+    """Describe the servers' refusal of a request about a path."""
     if isinstance(error, _BY_LOGIN):
-        return LoginRefused(hosts=hosts, connection=connection, reason="they want a login by SASL")
+        return LoginRefused(hosts=hosts, connection=connection, reason="they require a SASL login")
     name = type(error).__name__
     if isinstance(error, FORBIDDEN):
         return StoreRefused(hosts=hosts, connection=connection, path=path, reason=name)
@@ -376,7 +380,8 @@ def request_refused(
 def _logger() -> logging.Logger:
     logger = logging.getLogger("airflow_tx.zookeeper")
     if logger.level == logging.NOTSET:
-        # kazoo tells of every connection in ten lines, and of an outage twice a second; our own errors say it once.
+        # kazoo logs ten lines for each connection and two lines a second in an outage. This package's errors report it
+        # once.
         logger.setLevel(logging.ERROR)
     return logger
 

@@ -1,4 +1,4 @@
-"""The in-memory store: ZooKeeper's rules without a server, for tests, models and examples in one process."""
+"""An in-memory store with ZooKeeper's rules, for tests, models and examples in one process."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from airflow_tx.ledger.api import (
 )
 
 # --- sizes --------------------------------------------------------------------------------------------------------
-# How much ZooKeeper takes in one request, checked before anything is sent: a larger one costs the connection.
+# The size limit of one ZooKeeper request, checked before sending. A larger request would break the connection.
 
 
-# jute.maxbuffer, unless the servers set another one.
+# The default of jute.maxbuffer.
 LIMIT = 1_048_575
 LARGE = 100_000
-"""Bytes above which a lost connection may be the server's answer: its jute.maxbuffer may be smaller than `LIMIT`."""
-# Above what the header, version, flags and ACL of one operation take.
+"""Bytes above which a lost connection may mean that the request exceeds a smaller jute.maxbuffer."""
+# More than the header, version, flags and ACL of one operation need.
 _OPERATION = 96
 
 
@@ -41,12 +41,12 @@ def check_sizes(
     limit: int = LIMIT,
     prefix: int = 0,
 ) -> int:
-    """Refuse a multi that is larger than the server takes.
+    """Refuse a multi that is larger than the server accepts.
 
-    :param limit: bytes a request may have.
-    :param prefix: bytes that every path gets in front (the chroot).
-    :return: about how many bytes it has.
-    :raises TooMuchMetadata: naming the largest record.
+    :param limit: maximum bytes of a request.
+    :param prefix: bytes that the chroot adds to every path.
+    :return: the approximate size in bytes.
+    :raises TooMuchMetadata: the multi is too large; the error names the largest record.
     """
     largest = ""
     size = -1
@@ -67,7 +67,7 @@ def check_sizes(
 
 
 def explain_loss(reason: str, size: int) -> str:
-    """Say why a request of this size has no answer."""
+    """Describe why a request of this size got no answer."""
     return (
         reason
         if size < LARGE
@@ -79,7 +79,7 @@ def explain_loss(reason: str, size: int) -> str:
 
 
 class MemoryStore(Store):
-    """A `Store` over a dictionary. Thread-safe; `snapshot` and `restore` copy the whole of it."""
+    """A `Store` on a dictionary. Thread-safe; `snapshot` and `restore` copy all its content."""
 
     def __init__(self, limit: int = LIMIT) -> None:
         self._nodes: dict[str, Node] = {}
@@ -113,7 +113,7 @@ class MemoryStore(Store):
             self._changed.notify_all()
 
     def sync(self) -> None:
-        """Every read sees every write already."""
+        """Do nothing: every read already sees every write."""
 
     def ensure(self, path: str) -> None:
         with self._changed:
@@ -126,11 +126,11 @@ class MemoryStore(Store):
         yield _MemoryWatch(self._changed, self._changes, paths)
 
     def snapshot(self) -> tuple[tuple[str, bytes, int], ...]:
-        """Copy everything in it, in a form that can be compared and hashed."""
+        """Copy all content in a form that can be compared and hashed."""
         return tuple(sorted((path, node.data, node.version) for path, node in self._nodes.items()))
 
     def restore(self, snapshot: tuple[tuple[str, bytes, int], ...]) -> None:
-        """Set everything back to what `snapshot` gave."""
+        """Restore the content that `snapshot` returned."""
         self._nodes = {path: Node(data, version) for path, data, version in snapshot}
 
     def _check(self, requirement: Requirement) -> None:

@@ -1,4 +1,4 @@
-"""The store on ZooKeeper. Source: protocol.md §1 (a multi per step; refused and unanswered are different)."""
+"""The ledger store on ZooKeeper: one multi for each step. Source: docs/protocol.md §1."""
 
 from __future__ import annotations
 
@@ -61,15 +61,15 @@ _LOST = (ConnectionLoss, SessionExpiredError, SessionMovedError, OperationTimeou
 class ZooKeeperStore(Store):
     """A `Store` on a connected kazoo client. Thread-safe.
 
-    A write that was not answered is sent once only; since ZooKeeper keeps the order of one session, a `sync` and a read
-    by this same store tell afterwards whether it happened. Not covered: reading back through another client.
+    A write without an answer is sent only once. Since ZooKeeper keeps the order of one session, a `sync` and a read by
+    the same store then show whether the write happened. A read through another client does not show this reliably.
 
-    :param client: as `airflow_tx.ledger.store.client.connect` gives it; it stays the caller's to close.
-    :param conn: the connection's id, for messages.
-    :param hosts: its hosts, for messages.
-    :param read_timeout: seconds for which reads are retried while the connection is away.
-    :param write_timeout: seconds until an unanswered write counts as one whose outcome is unknown.
-    :param limit: most bytes of one request: the servers' jute.maxbuffer.
+    :param client: from `airflow_tx.ledger.store.client.connect`; the caller closes it.
+    :param conn: id of the Airflow connection, for messages.
+    :param hosts: hosts of the connection, for messages.
+    :param read_timeout: seconds to retry reads while the connection is lost.
+    :param write_timeout: seconds until the outcome of an unanswered write counts as unknown.
+    :param limit: maximum bytes of one request: the servers' jute.maxbuffer.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class ZooKeeperStore(Store):
         self._state = threading.Condition()
         self._requests = 0
         self._lost_at: float | None = None
-        # ZooKeeper cannot take a watch back, so one callback serves all waiters, and this list names them.
+        # ZooKeeper cannot cancel a watch. One callback therefore serves all waiters in this list.
         self._waiting: list[tuple[tuple[str, ...], threading.Event]] = []
         self._announced: dict[str, bytes] = {}
         client.add_listener(self._on_state)
@@ -102,7 +102,7 @@ class ZooKeeperStore(Store):
 
     @property
     def requests(self) -> int:
-        """How many requests this store has sent; a multi is one."""
+        """How many requests this store has sent. A multi counts as one request."""
         return self._requests
 
     @property
@@ -112,12 +112,12 @@ class ZooKeeperStore(Store):
 
     @property
     def connected(self) -> bool:
-        """Whether it has a connection now."""
+        """Whether the client is connected now."""
         return bool(self._client.connected)
 
     @property
     def lost_for(self) -> float:
-        """Seconds since the connection was lost; 0 while there is one."""
+        """Seconds since the connection was lost; 0 while connected."""
         lost_at = self._lost_at
         return 0.0 if lost_at is None or self._client.connected else time.monotonic() - lost_at
 
@@ -168,7 +168,7 @@ class ZooKeeperStore(Store):
 
     @contextmanager
     def watch(self, *paths: str) -> Iterator[Watch]:
-        # A lost connection wakes, too: what happens during it is not reported afterwards.
+        # A lost connection also wakes the waiter, since changes during the loss are not reported later.
         self._settle()
         waiting = (paths, threading.Event())
         with self._state:
@@ -183,14 +183,14 @@ class ZooKeeperStore(Store):
 
     @contextmanager
     def announce(self, path: str, data: bytes) -> Iterator[None]:
-        # An ephemeral node, of this caller alone. Nothing is waited for, and what goes wrong is ignored.
+        # An ephemeral node of this caller. The store does not wait for the answer and ignores errors.
         with self._state:
             self._announced[path] = data
             self._show(path)
         try:
             yield
         finally:
-            with self._state:  # so that no new session shows it again
+            with self._state:  # so that a new session does not create it again
                 del self._announced[path]
                 self._tell(lambda: self._client.delete_async(path))
 
@@ -219,8 +219,10 @@ class ZooKeeperStore(Store):
                 raise self._refused(path, error) from error
 
     def _settle(self) -> None:
-        """Let events that have arrived reach their waiters: kazoo reports them in a thread of its own, and
-        the next watch on the same path must not be woken by them."""
+        """Let waiters receive the events that have already arrived.
+
+        kazoo reports events in its own thread, and an old event must not wake the next watch on the same path.
+        """
         if not self.ended:
             settled = threading.Event()
             self._client.handler.dispatch_callback(Callback("watch", settled.set, ()))
@@ -240,7 +242,7 @@ class ZooKeeperStore(Store):
             if self._client.connected:
                 self._lost_at = None
                 for path in self._announced:
-                    self._show(path)  # the session may be a new one; else it is there already
+                    self._show(path)  # a new session needs it; in the old session it still exists
             elif self._lost_at is None:
                 self._lost_at = time.monotonic()
             self._state.notify_all()
@@ -275,7 +277,7 @@ class ZooKeeperStore(Store):
     def _raise_refusal(
         self, operations: Sequence[Requirement | Write], results: Sequence[Any]
     ) -> None:
-        # The operations around the one that failed say only that they were rolled back.
+        # The other operations of the multi only report that they were rolled back.
         for operation, result in zip(operations, results, strict=True):
             if isinstance(result, KazooException) and not isinstance(
                 result, (RolledBackError, RuntimeInconsistency)
@@ -284,12 +286,12 @@ class ZooKeeperStore(Store):
 
 
 def node_of(data: bytes, stat: ZnodeStat) -> Node:
-    """Make a record of an answer of ZooKeeper, whose clock says when it was written."""
+    """Make a node from an answer of ZooKeeper. The server's clock sets the time of change."""
     return Node(data, stat.version, datetime.fromtimestamp(stat.mtime / 1000, timezone.utc))
 
 
 def _checks(requirements: Sequence[Requirement], writes: Sequence[Write]) -> list[Requirement]:
-    """Name what ZooKeeper must check; an absent record is checked by the creation of it."""
+    """List the requirements that ZooKeeper must check. Creating a record checks its absence."""
     created = {write.path for write in writes if isinstance(write, Create)}
     for requirement in requirements:
         if isinstance(requirement, Absent) and requirement.path not in created:
@@ -338,36 +340,36 @@ def _refusal(operation: Requirement | Write, error: KazooException) -> StoreErro
 
 
 # --- watched ------------------------------------------------------------------------------------------------------
-# A store for repeated reads of the same records: each is read once, until ZooKeeper reports a change.
+# For repeated reads of the same records: each is read once, until ZooKeeper reports a change.
 
 
 MOST_KEPT = 200_000
-"""Records and folders that are remembered at most."""
+"""The maximum number of records and folders that are remembered."""
 MOST_BYTES = 64 * 2**20
-"""Size of the records and of the names of folders that are remembered."""
+"""The maximum bytes of remembered records and names."""
 
 
 class WatchedStore(ZooKeeperStore):
-    """A `ZooKeeperStore` that remembers what it has read, each under a watch of its own. Thread-safe.
+    """A `ZooKeeperStore` that remembers its reads, each with its own watch. Thread-safe.
 
-    A value may be as old as the delay of ZooKeeper's notice of a change. While the connection is lost nothing
-    is remembered. For steps, which must read what everybody has written, take a `ZooKeeperStore`.
+    A value may be as old as ZooKeeper's delay in reporting a change. While the connection is lost, nothing is
+    remembered. Steps must read all earlier writes, so use a `ZooKeeperStore` for them.
     """
 
     def __init__(self, client: KazooClient, **options: Any) -> None:
         self._kept = threading.Lock()
         self._found: dict[tuple[str, str], Any] = {}
         self._size = 0
-        # One for each running read. It is removed if the record changes during the read; then the answer is not kept.
+        # One entry for each running read. A change during the read removes the entry, and the answer is not kept.
         self._reads: dict[tuple[str, str], object] = {}
-        # How often everything was forgotten, and how often records below a path were.
+        # How often everything was forgotten, and how often each path, or a path below it, changed.
         self._losses = 0
         self._changes: Counter[str] = Counter()
         super().__init__(client, **options)
 
     @classmethod
     def beside(cls, store: ZooKeeperStore, **options: Any) -> WatchedStore:
-        """Make one on the client of another store."""
+        """Create a store that shares the client of another store."""
         return cls(store._client, conn=store._conn, hosts=store._hosts, **options)
 
     def get(self, path: str) -> Node | None:
@@ -379,14 +381,14 @@ class WatchedStore(ZooKeeperStore):
         return children
 
     def mark(self, path: str) -> tuple[int, int]:
-        """Give a number that changes whenever something does that was read at `path` or below."""
+        """Return a number that changes whenever a record read at `path` or below changes."""
         with self._kept:
             return self._losses, self._changes[path]
 
     def check(self) -> None:
-        """Find out whether ZooKeeper answers.
+        """Ask ZooKeeper for an answer.
 
-        :raises StoreUnavailable: it does not.
+        :raises StoreUnavailable: ZooKeeper does not answer.
         """
         self._read("/", partial(self._client.exists_async, "/"))
 
@@ -400,7 +402,7 @@ class WatchedStore(ZooKeeperStore):
         with self._kept:
             if self._reads.get(key) is read:
                 if len(self._found) >= MOST_KEPT or self._size >= MOST_BYTES:
-                    self._found.clear()  # what is read again is watched still
+                    self._found.clear()  # the existing watches stay set
                     self._size = 0
                 self._found[key] = found
                 self._size += _size_of(found)
@@ -420,7 +422,7 @@ class WatchedStore(ZooKeeperStore):
                 )
                 names, stat = self._read(path, request)
                 return Children(tuple(sorted(names)), stat.version)
-            except NoNodeError:  # then ZooKeeper has set no watch
+            except NoNodeError:  # no watch was set in this case
                 if self._read(path, partial(self._client.exists_async, path, watch=watch)) is None:
                     return None
 

@@ -1,7 +1,7 @@
 """Corrections of an upstream topology: which committed transactions lack them. Source: docs/protocol.md §12.
 
-They are found by comparing, not by an event: a transaction is behind as long as the line that counts for it names an
-earlier end than the upstream's book.
+They are found by comparison, not by an event. A transaction is behind while its counting line names an earlier end than
+the upstream book.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ from airflow_tx.ledger.upstream.reading import UpstreamReading
 class Correction:
     """The corrections that a committed transaction lacks.
 
-    :param txid: the transaction, which begins its chain; `counts`: the one that counts for it.
-    :param key: of its run.
-    :param ends: by upstream transaction, the one that counts for it since.
-    :param first: the first upstream transaction in its range, and `last` the last one.
-    :param noted: what the ledger has noted of that; None: nothing.
+    :param txid: the transaction, which begins its chain.
+    :param counts: the transaction that counts for it.
+    :param key: the run key of its run.
+    :param ends: by upstream transaction, the end of its chain that counts now.
+    :param first: the first upstream transaction in its range.
+    :param last: the last upstream transaction in its range.
+    :param noted: the note in the ledger; None if there is none.
     :param since: when the first of these ends became final; None: that is forgotten.
     """
 
@@ -42,29 +44,31 @@ class Correction:
 
     @property
     def is_noted(self) -> bool:
-        """Whether these very ends were noted: a restatement for them was requested before, or is not wanted."""
+        """Whether the ledger has noted exactly these ends: a restatement was requested before, or is not wanted."""
         return self.noted is not None and self.noted.is_of(self.ends)
 
     @property
     def reason(self) -> str:
-        """Word why it is to be restated."""
+        """Describe why the transaction is restated."""
         told = ", ".join(f"{txid} restated by {end}" for txid, end in sorted(self.ends.items()))
         return f"upstream {told}"
 
 
 NOTED_EVERY = 100
-"""Upstream transactions, compared without any correction, after which that is noted."""
+"""The number of compared transactions without a correction after which the cursor is noted."""
 SETTLES = timedelta(minutes=10)
-"""So long a batch waits for further corrections of its range that were requested upstream."""
+"""How long a batch waits for further corrections of its range that were requested upstream."""
 
 
 @dataclass(frozen=True)
 class Corrections:
     """The corrections of an upstream topology at one moment.
 
-    :param behind: the transactions that lack some; `under_way`: these of them that are being restated, or are to be.
-    :param postponed: these of them whose range is about to get more corrections.
-    :param comparison: what to note of the rest; `compared`: how far was compared before.
+    :param behind: the transactions that lack corrections.
+    :param under_way: of these, the transactions with an open or requested restatement.
+    :param postponed: of these, the transactions whose range will get more corrections soon.
+    :param comparison: the result to note.
+    :param compared: the cursor before.
     """
 
     behind: tuple[Correction, ...]
@@ -75,19 +79,19 @@ class Corrections:
 
     @property
     def is_due(self) -> bool:
-        """Whether something is to be noted now: how far was compared is noted with it, or now and then."""
+        """Whether the ledger must be updated now: if a correction is due, or if the cursor has moved far enough."""
         ahead = self.comparison.txid - self.compared >= NOTED_EVERY
         return bool(self.due or self.comparison.caught_up) or ahead
 
     @property
     def due(self) -> tuple[Correction, ...]:
-        """List the ones for which something is to be done now."""
+        """List the corrections that need an action now."""
         later = self.under_way | self.postponed
         return tuple(each for each in self.behind if not each.is_noted and each.txid not in later)
 
     @property
     def left(self) -> tuple[Correction, ...]:
-        """List the ones for which nothing will be done by itself."""
+        """List the corrections that no process will handle automatically."""
         return tuple(
             each for each in self.behind if each.is_noted and each.txid not in self.under_way
         )
@@ -97,7 +101,7 @@ class Corrections:
 class CorrectionReader:
     """Compares the book of a topology with the book of its upstream topology.
 
-    :param ledger: of the topology that reads.
+    :param ledger: the ledger of the reading topology.
     """
 
     ledger: ReadOnlyLedger
@@ -105,7 +109,7 @@ class CorrectionReader:
     _behind: dict[int, dict[int, int]] = field(default_factory=dict)
 
     def read(self, now: datetime) -> Corrections:
-        """Compare the corrections that were not compared before, and the transactions that are noted as behind."""
+        """Compare the corrections after the cursor, and the transactions that are noted as behind."""
         noted = self._noted
         cursor = self._cursor
         for txid, note in noted.items():
@@ -130,12 +134,12 @@ class CorrectionReader:
     # --- one correction
 
     def _holds_up(self, line: EndLine) -> bool:
-        """Compare one correction; whether it must be compared again."""
+        """Compare one correction. Return whether it must be compared again."""
         if self._own.last_taken < line.first:
-            return True  # its transaction is not taken yet, or by a transaction that is open
+            return True  # no final transaction has taken the corrected transaction yet
         holder = self._own.holder(line.first)
         if holder is None or holder.outcome is None:
-            return False  # before the range that the topology began with
+            return False  # before the first range of the topology
         if holder.outcome is not Outcome.COMMITTED:
             return self._is_wanted_back(holder.txid)
         counts = self._own.counting(holder)
@@ -147,7 +151,7 @@ class CorrectionReader:
         return not is_noted or self._is_under_way(holder.txid, counts.txid)
 
     def _compare_noted(self, txid: int, note: Behind) -> None:
-        """Compare a transaction again that was behind."""
+        """Compare a transaction again that was noted as behind."""
         holder = self._own.book.line(txid)
         counts = None if holder is None else self._own.counting(holder)
         if holder is None or counts is None or counts.taken is None:
@@ -174,7 +178,7 @@ class CorrectionReader:
         )
 
     def _is_postponed(self, correction: Correction, now: datetime) -> bool:
-        """Whether more corrections of a range are on their way, for a while."""
+        """Whether more corrections of a range will follow soon."""
         chains = self.upstream.chains_in_restatement
         if not any(correction.first <= txid <= correction.last for txid in chains):
             return False
@@ -211,13 +215,13 @@ class CorrectionReader:
         return self.ledger.wishes()
 
     def _is_under_way(self, txid: int, counts: int) -> bool:
-        """Whether a transaction is being restated, or is to be."""
+        """Whether a restatement of a transaction is open or requested."""
         wanted = any(wish.txid == counts for wish in self._wishes)
         opened = (each.replaces for each in self._opened.values() if each.replaces is not None)
         return wanted or any(each.begins == txid for each in opened)
 
     def _is_wanted_back(self, txid: int) -> bool:
-        """Whether the rows of a skipped transaction are about to be in another one, which may have decided before."""
+        """Whether the rows of a skipped transaction are moving to another one, which may have decided already."""
         skipped = self.ledger.skipped(txid)
         if skipped is None or skipped.readmit is None:
             return False
@@ -227,35 +231,35 @@ class CorrectionReader:
 
 @dataclass
 class TakenRanges:
-    """Which upstream transactions a topology has taken, by its own book of ends.
+    """The upstream transactions that a topology has taken, from its own book of ends.
 
-    :param ledger: of the topology that reads.
+    :param ledger: the ledger of the reading topology.
     """
 
     ledger: ReadOnlyLedger
 
     @cached_property
     def book(self) -> Book:
-        """Give its book of ends."""
+        """The book of ends of the reading topology."""
         return self.ledger.book()
 
     def counting(self, line: EndLine) -> EndLine:
-        """Give the line that counts for a transaction."""
+        """Return the line that counts for a transaction."""
         found = self.book.line(line.end) if line.end else None
         return found or line
 
     def counting_for(self, txid: int) -> int | None:
-        """Name the transaction that counts for an upstream one; None: it is not taken yet.
+        """Return the transaction that counts for an upstream transaction; None: it is not taken yet.
 
-        :param txid: of an upstream transaction that begins its chain.
+        :param txid: an upstream transaction that begins its chain.
         """
         found = self.holder(txid)
         return None if found is None else self.counting(found).txid
 
     def ahead(self) -> int | str | None:
-        """Count the upstream transactions that are final and not taken yet.
+        """Count the upstream transactions that are final but not taken yet.
 
-        :return: a text: why they cannot be taken, as a clause; None: it reads no topology that has begun.
+        :return: the count; a clause that explains why they cannot be taken; or None: no upstream topology has begun.
         """
         name = self.ledger.topology().upstream
         if not name:
@@ -271,18 +275,18 @@ class TakenRanges:
 
     @cached_property
     def last_taken(self) -> int:
-        """Name the last upstream transaction that a final transaction has taken."""
+        """Return the last upstream transaction that a final transaction has taken."""
         first, last = self._bounds
         found = self._fresh_before(last, first)
         return 0 if found is None or found.taken is None else found.taken.last
 
     def holder(self, txid: int) -> EndLine | None:
-        """Find the transaction whose range has an upstream transaction; None: it is in none that has a line."""
+        """Find the transaction whose range has an upstream transaction; None: no line has it."""
         found = self._first_holder(txid)
         return None if found is None else self.readmitted(found)
 
     def readmitted(self, found: EndLine) -> EndLine:
-        """Give the final transaction that has the batch of a skipped one now; of any other one, itself."""
+        """Return the final transaction that now has the batch of a skipped one; for other transactions, itself."""
         seen = set[int]()
         while found.outcome is Outcome.SKIPPED and found.txid not in seen:
             seen.add(found.txid)
@@ -292,7 +296,7 @@ class TakenRanges:
         return found
 
     def _first_holder(self, txid: int) -> EndLine | None:
-        """Search by halves: the ranges of new transactions grow with the txid."""
+        """Search by bisection, since the ranges of new transactions grow with the txid."""
         first, last = self._bounds
         while first <= last:
             middle = (first + last) // 2
@@ -306,7 +310,7 @@ class TakenRanges:
         return None
 
     def _fresh_before(self, last: int, first: int) -> EndLine | None:
-        """Find the newest transaction from `first` to `last` that has taken a range of its own."""
+        """Find the newest transaction from `first` to `last` with a range of its own."""
         return next(self._fresh(last, first), None)
 
     def _fresh(self, last: int, first: int) -> Iterator[EndLine]:
@@ -322,11 +326,13 @@ class TakenRanges:
 
 @dataclass(frozen=True)
 class NotedCorrections:
-    """A transaction that the ledger notes as behind corrections, and what becomes of it.
+    """A transaction that the ledger notes as behind corrections, and what will happen to it.
 
-    :param txid: the transaction that counts; `note`: of the one that begins its chain.
+    :param txid: the transaction that counts.
+    :param note: the note about the transaction that begins its chain.
     :param upstream: the topology whose corrections it lacks.
-    :param is_wanted: whether its restatement is requested; `restated_by`: the open transaction that restates it.
+    :param is_wanted: whether its restatement is requested.
+    :param restated_by: the open transaction that restates it.
     """
 
     txid: int
@@ -337,18 +343,18 @@ class NotedCorrections:
 
     @property
     def is_left(self) -> bool:
-        """Whether nothing will be done about it by itself."""
+        """Whether no process will handle it automatically."""
         return not self.is_wanted and self.restated_by is None
 
     def __str__(self) -> str:
-        """Say which corrections it lacks, and what becomes of it."""
+        """Describe which corrections it lacks, and what will happen to it."""
         named = ", ".join(sorted(self.note.ends, key=int))
         what = "a correction" if len(self.note.ends) == 1 else "corrections"
         return f"{what} of {self.upstream} {named}: {self.becomes}"
 
     @property
     def becomes(self) -> str:
-        """Say what becomes of it."""
+        """Describe what will happen to it."""
         if self.restated_by is not None:
             return f"transaction {self.restated_by} restates it"
         if self.is_wanted:
@@ -359,9 +365,9 @@ class NotedCorrections:
 def noted_corrections(
     ledger: ReadOnlyLedger, notes: Mapping[int, Behind]
 ) -> tuple[NotedCorrections, ...]:
-    """List the transactions that are behind, by the ledger of the topology alone.
+    """List the transactions that are behind, from the ledger of this topology only.
 
-    :param notes: which are noted as behind, see `noted_behind`. One that has its corrections by now is left out.
+    :param notes: the notes from `noted_behind`. Transactions that now have their corrections are left out.
     """
     if not notes:
         return ()

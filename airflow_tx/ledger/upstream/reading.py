@@ -1,4 +1,4 @@
-"""The ledger of a topology whose table is the source of another one. Source: docs/protocol.md §12."""
+"""The ledger of a topology whose table is the source of another topology. Source: docs/protocol.md §12."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from airflow_tx.ledger.records import EndLine, TakenRange, TopologyRecord
 
 
 class UpstreamPosition(Record, frozen=True):
-    """Up to where a topology has read an upstream one: the position of its source.
+    """The position of a source that reads an upstream topology.
 
-    :param incarnation: of the upstream ledger.
-    :param txid: the last transaction that was read, with its `birth`; "": it had no line then.
+    :param incarnation: incarnation of the upstream ledger.
+    :param txid: the last transaction that was read.
+    :param birth: birth of that transaction; "": it had no line at that time.
     """
 
     incarnation: str
@@ -32,20 +33,20 @@ class UpstreamPosition(Record, frozen=True):
     def of(cls, position: Any) -> UpstreamPosition:
         """Read the position of a source.
 
-        :raises UnreadableRecord: it is the position of another source.
+        :raises UnreadableRecord: the position belongs to another kind of source.
         """
         return read_as(cls, position, "the position of the source")
 
     @classmethod
     def of_reader(cls, ledger: ReadOnlyLedger) -> UpstreamPosition | None:
-        """Read up to where a topology has read; None: nothing yet, or its source reads something else now."""
+        """Read the position of a topology's source; None: it has read nothing, or is now of another kind."""
         with suppress(UnreadableRecord):
             return cls.of(ledger.position())
         return None
 
     @classmethod
     def behind(cls, taken: TakenRange) -> UpstreamPosition:
-        """Give the position behind a range, as the metadata of its batch says."""
+        """Return the position after a range, from the metadata of its batch."""
         return cls(taken.incarnation, taken.last, taken.birth)
 
     def to_json(self) -> Any:
@@ -53,10 +54,10 @@ class UpstreamPosition(Record, frozen=True):
         return as_plain(self)
 
     def difference(self, ledger: ReadOnlyLedger, upstream: UpstreamReading | None) -> str | None:
-        """Say, as a clause, how the upstream topology differs from the one that was read; None: it is the same.
+        """Describe, as a clause, how the upstream topology differs from the one that was read; None: not at all.
 
-        :param ledger: its place.
-        :param upstream: what there is of it now; None: nothing.
+        :param ledger: the ledger under its name.
+        :param upstream: its current content; None: there is no such ledger.
         """
         name = f"topology {ledger.paths.topology!r}"
         if upstream is None:
@@ -74,7 +75,7 @@ class UpstreamPosition(Record, frozen=True):
         return None
 
     def called_now(self, ledger: ReadOnlyLedger) -> str | None:
-        """Find the topology that was read, if it was renamed."""
+        """Find the current name of the topology that was read, if it was renamed."""
         for name in listed_topologies(ledger.store, ledger.paths.root):
             with suppress(UnreadableRecord):
                 record = ledger.beside(name).topology_if_any()
@@ -85,10 +86,10 @@ class UpstreamPosition(Record, frozen=True):
 
 @dataclass(frozen=True)
 class UpstreamReading:
-    """The ledger of an upstream topology, as a reader of one of its tables needs it.
+    """The ledger of an upstream topology, for a reader of one of its tables.
 
     :param table: the name of the state.
-    :param current: the txid whose turn it is: what comes before is final, and has a line.
+    :param current: the txid that has the turn. Earlier transactions are final and have lines.
     """
 
     ledger: ReadOnlyLedger = field(repr=False)
@@ -98,7 +99,7 @@ class UpstreamReading:
 
     @classmethod
     def of(cls, ledger: ReadOnlyLedger, table: str) -> UpstreamReading | None:
-        """Read it; None: the topology has not begun."""
+        """Read the ledger; None: the topology has not begun."""
         topology = ledger.topology_if_any()
         return None if topology is None else cls(ledger, table, topology, ledger.current())
 
@@ -106,10 +107,10 @@ class UpstreamReading:
     def of_reader(
         cls, ledger: ReadOnlyLedger, table: str = ""
     ) -> tuple[UpstreamReading | None, str | None]:
-        """Read the topology that another one reads, and how it differs from what that one has read.
+        """Read the upstream ledger of a topology, and compare it with the position that the topology has read.
 
-        :param ledger: of the topology that reads.
-        :return: None: it has not begun; and the difference as a clause, None: there is none.
+        :param ledger: the ledger of the reading topology.
+        :return: the reading, None if it has not begun; and the difference as a clause, None if there is none.
         """
         place = ledger.beside(ledger.topology().upstream)
         upstream = cls.of(place, table)
@@ -126,12 +127,12 @@ class UpstreamReading:
 
     @cached_property
     def _accepted(self) -> dict[int, int]:
-        """Give the rows of the transactions whose number a person has changed, and accepted."""
+        """The row counts that a person has changed and accepted, by txid."""
         changes = (each.change.get("rows", {}) for each in self._life.changes)
         return {int(txid): rows for change in changes for txid, rows in change.items()}
 
     def line_if_any(self, txid: int) -> EndLine | None:
-        """Read the line of a transaction; None: it has none, or had none yet when its page was read."""
+        """Read the line of a transaction; None: it has no line, or had none when its page was read."""
         return self._book.line(txid)
 
     def line(self, txid: int) -> EndLine:
@@ -141,7 +142,7 @@ class UpstreamReading:
         """
         line = self.line_if_any(txid)
         if line is None:
-            # A restatement that became final since its page was read.
+            # A restatement may have become final after its page was read.
             line = self.ledger.book().line(txid)
         if line is None:
             path = self.ledger.paths.ends
@@ -153,15 +154,15 @@ class UpstreamReading:
         return self._book.lines(first, last)
 
     def rows_of(self, line: EndLine) -> int:
-        """Count the rows that the table has of a transaction: as its line says, or as a person has accepted."""
+        """Return how many rows the table has of a transaction, from its line or from an accepted change."""
         name = self._life.name_at(line.txid)
         written = 0 if name is None else line.rows.get(name, 0)
         return self._accepted.get(line.txid, written)
 
     def taken(self, first: int, last: int, most_rows: int | None = None) -> TakenRange:
-        """Find which transactions count for the ones of a range, and how many rows each has.
+        """Find which transactions count for a range, and how many rows each has.
 
-        :param most_rows: the range ends before it has more; but it has one transaction with rows.
+        :param most_rows: the maximum number of rows. The range has at least one transaction with rows.
         """
         ends = dict[str, int]()
         counts = dict[str, int]()
@@ -184,7 +185,7 @@ class UpstreamReading:
 
     @cached_property
     def chains_in_restatement(self) -> frozenset[int]:
-        """Name the transactions whose chains are about to get another end: one is open, or requested."""
+        """The transactions that begin chains with an open or requested restatement."""
         opened = (each.replaces for each in self.ledger.open_records().values())
         begun = {each.begins for each in opened if each is not None}
         wanted = {wish.txid for wish in self.ledger.wishes()}
@@ -192,14 +193,14 @@ class UpstreamReading:
         return frozenset(begun | {(line and line.first) or txid for txid, line in lines.items()})
 
     def left_from(self, first: int) -> int:
-        """Count the transactions that are not taken yet, from the next one on: restatements are no others of them."""
+        """Count the transactions from `first` on that are not taken yet. Restatements do not count."""
         left = max(self.current - first, 0)
         if left > LINES_A_PAGE:
-            return left  # pages are not read for a number that large
+            return left  # for a count that large, no pages are read
         return left - sum(bool(line.first) for line in self.lines(first, self.current - 1).values())
 
     def may_have_lost(self, before: UpstreamPosition) -> bool:
-        """Ask whether its ledger alone may have gone back: no person has reset it, and it is shorter than it was."""
+        """Ask whether the upstream ledger may have been set back: it is shorter, and no person has reset it."""
         is_same = self.topology.incarnation == before.incarnation
         was_reset = not is_same and any(each.what == RESET for each in self.ledger.repairs())
         return self.current <= before.txid and not was_reset
@@ -210,6 +211,6 @@ class UpstreamReading:
         return None if history is None else datetime.fromisoformat(history.final.when)
 
     def may_settle(self, taken: TakenRange) -> bool:
-        """Ask whether the rows of a range may be there soon: something of the topology is open, or written again."""
+        """Ask whether missing rows of a range may appear soon: a transaction is open, or a roll forward is writing."""
         is_open = self.current <= self.ledger.allocated()
         return is_open or self.topology.rolling is not None or bool(self.ledger.wishes())

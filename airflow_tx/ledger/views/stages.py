@@ -1,4 +1,4 @@
-"""The stages of a chain of topologies: what a transaction has taken upstream, and which ones have taken it.
+"""The stages of a chain of topologies: the transactions up and down the chain that belong to one transaction.
 
 Source: docs/protocol.md §12.
 """
@@ -19,11 +19,11 @@ from airflow_tx.ledger.upstream.reading import UpstreamPosition
 
 @dataclass(frozen=True)
 class ChainStages:
-    """The way of one transaction through the stages of a chain.
+    """The place of one transaction in a chain of topologies.
 
-    :param upstream: the topology that its topology reads; "": none.
-    :param taken: what it has taken of that one; None: nothing that is known.
-    :param downstream: by topology that reads its topology, the transaction that counts for its rows there; None: no
+    :param upstream: the topology that its own topology reads; "" if there is none.
+    :param taken: the range that it took from there; None if it is not known.
+    :param downstream: by topology that reads this one, the transaction that counts there for its rows; None: no
         transaction has taken it yet.
     """
 
@@ -33,13 +33,13 @@ class ChainStages:
 
     @classmethod
     def of(cls, ledger: ReadOnlyLedger, txid: int) -> ChainStages:
-        """Read it. Raises UnreadableRecord, naming the record."""
+        """Read the stages of a transaction. Raises UnreadableRecord, which names the record."""
         upstream = ledger.topology().upstream
         ranges = TakenRanges(ledger)
         line = ranges.book.line(txid)
         taken = None if line is None else line.taken
         if upstream and line is None and (batch := ledger.kept_batch(txid)) is not None:
-            # The batch may be one of the source that the topology had before.
+            # An earlier source of the topology may have decided the batch.
             with suppress(UnreadableRecord):
                 taken = TakenRange.of(batch.rows)
         begins = txid if line is None else line.first or txid
@@ -49,7 +49,7 @@ class ChainStages:
 
     @property
     def up_in_words(self) -> str | None:
-        """Say which transactions it has taken, and what counts for them; None: it reads no topology."""
+        """List the transactions that it took and their replacements; None: its topology reads no other topology."""
         if self.taken is None:
             return None
         ends = (f"{end} counts for {txid}" for txid, end in self.taken.ends.items())
@@ -57,7 +57,7 @@ class ChainStages:
 
     @property
     def down_in_words(self) -> str | None:
-        """Name the transactions that have taken it; None: no topology reads it."""
+        """List the transactions that took this one; None: no topology reads its topology."""
         told = (
             f"{name} {txid}" if txid is not None else f"{name}: not taken yet"
             for name, txid in self.downstream.items()
@@ -66,20 +66,20 @@ class ChainStages:
 
 
 def _counting_for(reader: ReadOnlyLedger, life: str, txid: int) -> int | None:
-    """Name the transaction of a reader that counts for one of this life of the ledger; None: it is not taken yet."""
+    """Return the reader's transaction that counts for an upstream transaction; None: it is not taken yet."""
     position = UpstreamPosition.of_reader(reader)
     is_other = position is not None and position.incarnation != life
     return None if is_other else TakenRanges(reader).counting_for(txid)
 
 
 def readers_in_words(ledger: ReadOnlyLedger, becomes: str) -> str:
-    """Name the topologies that read this one, and what becomes of them, as a sentence; "": none reads it."""
+    """List the topologies that read this one, and what happens to them, as a sentence; "" if there are none."""
     names = ", ".join(name for name, _ in readers_of(ledger))
     return f"Topologies that read it: {names}. {becomes}" if names else ""
 
 
 def readers_of(ledger: ReadOnlyLedger) -> Iterator[tuple[str, ReadOnlyLedger]]:
-    """List the topologies whose source reads this one, by name; one that cannot be read is left out."""
+    """List the topologies whose source reads this one, by name. Topologies that cannot be read are left out."""
     for name in listed_topologies(ledger.store, ledger.paths.root):
         own = ledger.beside(name)
         with suppress(UnreadableRecord):

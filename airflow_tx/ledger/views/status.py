@@ -1,4 +1,7 @@
-"""The status of one transaction, and the person behind it: an open one from a reading, a final one from its history."""
+"""The status of one transaction, and the people who acted on it.
+
+Open ones come from a reading, final ones from history.
+"""
 
 from __future__ import annotations
 
@@ -43,14 +46,14 @@ from airflow_tx.ledger.steps.processing import (
 from airflow_tx.ledger.steps.recovery import COORDINATOR
 
 # --- person -------------------------------------------------------------------------------------------------------
-# What people read and did: texts that may quote an error, and who did something, when and why.
+# Actions of people: who, when and why. Some of these texts may quote an error.
 
 
 class Redaction:
     """Marks a text that may quote an error, for pydantic.
 
-    The board sets `schema` before it describes its answers: what it sends names no address and no credential.
-    Without it, nothing that has such a text can be sent.
+    The UI sets `schema` before it describes its answers, so that the answers contain no address and no credential.
+    Without `schema`, no answer with such a text can be sent.
     """
 
     schema: Callable[[Any, Any], Any]
@@ -63,14 +66,14 @@ REDACTION = Redaction()
 Words = Annotated[str, REDACTION]
 """A text that may quote an error."""
 UNSEEN = "the log of its task says why"
-"""Replaces an error that the viewer may not read."""
+"""The text that replaces an error if the viewer may not read it."""
 Steps = Annotated[Remedy, REDACTION]
-"""What to do about an error, which may quote it."""
+"""The remedy of an error, which may quote it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Person:
-    """Who did something, when and why."""
+    """An action of a person: who, when and why."""
 
     who: str
     when: datetime
@@ -86,7 +89,7 @@ class PersonOfAttempt(Person):
 
 @dataclass(frozen=True, kw_only=True)
 class AcceptedLoss(Person):
-    """Rows that the source lost, and that a person accepted as lost."""
+    """Rows that the source lost, and whose loss a person accepted."""
 
     partition: str | None
     description: Words
@@ -102,17 +105,17 @@ class WaitingRun:
 
 
 def moment(text: str | None) -> datetime | None:
-    """Read a time, as records keep it; None: they have none."""
+    """Read a time from a record; None: the record has none."""
     return datetime.fromisoformat(text) if text else None
 
 
 def person(noted: Deed | Wish | None) -> Person | None:
-    """Read from a record who did something; None: no one did."""
+    """Read from a record who acted, when and why; None: no person did."""
     return None if noted is None else Person(**deed(noted))
 
 
 def person_of(noted: DeedOfAttempt) -> PersonOfAttempt:
-    """Read from a record who did something with which attempt."""
+    """Read from a record who acted on which attempt."""
     return PersonOfAttempt(attempt=noted.attempt, **deed(noted))
 
 
@@ -130,27 +133,27 @@ UNREADABLE = "UNREADABLE"
 
 @dataclass(frozen=True)
 class TransactionView:
-    """One transaction, open or final: its record, and what people are shown beside it.
+    """One transaction, open or final: its record, and the facts that people see beside it.
 
-    :param document: its record. Of one whose record cannot be read, the txid is known, and as `error` why.
+    :param document: its record. If that cannot be read, only the txid and, as `error`, the reason are known.
     :param is_unreadable: whether its record cannot be read.
     :param rows: rows of the batch, if counted.
     :param ack_val: 16 hex digits; all 0: everything emitted was acked.
-    :param waits: what has to happen next, in words; None: nothing.
-    :param to_do: what a person can do about that; None: nothing.
-    :param stale: its predecessor ended elsewhere than its batch starts, so it must be replayed.
-    :param blocked: why it is replayed no more unless a person asks for it.
-    :param readmit: who wants its rows back, or got them, when and why.
-    :param unproven: why the rows that its tasks consumed are not proven; once all of them have acked.
-    :param restated_by: the transaction that counts instead of it; None: it counts itself, if any does.
-    :param wish: who wants it restated, when and why.
+    :param waits: the next event that it waits for, in words; None: there is none.
+    :param to_do: what a person can do about it; None: no action is needed.
+    :param stale: whether its predecessor ended at another position than its batch starts, so that it must be replayed.
+    :param blocked: why the coordinator no longer replays it, unless a person requests a replay.
+    :param readmit: who readmitted its rows, or requested this, when and why.
+    :param unproven: why the rows that its tasks consumed are not proven, once all tasks have acked.
+    :param restated_by: the transaction that counts in its place; None: the transaction itself counts, if any does.
+    :param wish: who requested its restatement, when and why.
     :param batch: the name of its batch, see `batch_in_words`; "" if it has none, or if it is open and was not read.
-    :param quoted: why it has failed, if `waits` says it; None: it does not.
+    :param quoted: the failure that `waits` quotes; None: `waits` quotes none.
     :param unquoted: `waiting_for` without the words of an error; None: it quotes none.
-    :param unadvised: `to_do` without what its refusal says.
-    :param run_end: how its run ended before it was final, in words; None: the run is alive, or was not asked for.
-    :param rejected: rows that its tasks, or its source, kept aside.
-    :param behind: which corrections of the upstream topology it lacks, and what becomes of it; None: it lacks none.
+    :param unadvised: `to_do` without the remedy of its refusal.
+    :param run_end: how its run ended before it was final, in words; None: the run is alive, or was not requested.
+    :param rejected: how many rows its tasks, or its source, kept aside.
+    :param behind: the upstream corrections that it lacks, and what will happen; None: it lacks none.
     """
 
     document: TransactionRecord
@@ -174,7 +177,7 @@ class TransactionView:
     behind: str | None = None
 
     def without_errors(self) -> TransactionView:
-        """Leave out what errors said, for people who may not read the logs of tasks: an error may quote rows."""
+        """Remove the words of errors, for people who may not read task logs: an error may quote rows."""
         own = self.document
         skip = own.skip
         if skip is not None and skip.who == COORDINATOR:
@@ -193,7 +196,7 @@ class TransactionView:
         )
 
     def ended_by(self, when: datetime | None) -> TransactionView:
-        """Note when a transaction was final at the latest, whose record cannot be read."""
+        """Note the latest possible end of a transaction whose record cannot be read."""
         end = replace(self.document.final, when="" if when is None else when.isoformat())
         return replace(self, document=replace(self.document, end=end))
 
@@ -203,7 +206,7 @@ class TransactionView:
 
     @property
     def status(self) -> str:
-        """Give its phase while it is open, then its outcome; `UNREADABLE`: its record cannot be read."""
+        """Return its phase while it is open, then its outcome; `UNREADABLE`: its record cannot be read."""
         return UNREADABLE if self.is_unreadable else self.document.status
 
     @property
@@ -212,53 +215,53 @@ class TransactionView:
 
     @property
     def began(self) -> datetime | None:
-        """Say when the newest attempt began; None: that is forgotten."""
+        """Return when the newest attempt began; None: that is forgotten."""
         return moment(self.document.began)
 
     @property
     def created(self) -> datetime | None:
-        """Say when its first attempt began; None: that is not known."""
+        """Return when its first attempt began; None: that is not known."""
         return moment(self.document.created)
 
     @property
     def processed(self) -> datetime | None:
-        """Say when the last task acked."""
+        """Return when the last task acked."""
         return moment(self.document.processed)
 
     @property
     def granted(self) -> datetime | None:
-        """Say when its newest grant was given, while that counts."""
+        """Return when its newest grant was given, while the grant holds."""
         own = self.document
         return moment(own.granted_at) if own.phase is Phase.COMMITTING else None
 
     @property
     def ended(self) -> datetime | None:
-        """Say when it became final."""
+        """Return when it became final."""
         return None if self.open else moment(self.document.final.when)
 
     @property
     def readmitted_as(self) -> int | None:
-        """Name the transaction that has its rows now."""
+        """Return the transaction that has its rows now."""
         return None if self.open else self.document.final.readmitted_as
 
     @property
     def skip(self) -> Person | None:
-        """Say who wants it skipped, or did so, when and why."""
+        """Return who skipped it, or requested its skip, when and why."""
         return person(self.document.skip)
 
     @property
     def changed(self) -> tuple[PersonOfAttempt, ...]:
-        """List who let its rows be decided again, when and why, and of which attempt."""
+        """List who requested that its rows be decided again, when and why, and for which attempt."""
         return tuple(map(person_of, self.document.changed))
 
     @property
     def restate(self) -> Person | None:
-        """Say who wants it restated, or wanted this restatement, when and why."""
+        """Return who requested its restatement, or this restatement, when and why."""
         return self.wish or person(self.document.wish)
 
     @property
     def checks(self) -> Mapping[str, CheckNote]:
-        """Give what its checks found, as the receipt keeps it; of an open one, only the failed checks."""
+        """Return the findings of its checks, from the receipt; of an open transaction, only the failed checks."""
         receipt = self.document.receipt
         return {**((receipt and receipt.checks) or {}), **self.document.checks}
 
@@ -279,28 +282,28 @@ class TransactionView:
 
     @property
     def waiting_for(self) -> str | None:
-        """Say what has to happen next, and what a person can do about it; None: nothing."""
+        """Describe the event that it waits for, and what a person can do about it; None: there is none."""
         return self.waits if self.to_do is None else f"{self.waits}: {self.to_do}"
 
     @property
     def failure(self) -> str | None:
-        """Give its error, with the task that failed by it; None: it has none."""
+        """Return its error, with the task that failed; None: there is no error."""
         return Remedy.behind(self.document.error, task=self.document.failed_task) or None
 
     @property
     def cause(self) -> str | None:
-        """Say why it has failed; None: it has not, or that is not known."""
+        """Return why it failed; None: it has not failed, or the reason is not known."""
         return self.failure or self.run_end
 
     @property
     def said(self) -> str | None:
-        """Give its error and what to do about it, as people read it; None: it has none."""
+        """Return its error with the remedy, as people read it; None: there is no error."""
         own = self.document
         return Remedy.behind(own.error, own.remedy, task=own.failed_task) or None
 
     @property
     def replayed_by(self) -> tuple[PersonOfAttempt, ...]:
-        """List the replays by persons: of which attempt, who, when and why; one that has not begun yet is last."""
+        """List the replays by people: of which attempt, who, when and why. A replay that has not begun yet is last."""
         own = self.document
         found = [
             PersonOfAttempt(attempt=each.attempt, **deed(each.by))
@@ -313,45 +316,45 @@ class TransactionView:
 
     @property
     def check_results(self) -> dict[str, str]:
-        """Give the result of each check in one word."""
+        """Return the result of each check in one word."""
         return {name: check_result(noted) for name, noted in self.checks.items()}
 
     @property
     def warnings(self) -> list[str]:
-        """Name the checks that only warned."""
+        """List the checks that only warned."""
         return [name for name, result in self.check_results.items() if result == "warning"]
 
     @property
     def accepted_checks(self) -> dict[str, Person]:
-        """Say who accepted which failed check."""
+        """Return who accepted each failed check."""
         by = {name: person(noted.accepted) for name, noted in self.checks.items()}
         return {name: each for name, each in by.items() if each is not None}
 
     @property
     def processing_seconds(self) -> float | None:
-        """Say how long its newest attempt took until every task had acked; None: it has not, or is forgotten."""
+        """Return the seconds from the start of its newest attempt until every task had acked; None: unknown."""
         return _seconds(self.began, self.processed)
 
     @property
     def commit_seconds(self) -> float | None:
-        """Say how long its commit took, from the grant until the end; None: it has not ended, or is forgotten."""
+        """Return the seconds from its grant until its end; None: it has not ended, or the times are forgotten."""
         return _seconds(self.granted, self.ended)
 
     @property
     def failed(self) -> bool:
-        """Whether its newest attempt has failed, or its committer, or its run is over: no work on it is running."""
+        """Whether its newest attempt, its committer or its run has failed, so that no task works on it."""
         is_known = self.open and not self.is_unreadable
         return is_known and (self.status == Phase.FAILED.value or self.cause is not None)
 
     @property
     def needs_run(self) -> bool:
-        """Whether it ends only if its run does: it is not to be skipped, and its run has not given up its slot."""
+        """Whether only its run can end it: it will not be skipped, and its run has not given up its slot."""
         is_known = self.open and not self.is_unreadable
         return is_known and self.document.skip is None and self.document.yielded is None
 
     @property
     def can_be_readmitted(self) -> bool:
-        """Whether its rows count nowhere: it was skipped, is not back, and was no restatement of what counts."""
+        """Whether its rows count nowhere: it was skipped, not readmitted, and restated no transaction that counts."""
         is_skipped = self.status == Outcome.SKIPPED.value
         return is_skipped and self.readmitted_as is None and self.document.restates is None
 
@@ -361,7 +364,7 @@ def view_open(
 ) -> TransactionView:
     """Describe an open transaction.
 
-    :param acks: what the instances of its tasks contributed.
+    :param acks: the contributions of its task instances.
     """
     record = _of_now(ledger.opened[txid], ledger.topology)
     rows = [entry.rows for entry in acks.values() if entry.rows is not None]
@@ -388,7 +391,7 @@ def view_open(
 
 
 def _of_now(record: TransactionRecord, topology: TopologyRecord) -> TransactionRecord:
-    """Leave out what holds no longer: a run slot that it has again, and a refusal that a repair may have ended."""
+    """Remove outdated facts: a run slot that the run has again, and a refusal that a repair may have ended."""
     if record.run_id not in topology.yielded:
         record = replace(record, yielded=None)
     if record.remedy is None or record.for_good in (0, topology.generation):
@@ -402,17 +405,17 @@ _REPAIRED = Remedy(("A repair was made since.",))
 def with_run_end(
     topology: str, view: TransactionView, state: str | None, *, strands: bool = False
 ) -> TransactionView:
-    """Describe an open transaction whose run is over: nothing happens to it until the run is started again.
+    """Describe an open transaction whose run has ended: it does not continue until the run is started again.
 
-    :param state: in which the run ended; None: there is no such run.
-    :param strands: it has not ended, and Airflow never starts it: its backfill is cancelled or paused.
+    :param state: the state in which the run ended; None: the run does not exist.
+    :param strands: whether the run has not ended, but Airflow never starts it: its backfill is cancelled or paused.
     """
     if state is None and (view.lane or not view.begun):
         return view  # it has no run yet
     how = "was deleted" if state is None else f"{'is' if strands else 'ended as'} {state}"
     own = view.document
     end = f"its run {own.run_id} {how}"
-    if strands:  # the error of an earlier attempt is not why it waits: the run was cleared since
+    if strands:  # that error is of an earlier attempt: the run was cleared since
         own = replace(own, error=None, failed_task="")
     view = replace(view, run_end=end, document=own)
     named = view.blocked or view.stale or own.remedy
@@ -426,21 +429,21 @@ def with_run_end(
 
 
 def replay_of(topology: str, txid: int) -> Remedy:
-    """Give the command that replays a transaction."""
+    """Return the command that replays a transaction."""
     return Remedy.of(Command.of("replay", topology, txid))
 
 
 def unquoted(error: UnreadableRecord) -> str:
-    """Say why a record cannot be read, without the value that does not fit: viewers may not see it."""
+    """Describe why a record cannot be read, without the value that does not fit: viewers may not see it."""
     return str(UnreadableRecord(path=error.path, reason=error.reason))
 
 
 def view_unreadable(
     txid: int, error: UnreadableRecord, *, is_open: bool = False, ended: datetime | None = None
 ) -> TransactionView:
-    """Describe a transaction whose record cannot be read: a list shows it among the others, with the path.
+    """Describe a transaction whose record cannot be read, so that a list shows it among the others, with its path.
 
-    :param ended: when the store wrote the record last.
+    :param ended: when the store last wrote the record.
     """
     end = None if is_open else End(Outcome.COMMITTED, "")
     document = TransactionRecord.unknown(txid, error=unquoted(error), end=end)
@@ -451,7 +454,7 @@ def view_unreadable(
 def view_final(history: TransactionRecord, skipped: Skipped | None) -> TransactionView:
     """Describe a final transaction.
 
-    :param skipped: its rows, if it was skipped.
+    :param skipped: its skip record, if it was skipped.
     """
     receipt = history.receipt
     found: dict[str, Any] = {}
@@ -471,7 +474,7 @@ def view_final(history: TransactionRecord, skipped: Skipped | None) -> Transacti
 
 
 def forgotten(txid: int, skipped: Skipped) -> TransactionRecord:
-    """Give the record of a transaction of which only that it was skipped is remembered."""
+    """Return the record of a transaction of which only the skip is remembered."""
     outcome = Outcome.READMITTED if is_back(skipped) else Outcome.SKIPPED
     end = End(outcome, skipped.skip.when, readmitted_as=skipped.readmitted_as)
     replaces = None if skipped.replaces is None else Replaced(skipped.replaces, "")
@@ -481,7 +484,7 @@ def forgotten(txid: int, skipped: Skipped) -> TransactionRecord:
 
 
 def remembered(line: EndLine) -> TransactionRecord | None:
-    """Give the record of a transaction of which the book of ends tells; None: a repair has taken it back."""
+    """Return the record of a transaction from its line in the book of ends; None: a repair has taken it back."""
     if line.outcome is None:
         return None
     replaces = Replaced(line.first, "") if line.first else None
@@ -500,10 +503,11 @@ _PERSON = "a person"
 
 @dataclass(frozen=True)
 class _Waiting:
-    """The next event of a transaction, and `to_do`: the help of a person for it.
+    """The next event of a transaction, and the action of a person.
 
-    :param quoted: the error that `what` quotes; `unquoted`: `what` without it; None: it quotes none.
-    :param unadvised: the help without what a refusal says.
+    :param quoted: the error that `what` quotes.
+    :param unquoted: `what` without the error; None: it quotes none.
+    :param unadvised: the action without the remedy of a refusal.
     """
 
     what: str
@@ -559,9 +563,10 @@ def _waiting_for(
 def to_continue(
     topology: str, txid: int, remedy: Remedy | None = None, *, may_skip: bool = False
 ) -> Remedy:
-    """Say how a failed transaction continues: by the steps of its refusal, then by a replay, or by a skip.
+    """Describe how a failed transaction continues: by the steps of its refusal, then by a replay, or by a skip.
 
-    A repair alone moves no transaction. One of the whole ledger may take the transaction away: its run begins again.
+    A repair alone continues no transaction. A repair of the whole ledger may remove the transaction, so its run begins
+    again.
     """
     first = remedy or Remedy()
     named = {(each.verb, *each.arguments[:1]) for each in first.commands}
@@ -576,7 +581,7 @@ def to_continue(
 
 
 def _before(first: Remedy, left: Sequence[Command]) -> str:
-    """Give the words between the steps of a refusal and the steps that are left."""
+    """Return the words between the steps of a refusal and the remaining steps."""
     if any(each.verb == "rename" or _MOVING.intersection(each.options) for each in first.commands):
         return "Then clear its run, or if the transaction is still open: "
     if left[0].verb == "skip":
@@ -602,7 +607,10 @@ def _waiting_for_readmission(skipped: Skipped | None) -> str | None:
 
 
 def _blocked(txid: int, ledger: LedgerReading) -> str | None:
-    """Say why it is replayed no more; the mark stays a while after a person has replayed it, or wants it skipped."""
+    """Return why the coordinator no longer replays it.
+
+    The mark stays for a while after a person replays or skips it.
+    """
     mark = ledger.topology.blocked
     record = ledger.opened[txid]
     return mark.reason if mark is not None and mark.txid == txid and mark.holds(record) else None
@@ -614,7 +622,10 @@ def is_back(skipped: Skipped) -> bool:
 
 
 def can_return(skipped: Skipped) -> bool:
-    """Ask whether its rows may be re-admitted; rows of a restatement count in the transaction that it restated."""
+    """Ask whether its rows may be readmitted.
+
+    Rows of a restatement already count in the transaction that it restated.
+    """
     return not is_back(skipped) and skipped.replaces is None
 
 
@@ -623,16 +634,16 @@ def _must_ack(record: TransactionRecord, acks: Mapping[Instance, Ack]) -> set[In
 
 
 def pace_in_words(pace: Sequence[Sequence[Any]]) -> str:
-    """Give how much the last transactions had, in which unit, and how long each was in process."""
+    """Describe the size of the last transactions, with unit, and how long each was in process."""
     return ", ".join(
         f"{count:g} {(*unit, 'rows')[0]} in {seconds:.1f} s" for count, seconds, *unit in pace
     )
 
 
 def size_in_words(size: Mapping[str, Any]) -> str:
-    """Say how large a batch is, and why.
+    """Describe how large a batch is, and why.
 
-    :param size: as a record keeps it: how many rows, or files, and why so many.
+    :param size: from a record: how many rows, or files, and why this many.
     """
     words = ", ".join(
         counted(count, unit) for unit, count in size.items() if unit not in ("why", "at_most")
@@ -642,7 +653,7 @@ def size_in_words(size: Mapping[str, Any]) -> str:
 
 
 def check_in_words(name: str, noted: CheckNote) -> str:
-    """Say what a check found, as records and receipts keep it, and who accepted that."""
+    """Describe the finding of a check from a record or a receipt, and who accepted it."""
     words = f"{name}: {check_result(noted)}"
     if noted.passed:
         return words
@@ -652,7 +663,7 @@ def check_in_words(name: str, noted: CheckNote) -> str:
 
 
 def check_result(noted: CheckNote) -> str:
-    """Give the result of a check in one word: passed, warning, failed or accepted."""
+    """Return the result of a check in one word: passed, warning, failed or accepted."""
     if noted.passed:
         return "passed"
     if noted.accepted is not None:

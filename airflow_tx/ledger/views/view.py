@@ -1,4 +1,4 @@
-"""The read model for commands and the UI: what the ledger says of topologies and transactions. It writes nothing."""
+"""The read model of topologies and transactions for commands and the UI. It writes nothing."""
 
 from __future__ import annotations
 
@@ -65,15 +65,15 @@ RECENT = 50
 
 @dataclass(frozen=True)
 class TransactionDetails:
-    """One transaction with what only a single one is read for.
+    """One transaction, with facts that are only read for a single transaction.
 
-    :param batch: its rows and position, while the ledger keeps them. A partitioned source has them by partition. A
-        skipped transaction has its rows alone, until it is re-admitted.
-    :param acks: per instance of a task what it contributed, while the transaction is open.
+    :param batch: its rows and position, while the ledger keeps them; of a partitioned source, by partition. A skipped
+        transaction has only its rows, until it is readmitted.
+    :param acks: the contribution of each task instance, while the transaction is open.
     :param partitioned: whether rows and position are by partition.
-    :param receipt: as its history keeps it; while the transaction is granted, as far as the receipt is known.
+    :param receipt: from the history; of a granted transaction, the known part of its receipt.
     :param fenced: the states that a grant was about to write, while the transaction is open.
-    :param before: where the source stood before its batch, while it is open.
+    :param before: the position of the source before its batch, while the transaction is open.
     """
 
     transaction: TransactionView
@@ -86,7 +86,7 @@ class TransactionDetails:
 
     @property
     def rejected(self) -> dict[str, tuple[int | None, int]]:
-        """Count what its tasks read and have kept aside, as `rejected_of`."""
+        """Count the rows that its tasks read and the rows that they kept aside, as `rejected_of`."""
         acks = {
             instance: ack
             for instance, ack in self.acks.items()
@@ -96,22 +96,22 @@ class TransactionDetails:
 
     @property
     def metadata(self) -> Any:
-        """Give the metadata of the batch: a final transaction has it in its receipt."""
+        """Return the metadata of the batch. A final transaction has it in its receipt."""
         return (self.receipt and self.receipt.metadata) if self.batch is None else self.batch.rows
 
     @property
     def position(self) -> Any:
-        """Give the position after the batch, while the ledger keeps it: a skipped transaction keeps its rows alone."""
+        """Return the position after the batch, while the ledger keeps it. A skipped transaction keeps only its rows."""
         return self.batch.position if self.batch is not None and self.batch.attempt else None
 
 
 def columns(facts: object, names: Iterable[str], /, **spelled: Any) -> dict[str, Any]:
-    """Give the columns of one row, for commands and for the Transactions page alike.
+    """Return the columns of one row, for commands and for the Transactions page.
 
-    :param facts: such as a `TransactionView` or a `Receipt`: a column is the fact of the same name, of a view also one
-        of its record.
-    :param names: of the columns, in the order of the row.
-    :param spelled: the columns that are no fact, or that are shown in other words.
+    :param facts: such as a `TransactionView` or a `Receipt`. Each column shows the attribute of the same name; for a
+        view, also an attribute of its record.
+    :param names: the names of the columns, in order.
+    :param spelled: values of columns that are no attribute, or that are shown in other words.
     """
     record = facts.document if isinstance(facts, TransactionView) else facts
 
@@ -125,16 +125,16 @@ def columns(facts: object, names: Iterable[str], /, **spelled: Any) -> dict[str,
 class TopologyView:
     """One topology.
 
-    :param transactions: newest first: all open ones, as many final ones as were asked for, and those skipped ones that
-        may still be re-admitted.
-    :param owner: what the holder of the commit turn says of itself; None: no process holds the turn.
+    :param transactions: newest first: all open ones, the requested number of final ones, and the skipped ones that may
+        still be readmitted.
+    :param owner: the description of the process that holds the commit turn; None: no process holds it.
     :param rotating_state: the path of its `RotatingTransactionalState`.
-    :param repairs: what people did to the ledger, oldest first.
-    :param wishes: what people want restated and no run has begun, by txid.
-    :param unreadable: which records cannot be read, and why: a sentence each.
+    :param repairs: the repairs that people made to the ledger, oldest first.
+    :param wishes: the requested restatements that no run has begun, by txid.
+    :param unreadable: the records that cannot be read, and why: one sentence for each.
     :param behind: the transactions that are noted as behind corrections of the upstream topology.
-    :param ahead: how many transactions of that topology were not taken yet, or why they cannot be; None: that was not
-        asked, or is not known.
+    :param ahead: how many upstream transactions were not taken yet, or why they cannot be taken; None: this was not
+        requested, or is not known.
     """
 
     name: str
@@ -152,14 +152,14 @@ class TopologyView:
 
     @cached_property
     def opened(self) -> tuple[TransactionView, ...]:
-        """Give the open transactions, the one whose turn it is first."""
+        """List the open transactions; the transaction that has the turn is first."""
         return tuple(
             sorted((each for each in self.transactions if each.open), key=lambda each: each.txid)
         )
 
     @property
     def losses(self) -> tuple[AcceptedLoss, ...]:
-        """List what people accepted as lost, in the order of the repairs."""
+        """List the losses that people accepted, in the order of the repairs."""
         found = ((each, repair) for repair in self.repairs for each in repair.losses)
         return tuple(
             AcceptedLoss(
@@ -184,7 +184,7 @@ class TopologyView:
 
 @contextmanager
 def whole_record(path: str) -> Iterator[None]:
-    """Read what a record has within: what is missing there, or of another kind, makes the record unreadable."""
+    """Convert errors inside the block to UnreadableRecord: a field of the record is missing or has another type."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -192,21 +192,20 @@ def whole_record(path: str) -> Iterator[None]:
 
 
 class LedgerView(ReadOnlyLedger):
-    """Reads what commands and the Transactions page show of a topology."""
+    """Reads the facts that commands and the Transactions page show of a topology."""
 
     @cached_property
     def _book(self) -> Book:
         return self.book()
 
     def view(self, *, recent: int = RECENT) -> TopologyView:
-        """Read a topology with its open transactions and the `recent` last final ones.
+        """Read a topology with its open transactions and the last `recent` final ones.
 
-        Records that become final while it reads appear in their old or their new form, never twice.
-
-        A record that cannot be read is named, and the others are shown.
+        A record that becomes final during the read appears once, in its old or its new form. A record that cannot be
+        read is reported, and the others are still shown.
 
         :raises UnknownTransaction: there is no such topology.
-        :raises UnreadableRecord: naming the record of the topology, or a counter.
+        :raises UnreadableRecord: the record of the topology, or a counter, cannot be read.
         """
         ledger = self._reading()
         views = [self._open_view(txid, ledger) for txid in {*ledger.opened, *ledger.unreadable}]
@@ -222,7 +221,7 @@ class LedgerView(ReadOnlyLedger):
             *(txid for txid, each in skipped.items() if can_return(each)),
         }
         found = map(self.final_transaction, sorted(wanted - {each.txid for each in views}))
-        # Without a view, the history was rotated in between.
+        # A missing view means that the history was rotated during the read.
         views += [each for each in found if each is not None]
         ordered = tuple(sorted(self.with_restatements(views), key=lambda view: -view.txid))
         return TopologyView(
@@ -251,7 +250,7 @@ class LedgerView(ReadOnlyLedger):
             return view_unreadable(txid, error, is_open=True)
 
     def _readable(self, cls: type[_R], folder: str, unreadable: list[str]) -> dict[int, _R]:
-        """Read the records below a folder, by number, and note each that cannot be read."""
+        """Read the records below a folder, by number, and report unreadable ones."""
         found = {}
         for number in txids_below(self.store, folder):
             path = f"{folder}/{number}"
@@ -265,7 +264,7 @@ class LedgerView(ReadOnlyLedger):
         return found
 
     def behind(self, unreadable: list[str]) -> tuple[NotedCorrections, ...]:
-        """List the transactions that are noted as behind corrections, and note each record that cannot be read."""
+        """List the transactions that are noted as behind corrections, and report records that cannot be read."""
         notes = self._readable(Behind, self.paths.all_behind, unreadable)
         try:
             return noted_corrections(self, notes)
@@ -274,15 +273,15 @@ class LedgerView(ReadOnlyLedger):
             return ()
 
     def alarms(self) -> Mapping[str, AlarmNote]:
-        """Read which alarms are raised, each with the time since when. Raises as `view`."""
+        """Read the raised alerts, each with the time at which it was raised. Raises as `view`."""
         record = self.reader.peek_if_any(RaisedAlarms, self.paths.alarms) or RaisedAlarms()
         return record.raised
 
     def details(self, txid: int) -> TransactionDetails:
         """Read one transaction, open or final.
 
-        :raises UnknownTransaction: there is none of this txid, or its history is forgotten.
-        :raises UnreadableRecord: naming the record.
+        :raises UnknownTransaction: there is no such transaction, or its history is forgotten.
+        :raises UnreadableRecord: a record cannot be read; the error names it.
         """
         ledger = self._reading(last=txid)
         topology = ledger.topology
@@ -319,9 +318,9 @@ class LedgerView(ReadOnlyLedger):
         )
 
     def final_txids(self, *, book: int = 0) -> tuple[int, ...]:
-        """Name the final transactions that are remembered, in order.
+        """List the final transactions that are remembered, in order.
 
-        :param book: the first one of which the book of ends tells; 0: none.
+        :param book: the first transaction in the book of ends; 0: the topology keeps no book.
         """
         kept = txids_below(self.store, self.paths.histories)
         if not book:
@@ -354,9 +353,9 @@ class LedgerView(ReadOnlyLedger):
         return None if history is None else view_final(history, skipped)
 
     def searched(self, txid: int) -> tuple[TransactionView | None, Any]:
-        """Read a final transaction, None: it is not one, and the metadata of its batch, of an open one as well.
+        """Read the view and the batch metadata of a transaction.
 
-        Of one that cannot be read, the view says why.
+        The view is None if the transaction is not final. If a record cannot be read, the view gives the reason.
         """
         path = self.paths.history(txid)
         try:
@@ -373,9 +372,9 @@ class LedgerView(ReadOnlyLedger):
             return view_unreadable(txid, error), None
 
     def with_restatements(self, views: Iterable[TransactionView]) -> list[TransactionView]:
-        """Add to committed transactions who wants them restated, which transaction counts instead, and what they lack.
+        """Add to committed transactions their requested restatements, replacements, and missing corrections.
 
-        Their bindings say that. None is read in a ledger in which no restatement was ever requested.
+        Bindings are only read if a restatement was ever requested in this ledger.
         """
         behind = {each.txid: str(each) for each in self.behind([])}
         found = [
@@ -398,7 +397,7 @@ class LedgerView(ReadOnlyLedger):
             return replace(view, document=replace(view.document, error=unquoted(error)))
         if wish is not None:
             view = replace(view, wish=person(wish))
-        # A rebuilt ledger binds a run to what it knows: never to what came later.
+        # A rebuilt ledger binds a run only to transactions that it knows, never to later ones.
         if binding is None or binding.txid <= view.txid:
             return view
         return replace(view, restated_by=binding.txid)
@@ -415,7 +414,7 @@ class LedgerView(ReadOnlyLedger):
         return self.outcome(txid) or self._forgotten(txid, skipped)
 
     def _forgotten(self, txid: int, skipped: Skipped | None) -> TransactionRecord | None:
-        """Give what is known of a transaction without history; None: nothing is."""
+        """Return the known facts of a transaction without history; None if there are none."""
         if skipped is not None:
             return forgotten(txid, skipped)
         line = self._book.line(txid)
@@ -441,7 +440,7 @@ class LedgerView(ReadOnlyLedger):
         return owner if isinstance(owner, dict) else None
 
     def _is_remembered(self, txid: int) -> bool:
-        """Ask whether there is a record of a final transaction, without a read that depends on the txid."""
+        """Ask whether a final transaction has a record. No path that is read contains the txid."""
         return txid in txids_below(self.store, self.paths.histories) or txid in txids_below(
             self.store, self.paths.all_skipped
         )
@@ -451,7 +450,7 @@ class LedgerView(ReadOnlyLedger):
 
 
 def topology_view(store: Store, paths: Paths, *, recent: int = RECENT) -> TopologyView:
-    """Read a topology with its open transactions and the `recent` last final ones: see `LedgerView.view`."""
+    """Read a topology with its open transactions and the last `recent` final ones: see `LedgerView.view`."""
     return LedgerView(store, paths).view(recent=recent)
 
 
@@ -462,11 +461,11 @@ def transaction_details(store: Store, paths: Paths, txid: int) -> TransactionDet
 
 
 # --- health -------------------------------------------------------------------------------------------------------
-# How a topology is, in one sentence, and what to do about it: for commands and the UI alike.
+# The state of a topology in one sentence, with a remedy, for commands and the UI.
 
 
 class HealthCode(str, Enum):
-    """How a topology is, in one word: the most urgent first."""
+    """The state of a topology in one word, the most urgent first."""
 
     BLOCKED = "blocked"
     UNREADABLE = "unreadable"
@@ -477,19 +476,19 @@ class HealthCode(str, Enum):
 
     @property
     def urgency(self) -> int:
-        """Rank the codes: 0 needs a person first."""
+        """Rank the codes: code 0 needs a person most urgently."""
         return list(HealthCode).index(self)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TopologyState:
-    """How a topology is, in one sentence.
+    """The state of a topology in one sentence.
 
-    :param since: when that began, if it is known.
-    :param txid: the transaction that is to be seen to, or that the others wait for. The sentence begins with it, unless
+    :param since: when this state began, if that is known.
+    :param txid: the transaction that needs attention, or for which the others wait. The sentence begins with it, unless
         the code is "late".
-    :param rest: the sentence behind the transaction; null: it does not begin with one.
-    :param remedy: what a person can do; null: nothing needs to be done.
+    :param rest: the sentence after the transaction; null: the sentence does not begin with a transaction.
+    :param remedy: the action for a person; null: no action is needed.
     """
 
     code: HealthCode
@@ -506,9 +505,9 @@ class TopologyState:
 def topology_health(
     view: TopologyView, alarms: Mapping[str, AlarmNote] | None = None
 ) -> TopologyState:
-    """Say how a topology is: its first open transaction decides, since all others wait for that one.
+    """Describe the state of a topology. Its first open transaction decides, since all others wait for it.
 
-    :param alarms: the raised ones, see `raised_alarms`.
+    :param alarms: the raised alerts, see `raised_alarms`.
     """
     health = _by_transactions(view)
     late = (alarms or {}).get("late")
@@ -569,7 +568,7 @@ def _blocked(view: TopologyView, blocked: TransactionView) -> TopologyState:
 
 
 def _of_transaction(txid: int, rest: str, **fields: Any) -> TopologyState:
-    """Make the health of a topology whose sentence begins with a transaction."""
+    """Make the state of a topology whose sentence begins with a transaction."""
     return TopologyState(txid=txid, sentence=f"Transaction {txid}{rest}", rest=rest, **fields)
 
 
@@ -589,9 +588,9 @@ def _failed(view: TopologyView, first: TransactionView) -> TopologyState:
 
 
 def transaction_remedy(name: str, view: TransactionView) -> Remedy | None:
-    """Say what a person can do about an open transaction; None: nothing needs to be done.
+    """Describe what a person can do about an open transaction; None: no action is needed.
 
-    :param name: of its topology, for commands.
+    :param name: name of its topology, for commands.
     """
     if view.blocked:
         return view.to_do

@@ -1,4 +1,4 @@
-"""The base of actions: a person asks for an action on a topology, previews it, and does it, by command or page."""
+"""The base classes of actions: a person previews an action on a topology, and does it, by a command or on the page."""
 
 from __future__ import annotations
 
@@ -26,29 +26,34 @@ from airflow_tx.state import FencedState
 from airflow_tx.transaction import TransactionSpec, conf_of
 
 # --- preview ------------------------------------------------------------------------------------------------------
-# The plan of an action: its effects, each with the deed that brings it about, and the preview that lists them.
+# The plan of an action: its effects, each with its deed (the function that causes it), and the preview.
 
 
 @dataclass(frozen=True)
 class EffectLine:
-    """The effect on one transaction, or on one run; null: on the topology."""
+    """The effect of an action on one transaction, on one run, or on the topology.
+
+    :param txid: the transaction; null: the effect is not on a transaction.
+    :param run_id: the run; null: the effect is not on a run.
+    """
 
     txid: int | None
     run_id: str | None
     what: Words
-    """In words; in a preview, what would be done."""
+    """Description of the effect; in a preview, of the future effect."""
 
 
 _Deed = Callable[[Audit], Iterable[EffectLine]]
-"""Does one thing, and says what it did."""
+"""Causes one effect, and describes it."""
 
 
 @dataclass(frozen=True)
 class PlannedEffect:
-    """One effect of an action: the lines of its preview, and the deed that brings it about.
+    """One effect of an action.
 
-    :param would: what a preview says. Only a preview reads it, so a generator may look things up for it.
-    :param deed: if the effect is refused, it raises the refusal, or says why it changes nothing.
+    :param would: lines of the preview. Only a preview reads them, so a generator may do costly queries.
+    :param deed: function that causes the effect. If the effect is refused, it raises the refusal or explains it.
+    :param is_refused: whether the effect is refused.
     """
 
     would: Iterable[EffectLine]
@@ -58,13 +63,13 @@ class PlannedEffect:
 
 @dataclass(frozen=True)
 class ActionPlan:
-    """The effects of an action, in order: `preview` lists them, and `execute` does their deeds.
+    """The effects of an action, in order: `preview` lists them, and `execute` runs their deeds.
 
-    :param version: changes with everything that the plan depends on.
-    :param sentence: what is about to happen, as a question for a person.
-    :param claimed: transactions whose version the ledger compares and notes as acted on; None: the ledger has no such
-        version.
-    :param is_refusal: whether `sentence` is why it is refused.
+    :param version: text that changes with everything that the plan depends on.
+    :param sentence: summary of the action, for the person to confirm.
+    :param claimed: transactions whose version the ledger compares, and notes as acted on; None: the action itself
+        compares `version`.
+    :param is_refusal: whether `sentence` is the reason of a refusal.
     """
 
     version: str
@@ -76,12 +81,13 @@ class ActionPlan:
 
 @dataclass(frozen=True)
 class PreviewAnswer:
-    """What would happen.
+    """The preview of an action.
 
-    :param version: give it back with the action.
-    :param sentence: what is about to happen, as a question for a person.
-    :param refused: what cannot be done, and why; if nothing is left in `effects`, the action would be refused.
-    :param needs_reason: whether `why` is required.
+    :param version: version of the preview; send it back with the action.
+    :param sentence: summary of the action, for the person to confirm.
+    :param effects: effects of the action; empty: the action would be refused.
+    :param refused: effects that are refused, with the reasons.
+    :param needs_reason: whether the action requires `why`.
     :param is_refusal: whether `sentence` is a line of `refused`.
     """
 
@@ -100,7 +106,7 @@ def transactions(txids: Iterable[int | None]) -> str:
 
 
 def refusing(error: TxError) -> _Deed:
-    """Make the deed of an effect that is refused."""
+    """Return the deed of a refused effect, which raises this error."""
 
     def refuse(audit: Audit) -> NoReturn:
         raise error
@@ -113,7 +119,10 @@ def none_of(
 ) -> list[PlannedEffect]:
     """Refuse all effects, since some transactions are refused.
 
-    :param refused: why, of each of these; `held_up`: why the others are not done.
+    :param effects: effects on the other transactions.
+    :param refused: the refused transactions, with the reasons.
+    :param error: the error that each deed raises.
+    :param held_up: text for the effects on the other transactions.
     """
     told = [PlannedEffect([line], refusing(error), is_refused=True) for line in refused]
     for each in effects:
@@ -123,11 +132,11 @@ def none_of(
 
 
 # --- runs ---------------------------------------------------------------------------------------------------------
-# The runs of a DAG, for a person who starts them again.
+# The runs of a DAG, which an action starts again.
 
 
 def live_runs(ledger: ReadOnlyLedger, dag_id: str) -> str:
-    """Name the runs of open transactions that are alive; "": none is."""
+    """Name the queued and running runs of open transactions; "": no run."""
     runs = [record.run_id for record in ledger.open_records().values()]
     found = sorted(compat.runs_of(dag_id, runs).items())
     live = [f"{run_id} ({state})" for run_id, state in found if state in LIVE_RUN_STATES]
@@ -135,7 +144,7 @@ def live_runs(ledger: ReadOnlyLedger, dag_id: str) -> str:
 
 
 class RunForbidden(Refused):
-    """A run that was deleted, and that the person may not create again."""
+    """The run was deleted, and the person may not create it again."""
 
     template = (
         "Run {run_id!r} was deleted, and you may not create runs of DAG {dag_id!r}.",
@@ -154,18 +163,18 @@ class CommandRuns:
     may_create: bool = True
 
     def checked(self, run_id: str) -> str | None:
-        """Return the state of a run that the person may start again; None: it was deleted.
+        """Return the state of a run that the person may start again; None: the run was deleted.
 
-        :raises RunForbidden: it was deleted, and the person may not create it.
+        :raises RunForbidden: the run was deleted, and the person may not create it.
         """
         state = self.state(run_id)
         self.check_state(run_id, state)
         return state
 
     def check_state(self, run_id: str, state: str | None) -> None:
-        """Find out whether the person may start a run of this state again. Raises as `checked`.
+        """Refuse if the person may not start a run of this state again. Raises as `checked`.
 
-        :param state: None: it was deleted.
+        :param state: state of the run; None: the run was deleted.
         """
         if state is None and not self.may_create:
             raise RunForbidden(run_id=run_id, dag_id=self.dag_id)
@@ -189,12 +198,14 @@ class CommandRuns:
         latest: bool = False,
         noting: Callable[[], object] = bool,
     ) -> str:
-        """Clear a run, or create it; says in words which of these.
+        """Clear a run, or create it again if it was deleted.
 
-        :param past_limit: let it start although the DAG has as many running runs as it may.
-        :param latest: by the newest version of the DAG, also if the run was of another one.
-        :param noting: notes in the ledger that it starts; not called if Airflow's database does not take the change.
-        :raises RunForbidden: it was deleted, and the person may not create it.
+        :param key: run key, for a run that is created again.
+        :param past_limit: whether the run may start although the DAG has its maximum of active runs.
+        :param latest: whether the run gets the newest version of the DAG.
+        :param noting: notes the start in the ledger; not called if Airflow's database refuses the change.
+        :return: description of what was done.
+        :raises RunForbidden: the run was deleted, and the person may not create it.
         """
         if compat.clear_run(
             self.dag_id, run_id, past_limit=past_limit, latest=latest, noting=noting
@@ -208,7 +219,7 @@ class CommandRuns:
 
 
 def started_again(txid: int | None, run_id: str, blocking: int) -> EffectLine:
-    """Say that a run that had yielded is started again."""
+    """Describe the start of a run that had yielded."""
     return EffectLine(txid, run_id, f"cleared: it had yielded to transaction {blocking}")
 
 
@@ -220,13 +231,16 @@ ParsedDag: TypeAlias = tuple[TransactionSpec, Mapping[str, FencedState]]
 
 @dataclass(frozen=True)
 class ActionTarget:
-    """The topology that an action is about.
+    """The topology of an action, and the rights of the person.
 
-    :param dag: parses the DAG of the topology, for its source and its states; called only where they are needed.
-    :param may_create: whether the person may create runs of the DAG; `sees_audit`: may read who acted before, and why.
-    :param coordinator: the DAG that coordinates it; "": it was not looked up.
-    :param check_runs: whether a repair of the whole ledger is refused while runs of open transactions are alive, which
-        may still commit.
+    :param ledger: ledger of the topology.
+    :param record: topology record.
+    :param dag: parses the DAG of the topology, for its source and its states; called only if an action needs them.
+    :param may_create: whether the person may create runs of the DAG.
+    :param sees_audit: whether the person may read who acted before, and why.
+    :param coordinator: dag_id of the coordinator; "": unknown.
+    :param check_runs: whether to refuse a repair of the whole ledger while runs of open transactions are queued or
+        running, since they may still commit.
     """
 
     ledger: Ledger
@@ -243,39 +257,39 @@ class ActionTarget:
 
     @property
     def runs(self) -> CommandRuns:
-        """Give the runs of its DAG."""
+        """Return the runs of the topology's DAG."""
         return CommandRuns(self.record.dag_id, self.may_create)
 
     def person(self, who: str, why: str) -> str:
-        """Name who acted before and why, to people who may read that."""
+        """Describe who acted before and why; without the right to read it, return `a person`."""
         return f"{who}: {why}" if self.sees_audit else "a person"
 
     def version(self, txids: Sequence[int]) -> str:
-        """Read the version of these transactions, with every write until now."""
+        """Read the version of these transactions, after a sync with ZooKeeper."""
         self.ledger.store.sync()
         return self.ledger.version_of(txids)
 
     def take(self, txids: Sequence[int], version: str | None) -> None:
-        """Refuse other people who act on the same preview of these transactions.
+        """Claim these transactions, so that a second person who acts on the same preview is refused.
 
-        :param version: None: they were not previewed.
+        :param version: version of the preview; None: no preview, and no check.
         :raises PreviewOutdated: another person acted on them first, or they have changed.
         """
         if version is not None:
             self.ledger.note_action(txids, version)
 
     def wishes(self) -> tuple[Wish, ...]:
-        """Read the requests for restatements, with every write until now."""
+        """Read the requests for restatements, after a sync with ZooKeeper."""
         self.ledger.store.sync()
         return self.ledger.wishes()
 
     def opened(self, txids: Collection[int]) -> Mapping[int, TransactionRecord | Refused]:
-        """Read the records of open transactions, or say what became of them."""
+        """Read the records of open transactions; for a transaction that is not open, return the refusal."""
         return self.ledger.find_open.preview(txids).result
 
 
 def is_behind(state: FencedState, topology: TopologyRecord) -> bool:
-    """Ask whether the fence of a state says that it lacks what the ledger committed to it."""
+    """Return whether the fence of a state shows that the state lacks a committed transaction."""
     last = topology.states.get(state.name)
     fence = state.fence()
     if last is None or (fence is not None and fence.token.txid > last):
@@ -287,12 +301,12 @@ def is_behind(state: FencedState, topology: TopologyRecord) -> bool:
 
 
 class PersonalAction(ABC):
-    """One action on one topology: `plan` decides, and nothing else does.
+    """One action on one topology. Only `plan` makes decisions.
 
-    :cvar needs_reason: whether a person has to say why; the ledger keeps it.
-    :cvar asks_dag: whether it asks the source or the states, which only the DAG file names.
-    :cvar subject: what has changed if the version has, of an action that claims no transactions.
-    :cvar starts_runs: whether its effects are of use only once runs of the DAG start.
+    :cvar needs_reason: whether the person must give a reason, which the ledger keeps.
+    :cvar asks_dag: whether the action asks the source or the states, which only the DAG file names.
+    :cvar subject: what has changed if the version has changed, for the error; unused if the plan claims transactions.
+    :cvar starts_runs: whether the action needs runs of the DAG to start.
     """
 
     needs_reason = False
@@ -306,13 +320,13 @@ class PersonalAction(ABC):
 
     @abstractmethod
     def plan(self) -> ActionPlan:
-        """Plan what it does now, and change nothing.
+        """Plan the action, and change nothing.
 
-        :raises TxError: that cannot be said: the ledger, the DAG, its source or a state cannot be read.
+        :raises TxError: the ledger, the DAG, its source or a state cannot be read.
         """
 
     def preview(self) -> PreviewAnswer:
-        """Say what it would do, and change nothing. Raises as `plan`."""
+        """Describe the effects, and change nothing. Raises as `plan`."""
         plan = self.plan()
         lines: dict[bool, list[EffectLine]] = {False: [], True: []}  # by whether they are refused
         for effect in plan.effects:
@@ -327,11 +341,11 @@ class PersonalAction(ABC):
         )
 
     def execute(self, audit: Audit, version: str | None = None) -> Iterator[EffectLine]:
-        """Do it, and say what was done; what was said holds, also if what comes after it fails.
+        """Do the action, and yield each effect after it happened; the yielded effects hold even after a later error.
 
-        :param version: of the preview; None: without a check.
-        :raises PreviewOutdated: there is another version by now; nothing was done.
-        :raises Refused: it cannot be done.
+        :param version: version of the preview; None: no check.
+        :raises PreviewOutdated: the version has changed since the preview; nothing was done.
+        :raises Refused: the action cannot be done.
         """
         plan = self.plan()
         if plan.claimed is not None:
@@ -347,19 +361,19 @@ class PersonalAction(ABC):
             yield EffectLine(None, None, held_up)
 
     def _held_up(self) -> str | None:
-        """Say why the runs that it starts would only wait; None: they start."""
+        """Say why the started runs would only wait; None: they start."""
         return compat.why_none_starts(self.target.record.dag_id) if self.starts_runs else None
 
     def refused(
         self, version: str, why: Refused, txid: int | None = None, run_id: str | None = None
     ) -> ActionPlan:
-        """Plan nothing, and say why it cannot be done."""
+        """Return a plan that only refuses, with this reason."""
         effect = PlannedEffect([EffectLine(txid, run_id, str(why))], refusing(why), is_refused=True)
         claimed = None if txid is None else [txid]
         return ActionPlan(version, str(why), [effect], claimed, is_refusal=True)
 
     def effects(self, audit: Audit, version: str) -> list[EffectLine]:
-        """Do it to its end; an error after something was done is the last of the effects.
+        """Do the action, and return all effects; an error after the first effect becomes the last effect.
 
         :raises TxError: as `execute`, if nothing was done.
         """

@@ -1,4 +1,4 @@
-"""Repair of a book of ends that begins late: the receipts of the ledger and of the states tell older lines."""
+"""Repair of a book of ends that lacks old lines: rebuild them from the receipts of the ledger and of the states."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from airflow_tx.operations.actions.repair import NOBODY, LedgerRepair
 
 
 class BookExtension(LedgerRepair):
-    """Lets the book of ends go back as far as receipts follow each other. It may die anywhere: repeat it."""
+    """Adds older lines to the book of ends, as far back as the receipts go. If the process dies, repeat it."""
 
     option = ENDS
     is_of_ledger = False

@@ -1,4 +1,4 @@
-"""Acceptance by a person of an output in which checks have failed."""
+"""Acceptance by a person of an output whose checks have failed."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from airflow_tx.operations.actions.replay import NamedReplay
 
 
 class CheckRefused(Refused):
-    """Acceptance of a check that has not failed."""
+    """A person accepts a check that has not failed."""
 
     template = (
-        "Check {name!r} of transaction {txid} of {topology} not accepted: it has not failed in its newest attempt, in "
-        "which these have: {failed}.",
+        "Check {name!r} of transaction {txid} of {topology} not accepted: it has not failed in the newest attempt, "
+        "whose failed checks are: {failed}.",
         "Nothing was changed.",
     )
 
 
 class CheckAcceptance(TransactionAction):
-    """Lets a transaction commit the output in which checks have failed, and no other output.
+    """Accepts failed checks, so that a transaction can commit this output, and no other output.
 
-    :param names: of the checks.
+    :param names: names of the checks.
     """
 
     needs_reason = starts_runs = True
@@ -56,7 +56,7 @@ class CheckAcceptance(TransactionAction):
                 failed=", ".join(map(repr, record.checks)) or "none",
             )
             return self.refused(version, refusal, self.txid, record.run_id)
-        # Who accepted a check before, and why, is for people who may read that.
+        # Hide earlier acceptances from a person who may not read the audit log.
         shown = {name: record.checks[name] for name in self.names}
         if not self.target.sees_audit:
             shown = {name: structs.replace(each, accepted=None) for name, each in shown.items()}
@@ -70,7 +70,7 @@ class CheckAcceptance(TransactionAction):
         return ActionPlan(version, sentence, [effect], [self.txid])
 
     def _accept(self, record: TransactionRecord, audit: Audit) -> Iterator[EffectLine]:
-        """Note it, and let the commit be tried again, once no other check stands in its way."""
+        """Note the acceptance, and retry the commit if no other failed check is left."""
         digests = {name: record.checks[name].digest for name in self.names}
         self.ledger.accept_checks(self.txid, digests, audit=audit)
         for name in self.names:
@@ -83,7 +83,7 @@ class CheckAcceptance(TransactionAction):
             self.target.record.dag_id, record.run_id, past_limit=True, only_failed=True
         ):
             yield EffectLine(self.txid, record.run_id, "its failed tasks were cleared")
-        else:  # of a lane, or deleted
+        else:  # the transaction is of a lane, or its run was deleted
             replay = NamedReplay(self.target, [self.txid], force=False, changed_rows=False)
             for effect in replay.plan().effects:
                 yield from effect.deed(audit)

@@ -1,7 +1,6 @@
-"""Corrections of an upstream topology: a person has every transaction restated that is behind one.
+"""Restatement by a person of all transactions that are behind a correction of the upstream topology.
 
-A coordinator does it by itself, but not again for corrections that it has requested a restatement for. Source:
-protocol.md §12.
+A coordinator requests these restatements automatically, but only once for each correction. Source: protocol.md §12.
 """
 
 from __future__ import annotations
@@ -28,21 +27,21 @@ class _Compared:
 
     @property
     def behind(self) -> dict[int, Correction]:
-        """Give the transactions that are behind, by the txid that counts."""
+        """Return the transactions that are behind, by the txid that counts."""
         found = () if self.corrections is None else self.corrections.behind
         return {each.counts: each for each in found}
 
     def nothing(self, topology: str) -> str:
-        """Say that nothing is behind."""
+        """Say that no transaction is behind."""
         return f"No transaction of topology {topology} is behind a correction of {self.upstream}."
 
 
 class CorrectionRestatement(TransactionRestatement):
     """Restates every transaction that is behind a correction of the upstream topology.
 
-    One that cannot be restated is noted as behind with the reason, and hinders no other.
+    If a transaction cannot be restated, the ledger notes it as behind with the reason. It does not block the others.
 
-    :param in_flight: as of `TransactionRestatement`.
+    :param in_flight: as in `TransactionRestatement`.
     """
 
     needs_reason = False
@@ -52,9 +51,9 @@ class CorrectionRestatement(TransactionRestatement):
         self.subject = "The list of corrections"
 
     def plan(self) -> ActionPlan:
-        """Plan to request what is behind, and to start its runs.
+        """Plan to request the restatements, and to start their runs.
 
-        :raises ConfigError: the topology reads no other one.
+        :raises ConfigError: the topology reads no other topology.
         """
         compared = self._compare()
         self._behind = compared.behind
@@ -81,7 +80,7 @@ class CorrectionRestatement(TransactionRestatement):
         return PlannedEffect([line], partial(self._leave, line), is_refused=True)
 
     def _leave(self, line: EffectLine, audit: Audit) -> Iterator[EffectLine]:
-        """Note that a transaction stays behind, and why."""
+        """Note that a transaction stays behind, with the reason."""
         assert line.txid is not None
         each = self._behind[line.txid]
         self.ledger.note_behind(each.txid, each.ends, why=line.what)
@@ -94,7 +93,7 @@ class CorrectionRestatement(TransactionRestatement):
         self.ledger.want_correction(each.wanted, txid=correction.txid, ends=ends, audit=audit)
 
     def _note(self, compared: _Compared, audit: Audit) -> Iterator[EffectLine]:
-        """Note how far was compared, so that the ledger forgets what is behind no more."""
+        """Note the end of the comparison, so that the ledger forgets transactions that are no longer behind."""
         if compared.corrections is not None:
             self.ledger.note_compared(compared.corrections.comparison)
         if not compared.behind:

@@ -1,6 +1,7 @@
-"""`python -m airflow_tx.operations.actions.dag_server`: answers that need the code of DAG files, for an api-server.
+"""`python -m airflow_tx.operations.actions.dag_server`: answer questions of an api-server by the code of DAG files.
 
-One JSON object a line: questions on stdin, answers on stdout, in any order. It ends with its stdin.
+The process reads questions from stdin and writes answers to stdout in any order, one JSON object a line. It ends when
+stdin is closed.
 """
 
 from __future__ import annotations
@@ -38,17 +39,17 @@ log = logging.getLogger(__name__)
 
 READ_WITHIN = 30.0
 PARSED_FOR = 60.0
-"""Seconds for which the source of a lag is taken from a file that was parsed before."""
+"""Seconds for which the source of a lag comes from the last parse of the DAG file."""
 LAGS_WITHIN_THERE = 10.0
 """Seconds to wait for the answers of all sources together."""
 ACKERS_WITHIN_THERE = 1.0
 """Seconds to wait at least for the ackers of a topology."""
 FIND_WITHIN_THERE = 15.0
-"""Seconds after which a search ends with what it has found."""
+"""Seconds after which a search returns its matches so far."""
 TURN_WITHIN = 3.0
-"""Seconds that a question waits while another DAG file is read; then another process answers it."""
+"""Seconds that a question waits while another DAG file is read. After that another process answers it."""
 READ_AGAIN = 120.0
-"""Seconds after which a file that hung is read again, unless it has changed before."""
+"""Seconds after which a file that hung is read again. A changed file is read earlier."""
 _AT_ONCE = 16
 _DATABASE = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
 _NOT_ALLOWED = "airflow-db-not-allowed:///"
@@ -57,7 +58,7 @@ DagQuestion = dict[str, Any]
 
 
 class SourceElsewhere(TxError):
-    """A topology whose DAG has another one by now, so that nothing says what its source is."""
+    """The DAG file now has another topology, so the source of this topology is unknown."""
 
     template = "{problem}"
 
@@ -66,7 +67,8 @@ class SourceElsewhere(TxError):
 class _SourceQuestion:
     """A topology whose source is asked.
 
-    :param name: by which it is answered; `dag_id`: the DAG that its record names.
+    :param name: name of the topology in the answer.
+    :param dag_id: the DAG that the topology record names.
     """
 
     name: str
@@ -81,7 +83,7 @@ class _SourceQuestion:
 
 
 class DagNotRead(TxError):
-    """A DAG file that has not been read in time: most likely its code asks a server that does not answer."""
+    """A DAG file was not read in time, probably because its code asks a server that does not answer."""
 
     template = (
         "The file of DAG {dag_id}{file} has not been read within {seconds:g} s, as [core] dagbag_import_timeout says.",
@@ -91,25 +93,26 @@ class DagNotRead(TxError):
 
 
 class DagSlow(TxError):
-    """A question that was not begun, since another DAG file is read and takes long.
+    """A question was not begun, since the process is still reading another DAG file.
 
-    :param read: the DAG whose file is read.
+    :param read: the DAG whose file is being read.
     """
 
     template = ("Another DAG file has been read for more than {seconds:g} s.", "Nothing was done")
 
 
 class DagLeft(TxError):
-    """A DAG file that is left alone, since it hung a short time ago, or is read by another process."""
+    """A DAG file must not be read now, since it hung a short time ago, or another process is reading it."""
 
     template = "{text}"
 
 
 class DagReader:
-    """Reads DAG files one after the other, since they share Airflow's context. One that hangs delays the others once.
+    """Reads DAG files one after the other, since they share Airflow's context. A file that hangs delays others once.
 
-    :param seconds: how long a file may take; `turn`: how long a question waits for another file, -1: without a limit.
-    :param report: tells the api-server that a file hangs, or was read after all.
+    :param seconds: how long the read of a file may take.
+    :param turn: seconds that a question waits for the read of another file; -1: without a limit.
+    :param report: reports to the api-server that a file hangs, or was read after a long time.
     """
 
     def __init__(
@@ -125,17 +128,18 @@ class DagReader:
         self._reading = ""
         self._hanging: dict[str, Inquiry[ParsedDag]] = {}
         self.left: Mapping[str, str] = {}
-        """The DAGs whose files are left alone, each with the reason."""
+        """The DAGs whose files must not be read now, with the reasons."""
 
     def read(
         self, dag_id: str, parse: Callable[[], ParsedDag], *, in_turn: bool = False
     ) -> ParsedDag:
         """Read the file of a DAG.
 
-        :param in_turn: wait for the other files without a limit.
-        :raises DagNotRead: it takes too long. It is not read again while its code still runs.
-        :raises DagSlow: another file takes long. No code of this one has run.
-        :raises DagLeft: it is left alone.
+        :param parse: reads the file.
+        :param in_turn: whether to wait for other files without a limit.
+        :raises DagNotRead: the read takes too long. The file is not read again while its code still runs.
+        :raises DagSlow: another file takes long. No code of this file has run.
+        :raises DagLeft: the file must not be read now.
         """
         self._check(dag_id)
         if not self._turn.acquire(timeout=-1 if in_turn else self._wait):
@@ -172,10 +176,10 @@ class DagReader:
 
 
 def hanging_file(dag_id: str, text: str = "") -> dict[str, Any]:
-    """Describe the file of a DAG that takes long, for everybody who asks about its topology.
+    """Describe a DAG file that takes long, for all questions about its topology.
 
-    :param text: what is wrong; "": it is still read.
-    :return: its path, null: it is not known; what differs once it has `changed`; the seconds until it is read `again`.
+    :param text: error text; "": the file is still being read.
+    :return: JSON with `path` (null: unknown), `changed` (modification time), and `again` (seconds until the next read).
     """
     path, file = _known_path(dag_id)
     still = f"The file of DAG {dag_id}{file} takes long to read: it is being read now. Try again in a minute."
@@ -193,19 +197,19 @@ def hanging_file(dag_id: str, text: str = "") -> dict[str, Any]:
 
 
 def _known_path(dag_id: str) -> tuple[Path | None, str]:
-    """Find the file of a DAG, and name it as a part of a sentence."""
+    """Return the file of a DAG, and its name in parentheses for an error."""
     try:
         path = dag_path(dag_id)
-    except Exception:  # noqa: BLE001 - the database or the bundle may be away; the DAG is named all the same
+    except Exception:  # noqa: BLE001 - the database or the bundle may be away; the error still names the DAG
         path = None
     return path, "" if path is None else f" ({path})"
 
 
 class DagServer:
-    """Answers questions; those about a source that hangs hold up no others."""
+    """Answers questions. A question about a source that hangs does not block other questions."""
 
     def __init__(self, report: Callable[[dict[str, Any]], None] = lambda event: None) -> None:
-        # Airflow itself takes a file that needs longer for broken; 0: Airflow has no limit.
+        # Airflow treats a file that takes longer as broken. If the option is 0, Airflow has no limit.
         limit = conf.getfloat("core", "dagbag_import_timeout", fallback=READ_WITHIN)
         self._reader = DagReader(limit or READ_WITHIN, TURN_WITHIN, report)
         self._searches: set[str] = set()
@@ -216,7 +220,7 @@ class DagServer:
     def answer(self, question: DagQuestion) -> Any:
         """Answer one question.
 
-        :raises TxError: in words for a person.
+        :raises TxError: the question has no answer; the text is for a person.
         """
         self._reader.left = question.get("leave", {})
         if "lags" in question:
@@ -232,7 +236,7 @@ class DagServer:
         return [asdict(each) for each in action.effects(audit, question["version"])]
 
     def end_search(self, name: str) -> None:
-        """End a search with what it has found, since its browser has left."""
+        """End a search whose browser has left."""
         self._searches.discard(name)
 
     def _search(self, asked: _SourceQuestion, what: str, name: str) -> Found:
@@ -257,7 +261,7 @@ class DagServer:
             watch = self._watches[each]
             in_time = watch.wait(max(deadline - time.monotonic(), 0.0))
             if isinstance(watch.answer, Lag):
-                # An older answer is better than none; its age says how old it is.
+                # An older answer is better than none. The page shows its age.
                 found[each.name] = {
                     "count": watch.answer.count,
                     "unit": watch.answer.unit,
@@ -281,7 +285,7 @@ class DagServer:
     def _acker_load(
         self, question: _SourceQuestion, spec: TransactionSpec, seconds: float
     ) -> dict[str, Any] | None:
-        """Look at the ackers of a topology; None: it has none, or they do not answer in time."""
+        """Ask the ackers of a topology for their load; None: it has no ackers, or they do not answer in time."""
         if not spec.ackers:
             return None
         watch = self._acker_watches.setdefault(question, AckerWatch(spec.topology))
@@ -301,7 +305,7 @@ class DagServer:
         return None
 
     def _ask(self, question: _SourceQuestion) -> dict[str, Any]:
-        """Let a source be asked, unless it has still to answer; what is returned holds if that cannot be."""
+        """Ask a source in the background, unless it still owes an answer; return the answer in case of an error."""
         if question not in self._watches:
             self._watches[question] = LagWatch(
                 question.topology, lambda: self._source(question), every=0.0
@@ -315,7 +319,7 @@ class DagServer:
     def _source(self, question: _SourceQuestion) -> Source:
         """Find the source of a topology.
 
-        :raises SourceElsewhere: its DAG has another topology by now, or the one of this name in another ledger.
+        :raises SourceElsewhere: its DAG now has another topology, or keeps the topology in another ledger.
         """
         spec, _ = self._parsed_lately(question.dag_id)
         if problem := elsewhere(spec, question.paths, question.conn_id):
@@ -323,7 +327,7 @@ class DagServer:
         return spec.source
 
     def _known_spec(self, question: _SourceQuestion) -> TransactionSpec | None:
-        """Give what the file of its DAG says of a topology; None: it was not read, or names another topology."""
+        """Return the definition of a topology in its DAG file; None: the file was not read, or has another topology."""
         _, parsed = self._parsed.get(question.dag_id, (None, None))
         if parsed is None or elsewhere(parsed[0], question.paths, question.conn_id):
             return None
@@ -343,7 +347,7 @@ class DagServer:
 
         def parsed() -> ParsedDag:
             parse = partial(checked_dag, record.dag_id, ledger.paths, request.conn_id, option="DAG")
-            # An action that has begun does not begin again in another process.
+            # An action waits without a limit, since it must not begin a second time in another process.
             return self._reader.read(record.dag_id, parse, in_turn=in_turn)
 
         target = ActionTarget(
@@ -365,7 +369,7 @@ def _ledger(conn_id: str, paths: Paths) -> Ledger:
 
 
 def _answered(question: DagQuestion, answer: Callable[[DagQuestion], Any]) -> DagQuestion:
-    """Answer a question, or say why not."""
+    """Return the answer of a question, or its error, as JSON."""
     try:
         return {"id": question["id"], "found": answer(question)}
     except DagSlow as error:
@@ -381,10 +385,10 @@ def _answered(question: DagQuestion, answer: Callable[[DagQuestion], Any]) -> Da
 
 
 def prepare() -> None:
-    """Import what the answers need, and configure the mappers of Airflow's models, before there is a second thread.
+    """Import modules and configure the mappers of Airflow's models before the second thread starts.
 
-    Two threads can block each other forever: one imports a model and needs the lock of SQLAlchemy's mappers, the
-    other configures the mappers and needs the lock of an import.
+    Otherwise two threads can block each other forever: one imports a model and needs the lock of SQLAlchemy's mappers,
+    the other configures the mappers and needs the lock of an import.
     """
     from airflow.dag_processing import dagbag  # noqa: F401
     from airflow.dag_processing.bundles import manager  # noqa: F401
@@ -399,16 +403,16 @@ def prepare() -> None:
 
 
 def hide_database() -> None:
-    """Let the code of DAG files find no address of Airflow's database, as Airflow's own processor of DAG files does.
+    """Hide the address of Airflow's database from the code of DAG files, as Airflow's DAG processor does.
 
-    The sessions of this process are configured already.
+    The sessions of this process are already configured.
     """
     from airflow import settings
 
     assert settings.engine is not None
     for name in [name for name in os.environ if name.startswith(_DATABASE)]:
         del os.environ[name]
-    # The environment goes before the configuration file.
+    # The environment has priority over the configuration file.
     os.environ[_DATABASE] = _NOT_ALLOWED
     settings.SQL_ALCHEMY_CONN = _NOT_ALLOWED
 
@@ -419,7 +423,7 @@ def main() -> None:
 
     questions = sys.stdin
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # text that the code of a DAG file prints is no answer
+    os.dup2(2, 1)  # the code of a DAG file may print text, which must not be read as an answer
     writing = threading.Lock()
 
     @providers_configuration_loaded
@@ -441,7 +445,7 @@ def main() -> None:
                 pool.submit(lambda asked: write(_answered(asked, server.answer)), question)
 
     serve()
-    # A source that hangs in a thread must not keep the process.
+    # Do not wait for a thread in which a source hangs.
     os._exit(0)
 
 

@@ -1,4 +1,4 @@
-"""The DAG of a topology, parsed from its file: it names the source, and the states that a repair or a skip asks."""
+"""Parse the DAG of a topology from its file, for the source and the states that actions need."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from airflow_tx.transaction import TransactionSpec, spec_of, states_of
 
 
 def transactional_dag(dag_id: str, *, anywhere: bool = True, option: str = "--dag-id") -> ParsedDag:
-    """Find the transaction of a DAG, and by name the states that its committers update.
+    """Return the transaction of a DAG, and the states that its committers update, by name.
 
-    The file is the one that Airflow knows the DAG by.
+    This reads the file in which Airflow has found the DAG.
 
-    :param anywhere: look into all files if Airflow does not know the DAG, or it is not there any more.
-    :param option: what names the DAG, for the error.
-    :raises ConfigError: there is no such DAG, or its file does not parse.
-    :raises TransactionDefinitionError: it has no transaction.
+    :param anywhere: whether to search all files if Airflow does not have the DAG, or the file no longer has it.
+    :param option: option or argument that names the DAG, for the error.
+    :raises ConfigError: no file has the DAG, or its file does not parse.
+    :raises TransactionDefinitionError: the DAG has no transaction.
     """
     broken: list[str] = []
     for bag in _bags(dag_id, anywhere=anywhere):
@@ -44,7 +44,7 @@ def transactional_dag(dag_id: str, *, anywhere: bool = True, option: str = "--da
 
 
 def dag_path(dag_id: str) -> Path | None:
-    """Find the file that Airflow knows a DAG by; None: it knows none that is here."""
+    """Return the file in which Airflow has found a DAG; None: unknown, or its bundle is not configured here."""
     from airflow.dag_processing.bundles.manager import DagBundlesManager
 
     known = compat.dag_file(dag_id)
@@ -55,17 +55,17 @@ def dag_path(dag_id: str) -> Path | None:
 
 
 def elsewhere(spec: TransactionSpec, paths: Paths, conn_id: str) -> str | None:
-    """Say where the DAG keeps its topology, if that is not at `paths` of this connection."""
+    """Say where the DAG keeps its topology, if that is not at `paths` of this connection; else return None."""
     if (spec.paths, spec.conn_id) == (paths, conn_id):
         return None
     return f"DAG {spec.dag_id!r} keeps topology {spec.topology!r} at {spec.paths.root} of {spec.conn_id!r}"
 
 
 def checked_dag(dag_id: str, paths: Paths, conn_id: str, *, option: str = "--dag-id") -> ParsedDag:
-    """Find the transaction of a DAG that keeps its topology at `paths`, and its states by name.
+    """Return the transaction of a DAG that keeps its topology at `paths`, and its states by name.
 
-    :param option: what names the DAG, for the error.
-    :raises ConfigError: it keeps another one.
+    :param option: option or argument that names the DAG, for the error.
+    :raises ConfigError: the DAG keeps its topology elsewhere, or has another topology.
     """
     spec, states = transactional_dag(dag_id, option=option)
     if problem := elsewhere(spec, paths, conn_id):

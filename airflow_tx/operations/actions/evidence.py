@@ -1,4 +1,4 @@
-"""Evidence: what the ledger and the states of a topology say of its transactions, for audits and questions."""
+"""Evidence: the facts that the ledger and the states of a topology have about its transactions, for audits."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ from airflow_tx.transaction import TransactionSpec
 
 
 def evidence_of(states: Mapping[str, FencedState], *, values: bool) -> tuple[StateEvidence, ...]:
-    """Read what states say of themselves.
+    """Read the evidence of states.
 
+    :param states: states of the DAG, by name.
     :param values: whether to add up their values, too.
     """
     return tuple(_evidence_of(name, state, values=values) for name, state in sorted(states.items()))
@@ -31,7 +32,7 @@ def evidence_of(states: Mapping[str, FencedState], *, values: bool) -> tuple[Sta
 
 def _evidence_of(name: str, state: FencedState, *, values: bool) -> StateEvidence:
     columns = state.columns
-    # Read the fence after the totals: it shows whether another commit has written since.
+    # Read the fence after the totals, so that it shows whether another commit has written since.
     totals = state.totals(columns.added_up) if values and columns is not None else None
     rows = state.rows_by_txid() if values else None
     return StateEvidence(name, state.fence(), state.receipts(), state.receipts_kept, totals, rows)
@@ -50,14 +51,14 @@ class TopologyEvidence:
         return self.spec.source
 
     def receipts(self, first: int | None, last: int | None) -> dict[int, Receipt]:
-        """The receipts from `first` to `last`, also receipts that only the states keep."""
+        """Return the receipts from `first` to `last`, with receipts that only the states keep."""
         end = self.ledger.current - 1 if last is None else last
         found = Chain(self.ledger, self.states, first or 1, end).receipts
         return {txid: found[txid] for txid in sorted(found) if (first or 1) <= txid <= end}
 
     @cached_property
     def restated(self) -> Mapping[int, int]:
-        """Name, by transaction that was restated, the one that counts now."""
+        """Return the transaction that counts now, by each transaction that was restated."""
         return restated(self.receipts(None, None))
 
     @classmethod
@@ -72,16 +73,17 @@ class TopologyEvidence:
     ) -> TopologyEvidence:
         """Read the ledger, and then its states.
 
-        :param dag: finds the DAG of an id.
+        :param dag: parses the DAG with this dag_id.
         :param values: whether to add up the values of the states, too.
-        :param partly, receipts_alone: as of `ledger_evidence`.
-        :raises UnknownTransaction: there is no such topology.
-        :raises UnreadableRecord: naming the record.
+        :param partly: as in `ledger_evidence`.
+        :param receipts_alone: as in `ledger_evidence`.
+        :raises UnknownTransaction: the topology does not exist.
+        :raises UnreadableRecord: a record cannot be read; the error names it.
         """
         found = ledger_evidence(
             ledger.store, ledger.paths, partly=partly, receipts_alone=receipts_alone
         )
         spec, states = dag(found.topology.dag_id)
         held = evidence_of(states, values=values)
-        # The states were read later: one that is further than the ledger was then has not gone ahead of it.
+        # Read the turn again, since the states may have newer transactions than the first read of the ledger.
         return cls(replace(found, latest=ledger.current()), held, spec)

@@ -1,4 +1,4 @@
-"""The places of the topologies of this Airflow's DAGs, and their coordinators, read from the serialized DAGs."""
+"""Find the ledgers and coordinators of all topologies of this Airflow, from the serialized DAGs."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ from airflow_tx.transaction import LEDGER_PLACE, coordinator_id
 
 BEGIN = "BeginTransactionOperator"
 PLACES_EVERY = 10.0
-"""Seconds between two questions to Airflow's database, however many viewers there are."""
+"""Seconds between two queries of Airflow's database, for any number of viewers."""
 
 
 @dataclass(frozen=True)
 class LedgerPlace:
-    """The place of a topology.
+    """The place of a topology's ledger.
 
-    :param name: of the topology, with its connection and root if `[tx]` says others.
-    :param conn_id: the connection of its ZooKeeper.
+    :param name: name of the topology; with connection and root if they are not the ones in `[tx]`.
+    :param conn_id: connection of its ZooKeeper.
+    :param paths: paths of its ledger.
     """
 
     name: str
@@ -39,7 +40,10 @@ class LedgerPlace:
 
 @dataclass(frozen=True)
 class _Task:
-    """A task of a DAG that names a topology; `begins`: its transactions, else it coordinates them."""
+    """A task that names a topology.
+
+    :param begins: whether the task begins transactions of the topology; otherwise it coordinates them.
+    """
 
     dag_id: str
     begins: bool
@@ -47,7 +51,7 @@ class _Task:
 
 
 class LedgerPlaces:
-    """The topologies that the DAGs of this Airflow name; a DAG that has not changed is read once."""
+    """The topologies that the DAGs of this Airflow name; a DAG is read again only if it has changed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -59,22 +63,22 @@ class LedgerPlaces:
 
     @cached_property
     def settings(self) -> Settings:
-        # To read all options again for each topology would cost more than the rest of the answer.
+        # Cached, since reading all options for each topology would cost more than the rest of the answer.
         return Settings.load()
 
     def named(self, name: str) -> LedgerPlace:
-        """Give the place of a name, whether there is a topology or not."""
+        """Return the place of a name, even if no topology has it."""
         self._refresh()
         found = self._elsewhere.get(name)
         return self._at_home(name) if found is None else found.place
 
     def elsewhere(self) -> dict[str, str]:
-        """Name the topologies outside of the place in `[tx]`, each with the DAG of its transactions."""
+        """Return the topologies that are not at the place in `[tx]`, with the DAGs of their transactions."""
         self._refresh()
         return {name: task.dag_id for name, task in sorted(self._elsewhere.items())}
 
     def found_for(self, name: str) -> list[LedgerPlace]:
-        """List the places elsewhere that a person may mean by the name of a topology, or mean by their whole name."""
+        """Return the places outside of `[tx]` that a person may mean by the name of a topology, or by a full name."""
         self._refresh()
         exact = self._elsewhere.get(name)
         places = [
@@ -83,16 +87,16 @@ class LedgerPlaces:
         return places if exact is None else [exact.place]
 
     def coordinator(self, place: LedgerPlace) -> str:
-        """Name the DAG that coordinates a topology; if no DAG does, the one that would."""
+        """Return the DAG that coordinates a topology; if no DAG does, the default name of a coordinator."""
         self._refresh()
         return self._coordinators.get(place) or coordinator_id(place.paths.topology)
 
     def coordinator_at(self, conn_id: str, paths: Paths) -> str:
-        """Name the DAG that coordinates the topology at these paths, as `coordinator` does."""
+        """Return the DAG that coordinates the topology at these paths, as `coordinator` does."""
         return self.coordinator(self._place(paths.topology, conn_id, paths.root))
 
     def dag_of(self, place: LedgerPlace) -> str | None:
-        """Name the DAG whose runs begin the transactions of a topology; None: no DAG does, or several DAGs do."""
+        """Return the DAG whose runs begin the transactions of a topology; None: no DAG, or several DAGs."""
         self._refresh()
         begins = {
             task.dag_id
@@ -103,11 +107,11 @@ class LedgerPlaces:
         return begins.pop() if len(begins) == 1 else None
 
     def begun_by(self, dag_id: str) -> LedgerPlace | None:
-        """Give the place of the transactions that the runs of a DAG begin, also if none has begun yet; None: none."""
+        """Return the place of the topology that a DAG's file names, even before its first transaction; None: none."""
         return self._named_in(dag_id, begins=True)
 
     def coordinated_by(self, dag_id: str) -> LedgerPlace | None:
-        """Give the place of the topology that a DAG coordinates; None: it coordinates none."""
+        """Return the place of the topology that a DAG coordinates; None: it coordinates none."""
         return self._named_in(dag_id, begins=False)
 
     def _named_in(self, dag_id: str, *, begins: bool) -> LedgerPlace | None:
@@ -163,10 +167,10 @@ def ledger_places() -> LedgerPlaces:
 def _serialized_tasks(
     known: Mapping[str, str],
 ) -> tuple[dict[str, str], list[tuple[str, list[dict[str, Any]]]]]:
-    """Read the newest versions of all DAGs, as Airflow has them serialized.
+    """Read the newest serialized versions of all DAGs.
 
-    :param known: by dag_id, the hashes of DAGs that need not be read.
-    :return: the hashes of all; of each other one its tasks.
+    :param known: hashes of DAGs that need not be read again, by dag_id.
+    :return: the hashes of all DAGs, and the tasks of each DAG that has changed.
     """
     newest = select(SerializedDagModel.dag_id, func.max(SerializedDagModel.created_at).label("at"))
     last = newest.group_by(SerializedDagModel.dag_id).subquery()
@@ -195,5 +199,5 @@ def _serialized_tasks(
                         [each["__var"] for each in (data or {}).get("dag", {}).get("tasks", ())],
                     )
                 )
-                session.expunge_all()  # one at a time is enough in memory
+                session.expunge_all()  # keep only one DAG in memory
     return {dag_id: digest for dag_id, digest, _ in rows}, found

@@ -20,9 +20,9 @@ from airflow_tx.sources import Source
 
 
 class LossAcceptance(PersonalAction):
-    """Lets a topology continue without rows that its source has lost.
+    """Accepts rows that the source has lost, so that the topology continues without them.
 
-    :ivar losses: what was lost when it was planned.
+    :ivar losses: losses of the last plan.
     """
 
     needs_reason = asks_dag = True
@@ -47,9 +47,9 @@ class LossAcceptance(PersonalAction):
         return ActionPlan(version, sentence, [PlannedEffect(lines, partial(self._accept, known))])
 
     def _check_states(self) -> None:
-        """Refuse while all states have gone back with the source, whose rows would be counted twice.
+        """Refuse if all states went back with the source, since its next rows would be counted twice.
 
-        :raises StateBehind: what they lack can be taken back.
+        :raises StateBehind: the error names the repair of both.
         """
         topology = self.target.ledger.topology()
         states = [each for each in self.target.dag()[1].values() if each.has_fence]
@@ -73,7 +73,7 @@ class LossAcceptance(PersonalAction):
 
 
 def losses_of(source: Source, positions: Iterable[Any]) -> list[Loss]:
-    """Collect what is lost behind any of these positions, each loss once.
+    """Collect the losses of the source after any of these positions, each loss once.
 
     :raises SourceError: the source cannot be asked.
     """

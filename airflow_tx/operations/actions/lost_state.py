@@ -1,4 +1,4 @@
-"""Repair of a topology whose state was emptied, or restored to an older backup: what it lost stays lost."""
+"""Repair of a topology whose state was emptied, or restored to an older backup; the lost values stay lost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from airflow_tx.transaction import StateHistory, TableHistory
 class LostState(StateRepair):
     """Accepts the values of a state that was emptied, or restored to an older backup. Lost values stay lost.
 
-    :param unseen: without a look at it.
+    :param unseen: whether to accept the loss without reading the state.
     """
 
     option = STATE_LOST
@@ -34,9 +34,9 @@ class LostState(StateRepair):
         return self.keeping(planned, sentence, lambda audit: repair(audit=audit), seen=seen)
 
     def _seen(self) -> SeenState | None:
-        """Look at the state: that alone is accepted.
+        """Read the state, since the repair accepts only the values that were read; None: the state has no fence.
 
-        :raises RepairRefused: it cannot be reached, or the DAG has no such state.
+        :raises RepairRefused: the state cannot be read, or the DAG has no such state.
         """
         topology = self.target.topology
         unseen = Command.of("repair", topology, "--state-lost", self.state, "--unseen")
@@ -61,9 +61,9 @@ class LostState(StateRepair):
 
 
 def seen_state(ledger: Ledger, state: FencedState) -> SeenState:
-    """Look at a state whose loss a person accepts.
+    """Read a state whose loss a person accepts.
 
-    :raises StateError: it cannot be read.
+    :raises StateError: the state cannot be read.
     """
     evidence = ledger_evidence(ledger.store, ledger.paths)
     fence = state.fence()
@@ -75,7 +75,7 @@ def seen_state(ledger: Ledger, state: FencedState) -> SeenState:
             look = made(evidence, state).look()
             lacks = {each.number for each in look.pending.missing}
             if not (look.apart or look.pending.asked):
-                # A run that has not ended is forgotten with this, and what it has passed over.
+                # An unfinished roll forward is forgotten with this repair, and the transactions that it passed over.
                 is_whole = look.first > look.found and evidence.topology.rolling is None
                 found = look.found if is_whole else None
                 change = min([change, *(each - 1 for each in lacks)])

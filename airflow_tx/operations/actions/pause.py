@@ -1,4 +1,4 @@
-"""Pause and unpause of a topology's coordinator by a person."""
+"""Pause or unpause the coordinator of a topology, by a person."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from airflow_tx.operations.actions.action import (
 class CoordinatorPause(PersonalAction):
     """Pauses the coordinator, or unpauses it.
 
-    :param coordinator: its dag_id.
-    :param paused: whether it is to be paused.
+    :param coordinator: dag_id of the coordinator.
+    :param paused: whether to pause; otherwise to unpause.
     """
 
     subject = "The coordinator"

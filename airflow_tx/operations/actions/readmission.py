@@ -1,4 +1,4 @@
-"""Readmission by a person: the rows of a skipped transaction are processed as a new one.
+"""Readmission by a person: process the rows of a skipped transaction as a new transaction.
 
 Source: protocol.md §5.
 """
@@ -20,7 +20,7 @@ from airflow_tx.operations.actions.skip import shown_rows
 
 
 class Readmission(TransactionAction):
-    """Processes the rows of a skipped transaction, as a new one."""
+    """Processes the rows of a skipped transaction as a new transaction."""
 
     needs_reason = starts_runs = True
 
@@ -33,7 +33,7 @@ class Readmission(TransactionAction):
             return self.refused(version, refused, self.txid)
         how = "is created again" if state is None else "is cleared"
         what = (
-            f"its run {how}, and takes the rows that the same place has then, as a new transaction"
+            f"its run {how}, and processes the current rows of the same place as a new transaction"
         )
         line = EffectLine(self.txid, skipped.run_id, what)
         effects = [PlannedEffect([line], partial(self._readmit, skipped))]

@@ -1,4 +1,4 @@
-"""Removal of a state from the ledger: the topology continues without it."""
+"""Remove a state from the ledger, so that the topology continues without it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from airflow_tx.operations.actions.repair import NOBODY, StateRepair
 
 
 class StateRemoval(StateRepair):
-    """Continues without a state that the DAG no longer updates. Another one may take its place."""
+    """Removes a state that the DAG no longer updates. Another state may take its place."""
 
     def decide(self) -> ActionPlan:
         spec, states = self.target.dag()

@@ -1,4 +1,4 @@
-"""Rename of a state in the ledger: it continues under the name that the DAG gives it now."""
+"""Rename a state in the ledger, so that it continues under its new name in the DAG."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from airflow_tx.state import FencedState
 
 
 class StateRename(StateRepair):
-    """Continues with a state under its new name in the DAG. Its fence comes along. It may die anywhere: repeat it.
+    """Renames a state in the ledger, and moves its fence. If the process dies, repeat it.
 
-    :param state: the name that the ledger knows; `new`: the one that the DAG gives the state now.
+    :param state: name of the state in the ledger.
+    :param new: name of the state in the DAG now.
     """
 
     def __init__(self, target: ActionTarget, state: str, new: str) -> None:
@@ -38,9 +39,9 @@ class StateRename(StateRepair):
         return self.keeping(planned, sentence, rename, *along)
 
     def _renamed(self) -> FencedState:
-        """Find the state as the DAG names it now.
+        """Find the state by its new name in the DAG.
 
-        :raises RenameRefused: the DAG has no such state, or still the old one.
+        :raises RenameRefused: the DAG does not have the new name, or still has the old one.
         """
         _, states = self.target.dag()
         if self.new in states and self.state not in states:
@@ -49,14 +50,14 @@ class StateRename(StateRepair):
             topology=self.target.topology,
             old=self.state,
             problem=f"the DAG updates {', '.join(sorted(states)) or 'none'}",
-            remedy="Give the name that the ledger knows, and then the one that the DAG gives the state now.",
+            remedy="Give the state's name in the ledger, and then its new name in the DAG.",
         )
 
     def _fence(self, last: int, incarnation: str, state: FencedState) -> str:
-        """Find out whether the fence to move belongs to the same state, and say what would move.
+        """Check that the fence to move belongs to the same state; return a description of the move.
 
-        :raises RenameRefused: it does not.
-        :raises StateError: the values are not there.
+        :raises RenameRefused: the fence belongs to another state.
+        :raises StateError: the new state has no values.
         """
         fence = state.fence_of(self.state)
         if (

@@ -1,6 +1,6 @@
-"""The base of the repairs that one step of the ledger makes: a state, or ZooKeeper, went back in time.
+"""The base of repairs that are one step of the ledger, after a state or ZooKeeper went back in time.
 
-The step of a repair itself decides its preview, and its multi is not sent: the two cannot differ.
+The preview runs the same step without sending its multi, so that preview and repair cannot differ.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _OUTRANKED = "its grant is outranked; its commit begins again under a new one"
 
 
 class LedgerRepair(PersonalAction):
-    """A repair that one step of the ledger makes.
+    """A repair that is one step of the ledger.
 
-    :cvar option: of `airflow tx repair`, without its dashes.
-    :cvar is_of_ledger: whether it is one of the whole ledger.
+    :cvar option: option of `airflow tx repair`, without dashes.
+    :cvar is_of_ledger: whether it repairs the whole ledger, not only one state.
     """
 
     needs_reason = asks_dag = True
@@ -40,7 +40,7 @@ class LedgerRepair(PersonalAction):
 
     @cached_property
     def repairs(self) -> Repairs:
-        """Give the steps that repair its ledger."""
+        """Return the repair steps of the ledger."""
         return Repairs(self.ledger)
 
     def plan(self) -> ActionPlan:
@@ -56,7 +56,7 @@ class LedgerRepair(PersonalAction):
             raise self.refusal(live, "Pause the DAG, end them, and repeat.")
 
     def refusal(self, problem: str, remedy: Remedy | str) -> RepairRefused:
-        """Make the refusal of the repair."""
+        """Return the refusal of the repair."""
         named = {"what": self.option, "topology": self.target.topology}
         return RepairRefused(**named, problem=problem, remedy=remedy)
 
@@ -64,7 +64,7 @@ class LedgerRepair(PersonalAction):
     def decide(self) -> ActionPlan:
         """Plan the repair.
 
-        :raises Refused: it cannot be done.
+        :raises Refused: the repair cannot be done.
         """
 
     def keeping(
@@ -75,9 +75,13 @@ class LedgerRepair(PersonalAction):
         *more: str,
         seen: object = None,
     ) -> ActionPlan:
-        """Plan a repair that leaves open transactions open.
+        """Plan a repair that keeps open transactions open.
 
-        :param more: what it does beside the ledger; `seen`: what else the person has seen of the state.
+        :param planned: preview of the step.
+        :param sentence: summary of the repair.
+        :param repair: runs the step.
+        :param more: descriptions of effects outside the ledger.
+        :param seen: further facts that the version of the preview depends on.
         """
         lines = [EffectLine(None, None, each) for each in more]
         lines += [
@@ -97,7 +101,11 @@ class LedgerRepair(PersonalAction):
     ) -> ActionPlan:
         """Plan a repair.
 
-        :param more: its other effects, such as those on open transactions.
+        :param planned: preview of the step.
+        :param sentence: summary of the repair.
+        :param repair: runs the step.
+        :param more: other effects, for example on open transactions.
+        :param seen: further facts that the version of the preview depends on.
         """
         done = planned.result
         place = f"generation {done.generation}; transaction {done.current} commits next"
@@ -110,7 +118,7 @@ class LedgerRepair(PersonalAction):
         yield from self._failed()
 
     def _failed(self) -> Iterator[EffectLine]:
-        """Say how the transaction continues that was to commit next, and whose commit has failed."""
+        """Say how the transaction that has the turn continues, if its commit has failed."""
         current = self.ledger.turn().current
         record = self.ledger.open_records().get(current)
         if record is not None and record.error is not None:
@@ -122,7 +130,7 @@ class LedgerRepair(PersonalAction):
 
 
 class StateRepair(LedgerRepair):
-    """A repair of what the ledger knows of one state."""
+    """A repair of one state in the ledger."""
 
     is_of_ledger = False
 
@@ -133,13 +141,13 @@ class StateRepair(LedgerRepair):
 
 
 def repaired_line(done: Repaired) -> EffectLine:
-    """Say what a repair has done."""
+    """Describe the result of a repair."""
     place = f"Generation {done.generation}; transaction {done.current} commits next."
     return EffectLine(None, None, f"{done.summary}. {place}")
 
 
 def fences_in_words(fences: Mapping[str, Any]) -> str:
-    """Describe the fences of states in one line, for the question before a repair."""
+    """Describe the fences of states in one line, for the preview of a repair."""
     notes = (
         f"{name}: no fence"
         if fence is None

@@ -1,4 +1,4 @@
-"""Replay by a person, of named transactions or of all failed ones: same txid, next attempt.
+"""Replay by a person: start the next attempt of named transactions, or of all failed ones.
 
 Source: protocol.md §5.
 """
@@ -44,9 +44,9 @@ class RunReplay(PersonalAction):
     def _start(
         self, txid: int, record: TransactionRecord, audit: Audit, *notes: Callable[[], object]
     ) -> str:
-        """Start a run again, and say how.
+        """Start a run again; return a description of how.
 
-        :param notes: made in the ledger before the next attempt can begin.
+        :param notes: functions that write to the ledger before the next attempt can begin.
         """
 
         def noting() -> None:
@@ -64,10 +64,11 @@ class RunReplay(PersonalAction):
 
 
 class NamedReplay(RunReplay):
-    """Starts the runs of open transactions again, of all or of none: same txid, next attempt.
+    """Starts the next attempt of named open transactions: of all of them, or of none.
 
-    :param force: also transactions whose run is queued or running.
-    :param changed_rows: with the current rows.
+    :param txids: the transactions.
+    :param force: whether to include transactions whose run is queued or running.
+    :param changed_rows: whether to read the current rows of the source.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class NamedReplay(RunReplay):
     def _effect(self, txid: int, record: TransactionRecord, state: str | None) -> PlannedEffect:
         """Plan the replay of one transaction.
 
-        :param state: of its run; None: it was deleted.
+        :param state: state of its run; None: the run was deleted.
         :raises RunForbidden: the run was deleted, and the person may not create it.
         :raises ChangeRefused: its rows cannot be decided again.
         """
@@ -138,8 +139,8 @@ class NamedReplay(RunReplay):
     ) -> Iterator[EffectLine]:
         """Replay one transaction.
 
-        :param live: the state of a run that is left alone.
-        :param states: as `undoable` gives them, if its rows are to be decided again.
+        :param live: state of a run that must not be started again; None: start the run.
+        :param states: result of `undoable`, if the rows are decided again; else None.
         """
         done = ""
         notes: list[Callable[[], object]] = []
@@ -168,9 +169,9 @@ class NamedReplay(RunReplay):
         return self.target.dag()
 
     def _undoable(self, txid: int) -> Mapping[str, bool | None]:
-        """Find out whether each state of the DAG can undo a transaction, or has no values of it.
+        """Return whether each state of the DAG can undo a transaction, or has no values of it.
 
-        :raises ChangeRefused: its source never has other rows at the place of a batch.
+        :raises ChangeRefused: the rows of this source never change.
         """
         spec, states = self._parsed
         topology = self.target.topology
@@ -178,7 +179,7 @@ class NamedReplay(RunReplay):
             raise ChangeRefused(
                 txid=txid,
                 topology=topology,
-                problem=f"{spec.source!r} reads a log, in which no row is ever another one",
+                problem=f"{spec.source!r} reads a log, whose rows never change",
                 remedy=(
                     "Skip a transaction that cannot be processed: "
                     + Command.of("skip", topology, txid, "--why", "TEXT")
@@ -189,7 +190,7 @@ class NamedReplay(RunReplay):
 
 
 class FailedReplay(RunReplay):
-    """Replays all transactions that have failed, or have lost their run; starts runs that had given up their slots."""
+    """Replays all transactions that have failed or have lost their run, and starts runs that have yielded."""
 
     def plan(self) -> ActionPlan:
         view = topology_view(self.ledger.store, self.ledger.paths, recent=0)
@@ -213,9 +214,9 @@ class FailedReplay(RunReplay):
         return ActionPlan(self.target.version(failed), sentence, effects, failed)
 
     def _replay(self, txid: int, audit: Audit) -> Iterator[EffectLine]:
-        """Replay one transaction. If it is to be skipped, its `begin` sees to that.
+        """Replay one transaction. If a person has skipped it, its `begin` handles the skip.
 
-        :raises AlreadyFinal: it is not open any more.
+        :raises AlreadyFinal: the transaction is no longer open.
         """
         record = self.target.opened([txid])[txid]
         if isinstance(record, Refused):
@@ -225,7 +226,7 @@ class FailedReplay(RunReplay):
     def _why_left_alone(
         self, view: TransactionView, state: str | None, *, its_turn: bool
     ) -> str | None:
-        """Say why an open transaction is not replayed; None: it has failed, or its run is alive and well."""
+        """Say why an open transaction is not replayed; None: it is replayed, or its run works without an error."""
         if state in LIVE_RUN_STATES:
             return f"its run is {state}" if view.status == Phase.FAILED.value else None
         if view.skip is not None and not view.stale and not its_turn:
@@ -237,9 +238,9 @@ class FailedReplay(RunReplay):
         return None
 
     def _yielded(self, record: TopologyRecord) -> Iterator[PlannedEffect]:
-        """Plan for runs that yielded before they had a transaction, or whose transaction is over.
+        """Plan the start of runs that yielded before they had a transaction, or whose transaction is final.
 
-        Others are replayed as transactions; one that has not ended yet is started when the turn passes on.
+        Other yielded runs are replayed as transactions. A run that has not ended yet starts when the turn passes on.
         """
         states = self.target.runs.states(record.yielded)
         for run_id, entry in record.yielded.items():
@@ -261,7 +262,7 @@ class FailedReplay(RunReplay):
     def _come_back(
         self, run_id: str, found: Comeback, done: Sequence[EffectLine], audit: Audit
     ) -> Sequence[EffectLine]:
-        """Start a run again that had given up its run slot, or forget it."""
+        """Start a run again that has yielded, or forget it."""
         if found is Comeback.START:
             self.target.runs.restart(run_id)
         self.ledger.came_back(run_id)
@@ -269,7 +270,10 @@ class FailedReplay(RunReplay):
 
 
 def _outlook(state: str | None) -> str:
-    """Say what becomes of a run of this state; None: it was deleted."""
+    """Describe how a run of this state is started again.
+
+    :param state: state of the run; None: the run was deleted.
+    """
     return "its run is created again" if state is None else "its run is cleared"
 
 

@@ -1,4 +1,4 @@
-"""The action that a request names. A request travels between processes, as plain JSON."""
+"""Requests of actions, which processes exchange as plain JSON."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class ActionName(str, Enum):
 
 
 class UnclearRequest(Refused):
-    """An action with an incomplete or unclear request."""
+    """The request of an action is incomplete or unclear."""
 
     template = ("{action} of topology {topology!r}: {problem}.", "Nothing was done.")
 
@@ -92,18 +92,23 @@ _OF_SOME = frozenset({"names", "repair", "restate", "follow"})
 
 @dataclass(frozen=True)
 class ActionRequest:
-    """An action on a topology. The action takes the fields that its constructor names, see `given`.
+    """A request of an action on a topology. The action gets the fields that its constructor names, see `given`.
 
-    :param conn_id: the connection of its ledger; `root`: the path that holds it.
-    :param coordinator: the DAG that coordinates it, of pause and unpause.
-    :param force: also transactions whose run is queued or running.
-    :param changed_rows: with the current rows.
-    :param first: instead of txids: the first date; `last`: the last one; "": none was named.
-    :param may_create: whether the person may create runs of the DAG; `sees_audit`: may read who acted before, and why.
-    :param names: of checks or of states; of a rename the old name and the new one.
-    :param repair: the kind of a repair, such as `state-lost`.
-    :param restate: have transactions processed again whose rows the journal does not have.
-    :param follow: of restate, instead of txids: what is behind a correction of the upstream topology.
+    :param conn_id: connection of the ledger.
+    :param root: path of the ledgers in ZooKeeper.
+    :param coordinator: coordinator of the topology, for pause and unpause.
+    :param name: the action.
+    :param txids: transactions of the action.
+    :param force: whether to include transactions whose run is queued or running.
+    :param changed_rows: whether to read the current rows of the source.
+    :param first: first date, instead of txids; "": no date.
+    :param last: last date, instead of txids; "": no date.
+    :param may_create: whether the person may create runs of the DAG.
+    :param sees_audit: whether the person may read who acted before, and why.
+    :param names: names of checks or states; for a rename the old name and the new name.
+    :param repair: kind of a repair, such as `state-lost`.
+    :param restate: for a roll forward: whether to restate transactions whose rows the journal does not have.
+    :param follow: for restate, instead of txids: all transactions behind a correction of the upstream topology.
     """
 
     topology: str
@@ -125,11 +130,11 @@ class ActionRequest:
 
     @property
     def is_dated(self) -> bool:
-        """Whether it names dates."""
+        """Return whether the request names dates."""
         return bool(self.first or self.last)
 
     def given(self) -> Mapping[str, Any]:
-        """Give what an action may take, by the names of the parameters of its constructor."""
+        """Return all possible arguments of an action, by the names of its constructor's parameters."""
         txid = next(iter(self.txids), 0)
         state, new = (*self.names, "", "")[:2]
         return {
@@ -142,13 +147,13 @@ class ActionRequest:
         }
 
     def _problem(self, takes: Mapping[str, Parameter]) -> str | None:
-        """Say what is unclear about a request; None: nothing is.
+        """Say what is unclear in the request; None: the request is clear.
 
-        :param takes: the parameters of the constructor of the action.
+        :param takes: parameters of the action's constructor.
         """
         return (
-            _miscounted(len(self.txids), takes, _TXIDS, "it is of no single transaction")
-            or _miscounted(len(self.names), takes, _NAMES, "it names no check and no state")
+            _miscounted(len(self.txids), takes, _TXIDS, "leave out the transactions")
+            or _miscounted(len(self.names), takes, _NAMES, "leave out the names")
             or next(
                 (
                     told
@@ -168,7 +173,7 @@ class ActionRequest:
 
     @property
     def kind(self) -> type[PersonalAction]:
-        """Give the class of the action."""
+        """Return the class of the action."""
         if self.name is ActionName.REPAIR:
             return _REPAIRS.get(self.repair, LedgerRepair)
         if self.follow and self.name is ActionName.RESTATE:
@@ -177,19 +182,19 @@ class ActionRequest:
 
     @property
     def needs_dag(self) -> bool:
-        """Whether it asks the source or the states, which only the DAG file names."""
+        """Return whether the action asks the source or the states, which only the DAG file names."""
         return self.changed_rows or self.kind.asks_dag
 
     @property
     def needs_reason(self) -> bool:
-        """Whether a person has to say why; the ledger keeps it."""
+        """Return whether the person must give a reason, which the ledger keeps."""
         return self.changed_rows or self.kind.needs_reason
 
     def action(self, target: ActionTarget) -> PersonalAction:
-        """Make the action.
+        """Create the action.
 
-        :raises UnclearRequest: of other transactions, checks or states than it is about.
-        :raises ConfigError: of dates that have none.
+        :raises UnclearRequest: the fields do not fit the action.
+        :raises ConfigError: the dates have no transactions.
         """
         takes = signature(self.kind).parameters
         if problem := self._unclear_kind() or self._problem(takes):
@@ -200,7 +205,10 @@ class ActionRequest:
         return self.kind(target, **given)
 
     def _dated(self, target: ActionTarget) -> Sequence[int]:
-        """Name the transactions of the dates; raises UnclearRequest if they have too many."""
+        """Find the transactions of the dates.
+
+        :raises UnclearRequest: the dates have too many transactions.
+        """
         txids = dated_transactions(target, self.first, self.last)
         if len(txids) > MOST_DATED:
             problem = f"{self.first} to {self.last} has {len(txids)} transactions; name dates with at most {MOST_DATED}"
@@ -211,12 +219,12 @@ class ActionRequest:
         if self.kind is LedgerRepair:
             return f"name the kind of repair: {', '.join(sorted(_REPAIRS))}"
         if self.follow and self.name is not ActionName.RESTATE:
-            return "follow is of restate"
+            return "follow is only for restate"
         is_repair = self.name is ActionName.REPAIR
-        return "a kind is of repair" if self.repair and not is_repair else None
+        return "a kind is only for repair" if self.repair and not is_repair else None
 
     def to_json(self) -> dict[str, Any]:
-        """Write it; a field that only some actions have is left out of the others."""
+        """Return the request as JSON, without empty fields that only some actions have."""
         found = {**asdict(self), "name": self.name.value}
         return {name: each for name, each in found.items() if each or name not in _OF_SOME}
 
@@ -236,19 +244,22 @@ _NAMES = {
     "names": (range(1, sys.maxsize), "name the checks"),
 }
 _OPTIONS = {
-    "force": "force is of replay",
-    "changed_rows": "changed_rows is of replay and restate",
-    "dated": "dates are of restate, instead of txids",
-    "restate": "restate is of the repair roll-forward",
+    "force": "force is only for replay",
+    "changed_rows": "changed_rows is only for replay and restate",
+    "dated": "dates are only for restate, instead of txids",
+    "restate": "restate is only for the repair roll-forward",
 }
 
 
 def _miscounted(
     count: int, takes: Mapping[str, Parameter], known: Mapping[str, tuple[range, str]], none: str
 ) -> str | None:
-    """Say how many an action takes, if that is another number.
+    """Say what is wrong with the number of transactions or names; None: the number is right.
 
-    :param known: by the parameter that takes them; one with a default takes none as well.
+    :param count: number in the request.
+    :param takes: parameters of the action's constructor.
+    :param known: allowed numbers and the problem, by parameter; if the parameter has a default, 0 is allowed, too.
+    :param none: the problem of an action that accepts none.
     """
     for name, (numbers, problem) in known.items():
         if name in takes:
@@ -258,17 +269,17 @@ def _miscounted(
 
 
 # --- dates --------------------------------------------------------------------------------------------------------
-# The transactions of dates: a person names days, for the command and the page alike.
+# The transactions of dates, which a person names in a command or on the page.
 
 
 MOST_DATED = 100
-"""Transactions that dates may name in one request: each is read on its own."""
+"""Transactions that the dates of one request may have, since each is read separately."""
 
 
 def dated_transactions(target: ActionTarget, first: str, last: str) -> list[int]:
     """Find the transactions that count for the data intervals from one date to another.
 
-    :raises ConfigError: one is no date, the runs have no dates, or no date has a transaction.
+    :raises ConfigError: an argument is not a date, the runs have no dates, or the dates have no transaction.
     """
     spec, _ = target.dag()
     if spec.source.dated is None:
@@ -286,10 +297,10 @@ def dated_transactions(target: ActionTarget, first: str, last: str) -> list[int]
 
 
 def dates_between(first: str, last: str, zone: str) -> tuple[datetime, datetime]:
-    """Read `--from` and `--to`: the first and the last moment.
+    """Parse `--from` and `--to`; return the first and the last moment.
 
-    :param zone: of the schedule, in which a date is a day.
-    :raises ConfigError: one of them is no date.
+    :param zone: time zone of the schedule, in which a date is a day.
+    :raises ConfigError: an argument is not a date.
     """
     return _span("--from", first, zone).start, _span("--to", last, zone).last
 

@@ -1,4 +1,4 @@
-"""Reset of a topology: all transactions are forgotten, and all values of its states deleted."""
+"""Reset of a topology: forget all transactions, and delete all values of its states."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from airflow_tx.state import FencedState
 
 
 class TopologyReset(LedgerRepair):
-    """Forgets all transactions, and deletes all values of the states. It may die anywhere: repeat it."""
+    """Forgets all transactions, and deletes all values of the states. If the process dies, repeat it."""
 
     option = RESET
 
@@ -53,7 +53,7 @@ class TopologyReset(LedgerRepair):
         try:
             opened = self.ledger.open_records()
         except UnreadableRecord:
-            return ()  # a reset removes what cannot be read, too
+            return ()  # a reset also removes unreadable records
         what = "forgotten: its run begins again, with other rows"
         return [EffectLine(txid, record.run_id, what) for txid, record in opened.items()]
 
@@ -61,9 +61,9 @@ class TopologyReset(LedgerRepair):
         return iter(())
 
     def _clearable(self, name: str, state: FencedState) -> Any:
-        """Read the fence of a state that can be emptied: once the ledger is emptied, what it held is lost.
+        """Read the fence of a state, and check that the state can be emptied, before the ledger is emptied.
 
-        :raises RepairRefused: the state cannot be emptied, or not be read.
+        :raises RepairRefused: the state cannot be emptied or read.
         """
         if not state.can_clear:
             problem = f"state {name!r} ({type(state).__name__}) cannot be emptied"

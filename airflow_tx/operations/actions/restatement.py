@@ -1,7 +1,7 @@
-"""Restatement by a person: committed transactions are processed again, each as a new one that replaces it.
+"""Restatement by a person: process committed transactions again, each as a new transaction that replaces the old one.
 
-All requests are written first, and then runs are started. So after a crash a request is left that the same
-command, or a coordinator, takes up. Source: protocol.md §11.
+The action writes all requests before it starts a run. After a crash the same command, or a coordinator, continues
+with the requests. Source: protocol.md §11.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ from airflow_tx.transaction import (
 )
 
 # --- contribution words -------------------------------------------------------------------------------------------
-# The replaced contribution of a restatement, in words for a person who is about to request it.
+# Descriptions of the contribution that a restatement replaces, for the preview.
 
 
 MOST_LOOKED_UP = 100_000
-"""Keys that are looked up, at most: a person waits."""
+"""Keys that a preview looks up at most, since a person waits."""
 KEYS_SHOWN = 3
 _READERS = frozenset({"state_query", "MapGet"})
 
@@ -74,10 +74,10 @@ _READERS = frozenset({"state_query", "MapGet"})
 def contribution_in_words(
     entry: Entry, renamed: Mapping[str, str], tables: Collection[str] = ()
 ) -> str:
-    """Count the keys that are replaced, and say which digits of doubles are lost.
+    """Count the replaced keys of each state, and name the digits of doubles that are lost.
 
-    :param renamed: per name that a state had then, its name now.
-    :param tables: names of states that keep rows, which have no keys.
+    :param renamed: current name of each state, by its name in the entry.
+    :param tables: names of the states that keep rows, not keys.
     """
     named = contributions(entry, renamed)
     told = [
@@ -92,9 +92,11 @@ def contribution_in_words(
 def not_taken_back(
     state: FencedState, old: Contribution, txids: Collection[int], own: int
 ) -> str | None:
-    """Name the keys whose values the state may be unable to take back; None: there are none.
+    """Name the keys whose values the state may be unable to take back; None: no keys.
 
-    :param txids: the transaction that is restated, and what it replaced; `own`: the txid of the restatement.
+    :param old: the contribution that is replaced.
+    :param txids: the transaction that is restated, and the transactions that it replaced.
+    :param own: txid of the restatement.
     """
     columns = state.columns
     chosen = [
@@ -137,7 +139,7 @@ def _digits_lost(contribution: Contribution) -> str:
 
 
 def _reads_states(task: Any) -> bool:
-    """Ask whether the Python function of a task looks values of a state up, as far as its code shows it."""
+    """Return whether the code of a task's Python function has a name that looks up values of a state."""
     function: Any = getattr(task, "python_callable", None)
     code = getattr(inspect.unwrap(function), "__code__", None)
     return code is not None and not _READERS.isdisjoint(_names(code))
@@ -156,22 +158,24 @@ def _names(code: CodeType) -> Iterator[str]:
 _STARTED = (
     "its rows are processed again as a new transaction, which replaces it once it is committed"
 )
-_READ = "task {} reads states: what later transactions have read there is not corrected"
+_READ = "task {} reads states: values that later transactions have read there are not corrected"
 
 
 class SeveralRefused(Refused):
-    """Several transactions that cannot be restated; nothing was changed."""
+    """Some transactions cannot be restated; nothing was changed."""
 
     template = "{lines}"
 
 
 @dataclass(frozen=True)
 class RestatedRun:
-    """A run whose transaction a person names.
+    """The run of a transaction that a person names.
 
-    :param named: the txid that was named, or that the run of a date is bound to.
-    :param txid: what the binding of its key says: the transaction that counts.
-    :param begun: the open transaction that restates it; None: none does.
+    :param named: the txid that the person named, or that the named date has.
+    :param txid: the transaction that counts, according to the binding of the run key.
+    :param key: run key.
+    :param run_id: id of the run.
+    :param begun: the open transaction that restates it; None: none.
     """
 
     named: int
@@ -185,7 +189,10 @@ class RestatedRun:
 class ChosenTransaction:
     """A transaction that can be restated.
 
-    :param wanted: the request to write; `wish`: an earlier request; None: there is none.
+    :param run: its run.
+    :param wanted: the request to write.
+    :param entry: its journal entry; None: a request exists, or a restatement has begun.
+    :param wish: an earlier request; None: none.
     """
 
     run: RestatedRun
@@ -197,11 +204,11 @@ class ChosenTransaction:
 class TransactionRestatement(PersonalAction):
     """Processes the batches of committed transactions again, as new transactions that replace them.
 
-    :param txids: the transactions, or the ones that they replaced; none: the requested ones.
-    :param changed_rows: with the current rows.
-    :param in_flight: how many may be restated at once; None: as many as leave a place to other batches.
-    :param dated: they were named by their dates: one that was restated for the same reason is done.
-    :ivar chosen: what is, or was to be, restated when it was done.
+    :param txids: transactions to restate, or earlier ones that they have replaced; empty: all requested ones.
+    :param changed_rows: whether to read the current rows of the source.
+    :param in_flight: restatements at the same time; None: the limit leaves room for one other batch.
+    :param dated: whether a person named dates. A transaction that was restated for the same reason is then done.
+    :ivar chosen: transactions to restate, filled by `execute`.
     """
 
     needs_reason = asks_dag = starts_runs = True
@@ -225,9 +232,9 @@ class TransactionRestatement(PersonalAction):
         self.subject = named if self.txids else "The list of requests"
 
     def plan(self) -> ActionPlan:
-        """Plan to write all requests, or none, and then to start as many runs as there is room for.
+        """Plan to write all requests or none, and then to start as many runs as the limit allows.
 
-        Of two people who act on one preview, `want` refuses the second.
+        If two people act on one preview, the ledger refuses the requests of the second.
         """
         chosen, refused = self._choose(self.txids)
         effects = self._effects(chosen)
@@ -244,7 +251,7 @@ class TransactionRestatement(PersonalAction):
         return [*wanted, PlannedEffect(self._remarks(chosen), lambda audit: self.start())]
 
     def _remarks(self, chosen: Sequence[ChosenTransaction]) -> Iterator[EffectLine]:
-        """Say what a person should know beside the chosen transactions."""
+        """Yield the warnings of a preview, and the requests for other transactions."""
         for each in chosen:
             yield from self._not_taken_back(each)
         yield from self._coming_back(chosen)
@@ -258,9 +265,9 @@ class TransactionRestatement(PersonalAction):
                 yield EffectLine(wish.txid, wish.run_id, by)
 
     def requests(self, txids: Collection[int]) -> list[WishRequest]:
-        """Make the requests that are still to be noted.
+        """Return the requests that the ledger does not have yet.
 
-        :raises RestateRefused: naming the first transaction that cannot be restated.
+        :raises RestateRefused: a transaction cannot be restated; the error names the first one.
         """
         wished = {wish.txid: wish for wish in self.target.wishes()}
         found = list[WishRequest]()
@@ -274,7 +281,7 @@ class TransactionRestatement(PersonalAction):
 
     def _want(self, each: ChosenTransaction, audit: Audit) -> Iterator[EffectLine]:
         if self._is_done(each, audit):
-            what = f"nothing: transaction {each.run.txid} has restated it for this reason. For another: another --why"
+            what = f"nothing: transaction {each.run.txid} has restated it for this reason. To repeat it, change --why"
             yield EffectLine(each.run.named, each.run.run_id, what)
             return
         self.chosen.append(each.run)
@@ -289,7 +296,7 @@ class TransactionRestatement(PersonalAction):
         self.ledger.want_restated(each.wanted, audit)
 
     def start(self) -> Iterator[EffectLine]:
-        """Start the runs of wishes, as many as there is room for."""
+        """Start the runs of requests, as many as the limit allows."""
         found = self.target.wishes()
         started = self.startable(found)
         for wish in started:
@@ -302,7 +309,7 @@ class TransactionRestatement(PersonalAction):
                 yield EffectLine(wish.txid, wish.run_id, self._why_not_now(wish))
 
     def startable(self, found: Sequence[Wish]) -> tuple[Wish, ...]:
-        """Choose the wishes whose runs can be started now."""
+        """Return the requests whose runs can start now."""
         limit = self._in_flight or most_restated(self.ledger.topology().max_pending)
         opened = LedgerReader(self.ledger.store, self.ledger.paths).settled().opened
         return wishes_to_start(found, opened, self._states(found), limit=limit)
@@ -321,10 +328,10 @@ class TransactionRestatement(PersonalAction):
         run_ids = [wish.run_id for wish in found]
         return {**dict.fromkeys(run_ids), **self.target.runs.states(run_ids)}
 
-    # --- which ones
+    # --- checks
 
     def _choose(self, txids: Collection[int]) -> tuple[list[ChosenTransaction], list[EffectLine]]:
-        """Check each transaction; give the ones that can be restated, and why others cannot."""
+        """Check each transaction; return the transactions that can be restated, and the reasons of the others."""
         wished = {wish.txid: wish for wish in self.target.wishes()}
         chosen: dict[int, ChosenTransaction] = {}
         refused = []
@@ -340,7 +347,7 @@ class TransactionRestatement(PersonalAction):
         return list(chosen.values()), refused
 
     def _version(self, chosen: Sequence[ChosenTransaction]) -> str:
-        """Make the version of a preview: the transactions that count, their restatements and their requests."""
+        """Return the version of a preview, which changes with the counting transactions and their requests."""
         waiting = () if self.txids else self.target.wishes()
         return digest(
             [
@@ -356,7 +363,7 @@ class TransactionRestatement(PersonalAction):
     def _checked(self, txid: int, wished: Mapping[int, Wish]) -> ChosenTransaction:
         """Check one transaction, and change nothing.
 
-        :raises TxError: it cannot be restated.
+        :raises TxError: the transaction cannot be restated.
         """
         run = find_run(self.ledger, self._journal, txid)
         first_day = (self.ledger.clock.now() - self._spec.journal_time).date().isoformat()
@@ -370,7 +377,7 @@ class TransactionRestatement(PersonalAction):
                 txid, "its run is not in the history and not in the journal", INSTEAD
             )
         nobody = Audit("", "")
-        self.ledger.want_restated.preview(request, nobody)  # what the ledger itself refuses
+        self.ledger.want_restated.preview(request, nobody)  # raises the refusals of the ledger
         entry = self._journal.read(self.ledger.bound(run.key).entry)
         self._check_states(run.txid, entry)
         self._check_source(run.txid, entry)
@@ -389,7 +396,7 @@ class TransactionRestatement(PersonalAction):
             raise self._refused(txid, problem, INSTEAD)
 
     def _check_behind(self, txid: int) -> None:
-        """Refuse what a person wants while a state lacks transactions; a roll forward has them restated itself."""
+        """Refuse a person's request while a state lacks transactions; a roll forward does not call this."""
         for state in self._parsed[1].values():
             if state.has_fence and is_behind(state, self._topology):
                 problem = f"state {state.name} lacks transactions that the ledger committed to it"
@@ -404,7 +411,7 @@ class TransactionRestatement(PersonalAction):
         remedy: Remedy | str = ""
         with closing(self._spec.named_source) as source:
             if self.changed_rows and not source.rows_can_change:
-                gone = f"{source!r} reads a log, in which no row is ever another one"
+                gone = f"{source!r} reads a log, whose rows never change"
                 remedy = "Without --changed-rows: " + Command.of(
                     "restate", topology, txid, "--why", "TEXT"
                 )
@@ -420,7 +427,7 @@ class TransactionRestatement(PersonalAction):
         )
 
     def _is_done(self, each: ChosenTransaction, audit: Audit) -> bool:
-        """Whether the same person has had it restated for the same reason: the command was repeated."""
+        """Return whether the same person has restated it for the same reason, so that this is a repeated command."""
         if each.entry is None or (not self._dated and each.run.named == each.run.txid):
             return False
         history = self.ledger.outcome(each.run.txid)
@@ -428,7 +435,7 @@ class TransactionRestatement(PersonalAction):
         wish = None if receipt is None else receipt.wish
         return wish is not None and (wish.who, wish.why) == (audit.who, audit.reason)
 
-    # --- words
+    # --- texts
 
     def _outlook(self, each: ChosenTransaction) -> Iterator[EffectLine]:
         run = each.run
@@ -447,7 +454,7 @@ class TransactionRestatement(PersonalAction):
         yield EffectLine(run.txid, run.run_id, what)
 
     def _not_taken_back(self, each: ChosenTransaction) -> Iterator[EffectLine]:
-        """Say which values may be refused: the commit that finds it out holds up all later ones."""
+        """Warn of values that a state may refuse to take back, since a refused commit blocks all later ones."""
         if each.entry is None:
             return
         states = self._parsed[1]
@@ -459,7 +466,7 @@ class TransactionRestatement(PersonalAction):
                 yield EffectLine(each.run.txid, each.run.run_id, problem)
 
     def _coming_back(self, chosen: Sequence[ChosenTransaction]) -> Iterator[EffectLine]:
-        """Say of which transactions a person has deleted rows from a table."""
+        """Warn of rows that a person has deleted from a table, since a restatement brings them back."""
         for name, state in self._parsed[1].items():
             rows = state.rows_by_txid() if state.takes_back_by_txid and chosen else None
             for each in chosen if rows is not None else ():
@@ -511,9 +518,9 @@ class TransactionRestatement(PersonalAction):
 
 
 def find_run(ledger: ReadOnlyLedger, journal: JournalArea, txid: int) -> RestatedRun:
-    """Find the run of a transaction, and which transaction counts for it: by the history, else by the journal.
+    """Find the run of a transaction, and the transaction that counts for this run, in the history or the journal.
 
-    Of a transaction that is open, or skipped, the ledger itself says why it cannot be restated.
+    This refuses nothing. The ledger refuses to restate a transaction that is open or skipped.
     """
     history = ledger.outcome(txid)
     receipt = None if history is None else history.receipt

@@ -1,4 +1,4 @@
-"""Repair of a topology whose source and states were restored to one moment: all later transactions are taken back."""
+"""Repair of a topology whose source and states were restored to one moment: take back all later transactions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOT_TAKEN_BACK = (
 
 
 class ReturnToTransaction(LedgerRepair):
-    """Takes back the transactions after the one to which source and states went back.
+    """Takes back all transactions after the one that source and states were restored to.
 
     :param txid: the last transaction that stays.
     """
@@ -37,7 +37,7 @@ class ReturnToTransaction(LedgerRepair):
 
 
 def held_by(states: Mapping[str, FencedState], incarnation: str) -> dict[str, Any]:
-    """Read what the fences of all states say, for the repair that takes transactions back (`Ledger.back`)."""
+    """Read the fences of all states, as arguments of the repair `Ledger.back`."""
     fences = {name: state.fence() for name, state in states.items()}
     whole = {
         name: fence

@@ -1,4 +1,4 @@
-"""Roll forward by a person: states that came back from a backup are written again from the journal."""
+"""Roll forward by a person: write the missing transactions of restored states again from the journal."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ from airflow_tx.transaction import (
 
 log = logging.getLogger(__name__)
 _SHOWN = 50
-"""Missing transactions of a state that are printed."""
+"""Missing transactions of a state that a preview lists."""
 
 
 @dataclass(frozen=True)
 class StatePlan:
-    """What one state lacks, proved."""
+    """The missing transactions of one state, after the proof that the journal has them."""
 
     roll: RollForward
     history: StateHistory
@@ -66,7 +66,7 @@ class StatePlan:
 
     @property
     def change(self) -> int:
-        """Give the accepted change that its fence is to name; 0: it does so already."""
+        """Return the number of the accepted change that its fence must name; 0: the fence names it already."""
         change = self.roll.change(self.history, self.look)
         return change if change > self.look.change else 0
 
@@ -76,12 +76,12 @@ class StatePlan:
 
     @property
     def holes(self) -> list[int]:
-        """List the transactions that are passed over, since nothing kept their rows."""
+        """Return the transactions that are passed over, since the journal does not have their rows."""
         return [each.receipt.txid for each in self.missing if each.lacking]
 
     @property
     def counting(self) -> list[int]:
-        """List the ones of these that count: no later transaction has replaced them."""
+        """Return the passed-over transactions that count, since no later transaction has replaced them."""
         replaced = self.history.replaced if isinstance(self.history, TableHistory) else {}
         return [txid for txid in self.holes if txid not in replaced]
 
@@ -127,14 +127,18 @@ def _said(missing: MissingTransaction, noun: str, *, counts: bool) -> str:
 
 
 class RollForwardRepair:
-    """Brings states up to the ledger, each by itself: one that cannot holds up no other.
+    """Writes the missing transactions of states. A state that cannot be rolled forward does not block the others.
 
-    :param states: of the DAG, by name.
-    :param chosen: names of the states to write again; none: every state that is behind.
+    :param ledger: ledger of the topology.
+    :param states: states of the DAG, by name.
+    :param journal: journal of the topology.
+    :param area: staging area of the topology.
+    :param chosen: names of the states to write; empty: every state that is behind.
     :param until: the last transaction to write; None: all.
-    :param changed: numbers of repairs, see `RollForward`, as are the `unchanged` ones.
-    :param source: of the DAG, which may have gone back, too; None: it is not asked.
-    :param restating: has the transactions restated whose rows nothing kept of a table; None: such a table is refused.
+    :param changed: numbers of accepted changes that the states have, see `RollForward`.
+    :param unchanged: numbers of accepted changes that the states do not have.
+    :param source: source of the DAG, which may have gone back, too; None: do not ask it.
+    :param restating: restates a table's transactions whose rows the journal does not have; None: refuse such a table.
     """
 
     def __init__(
@@ -169,13 +173,13 @@ class RollForwardRepair:
         self._wanted: list[WishRequest] = []
         self._proved: dict[str, tuple[Any, StatePlan]] = {}
         self.refused: list[EffectLine] = []
-        """Why states are not written again, one line each."""
+        """Reasons why states are not rolled forward, one line each."""
         self._check("the DAG has no state {!r}", set(chosen) - states.keys(), states)
         if until is not None and until < 1:
             self._check("--until {} is no transaction", [until], ["1 and later"])
 
     def plans(self, evidence: LedgerEvidence) -> list[StatePlan]:
-        """Find what each state lacks, and prove that the journal has it. Nothing is changed."""
+        """Find the missing transactions of each state, and prove that the journal has them. This changes nothing."""
         changes = {each.number for each in evidence.life if each.what == ACCEPT_CHANGE}
         self._check("repair {} is no accepted change", self._named - changes, changes)
         found = list[StatePlan]()
@@ -196,7 +200,7 @@ class RollForwardRepair:
         return self._restatable(found)
 
     def _restatable(self, plans: list[StatePlan]) -> list[StatePlan]:
-        """Leave out the tables that lack a transaction which cannot be restated, and say why."""
+        """Refuse the tables that lack a transaction which cannot be restated; return the other plans."""
         counting = sorted({txid for plan in plans for txid in plan.counting})
         self._wanted = []
         if self._restating is None or not counting:
@@ -218,23 +222,23 @@ class RollForwardRepair:
         asked = (evidence.current, len(evidence.repairs), look)
         known = self._proved.get(name)
         if known is None or known[0] != asked:
-            # The proof reads the whole journal of what is missing.
+            # The proof reads all journal entries of the missing transactions, so keep it.
             plan = StatePlan(roll, history, look, roll.proved(history, look))
             known = self._proved[name] = (asked, plan)
         return known[1]
 
     def _check_source(self, evidence: LedgerEvidence, plan: StatePlan) -> None:
-        """Refuse if the source went back with the states: it hands out again what the journal would write.
+        """Refuse if the source went back with the states, since it would return rows that the journal writes, too.
 
-        :raises RepairRefused: naming the repair of both.
+        :raises RepairRefused: the source went back; the error names the repair of both.
         """
         why = None
-        # A person who has accepted what the source lost has said that its rows from there on are others.
+        # If a person has accepted a loss of the source, compare with the position behind the loss.
         place = self._ledger.start_after(evidence.topology, evidence.position)
         try:
             why = None if self._source is None else self._source.lacks(place)
         except Exception:
-            # A source that cannot be asked holds up no repair of the states.
+            # A source that cannot be asked does not block the repair of the states.
             log.warning("The source does not say whether it went back, too", exc_info=True)
         if why is not None:
             topology = self._ledger.paths.topology
@@ -277,8 +281,8 @@ class RollForwardRepair:
         nothing = (
             f"No state of topology {topology} can be written again."
             if self.refused
-            else f"No state of topology {topology} lacks a transaction. One that is refused all the same has lost "
-            "values without its fence: restore both together."
+            else f"No state of topology {topology} lacks a transaction. If a state is still refused, its values are "
+            "older than its fence: restore both together."
         )
         sentence = (
             f"Write the missing transactions of topology {topology} again into "
@@ -297,11 +301,11 @@ class RollForwardRepair:
         return told if self._wanted else ""
 
     def execute(self, audit: Audit) -> Repaired | None:
-        """Write them. It may die anywhere: repeat it.
+        """Write the missing transactions. If the process dies, repeat it.
 
-        :return: None: no state lacks anything, or none can be written again: nothing was changed.
+        :return: None: nothing was changed, as no state lacks a transaction, or none can be rolled forward.
         :raises RepairRefused, FenceOutranked: another run of the command has taken over.
-        :raises StateError, StateUnavailable, StoreError: repeat the command: it continues.
+        :raises StateError, StateUnavailable, StoreError: repeat the command, which continues.
         """
         evidence = self._evidence()
         plans = self.plans(evidence)
@@ -311,9 +315,9 @@ class RollForwardRepair:
         holes = {plan.name: plan.holes for plan in plans if plan.holes}
         rolling = self._ledger.begin_roll_forward(found, audit, holes=holes, wanted=self._wanted)
         failpoint("roll_forward.begun", topology=self._ledger.paths.topology)
-        # The transactions that are passed over are noted by now: no other one is.
+        # The ledger has the list of passed-over transactions. Do not add others.
         self._given["restate"] = False
-        # From here on nothing is committed. A commit between the proof and this moment is proved, too.
+        # From here no transaction commits. Plan again, as one may have committed after the proof.
         evidence = self._evidence()
         plans = self.plans(evidence)
         rolled = dict(self._done_before(evidence, rolling.found, {plan.name for plan in plans}))
@@ -336,7 +340,7 @@ class RollForwardRepair:
     def _done_before(
         self, evidence: LedgerEvidence, found: Mapping[str, int], to_do: Collection[str]
     ) -> Iterator[tuple[str, RolledState]]:
-        """Name the states that earlier runs, which have died, had written as far as this one would."""
+        """Yield the states that an earlier run has completed before it died."""
         for name in found.keys() & self._states.keys() - set(to_do):
             roll = self._roll(name, evidence)
             history = roll.history()
@@ -351,9 +355,9 @@ class RollForwardRepair:
 
 
 def _may_be_behind(state: FencedState, evidence: LedgerEvidence, *, chosen: bool) -> bool:
-    """Ask whether a state is to be looked at: its fence says it, unless its values say more.
+    """Return whether to look at a state: it can roll forward by itself, its fence is behind, or a person names it.
 
-    :param chosen: whether the command names it: then the command says, too, that nothing knows what the state has.
+    :param chosen: whether the command names the state, which decides for a state without a fence.
     """
     if state.rolls_forward:
         return True
@@ -361,11 +365,11 @@ def _may_be_behind(state: FencedState, evidence: LedgerEvidence, *, chosen: bool
 
 
 class StateRollForward(PersonalAction):
-    """Writes what states lack again from the journal, see `RollForwardRepair`.
+    """Writes the missing transactions of states again from the journal, see `RollForwardRepair`.
 
-    :param names: of the states; none: each state that lacks something.
-    :param restate: of a table, have the transactions processed again whose rows the journal does not have.
-    :param options: of `RollForwardRepair`.
+    :param names: names of the states; empty: every state that lacks a transaction.
+    :param restate: whether to restate a table's transactions whose rows the journal does not have.
+    :param options: further arguments of `RollForwardRepair`.
     """
 
     needs_reason = asks_dag = True
@@ -385,7 +389,7 @@ class StateRollForward(PersonalAction):
 
     @cached_property
     def repair(self) -> RollForwardRepair:
-        """The repair; what it has proved once, it does not prove again."""
+        """Return the repair, always the same one, as it keeps its proofs."""
         spec, states = self.target.dag()
         record = self.target.record
         own = ActionTarget(self.ledger, record, lambda: (spec, states))
@@ -408,7 +412,7 @@ class StateRollForward(PersonalAction):
         effects = [PlannedEffect(found.effects, self._roll)] if found.effects else []
         if found.refused:
             error = SeveralRefused(lines="\n".join(str(each.what) for each in found.refused))
-            # A state that is refused holds up no other one.
+            # A refused state does not block the others.
             deed = (lambda audit: ()) if effects else refusing(error)
             effects.append(PlannedEffect(found.refused, deed, is_refused=True))
         lines = [[each.txid, each.what] for effect in effects for each in effect.would]

@@ -1,4 +1,4 @@
-"""How the runs of open transactions ended, as Airflow knows: a killed run leaves no note in the ledger."""
+"""Read from Airflow how the runs of open transactions ended, since a killed run leaves no note in the ledger."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from airflow_tx.ledger import TopologyView, TransactionView, with_run_end
 
 
 def with_run_ends(views: Sequence[TopologyView]) -> list[TopologyView]:
-    """Say of the open transactions of topologies how their runs ended, with one question for all.
+    """Add to open transactions how their runs ended, with one query for all topologies.
 
-    A view without ended runs is returned unchanged, so that its caller can keep everything derived from it.
+    A view without ended runs is returned unchanged, so that the caller can keep the values derived from it.
     """
     ends = compat.run_ends(
         {

@@ -1,4 +1,4 @@
-"""Search for transactions: by what a source says of their batches, or for a text in the records of a ledger."""
+"""Search for transactions: the source compares their batches, or the records of the ledger are searched for a text."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from airflow_tx.sources import Source, Span, interval_of_key, span_of
 
 
 MOST_LOOKED_THROUGH = 1000
-"""Transactions that one search looks through at most: the newest ones."""
+"""Transactions that one search looks at, the newest ones."""
 MOST_FOUND = 50
 
 
@@ -37,10 +37,11 @@ MOST_FOUND = 50
 class Found:
     """The result of a search.
 
-    :param txids: the newest first, at most `MOST_FOUND`.
-    :param looked: how many transactions it has looked through, down to `oldest`; null: there is none.
-    :param unknown: of how many of them the source cannot tell.
-    :param complete: whether it has searched all transactions of the ledger.
+    :param txids: matching transactions, the newest first, at most `MOST_FOUND`.
+    :param looked: number of transactions that the search looked at.
+    :param oldest: the oldest of them; null: the search looked at none.
+    :param unknown: number of transactions for which the source has no answer.
+    :param complete: whether the search looked at all transactions, and `txids` has every match.
     """
 
     txids: tuple[int, ...]
@@ -51,20 +52,21 @@ class Found:
 
 
 def contains(source: Source, metadata: Any, what: str) -> bool | None:
-    """Ask whether a batch has what a person looks for; None: its source cannot tell.
+    """Return whether a batch has the text that a person looks for; None: its source has no answer.
 
-    :param metadata: as the ledger or a receipt keeps it.
+    :param metadata: metadata of the batch in the ledger or a receipt.
+    :param what: the text.
     """
     if is_shortened(metadata):
         return None
     try:
         return metadata is not None and source.contains(metadata, what)
-    except Exception:  # noqa: BLE001  # it may be metadata of the source that the topology had before
+    except Exception:  # noqa: BLE001  # the metadata may be from an earlier source of the topology
         return None
 
 
 def key_names(source: Source, key: str, what: str) -> bool | None:
-    """Ask whether the key of a forgotten run names what a person looks for; None: its batch may have it."""
+    """Return whether the key of a forgotten run has the text; None: unknown, as its batch may have the text."""
     interval = interval_of_key(key)
     if interval is None or key == what:
         return True if key == what else None
@@ -87,10 +89,11 @@ def search_ledger(
     seconds: float,
     has_left: Callable[[], bool] = lambda: False,
 ) -> Found:
-    """Look through the newest transactions, open and final.
+    """Search the newest transactions, open and final.
 
-    :param seconds: after which it ends with what it has found.
-    :param has_left: whether it ends now, since its browser has left.
+    :param what: the text to look for.
+    :param seconds: time limit, after which the search returns its matches so far.
+    :param has_left: returns whether the browser has left; the search then ends.
     """
     view = LedgerView(ledger.store, ledger.paths)
     topology = ledger.topology()
@@ -115,11 +118,11 @@ def search_ledger(
 
 
 # --- text search --------------------------------------------------------------------------------------------------
-# Which transactions have a text, by the records of their ledger alone: no source is asked, so any topology can be.
+# Search for a text in the records of a ledger. It asks no source, so it works for every topology.
 
 
 class MatchedPart(str, Enum):
-    """The part of a transaction that has a text, the one that a person looks for most often first."""
+    """The part of a transaction that has a text; the parts that people look for most often come first."""
 
     TXID = "txid"
     RUN = "run"
@@ -133,14 +136,14 @@ class MatchedPart(str, Enum):
 
 _PARTS = [*MatchedPart]
 _Part: TypeAlias = tuple[MatchedPart, str, bool]
-"""A part that has a text, its whole text, and whether the text is the whole part."""
+"""A part, its whole text, and whether the wanted text is the whole part."""
 _MOST_DIGITS = 19
 _LONGEST_RUN = 250
-"""Characters that Airflow allows."""
+"""Characters of the longest run_id that Airflow allows."""
 
 
 def _rank(part: _Part) -> tuple[bool, bool, int]:
-    """Say where a part comes among all: names before details, whole ones before parts, then by the kind of part."""
+    """Return the sort key of a part: names before details, whole names before parts of names, then the kind."""
     return part[0] is MatchedPart.DETAIL, not part[2], _PARTS.index(part[0])
 
 
@@ -148,9 +151,10 @@ def _rank(part: _Part) -> tuple[bool, bool, int]:
 class TextMatch:
     """A transaction that has a text.
 
-    :param batch: the name of its batch, see `batch_in_words`.
+    :param batch: name of its batch, see `batch_in_words`.
+    :param part: the part that has the text.
     :param text: the whole text of the part.
-    :param is_exact: whether the text is all of the part, or of the name of a file.
+    :param is_exact: whether the wanted text is the whole part, or the whole name of a file.
     """
 
     view: TransactionView
@@ -161,12 +165,12 @@ class TextMatch:
 
     @property
     def is_named(self) -> bool:
-        """Whether the text names the transaction, and no detail of its batch."""
+        """Return whether the text is in a name of the transaction, not in a detail of its batch."""
         return self.part is not MatchedPart.DETAIL
 
     @property
     def rank(self) -> tuple[bool, bool, int]:
-        """Say where it comes among all matches."""
+        """Return the sort key of the match."""
         return _rank((self.part, self.text, self.is_exact))
 
 
@@ -174,10 +178,10 @@ class TextMatch:
 class TextFound:
     """The result of a search in one ledger.
 
-    :param matches: by rank, of one rank the newest first.
-    :param looked: how many transactions it has looked at.
-    :param unknown: how many of them have a batch of which the ledger keeps a digest alone.
-    :param complete: whether it has looked at all of them, and all matches are given.
+    :param matches: matches by rank; of equal rank the newest is first.
+    :param looked: number of transactions that the search looked at.
+    :param unknown: number of them whose batch the ledger keeps only as a digest.
+    :param complete: whether the search looked at all transactions, and `matches` has every match.
     """
 
     matches: tuple[TextMatch, ...] = ()
@@ -188,10 +192,11 @@ class TextFound:
 
 @dataclass(frozen=True)
 class WantedText:
-    """The text that a person looks for, in upper or lower case: a part of a name, a txid, or a date.
+    """The text that a person looks for: a part of a name, a txid, or a date. Case does not matter.
 
-    :param hide_name: leaves secrets out of the name of a batch, and `hide_error` out of an error. A search does not
-        find hidden text.
+    :param what: the text.
+    :param hide_name: hides secrets in the name of a batch; a search does not find hidden text.
+    :param hide_error: hides secrets in an error.
     """
 
     what: str
@@ -200,22 +205,23 @@ class WantedText:
 
     @property
     def txid(self) -> int | None:
-        """The transaction that it may be."""
+        """Return the txid that the text may be; None: it is not a txid."""
         is_number = self.what.isascii() and self.what.isdigit() and len(self.what) < _MOST_DIGITS
         return int(self.what) if is_number else None
 
     @property
     def run(self) -> str | None:
-        """The run that it may be."""
+        """Return the run_id that the text may be; None: it is not a run_id."""
         return self.what if self.what.isprintable() and len(self.what) <= _LONGEST_RUN else None
 
     def match(self, view: TransactionView, metadata: Any, zone: str) -> TextMatch | None:
-        """Find the part of a transaction that has the text, the one of the first rank; None: no part has.
+        """Find the part of a transaction that has the text, the best one by rank; None: no part.
 
-        :param metadata: of its batch; None: it is not known.
+        :param metadata: metadata of its batch; None: unknown.
+        :param zone: time zone of the schedule, in which a date is a day.
         """
         named = min(self._names(view, metadata, zone), key=_rank, default=None)
-        # Errors and details take longer, and are of a later rank.
+        # Errors and details take longer to search, and have a lower rank.
         found = named or next(self._others(view, metadata), None)
         return None if found is None else TextMatch(view, batch_in_words(metadata), *found)
 
@@ -238,15 +244,15 @@ class WantedText:
         details = (text for text, _ in batch_texts(metadata, self._folded, details=True))
         for text in self._shown(details, self.hide_name):
             yield MatchedPart.DETAIL, text, False
-        if view.is_unreadable:  # it may be the one: its record hides that
+        if view.is_unreadable:  # its record cannot be searched, so it may match
             yield MatchedPart.DETAIL, self.hide_error(view.document.error or ""), False
 
     def _shown(self, texts: Iterable[str], hide: Callable[[str], str]) -> Iterator[str]:
-        """Choose the texts that have the wanted one also where secrets are left out, which takes longer."""
+        """Return the texts that have the wanted text after secrets are hidden; hiding is slow, so search first."""
         return filter(self._is_in, map(hide, filter(self._is_in, texts)))
 
     def _is_whole(self, text: str, name: str) -> bool:
-        """Ask whether the text is a whole name of a batch: a file without its folder, a place without its range."""
+        """Return whether the text is a whole name: also a file without its folder, or a place without its range."""
         whole = text.casefold()
         return self._folded in (whole, whole.rpartition("/")[2], name.casefold())
 
@@ -258,7 +264,7 @@ class WantedText:
         return self.what.casefold()
 
     def _is_dated(self, metadata: Any, zone: str) -> bool:
-        """Ask whether the interval of a batch has the date, or the date of its partition is the same."""
+        """Return whether the text is a date that the interval of the batch has, or that is its partition's date."""
         span = self._span(zone)
         if span is None or not isinstance(metadata, Mapping):
             return False
@@ -278,7 +284,7 @@ class WantedText:
 
 
 def _errors(view: TransactionView) -> Iterator[str]:
-    """List why a transaction, or an earlier attempt of it, has failed."""
+    """Yield the errors of a transaction and of its earlier attempts."""
     yield from filter(None, (view.said, view.blocked))
     yield from (each.why for each in view.document.replays)
 
@@ -295,11 +301,12 @@ def _moment(text: Any) -> datetime | None:
 
 @dataclass(frozen=True)
 class SearchedLedger:
-    """The transactions of one ledger.
+    """The transactions of one ledger, for a search.
 
-    :param zone: of the schedule, in which a date is a day.
-    :param opened: the open transactions; `final`: the txids of the final ones.
-    :param quotes: whether the person may read what errors said; the open transactions are as the person sees them.
+    :param zone: time zone of the schedule, in which a date is a day.
+    :param opened: the open transactions, with only the parts that the person may see.
+    :param final: txids of the final transactions.
+    :param quotes: whether the person may read the texts of errors.
     """
 
     store: Store
@@ -310,7 +317,7 @@ class SearchedLedger:
     quotes: bool = True
 
     def named(self, wanted: WantedText) -> tuple[TextMatch, ...]:
-        """Look up the transactions whose txid or run is the wanted text, however old they are.
+        """Look up the transactions of any age whose txid or run is the wanted text.
 
         :raises StoreError: the ledger cannot be read.
         """
@@ -330,11 +337,12 @@ class SearchedLedger:
         until: float = math.inf,
         has_left: Callable[[], bool] = lambda: False,
     ) -> TextFound:
-        """Look at the newest transactions.
+        """Search the newest transactions.
 
-        :param most: how many to look at, `MOST_LOOKED_THROUGH` at most; `most_found`: how many to give.
-        :param until: the moment of `time.monotonic` at which it ends with what it has found; `has_left`: whether it
-            ends now, since its browser has left.
+        :param most: number of transactions to look at, at most `MOST_LOOKED_THROUGH`.
+        :param most_found: number of matches to return.
+        :param until: end of the search by `time.monotonic`; it then returns its matches so far.
+        :param has_left: returns whether the browser has left; the search then ends.
         :raises StoreError: the ledger cannot be read.
         """
         ledger = LedgerView(self.store, self.paths)
@@ -361,7 +369,7 @@ class SearchedLedger:
     def _read(
         self, ledger: LedgerView, txids: Iterable[int]
     ) -> Iterator[tuple[TransactionView | None, Any]]:
-        """Give each transaction with the metadata of its batch; None: the ledger has forgotten it since."""
+        """Yield each transaction with the metadata of its batch; None: the ledger has forgotten it since."""
         for txid in txids:
             final, metadata = ledger.searched(txid)
             view = self._opened.get(txid, final)

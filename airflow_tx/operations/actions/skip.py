@@ -1,4 +1,4 @@
-"""Skip by a person: a transaction is taken out of the way at its turn.
+"""Skip by a person: at its turn a transaction is skipped, so that later transactions can commit.
 
 Source: protocol.md §5.
 """
@@ -37,12 +37,12 @@ from airflow_tx.transaction import due_skip, start_yielded, take_skip_or_wait, u
 log = logging.getLogger(__name__)
 
 _ROWS_SHOWN = 500
-# A person waits for it: seconds that another one gets to finish the same skip.
+# Seconds between the tries of a skip that another process may be finishing. They are short, since a person waits.
 _PAUSES = (0.2, 0.4, 0.6, 0.8, 1.0)
 
 
 class NotInEffect(TxError):
-    """A skip that is noted and could not be taken into effect at its turn."""
+    """The ledger has noted a skip, but the transaction could not be skipped at its turn."""
 
     template = (
         "The skip of transaction {txid} is noted, but not in effect: {reason}",
@@ -54,7 +54,7 @@ class NotInEffect(TxError):
 
 
 class TransactionSkip(TransactionAction):
-    """Takes a transaction out of the way at its turn."""
+    """Skips a transaction at its turn, so that later transactions can commit."""
 
     needs_reason = asks_dag = True
 
@@ -82,9 +82,10 @@ class TransactionSkip(TransactionAction):
         )
 
     def check(self, record: TransactionRecord) -> None:
-        """Find out before anything is noted: what cannot be skipped at its turn would wait for ever.
+        """Refuse a skip that could never happen, before the ledger notes it: the transaction would wait forever.
 
-        :raises SkipRefused, StateMissing: it may be in a state that cannot undo it, or that the DAG has no more.
+        :raises SkipRefused: a state may have values of the transaction, and cannot undo them.
+        :raises StateMissing: the DAG no longer has a state that may have values of the transaction.
         """
         if self.ledger.turn().current != self.txid:
             return
@@ -96,11 +97,11 @@ class TransactionSkip(TransactionAction):
         )
 
     def note(self, audit: Audit) -> Iterator[EffectLine]:
-        """Note a skip, and take it into effect if it is its turn, with those after it that are noted, too.
+        """Note a skip, and skip the transaction now if it has the turn; then skip noted transactions right after it.
 
-        :raises AlreadyFinal, UnknownTransaction: it is not open.
-        :raises NotInEffect: it is its turn, but it cannot be skipped now.
-        :raises SkipRefused: a state that cannot undo it has got something of it since `check`; the wish is taken back.
+        :raises AlreadyFinal, UnknownTransaction: the transaction is not open.
+        :raises NotInEffect: the transaction has the turn, but cannot be skipped now.
+        :raises SkipRefused: since `check` a state has got values that it cannot undo; the skip is withdrawn.
         """
         if isinstance(self.ledger.note_skip(self.txid, audit), AlreadySkipped):
             yield EffectLine(
@@ -140,7 +141,7 @@ class TransactionSkip(TransactionAction):
         if self.ledger.turn().current < txid:
             return self._later(txid, run_id), None
         try:
-            # A waiting committer may take the same skip: the later grant wins, and does the same.
+            # A waiting committer may do the same skip. The later grant wins, with the same result.
             answer = take_skip_or_wait(self.ledger, txid, self._states, log=log, pauses=_PAUSES)
         except StaleBatch:
             assert record is not None
@@ -153,7 +154,7 @@ class TransactionSkip(TransactionAction):
         ), answer
 
     def _outlook(self, record: TransactionRecord) -> Iterator[EffectLine]:
-        """Say what becomes of an open transaction that a person wants skipped."""
+        """Describe the effect of a skip on an open transaction."""
         what = f"to be skipped at its turn; it waits for {self._first()}"
         if self.ledger.turn().current == self.txid:
             what = "skipped at once, and its rows are counted nowhere until they are re-admitted"
@@ -173,7 +174,7 @@ class TransactionSkip(TransactionAction):
         return EffectLine(txid, run_id, done)
 
     def _red(self, run_id: str | None) -> str:
-        """Say what to do about a run that stays failed, although its transaction is out of the way."""
+        """Say what to do about a run that stays failed in Airflow after its transaction was skipped."""
         if run_id is None or self.target.runs.state(run_id) != "failed":
             return ""
         return ". Its run stays failed in Airflow: clear it, and it ends as success with nothing processed"
@@ -183,7 +184,7 @@ class TransactionSkip(TransactionAction):
         return turn.first or f"transaction {turn.current}"
 
     def _afterwards(self, txid: int) -> str:
-        """Say what its rows count in, or how they come back."""
+        """Say which transaction counts after the skip, or how to get the rows back."""
         skipped = self.ledger.skipped(txid)
         if skipped is not None and skipped.replaces is not None:
             return f"Transaction {skipped.replaces}, which it was to restate, counts"
@@ -196,7 +197,7 @@ class TransactionSkip(TransactionAction):
 
 
 def shown_rows(rows: Any) -> str:
-    """Write the rows of a batch in one line."""
+    """Describe the rows of a batch in one line."""
     if name := batch_in_words(rows):
         return name
     text = dumps(rows)
@@ -204,7 +205,7 @@ def shown_rows(rows: Any) -> str:
 
 
 def _reason(error: TxError) -> str:
-    """Why something failed, without the advice that is meant for the tasks of a transaction."""
+    """Return the reason of an error, without a remedy that is only for the tasks of a transaction."""
     if isinstance(error, StateUnavailable):
         return f"state {error.state!r} ({error.where}) cannot be reached: {error.reason}."
     return str(error)

@@ -1,4 +1,4 @@
-"""Acceptance by a person of values that were changed by hand."""
+"""Acceptance by a person of values that people have changed by hand."""
 
 from __future__ import annotations
 
@@ -37,21 +37,22 @@ from airflow_tx.state import FencedState, QueryableState
 from airflow_tx.transaction import contributions, old_side
 
 MOST_ENTRIES = 10_000
-"""Entries of the journal that are read for the keys that are gone."""
+"""Journal entries to read in the search for deleted keys."""
 MOST_KEYS = 1_000_000
+"""Keys to look up in this search."""
 MOST_GONE = 10_000
-"""Keys that are gone: a record in ZooKeeper names each of them."""
+"""Deleted keys at most, since a record in ZooKeeper names each of them."""
 
 
 def missing_keys(
     journal: JournalArea, state: FencedState, repairs: Sequence[RepairRecord]
 ) -> list[str] | None:
-    """Name the keys that entries of the journal have, and the state does not: a person has deleted them.
+    """Return the keys that a person has deleted: entries of the journal have them, and the state does not.
 
-    An entry that cannot be read can take nothing back.
+    Entries that cannot be read are ignored, since a restatement cannot use them either.
 
-    :param repairs: of the ledger, which say what name a state has now.
-    :return: None: these are too many to look them up.
+    :param repairs: repairs of the ledger, for the current name of the state.
+    :return: names of the keys; None: too many to look them up.
     """
     if not isinstance(state, QueryableState):
         return []
@@ -77,7 +78,7 @@ def missing_keys(
 def _missing(
     entry: Entry, state: QueryableState, repairs: Sequence[RepairRecord]
 ) -> tuple[set[str], int]:
-    """Name the keys of one entry that are missing, and count all of them."""
+    """Return the missing keys of one entry, and the number of all its keys."""
     found = set[str]()
     renamed = renamed_since(repairs, entry.contributions, entry.txid)
     old = contributions(entry, renamed).get(state.name)
@@ -94,9 +95,12 @@ def _missing(
 
 @dataclass(frozen=True)
 class _Found:
-    """The changes, the last receipt at the comparison, and the keys that are gone, as `missing_keys` gives them.
+    """The changes of a state.
 
-    :param unmarked: the number of an acceptance that has died before the fence of the state noted it; 0: none has.
+    :param changes: totals and row counts that differ from the receipts.
+    :param receipt: hash of the last receipt at the comparison.
+    :param keys: deleted keys, as `missing_keys` returns them.
+    :param unmarked: number of an acceptance that died before it marked the fence of the state; 0: none.
     """
 
     changes: tuple[ColumnTotal | RowCount, ...]
@@ -106,7 +110,7 @@ class _Found:
 
     @property
     def shown(self) -> list[str]:
-        """Say what is changed, and what is gone."""
+        """Describe the changes and the deleted keys, one line each."""
         if self.unmarked:
             return [f"its fence is to name the change that repair {self.unmarked} accepted"]
         shown = [each.told for each in self.changes]
@@ -122,14 +126,15 @@ class _Found:
 
 
 class ChangeAcceptance(PersonalAction):
-    """Lets `airflow tx verify --values` compare a state with the values that it has now."""
+    """Accepts the current values of a state, so that `airflow tx verify --values` compares with them."""
 
     needs_reason = asks_dag = True
 
     def __init__(self, target: ActionTarget, state: str, *, made_after: int | None = None) -> None:
-        """Choose a state.
+        """Create the action.
 
-        :param made_after: the transaction behind which its values were changed; None: the last final one.
+        :param state: name of the state.
+        :param made_after: the last transaction before the change by hand; None: the last final one.
         """
         super().__init__(target)
         self.state = state
@@ -171,7 +176,7 @@ class ChangeAcceptance(PersonalAction):
         repairs = ledger.repairs()
         accepted = [each for each in repairs if each.change.get("state") == self.state]
         record = next(each for each in reversed(accepted) if each.what == ACCEPT_CHANGE)
-        # The fence comes last: until then no transaction is committed, and a repetition does the rest.
+        # Mark the fence last. Until then no transaction commits, and a repetition of the command continues here.
         JournalArea(spec.staging(), ledger.incarnation()).keep_change(record)
         failpoint("accept_change.kept", state=self.state)
         if state.names_changes:
@@ -180,7 +185,10 @@ class ChangeAcceptance(PersonalAction):
             yield EffectLine(None, None, f"accepted: {each}")
 
     def _find(self) -> _Found:
-        """:raises AcceptanceRefused: the DAG has no such state, its values are unknown, or as the receipts say."""
+        """Find the changes of the state.
+
+        :raises AcceptanceRefused: the DAG has no such state, its values are unknown, or nothing has changed.
+        """
         ledger = ledger_evidence(self.target.ledger.store, self.target.ledger.paths)
         spec, states = self.target.dag()
         if self.state not in states:
@@ -197,7 +205,8 @@ class ChangeAcceptance(PersonalAction):
             raise self._refusal(
                 f"transaction {self.made_after} is none of 0 to {ledger.current - 1}"
             )
-        # Keys alone are enough: a restatement that takes them back has raised the fence when it is refused.
+        # Deleted keys alone are enough for an acceptance: a restatement that must take them back is refused, and its
+        # grant has raised the fence, so that the values cannot be compared.
         if known.issuperset(keys or ()):
             if isinstance(changes, str):
                 raise self._refusal(f"its values cannot be compared, since {changes}")
@@ -207,7 +216,7 @@ class ChangeAcceptance(PersonalAction):
         return _Found(compared, ledger.topology.receipt, keys)
 
     def _unmarked(self, ledger: LedgerEvidence, state: FencedState) -> int:
-        """Give the newest accepted change if the fence of the state does not name it; 0: it does."""
+        """Return the number of the newest accepted change if the fence does not name it; 0: the fence names it."""
         number: int = ledger.topology.accepted.get(self.state, {}).get(CHANGE, 0)
         fence = state.fence()
         return number if fence is not None and fence.change < number else 0

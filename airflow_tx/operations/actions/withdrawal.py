@@ -1,4 +1,4 @@
-"""Withdrawal by a person of the wish that a committed transaction is restated. Source: protocol.md §11."""
+"""Withdrawal by a person of a request for a restatement. Source: protocol.md §11."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from airflow_tx.operations.actions.action import (
 
 
 class WishWithdrawal(PersonalAction):
-    """Takes back that transactions are to be restated, as long as no run has begun that.
+    """Withdraws requests for restatements that no run has begun.
 
-    :param txids: none: all.
+    :param txids: transactions of the requests; empty: all requests.
     """
 
     def __init__(self, target: ActionTarget, txids: Sequence[int] = ()) -> None:

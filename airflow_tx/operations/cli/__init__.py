@@ -2,5 +2,5 @@
 
 import logging
 
-# With Airflow 3.2 a command imports it after Airflow has begun to log at INFO, to where the rows are printed.
+# In Airflow 3.2 this module of Alembic would log at INFO to the output of the command.
 logging.getLogger("alembic.runtime.plugins").setLevel(logging.WARNING)

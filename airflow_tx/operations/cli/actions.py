@@ -1,4 +1,4 @@
-"""`airflow tx skip | readmit | replay | accept-… | repair | state … | restate`, in Airflow's audit log."""
+"""`airflow tx skip | readmit | replay | accept-… | repair | state … | restate`, with entries in Airflow's audit log."""
 
 from __future__ import annotations
 
@@ -112,9 +112,11 @@ def replay(args: Namespace) -> None:
 
 
 def _act(args: Namespace, verb: str, kind: type[TransactionAction], *given: Any) -> None:
-    """Do what the Transactions page does, once a person has said why and confirmed it.
+    """Do an action on one transaction, after a check of the reason and a confirmation.
 
-    :param given: what the action takes, and how the command names it.
+    :param verb: the command.
+    :param kind: class of the action.
+    :param given: arguments of the action, as typed in the command.
     """
     named = (str(each) for one in given for each in (one if isinstance(one, list) else [one]))
     check_reason(args, verb, *named)
@@ -159,7 +161,10 @@ def accept_check(args: Namespace) -> None:
 
 
 def target_of(store: Store, args: Namespace) -> ActionTarget:
-    """:raises UnknownTransaction: there is no such topology."""
+    """Return the topology that the command names.
+
+    :raises UnknownTransaction: the topology does not exist.
+    """
 
     record = ReadOnlyLedger(store, paths_of(args)).existing_topology()
     return ActionTarget(
@@ -170,9 +175,10 @@ def target_of(store: Store, args: Namespace) -> ActionTarget:
 def do(
     chosen: PersonalAction, args: Namespace, *, confirmed: bool = False, refusable: bool = True
 ) -> None:
-    """Do it, once a person has confirmed it if need be; with `--dry-run` say what would be done.
+    """Do an action; with `--dry-run` only print its preview.
 
-    :param refusable: whether a preview without an effect fails. A command that names no transaction has none to refuse.
+    :param confirmed: whether a person must confirm the action.
+    :param refusable: whether a preview without effects is an error.
     """
     if not is_previewed(chosen, args, confirmed=confirmed, refusable=refusable):
         show_effects(chosen.execute(audit_of(args)), args)
@@ -181,13 +187,16 @@ def do(
 def is_previewed(
     chosen: PersonalAction, args: Namespace, *, confirmed: bool, refusable: bool = True
 ) -> bool:
-    """Print the preview if only the preview is wanted; otherwise ask for a confirmation."""
+    """Print the preview with `--dry-run`; otherwise ask for a confirmation if the action needs one.
+
+    :return: whether this is a dry run.
+    """
     is_wanted = confirmed or bool(args.dry_run)
     return is_wanted and is_shown(args, chosen.preview(), refusable=refusable)
 
 
 def show_effects(effects: Iterable[EffectLine], args: Namespace) -> None:
-    """Print what was done, also if what comes after it fails."""
+    """Print the effects that were done, even if a later one fails."""
     rows: list[render.TableRow] = []
     try:
         for each in effects:
@@ -200,7 +209,7 @@ def show_effects(effects: Iterable[EffectLine], args: Namespace) -> None:
 
 
 # --- repair -------------------------------------------------------------------------------------------------------
-# A state, or ZooKeeper, went back in time, or a state has another name or is not used any more.
+# Repairs after a state or ZooKeeper went back in time, and for a state that was renamed or is no longer used.
 
 
 @action
@@ -228,7 +237,7 @@ def repair(args: Namespace) -> None:
 
 
 def do_repair(chosen: LedgerRepair, args: Namespace, told: str) -> None:
-    """Do a repair, once a person has confirmed it; with `--dry-run` say what it would do."""
+    """Do a repair after a confirmation; with `--dry-run` only print its preview."""
     preview = chosen.preview()
     if is_shown(args, preview):
         return
@@ -262,9 +271,10 @@ def _chosen(args: Namespace, store: Store) -> LedgerRepair:
 
 
 def _target(args: Namespace, store: Store, what: str, *, is_lost: bool = False) -> ActionTarget:
-    """Find the topology.
+    """Return the topology that the command names.
 
-    :param is_lost: whether its record may be lost: then its DAG says what it was.
+    :param what: option of the repair.
+    :param is_lost: whether its record may be lost; the DAG then replaces the record.
     """
     record = (
         _record(args, store)
@@ -284,9 +294,9 @@ def _record(args: Namespace, store: Store) -> TopologyRecord | None:
 
 
 def _dag(args: Namespace, record: TopologyRecord | None, what: str) -> ParsedDag:
-    """Find what the DAG says of the topology, and its states by name.
+    """Return the transaction of the DAG, and its states by name.
 
-    :raises RepairRefused: the DAG keeps another topology.
+    :raises RepairRefused: the DAG has another topology, or keeps it elsewhere.
     """
     known = args.topology if record is None else record.dag_id
     spec, states = dags.transactional_dag(args.dag_id or known)
@@ -302,7 +312,7 @@ def _dag(args: Namespace, record: TopologyRecord | None, what: str) -> ParsedDag
 
 
 def _roll_forward(args: Namespace, store: Store) -> None:
-    """Write the missing transactions of states again; exit code 1 if a state cannot be written."""
+    """Write the missing transactions of states again; end with exit code 1 if a state cannot be written."""
     rolling = roll_forward.StateRollForward(
         target_of(store, args),
         args.roll_forward,
@@ -346,13 +356,13 @@ def forget(args: Namespace) -> None:
 
 
 # --- restatement --------------------------------------------------------------------------------------------------
-# `airflow tx restate`: wants committed transactions restated, starts their runs, and follows them.
+# `airflow tx restate`: request restatements, start their runs, and follow them.
 #
-# Nothing is remembered but what the ledger and Airflow know, so the command can be stopped anywhere, and repeated.
+# The command keeps nothing beside the ledger and Airflow, so you can stop it at any time, and repeat it.
 
 
 MOST_UNASKED = 1000
-"""Stale transactions that a command requests without asking."""
+"""Stale transactions that a command requests without a confirmation."""
 
 
 @action
@@ -380,7 +390,7 @@ def restate(args: Namespace) -> None:
 
 
 def _confirm_many(restatement: StaleRestatement, args: Namespace) -> None:
-    """Ask before more transactions are requested than a person may have expected."""
+    """Ask for a confirmation if there are more stale transactions than a person may expect."""
     many = 0 if args.yes else len(restatement.stale().txids)
     if many > MOST_UNASKED:
         confirm(args, f"Restate {many} transactions of topology {args.topology}?")
@@ -443,10 +453,12 @@ def _restate(restatement: TransactionRestatement, target: ActionTarget, args: Na
 
 @dataclass(frozen=True)
 class RestatedPiece:
-    """A transaction that is to be restated.
+    """A transaction whose restatement the command follows.
 
-    :param of: the transaction; `txid`: the open one that restates it.
-    :param state: of its run; None: it was deleted.
+    :param of: the transaction to restate.
+    :param txid: the transaction that restates it; None: none has begun.
+    :param state: state of its run; None: the run was deleted.
+    :param wish: its request; None: a run has begun it, or it was withdrawn.
     """
 
     of: int
@@ -462,7 +474,7 @@ class RestatedPiece:
 
 
 class RestatedWork(Work[RestatedPiece]):
-    """The requests at the start of the command, from the ledger and Airflow."""
+    """The requested restatements at the start of the command, with their status in the ledger and Airflow."""
 
     def __init__(self, target: ActionTarget, chosen: Iterable[RestatedRun]) -> None:
         super().__init__(target.ledger)
@@ -480,7 +492,7 @@ class RestatedWork(Work[RestatedPiece]):
             self._read(of, key, run_id, states.get(run_id), wished.get(of))
             for of, (key, run_id) in self._keys.items()
         ]
-        # Open restatements come first: the others wait for them.
+        # Open restatements come first, since the others wait for them.
         return sorted(found, key=lambda each: (each.txid is None, each.txid or each.of))
 
     def create(self, piece: RestatedPiece) -> None:
@@ -511,7 +523,7 @@ class RestatedWork(Work[RestatedPiece]):
 
 
 def left_over(topology: str, pieces: Sequence[RestatedPiece]) -> list[str]:
-    """Say what is left to do, one line each."""
+    """Return the lines that say what is left to do."""
     lines = [_failure(topology, each) for each in pieces if each.status is WorkStatus.FAILED]
     if any(each.txid for each in pieces if each.status is WorkStatus.FAILED):
         lines.append(f"To replay what has failed: {Command.of('replay', topology, '--failed')}")

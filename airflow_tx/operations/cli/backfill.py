@@ -1,6 +1,6 @@
-"""`airflow tx backfill`: creates the runs of data intervals in the order of their dates, and follows them.
+"""`airflow tx backfill`: create the runs of data intervals in the order of their dates, and follow them.
 
-Nothing is remembered but what the ledger and Airflow know, so the command can be stopped anywhere, and repeated.
+The command keeps nothing beside the ledger and Airflow, so you can stop it at any time, and repeat it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def backfill(args: Namespace) -> None:
 
 @dataclass(frozen=True)
 class BackfilledDate:
-    """An interval of a backfill, with its run and its transaction, if it has one."""
+    """An interval of a backfill, with its run and its transaction, if they exist."""
 
     interval: compat.ScheduledInterval
     status: WorkStatus
@@ -75,7 +75,7 @@ class BackfilledDate:
 
     @property
     def is_in_flight(self) -> bool:
-        """A run that has committed only ends, while the next one begins."""
+        """Return whether its run is queued or running. A run that has committed does not count."""
         return (
             self.status is not WorkStatus.DONE
             and self.run is not None
@@ -84,10 +84,14 @@ class BackfilledDate:
 
 
 class BackfilledDates(Work[BackfilledDate]):
-    """The intervals from one date to another, as Airflow and the ledger know them.
+    """The intervals from one date to another, with their runs in Airflow and their transactions in the ledger.
 
-    :ivar in_order: whether a failed date delays all later ones.
-    :ivar order: where the order of txids stood at the last reading; None: there is none.
+    :param spec: the `Transaction` block of the DAG.
+    :param ledger: ledger of the topology.
+    :param first: first moment.
+    :param last: last moment.
+    :ivar in_order: whether a failed date blocks all later ones.
+    :ivar order: end of the last interval in the order of txids, at the last reading; None: no order.
     """
 
     def __init__(
@@ -116,12 +120,12 @@ class BackfilledDates(Work[BackfilledDate]):
         self.order: datetime | None = None
 
     def check_order(self, *, note: bool) -> None:
-        """Find out that the dates are next in the order of txids, if it has one.
+        """Check that the dates are next in the order of txids, if the source has an order.
 
-        An order without transactions is moved to the first of the dates, unless a run of an earlier date waits.
+        If the ledger has no transaction, the order begins with the first date, unless a run of an earlier date waits.
 
-        :param note: whether to note where the order begins.
-        :raises ConfigError: they leave out some, or one of them is late.
+        :param note: whether to write the begin of the order to the ledger.
+        :raises ConfigError: the dates leave out an interval, or one of them is late.
         """
         if not self.in_order:
             return
@@ -143,7 +147,7 @@ class BackfilledDates(Work[BackfilledDate]):
             raise _misplaced(late[0].interval.start, f"{stands} {self._late()}")
 
     def _awaited(self, position: Json, start: datetime) -> bool:
-        """Ask whether a run is queued or running whose date the order has, and that comes before a date."""
+        """Return whether a run is queued or running for an interval between the order's position and a date."""
         left_out = [] if position is None else self._left_out(order_end(position), start)
         runs = compat.dated_runs(self.spec.dag_id, left_out) if left_out else {}
         return any(run.state in LIVE_RUN_STATES for run in runs.values())
@@ -153,7 +157,7 @@ class BackfilledDates(Work[BackfilledDate]):
         return [each for each in between if end <= each.start < start]
 
     def _late(self) -> str:
-        """Say how a date that is late can be counted."""
+        """Say how a late date can be counted."""
         reset = Command.of("repair", self.spec.topology, "--reset", "--why", "TEXT")
         if self.ledger.current_if_any() == 1:
             return f"nothing is committed. End the runs of {self.spec.dag_id}, then: {reset}. Repeat this command."
@@ -163,7 +167,7 @@ class BackfilledDates(Work[BackfilledDate]):
         )
 
     def read(self) -> list[BackfilledDate]:
-        """Give the current state of all dates, the earliest one first."""
+        """Read the current state of all dates, the earliest first."""
         self.current = self.ledger.current_if_any()
         position = self.ledger.next_position() if self.in_order else None
         self.order = None if position is None else order_end(position)
@@ -185,11 +189,11 @@ class BackfilledDates(Work[BackfilledDate]):
         if txid is not None and (
             interval.logical_date in self._done or self.ledger.status(txid) is None
         ):
-            self._done[interval.logical_date] = txid  # what is final stays so
+            self._done[interval.logical_date] = txid  # a final transaction stays final
             status = WorkStatus.DONE
         elif run is None:
             status = (
-                # A lane works on the interval, which becomes a run if it leaves.
+                # A lane works on the interval. If the transaction leaves the lane, it becomes a run.
                 WorkStatus.IN_FLIGHT
                 if txid
                 and self.in_order
@@ -204,7 +208,7 @@ class BackfilledDates(Work[BackfilledDate]):
 
     def _begun(self, interval: compat.ScheduledInterval, run: compat.DatedRun | None) -> int | None:
         date = interval.logical_date
-        # Without a run nothing begins, unless a lane does it, in the order of the dates.
+        # Without a run only a lane can begin the interval, and it begins intervals in order.
         is_passed = self.order is not None and interval.end <= self.order
         if run is not None or date not in self._txids or (is_passed and self._txids[date] is None):
             self._txids[date] = self._txid(interval)
@@ -232,7 +236,7 @@ def _row(each: BackfilledDate) -> render.TableRow:
 
 
 def left_to_do(spec: TransactionSpec, dates: Sequence[BackfilledDate]) -> list[str]:
-    """Say what is left to do, one line each."""
+    """Return the lines that say what is left to do."""
     failed = [each for each in dates if each.status is WorkStatus.FAILED and each.run is not None]
     lines = [_failure(spec, each) for each in failed]
     if any(each.txid is not None for each in failed):

@@ -1,4 +1,4 @@
-"""`airflow tx list | show`: the topologies of all ledgers, and the transactions of one."""
+"""`airflow tx list | show`: list the topologies of all ledgers, or the transactions of one topology."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _T = TypeVar("_T")
 WATCH_EVERY = 2.0
 """Seconds between two lists of `--watch`."""
 LAGS_WITHIN = 10.0
-"""Seconds that a person waits for the answers of all sources at most."""
+"""Seconds to wait for the answers of all sources together."""
 
 
 @command
@@ -69,10 +69,10 @@ def list_transactions(args: Namespace) -> None:
         if not args.watch:
             _print_list(args, store)
             return
-        args.no_lag = True  # each question for a lag parses DAG files
+        args.no_lag = True  # a lag would parse DAG files every two seconds
         with suppress(KeyboardInterrupt):
             while True:
-                if sys.stdout.isatty():  # let the next list stand in place of the last one
+                if sys.stdout.isatty():  # replace the last list
                     print("\033[2J\033[H", end="")
                 _print_list(args, store)
                 time.sleep(WATCH_EVERY)
@@ -87,7 +87,7 @@ def _print_list(args: Namespace, store: Store) -> None:
         rows = [*waiters, *map(render.transaction, some), *wished]
         print_table(args, rows, render.TRANSACTION_IN_SHORT, "waiting_for", "note", "behind")
         return
-    # A ledger that does not answer delays no other one.
+    # Print each ledger as it answers, so that a ledger that does not answer delays no other.
     found = (
         [each for each in some if args.status in (None, each["state"])]
         for some in _topology_rows(args, store)
@@ -105,8 +105,10 @@ def _print_list(args: Namespace, store: Store) -> None:
 class ListedTopology:
     """A topology that can be read.
 
-    :param view: its name is the one that a command takes.
-    :param alarms: the raised ones.
+    :param view: view of the topology, with the name that commands accept.
+    :param ledger: its ledger.
+    :param conn_id: connection of its ZooKeeper.
+    :param alarms: the raised alerts.
     """
 
     view: TopologyView
@@ -116,7 +118,7 @@ class ListedTopology:
 
 
 def _topology_rows(args: Namespace, store: Store) -> Iterator[list[render.TableRow]]:
-    """List the topologies of each ledger as it answers: of the named one, then where DAGs of this Airflow keep some."""
+    """Yield the rows of each ledger as it answers: first the named ledger, then other ledgers that DAGs name."""
     is_empty = True
     for found in _listed_ledgers(args, store):
         is_empty = is_empty and not found
@@ -148,9 +150,10 @@ def asked_ledgers(
     ask: Callable[[Store, LedgerPlace], _T],
     away: Callable[[LedgerPlace, TxError], _T],
 ) -> Iterator[list[_T]]:
-    """Ask about every topology, one list for each ledger as it answers: the named ledger, then the ledgers of DAGs.
+    """Yield the answers of each ledger as it answers: first the named ledger, then other ledgers that DAGs name.
 
-    :param away: what to give of a topology whose ledger cannot be reached.
+    :param ask: returns the answer of one topology.
+    :param away: returns the answer of a topology whose ledger cannot be reached.
     """
     places = defaultdict[str, list[LedgerPlace]](list)
     if not (args.root or args.conn_id):
@@ -173,18 +176,21 @@ def asked_ledgers(
 
 
 def _say_nothing_found(args: Namespace) -> None:
-    """:raises SystemExit: a person has named the place where nothing is."""
+    """Say that the ledgers have no topology.
+
+    :raises SystemExit: the command names a place without a topology.
+    """
     where = f"There is no topology below {root_of(args)} of connection {conn_id_of(args)!r}"
     if args.root or args.conn_id:
         raise SystemExit(f"{where}. Check --root and --conn-id.")
-    print(f"{where}. None has begun yet, or [tx] root is another one.", file=sys.stderr)
+    print(f"{where}. No topology has begun yet, or [tx] root is wrong.", file=sys.stderr)
 
 
 def _listed(store: Store, place: LedgerPlace) -> ListedTopology | render.TableRow:
     try:
         return _readable(store, place)
     except (UnreadableRecord, UnknownTransaction) as error:
-        return render.unreadable(place.name, str(error))  # the others are well
+        return render.unreadable(place.name, str(error))  # list the other topologies nevertheless
 
 
 def _readable(store: Store, place: LedgerPlace) -> ListedTopology:
@@ -196,7 +202,7 @@ def _readable(store: Store, place: LedgerPlace) -> ListedTopology:
 
 
 def _ahead(ledger: ReadOnlyLedger, view: TopologyView) -> int | str | None:
-    """Count the transactions upstream that were not taken yet, see `TakenRanges.ahead`."""
+    """Count the upstream transactions that are in no range yet, see `TakenRanges.ahead`."""
     with suppress(UnreadableRecord):
         return TakenRanges(ledger).ahead() if view.record.upstream else None
     return None
@@ -209,12 +215,12 @@ def _asked_there(
     ask: Callable[[Store, LedgerPlace], _T],
     away: Callable[[LedgerPlace, TxError], _T],
 ) -> list[_T]:
-    """Ask about the topologies of one other ledger."""
+    """Return the answers of the topologies of another ledger."""
     from airflow_tx.hooks import ZooKeeperHook
 
     try:
         store = stores.enter_context(ZooKeeperHook(conn_id).store())
-        # A topology that is not there has not begun yet.
+        # A topology that is not in its ledger has not begun yet.
         return [
             ask(store, each) for each in places if ReadOnlyLedger(store, each.paths).is_listed()
         ]
@@ -223,7 +229,7 @@ def _asked_there(
 
 
 def _lags(args: Namespace, listed: Sequence[ListedTopology]) -> Mapping[str, Lag | LagUnknown]:
-    """The lags, if they are wanted; why one is unknown goes beside the output, which may be piped."""
+    """Return the lags, unless `--no-lag`; print reasons for unknown lags to stderr, as the output may be piped."""
     found = {} if args.no_lag else lags_of(listed)
     for lag in found.values():
         is_old = isinstance(lag, LagElsewhere) and args.topology is None
@@ -233,11 +239,11 @@ def _lags(args: Namespace, listed: Sequence[ListedTopology]) -> Mapping[str, Lag
 
 
 class LagElsewhere(LagUnknown):
-    """A lag that is not asked for: the DAG of the topology has another one now."""
+    """The lag is not asked for, since the DAG of the topology now has another topology."""
 
 
 def lags_of(listed: Iterable[ListedTopology]) -> dict[str, Lag | LagUnknown]:
-    """Ask for the lag of every topology, or why it is unknown."""
+    """Return the lag of every topology, or the reason why it is unknown."""
     sources: dict[str, SourcePosition] = {}
     found: dict[str, Lag | LagUnknown] = {}
     for each in listed:
@@ -276,7 +282,7 @@ def show(args: Namespace) -> None:
 
 
 def _stages(args: Namespace, store: Store) -> ChainStages | None:
-    """Read the way of a transaction through a chain; None: its ledger cannot tell."""
+    """Read the way of a transaction through a chain of topologies; None: its ledger cannot be read."""
     with suppress(UnreadableRecord):
         return ChainStages.of(ReadOnlyLedger(store, paths_of(args)), args.txid)
     return None
@@ -291,7 +297,7 @@ def _details(args: Namespace, store: Store) -> TransactionDetails:
         return JournalArea(staging_of(args), incarnation)
 
     def forgotten() -> TransactionDetails | None:
-        with suppress(TxError):  # staging says nothing: the ledger does
+        with suppress(TxError):  # without the journal, the ledger's error is the answer
             return forgotten_details(store, paths, journal(), args.txid)
         return None
 
@@ -304,10 +310,10 @@ def _details(args: Namespace, store: Store) -> TransactionDetails:
         raise
     receipt = found.receipt
     if receipt is None and found.transaction.status == Outcome.COMMITTED.value:
-        # The book of ends tells of it: an entry tells more.
+        # The ledger has only a line in the book of ends. A journal entry has more facts.
         return forgotten() or found
     if found.batch is None and receipt is not None and is_shortened(receipt.metadata):
-        with suppress(TxError):  # the digest is what is left
+        with suppress(TxError):  # without the journal, show the digest
             entry = journal().read(receipt.journal or "")
             found = replace(found, batch=Metadata(0, entry.metadata, None))
     record = ReadOnlyLedger(store, paths).existing_topology()

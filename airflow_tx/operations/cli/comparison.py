@@ -1,4 +1,4 @@
-"""`airflow tx diff`: compares the values of two states."""
+"""`airflow tx diff`: compare the values of two states."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def diff(args: Namespace) -> None:
 
 
 def _state_of_dag(text: str) -> FencedState:
-    """Find a state as `airflow tx diff` names it: DAG:STATE, or the DAG of one state."""
+    """Find a state by DAG:STATE, or by the DAG alone if the DAG has one state."""
     dag_id, _, name = text.partition(":")
     _, states = transactional_dag(dag_id, option="DAG:STATE")
     known = ", ".join(f"{dag_id}:{each}" for each in sorted(states))
@@ -121,7 +121,7 @@ def _as_data(found: StateComparison, names: tuple[str, str]) -> render.TableRow:
 
 
 def _plain(value: Any) -> Any:
-    """Give a value as JSON has it; what JSON has not, as text."""
+    """Convert a value to types of JSON; a value that JSON does not have becomes a string."""
     value = base64.b64encode(value).decode() if isinstance(value, bytes) else value
     return (
         value if value is None or isinstance(value, (bool, int, float, list, dict)) else str(value)

@@ -1,4 +1,4 @@
-"""Shared by all commands: decorators, ledger access, --why, confirmation."""
+"""Functions for all commands: decorators, access to the ledger, `--why` and confirmations."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CommandFunction = Callable[[Namespace], None]
 
 
 def command(function: CommandFunction) -> CommandFunction:
-    """Make a command. It knows the options of providers, prints no logs, and ends with one line on our errors."""
+    """Decorate a command: load the providers' options, hide logs, and end with one line for a `TxError`."""
 
     @suppress_logs_and_warning
     @providers_configuration_loaded
@@ -54,7 +54,7 @@ def command(function: CommandFunction) -> CommandFunction:
                 function(args)
         except TxError as error:
             raise SystemExit(without_controls(str(error))) from error
-        except OperationalError as error:  # a state raises StateError for its own
+        except OperationalError as error:  # of Airflow's database; states raise StateError
             raise SystemExit(_database_trouble(error)) from error
 
     return run
@@ -70,13 +70,13 @@ def _database_trouble(error: OperationalError) -> str:
 
 
 def action(function: CommandFunction) -> CommandFunction:
-    """Make a command that changes something: an entry in Airflow's audit log, by the name of the function."""
+    """Decorate a command that changes something: also write an entry with its name to Airflow's audit log."""
     audited: CommandFunction = action_cli(command(function))  # type: ignore[no-untyped-call]
     return audited
 
 
 def comparison(function: CommandFunction) -> CommandFunction:
-    """Make a command whose exit code 1 says that something differs: what it cannot do ends with exit code 2."""
+    """Decorate a command whose exit code 1 means that it found differences: its errors end with exit code 2."""
     done = command(function)
 
     @wraps(function)
@@ -92,9 +92,9 @@ def comparison(function: CommandFunction) -> CommandFunction:
 
 
 def _found_elsewhere(args: Namespace) -> bool:
-    """Take the ledger that a DAG of this Airflow names, for a topology that the one of `[tx]` does not know.
+    """Switch to the ledger that a DAG of this Airflow names, if the ledger of `[tx]` does not have the topology.
 
-    :return: whether the command is to be run once more, on that ledger.
+    :return: whether to run the command again, on that ledger.
     :raises ConfigError: several ledgers have a topology of this name.
     """
     name = getattr(args, "topology", None)
@@ -119,9 +119,9 @@ def _found_elsewhere(args: Namespace) -> bool:
 
 
 def store_of(args: Namespace, conn_id: str = "") -> AbstractContextManager[Store]:
-    """Connect the store of the ledger as long as the block.
+    """Connect to the store of the ledger during the block.
 
-    :param conn_id: of another connection than the one that the command names.
+    :param conn_id: connection to use; "": the one that the command names.
     """
     return ZooKeeperHook(conn_id or conn_id_of(args)).store()
 
@@ -140,20 +140,20 @@ def root_of(args: Namespace) -> str:
 
 
 def staging_of(args: Namespace) -> StagingArea:
-    """Return where the topologies of the ledger stage their output."""
+    """Return the staging area of the ledger's topologies."""
     return StagingArea.of_ledger(conn_id_of(args), root_of(args))
 
 
 def paths_of(args: Namespace, topology: str | None = None) -> Paths:
-    """Return the place of the records of a topology; None: of the named one."""
+    """Return the paths of a topology; None: the topology that the command names."""
     return Paths(root_of(args), topology if topology is not None else args.topology)
 
 
 def dag_of(args: Namespace, dag_id: str) -> ParsedDag:
-    """Return the transaction of the DAG of the topology, and its states by name.
+    """Return the transaction of the topology's DAG, and its states by name.
 
-    :param dag_id: unless `--dag-id` names another one.
-    :raises ConfigError: the DAG keeps another topology.
+    :param dag_id: the DAG, unless `--dag-id` names another one.
+    :raises ConfigError: the DAG has another topology, or keeps it elsewhere.
     """
     return checked_dag(args.dag_id or dag_id, paths_of(args), conn_id_of(args))
 
@@ -163,7 +163,7 @@ def audit_of(args: Namespace) -> Audit:
 
 
 def with_known_run_ends(views: Sequence[TopologyView]) -> list[TopologyView]:
-    """Say how runs of open transactions ended; what the ledger knows is shown also while Airflow's database is away."""
+    """Add how the runs of open transactions ended; if Airflow's database is away, print a note and return the views."""
     try:
         return with_run_ends(views)
     except DBAPIError as error:
@@ -174,15 +174,16 @@ def with_known_run_ends(views: Sequence[TopologyView]) -> list[TopologyView]:
 
 
 def wrong_usage(text: str) -> NoReturn:
-    """End as Airflow does when it cannot understand a command line: with exit code 2. Nothing was asked or changed."""
+    """End with exit code 2, as Airflow does for a wrong command line. Nothing was changed."""
     print(text, file=sys.stderr)
     raise SystemExit(2)
 
 
 def check_reason(args: Namespace, verb: str, *words: str) -> None:
-    """Refuse an action without a reason; a dry run keeps none.
+    """Refuse an action without a reason; a dry run needs none.
 
-    :param verb: of the typed command; `words`: behind its topology, for the message.
+    :param verb: the typed command, for the message.
+    :param words: arguments after the topology, for the message.
     """
     if not args.dry_run and not without_controls(args.why or "").strip():
         first = next(
@@ -193,40 +194,41 @@ def check_reason(args: Namespace, verb: str, *words: str) -> None:
 
 
 def is_shown(args: Namespace, preview: PreviewAnswer, *, refusable: bool = True) -> bool:
-    """Print the preview if only the preview is wanted; otherwise ask a person to confirm.
+    """Print the preview with `--dry-run`; otherwise ask a person to confirm.
 
-    :param refusable: whether a preview without an effect fails.
-    :raises SystemExit: it fails, with the line that says why.
+    :param refusable: whether a preview without effects is an error.
+    :return: whether this is a dry run.
+    :raises SystemExit: the preview has no effects; the text is the reason.
     """
     if args.dry_run:
         refusals = preview.refused if refusable and not preview.effects else ()
         if args.output == "table" and not refusals:
             told = f"It would: {preview.sentence}" if preview.effects else preview.sentence
-            # A refusal says itself what was changed.
+            # A refusal already says whether something was changed.
             ending = "" if preview.is_refusal else " Nothing was changed."
             print(without_controls(f"{told}{ending}"))
         lines = [(each, "") for each in preview.effects] + [
             (each, "refused: ") for each in preview.refused
         ]
-        # The line at the end says the only one.
+        # If the only line is a refusal, the exit prints it.
         if args.output != "table" or not refusals or len(lines) > 1:
             render.print_rows([render.effect(each, note) for each, note in lines], args.output)
         if refusals:
             raise SystemExit(without_controls(str(refusals[0].what)))
-    elif preview.effects:  # else the action itself says why it does nothing
+    elif preview.effects:  # without effects the action itself explains why
         confirm(args, preview.sentence)
     return bool(args.dry_run)
 
 
 def beside_rows(args: Namespace) -> TextIO:
-    """Return where to print what is no row: a program reads rows alone from the output."""
+    """Return the stream for text beside the rows, since a program reads only rows from stdout."""
     return sys.stdout if args.output == "table" else sys.stderr
 
 
 def print_table(
     args: Namespace, rows: Sequence[render.TableRow], columns: Sequence[str], *below: str
 ) -> None:
-    """Print a table in short, see `render.print_in_short`; with `--wide`, every column."""
+    """Print a short table, see `render.print_in_short`; with `--wide` print every column."""
     if args.wide:
         render.print_rows(rows, args.output)
     else:
@@ -238,7 +240,7 @@ def confirm(args: Namespace, question: str) -> None:
         return
     question = without_controls(question)
     try:
-        # Without a terminal the line that says why nothing was done has the question.
+        # Without a terminal, do not print the question here: the error below quotes it.
         answer = input(f"{question} [y/N] " if sys.stdin.isatty() else "")
     except EOFError:
         raise SystemExit(f"{question} Nothing was changed: confirm it with --yes.") from None

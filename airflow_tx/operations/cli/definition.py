@@ -1,4 +1,4 @@
-"""The commands `airflow tx …`. Airflow imports this for every command line, so it imports nothing heavy."""
+"""The commands `airflow tx …`. Airflow imports this module for every command line, so it must import fast."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from airflow.cli.cli_config import (
 )
 
 # --- arguments ----------------------------------------------------------------------------------------------------
-# The arguments of the commands `airflow tx …`, which Airflow imports for every command line.
+# The arguments of the commands `airflow tx …`.
 
 
 def _arg(name: str, help: str, **options: Any) -> Arg:
@@ -30,9 +30,9 @@ def _flag(name: str, help: str) -> Arg:
 
 
 class _Topology(Action):
-    """Keeps the topology, and lets the command itself ask for a missing reason: it knows when it needs one.
+    """Stores the topology, and makes `--why` optional for the parser, since the command itself asks for the reason.
 
-    The reason is a required option of the parser, so that its help shows it without brackets.
+    `--why` is declared as required, so that the help shows it without brackets.
     """
 
     def __call__(
@@ -69,7 +69,7 @@ ARG_REASON = _arg(
 )
 ARG_TXIDS = _arg("txids", "The transaction ids", type=int, nargs="*", metavar="TXID")
 ARG_OLD = _arg(
-    "old", "The name that the ledger knows, such as tx_state.flight_totals", metavar="OLD"
+    "old", "The state's name in the ledger, such as tx_state.flight_totals", metavar="OLD"
 )
 
 ARG_DRY_RUN = _flag("--dry-run", "Print what the command would do, and change nothing")
@@ -97,7 +97,7 @@ _IN_ZONE = "a day in the time zone of the schedule, or a time"
 
 
 class _Examples:
-    """The examples at the end of a help, a line each: Airflow would join the lines of a plain text."""
+    """The examples at the end of a help text, one a line; Airflow would join the lines of a plain string."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -114,9 +114,11 @@ def _command(
 ) -> Any:
     """Define a command.
 
-    :param function: that does it, in this folder; it is loaded for this command alone.
-    :param examples: a line each.
-    :param args: its arguments.
+    :param function: module and function in this folder; it is imported only for this command.
+    :param help: one line of help, for the list of commands.
+    :param description: further help; "": none.
+    :param examples: command lines without `airflow tx`, one a line.
+    :param args: arguments of the command.
     """
     func = lazy_load_command(f"airflow_tx.operations.cli.{function}")
     epilog: Any = _Examples(examples)
@@ -202,10 +204,10 @@ TX_COMMANDS = (
         "at",
         "states.read_at",
         "Print how each state is read as of a final transaction",
-        "Prints a line to paste for each state of the DAG, or why none reads it as of that transaction, and "
-        "until when. A query of SQL stays right while later transactions commit, or it reads no rows: then type "
-        "the command again. After `airflow tx state get`, compare the transaction that it names. The command "
-        "changes nothing.",
+        "Prints a query or a command for each state of the DAG, or why the state cannot be read as of that "
+        "transaction. A query of SQL stays right while later transactions commit. If it no longer can, it reads "
+        "no rows: run this command again. After `airflow tx state get`, compare the transaction that it names. "
+        "The command changes nothing.",
         "at flights\nat flights 7 --output json",
         ARG_TOPOLOGY,
         _arg("txid", "A final transaction (default: the newest one)", type=int, nargs="?"),
@@ -330,7 +332,7 @@ TX_COMMANDS = (
     _command(
         "skip",
         "actions.skip",
-        "Take a transaction out of the way at its turn",
+        "Skip a transaction at its turn, so that later ones can commit",
         "Its rows are counted nowhere, and kept until you re-admit them. The ledger keeps who, when and --why.",
         'skip flights 7 --dry-run\nskip flights 7 --why "its file is broken"',
         ARG_TOPOLOGY,
@@ -473,15 +475,15 @@ TX_COMMANDS = (
         ARG_TOPOLOGY,
         _arg(
             "--roll-forward",
-            "The states were restored to an older backup: write what they lack again from the journal. Without a "
-            "STATE: each that lacks something",
+            "The states were restored to an older backup: write the missing transactions again from the journal. "
+            "Without a STATE: every state that lacks a transaction",
             nargs="*",
             metavar="STATE",
         ),
         _flag(
             "--restate",
-            "With --roll-forward: of a table, have the transactions processed again whose rows the journal does "
-            "not have. Their runs start again, and their rows get later txids",
+            "With --roll-forward: process the transactions of a table again whose rows the journal does not have. "
+            "Their runs start again, and their rows get later txids",
         ),
         _arg(
             "--until",
@@ -491,8 +493,8 @@ TX_COMMANDS = (
         ),
         _arg(
             "--changed",
-            "With --roll-forward: the values have the change by hand of this repair again. May be given several "
-            "times",
+            "With --roll-forward: the restored values have the change by hand that this repair accepted. May be "
+            "given several times",
             type=int,
             action="append",
             default=[],
@@ -500,7 +502,8 @@ TX_COMMANDS = (
         ),
         _arg(
             "--unchanged",
-            "With --roll-forward: the change by hand of this repair is wanted no more. May be given several times",
+            "With --roll-forward: the restored values do not have the change by hand that this repair accepted, and "
+            "must not get it. May be given several times",
             type=int,
             action="append",
             default=[],
@@ -514,22 +517,22 @@ TX_COMMANDS = (
         ),
         _flag(
             "--unseen",
-            "With --state-lost: accept the state without a look at it, with any content that it has when it is "
-            "back",
+            "With --state-lost: accept the state without reading it, with any content that it has when it can be "
+            "reached again",
         ),
         _arg(
             "--back",
-            "Source and states were restored to one moment, after this transaction: take all later ones back",
+            "Source and states were restored to the moment after this transaction: take back all later ones",
             type=int,
             metavar="TXID",
         ),
         _flag(
             "--ledger-lost",
-            "ZooKeeper was lost, or restored to an older snapshot: resume where the states of the DAG stand",
+            "ZooKeeper was lost, or restored to an older snapshot: rebuild the ledger from the states of the DAG",
         ),
         _flag(
             "--ends",
-            "The book of ends begins after the first transaction: make its older lines from the receipts of the "
+            "The book of ends begins after the first transaction: rebuild its older lines from the receipts of the "
             "ledger and of the states. Runs may continue",
         ),
         _flag(
@@ -558,8 +561,8 @@ TX_COMMANDS = (
         _arg("--to", f"The last logical date: {_IN_ZONE}", dest="last", required=True),
         _arg(
             "--in-flight",
-            "How many runs may be active and not committed (default: max_pending of the block). With 0 no run is "
-            "created: the lane of the coordinator takes the dates",
+            "How many uncommitted runs may be active (default: max_pending of the block). With 0 no run is created: "
+            "the lane of the coordinator processes the dates",
             type=_FROM_ZERO,
         ),
         ARG_DRY_RUN,
@@ -583,7 +586,7 @@ TX_COMMANDS = (
         ),
         _arg(
             "--tolerance",
-            "By which part of the larger one two doubles may differ (default: 1e-9)",
+            "How much two doubles may differ, as a part of the larger one (default: 1e-9)",
             type=float,
             default=1e-9,
         ),
@@ -725,7 +728,7 @@ TX_COMMANDS = (
 
 
 def get_tx_cli_commands() -> list[CLICommand]:
-    """What this provider adds to Airflow's command line."""
+    """Return the commands that this provider adds to Airflow's command line."""
     return [
         GroupCommand(
             name="tx",

@@ -1,4 +1,4 @@
-"""`airflow tx lint`: finds double counts in DAG files. It imports no DAG and asks no ledger."""
+"""`airflow tx lint`: find double counts in DAG files, without importing them and without a ledger."""
 
 from __future__ import annotations
 

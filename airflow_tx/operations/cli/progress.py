@@ -1,4 +1,4 @@
-"""The progress of a command that starts runs while there is room in flight, and follows them to their end."""
+"""The progress of a command that starts a limited number of runs at a time, and follows them to their end."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Generic, Protocol, TextIO, TypeVar
 
 from airflow_tx.ledger import Ledger
 
-# Seconds between two readings; a commit ends the wait.
+# Seconds between two readings. A commit ends the wait earlier.
 _PACE = 1.0
 
 
 class WorkStatus(Enum):
-    """The outcome of one piece of the work."""
+    """The status of one piece of the work."""
 
     DONE = "done"
     FAILED = "failed"
@@ -25,26 +25,26 @@ class WorkStatus(Enum):
 
 
 class WorkPiece(Protocol):
-    """One piece of the work: a transaction, or what becomes one."""
+    """One piece of the work, such as a date or a requested restatement, which becomes a transaction."""
 
     @property
     def status(self) -> WorkStatus: ...
     @property
     def txid(self) -> int | None:
-        """The transaction, once it is open."""
+        """Return its transaction; None: none yet."""
 
     @property
     def is_in_flight(self) -> bool:
-        """Whether its run is queued or running, and has not committed."""
+        """Return whether its run is queued or running, and has not committed."""
 
 
 _Piece = TypeVar("_Piece", bound=WorkPiece)
 
 
 class Work(ABC, Generic[_Piece]):
-    """All of the work of a command.
+    """The pieces of work of a command.
 
-    :ivar in_order: whether a failed piece delays all later ones.
+    :ivar in_order: whether a failed piece blocks all later ones.
     """
 
     in_order = False
@@ -52,29 +52,32 @@ class Work(ABC, Generic[_Piece]):
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
         self.current: int | None = None
-        """The transaction whose turn it was at the last reading."""
+        """The txid whose turn it was at the last reading."""
 
     @abstractmethod
     def read(self) -> list[_Piece]:
-        """Give the current state of all pieces, in their order."""
+        """Read the current state of all pieces, in order."""
 
     @abstractmethod
     def create(self, piece: _Piece) -> None:
-        """Start the run of a piece that waits."""
+        """Start the run of a waiting piece."""
 
     def await_commit(self, seconds: float) -> None:
-        """Wait until the turn is passed on after it was read last, so many seconds at most."""
+        """Wait until the turn has changed since the last reading, at most so many seconds."""
         with self.ledger.watch_turn() as watch:
-            # A change before the watch was set would never be noticed.
+            # The watch does not report a change that happened before it was set.
             if self.ledger.current_if_any() == self.current:
                 watch.wait(seconds)
 
 
 class Progress(Generic[_Piece]):
-    """Creates runs while there is room in flight, and says how far they are.
+    """Creates runs up to a limit, and prints their progress.
 
-    :param in_flight: how many runs may be queued or running without having committed; 0: a lane takes all dates.
-    :param to: where it prints; None: its output.
+    :param dates: the pieces of work.
+    :param in_flight: uncommitted runs that may be queued or running; 0: create none, since a lane does the work.
+    :param sleep: waits so many seconds; None: at most so many, until the turn changes.
+    :param clock: returns monotonic seconds.
+    :param to: stream of the progress; None: stdout.
     """
 
     def __init__(
@@ -92,7 +95,7 @@ class Progress(Generic[_Piece]):
         self._to = to
 
     def follow(self) -> list[_Piece]:
-        """Continue until everything is done, or only a person can help; give the final state of the pieces."""
+        """Continue until all pieces are done, or only a person can help; return the final state of the pieces."""
         dates = self._dates.read()
         began = self._clock()
         shown = ""
@@ -134,7 +137,7 @@ def _counts(dates: Sequence[WorkPiece]) -> Counter[WorkStatus]:
 
 
 def _is_over(dates: Sequence[WorkPiece], *, in_order: bool) -> bool:
-    """Ask whether nothing can be committed any more: the first that is not done has failed, and others wait for it."""
+    """Return whether no piece can commit any more, as all are done, or the first open one has failed."""
     open_ones = [
         each
         for each in dates

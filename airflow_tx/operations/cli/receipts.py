@@ -1,4 +1,4 @@
-"""`airflow tx verify | find | receipts`: what was counted, when, by which run, and whether that still holds."""
+"""`airflow tx verify | find | receipts`: list and check which rows were counted, when, and by which run."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ from airflow_tx.sources import Source
 from airflow_tx.transaction import RowsReading
 
 # --- receipts -----------------------------------------------------------------------------------------------------
-# `airflow tx verify | find | receipts`: what was counted, when, by which run, and whether that still holds.
+# `airflow tx verify | find | receipts`.
 
 
 @command
@@ -97,10 +97,13 @@ def verify(args: Namespace) -> None:
 
 
 def _check_span(args: Namespace, last: int) -> None:
-    """:raises ConfigError: no final transaction is in the span."""
+    """Refuse a span without a final transaction.
+
+    :raises ConfigError: no final transaction is in the span.
+    """
     ends = last if args.last is None else min(args.last, last)
     if args.first is not None and args.first > ends:
-        remedy = f"Name one that is not after {ends}, the last transaction that is compared."
+        remedy = f"Name a transaction up to {ends}, the last one that is compared."
         raise ConfigError(option="--from", value=args.first, remedy=remedy)
 
 
@@ -155,7 +158,7 @@ def find(args: Namespace) -> None:
 
 
 def _searched(evidence: TopologyEvidence, what: str) -> str:
-    """Say where it was looked for, and how to ask for a transaction upstream."""
+    """Describe how far the search went back, and how to search for an upstream transaction."""
     kept = evidence.receipts(None, None)
     since = f"receipts go back to transaction {min(kept)}" if kept else "there is no receipt"
     begins = evidence.ledger.topology.book
@@ -167,14 +170,14 @@ def _searched(evidence: TopologyEvidence, what: str) -> str:
 
 
 def _forgotten(evidence: TopologyEvidence, kept: Mapping[int, Receipt]) -> Iterator[EndLine]:
-    """List the lines of the book of ends, of transactions without a receipt; none that was taken back."""
+    """Yield the lines of the book of ends for transactions without a receipt that were not taken back."""
     for txid, line in sorted(evidence.ledger.book.items()):
         if txid not in kept and line.outcome is not None:
             yield line
 
 
 def _line_of_book(line: EndLine, book: Mapping[int, EndLine]) -> render.TableRow:
-    """One line of `find` for a transaction that only the book of ends tells of."""
+    """Return a row of `find` for a transaction that is only in the book of ends."""
     begins = book.get(line.first, line)
     row: render.TableRow = dict.fromkeys(render.RECEIPT_COLUMNS)
     written = (f"{name}: {rows} keys" for name, rows in sorted(line.rows.items()))
@@ -193,7 +196,7 @@ def _print_lines(lines: list[render.TableRow], args: Namespace) -> None:
     print_table(args, lines, render.RECEIPT_IN_SHORT, "restates", "restated_by", "replays")
 
 
-# --- what there is ------------------------------------------------------------------------------------------------
+# --- evidence -----------------------------------------------------------------------------------------------------
 
 
 def _evidence(args: Namespace, *, values: bool = False, partly: bool = False) -> TopologyEvidence:
@@ -204,7 +207,7 @@ def _evidence(args: Namespace, *, values: bool = False, partly: bool = False) ->
 
 def _unknown_states(evidence: TopologyEvidence) -> Iterator[str]:
     if evidence.ledger.decisive is None:
-        yield "ledger: it never stood still, so what decides later transactions was not compared; repeat it"
+        yield "ledger: it changed during each read, so records for later transactions were not compared; repeat it"
     for name in sorted(
         evidence.ledger.topology.states.keys() - {state.name for state in evidence.states}
     ):
@@ -222,9 +225,9 @@ def _in_words(topology: str, found: Verified, findings: int) -> str:
 
 
 def _line(receipt: Receipt, output: str, restated: Mapping[int, int]) -> render.TableRow:
-    """One line of `receipts` and of `find`; a table names the batch in words.
+    """Return a row of `receipts` and of `find`; a table has the name of the batch.
 
-    :param restated: by transaction that was restated, the one that counts now.
+    :param restated: the transaction that counts now, by each transaction that was restated.
     """
     written = (f"{name}: {each.keys} keys" for name, each in sorted(receipt.written.items()))
     replays = (f"{each.attempt}: {each.why}" for each in receipt.replays)
@@ -243,7 +246,7 @@ def _line(receipt: Receipt, output: str, restated: Mapping[int, int]) -> render.
 
 
 def _entries(evidence: TopologyEvidence, args: Namespace) -> Iterator[str]:
-    """Compare the journal entries that bindings name with their names; older ones may have been removed."""
+    """Compare the journal entries with the names in the bindings, except old entries, which may be removed."""
     decisive = evidence.ledger.decisive
     if decisive is None:
         return
@@ -259,11 +262,11 @@ def _entries(evidence: TopologyEvidence, args: Namespace) -> Iterator[str]:
             yield found
 
 
-# --- counting again -----------------------------------------------------------------------------------------------
+# --- recount ------------------------------------------------------------------------------------------------------
 
 
 def _recounted(evidence: TopologyEvidence, args: Namespace) -> Verified:
-    """Read the rows of the last batches from the source again, and compare number and digest."""
+    """Read the rows of the last batches from the source again; compare their number and digest."""
     committed = [
         each
         for each in evidence.receipts(args.first, args.last).values()
@@ -301,7 +304,7 @@ def _recounted(evidence: TopologyEvidence, args: Namespace) -> Verified:
 
 
 def _counted(evidence: TopologyEvidence, receipt: Receipt) -> int | None:
-    """How many rows the tasks of a transaction read, or else its source counted."""
+    """Return the number of rows that the tasks of a transaction read, or else that its source counted."""
     history = evidence.ledger.histories.get(receipt.txid)
     size: Mapping[str, Any] = (history.size if history is not None else None) or {}
     return receipt.rows if receipt.rows is not None else size.get("rows")
@@ -321,7 +324,7 @@ def _read_again(source: Source, receipt: Receipt) -> RowsDigest:
 
 
 # --- text search --------------------------------------------------------------------------------------------------
-# `airflow tx find WHAT`: the transactions of all topologies that have a text, by the records of their ledgers.
+# `airflow tx find WHAT`: search the records of all topologies for a text.
 
 
 _LONGEST = 90
@@ -330,9 +333,9 @@ _BEFORE = 20
 
 @dataclass(frozen=True)
 class SearchedTopology:
-    """One topology.
+    """One topology, after the search.
 
-    :param problem: why it could not be searched; None: it was.
+    :param problem: why it could not be searched; None: it was searched.
     """
 
     name: str
@@ -343,7 +346,7 @@ class SearchedTopology:
 def find_anywhere(args: Namespace) -> None:
     """Print the transactions of all topologies that have a text.
 
-    :raises SystemExit: none has.
+    :raises SystemExit: no transaction has the text.
     """
     if args.dag_id:
         wrong_usage(
@@ -364,7 +367,7 @@ def find_anywhere(args: Namespace) -> None:
 
 @dataclass(frozen=True)
 class _Search:
-    """The question to each topology."""
+    """Searches one topology for a text."""
 
     what: str
 
@@ -379,7 +382,7 @@ class _Search:
                 found = replace(found, matches=ledger.named(wanted))
             return SearchedTopology(place.name, found)
         except (UnreadableRecord, UnknownTransaction) as error:
-            return _away(place, error)  # the others are well
+            return _away(place, error)  # search the other topologies nevertheless
 
 
 def _away(place: LedgerPlace, error: TxError) -> SearchedTopology:
@@ -387,7 +390,7 @@ def _away(place: LedgerPlace, error: TxError) -> SearchedTopology:
 
 
 def _left_out(searched: Iterable[SearchedTopology]) -> Iterator[str]:
-    """Name topologies and batches that were not searched."""
+    """Describe the topologies and batches that were not searched."""
     for each in searched:
         if each.problem is not None:
             yield f"Not looked at: topology {each.name}: {each.problem}"
@@ -425,7 +428,7 @@ def _row(each: SearchedTopology, match: TextMatch, what: str, args: Namespace) -
 
 
 def _shortened(text: str, what: str) -> str:
-    """Shorten a long text to the place where the wanted one stands."""
+    """Shorten a long text to the part around the wanted text."""
     if len(text) <= _LONGEST:
         return text
     start = max(text.casefold().find(what.casefold()) - _BEFORE, 0)

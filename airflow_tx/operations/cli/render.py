@@ -1,4 +1,4 @@
-"""How commands show the ledger: rows for Airflow's own console."""
+"""Print the ledger's facts as rows, with Airflow's own console."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ TRANSACTION_COLUMNS = """
     began processing commit ended
     waiting_for note behind digest
 """.split()
-"""Of `airflow tx list TOPOLOGY`."""
+"""Columns of `airflow tx list TOPOLOGY`."""
 DETAIL_COLUMNS = [
     *"txid attempt status run_id began processed granted ended".split(),
     *"rows digest rejected not_proven checks size lost".split(),
@@ -58,20 +58,20 @@ DETAIL_COLUMNS = [
     *"upstream downstream".split(),
     *"batch position partitions acks".split(),
 ]
-"""Of `airflow tx show TOPOLOGY TXID`."""
+"""Columns of `airflow tx show TOPOLOGY TXID`."""
 RECEIPT_COLUMNS = """
     txid attempt outcome run_id restates restated_by
     granted rows metadata written replays journal hash
 """.split()
-"""Of `airflow tx receipts` and of `airflow tx find TOPOLOGY WHAT`."""
+"""Columns of `airflow tx receipts` and of `airflow tx find TOPOLOGY WHAT`."""
 FOUND_COLUMNS = """
     topology txid status matched text
     run_id batch restates restated_by
 """.split()
-"""Of `airflow tx find WHAT`; the first five in short."""
+"""Columns of `airflow tx find WHAT`; the short table has the first five."""
 
 IN_SHORT = 80
-"""Columns of a terminal that a list in short takes."""
+"""Width of a short table, in characters."""
 TOPOLOGY_IN_SHORT = "topology state next_commit open failed lag".split()
 TRANSACTION_IN_SHORT = "txid attempt status run_id rows".split()
 RECEIPT_IN_SHORT = "txid outcome run_id rows metadata".split()
@@ -86,11 +86,11 @@ TRANSACTION_STATUSES = (
     "skipped",
     "readmitted",
 )
-"""What `airflow tx list --status` takes."""
+"""Values of `airflow tx list --status`."""
 
 
 def has_status(view: TransactionView, status: str | None) -> bool:
-    """Ask whether a transaction has one of `TRANSACTION_STATUSES`; None: any of them."""
+    """Return whether a transaction has one of `TRANSACTION_STATUSES`; None: any status."""
     if status is None:
         return True
     if status == "open":
@@ -101,16 +101,16 @@ def has_status(view: TransactionView, status: str | None) -> bool:
 
 
 class Seconds(float):
-    """A duration: a number for a program, with its unit for a person."""
+    """A duration that prints with its unit, but is a number in JSON."""
 
     def __str__(self) -> str:
         return f"{float(self):.1f} s"
 
 
 def as_json(value: Any) -> str:
-    """Write a value as JSON in one line: numbers as numbers, with all of their digits, and what JSON has not as text.
+    """Return a value as one line of JSON: numbers keep all digits, and values that JSON does not have become strings.
 
-    Airflow's console writes each number and boolean as a text. A terminal obeys nothing in it.
+    Airflow's console would write each number and boolean as a string. Control characters are escaped.
     """
     text = _encoded(_data(value))
     return re.sub(r"[^\x20-\x7e]", lambda found: json.dumps(found[0])[1:-1], text)
@@ -121,7 +121,7 @@ def _encoded(data: Any) -> str:
 
 
 def _data(value: Any) -> Any:
-    """Give a value as JSON has it."""
+    """Convert a value to types of JSON."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, (Lag, Mapping)):
@@ -140,14 +140,15 @@ def _data(value: Any) -> Any:
 
 
 def _for_yaml(text: str) -> float | str:
-    """Read a number of JSON; one with more digits than a reader of YAML keeps stays a text."""
+    """Parse a number of JSON; if a YAML reader would lose digits, keep it as a string."""
     return float(text) if Decimal(repr(float(text))) == Decimal(text) else text
 
 
 def print_rows(rows: Sequence[TableRow], output: str, *, width: int | None = None) -> None:
     """Print rows as table, json, yaml or plain.
 
-    :param width: of the terminal, for a table; None: any width.
+    :param output: value of `--output`.
+    :param width: largest width of a table, in characters; None: any width.
     """
     from airflow.cli.simple_table import AirflowConsole
     from tabulate import tabulate  # type: ignore[import-untyped]
@@ -160,13 +161,14 @@ def print_rows(rows: Sequence[TableRow], output: str, *, width: int | None = Non
         console.print_as_yaml(json.loads(as_json(rows), parse_float=_for_yaml))
         return
     if output == "table":
-        # A command to copy should not be wrapped for a column in which nothing stands.
+        # Drop empty rare columns, so that the table wraps fewer commands that a person may copy.
         empty = {name for name in _RARE_COLUMNS if not any(row.get(name) for row in rows)}
         rows = [{name: each for name, each in row.items() if name not in empty} for row in rows]
     rows = [
         {_shown(name, output): _shown(value, output) for name, value in row.items()} for row in rows
     ]
-    if output == "plain" and rows:  # Airflow's console takes a text for a number, and rounds it
+    # Airflow's console would parse strings as numbers, and round them.
+    if output == "plain" and rows:
         lines = [each.values() for each in rows]
         print(tabulate(lines, [*rows[0]], tablefmt="plain", disable_numparse=True))
         return
@@ -178,10 +180,11 @@ def print_rows(rows: Sequence[TableRow], output: str, *, width: int | None = Non
 def print_in_short(
     rows: Sequence[TableRow], columns: Sequence[str], below: Sequence[str], output: str
 ) -> None:
-    """Print a table that fits into a narrow terminal, and long texts below it; else the whole table.
+    """Print a table for a narrow terminal, with long texts below it; for another `output` print all columns.
 
-    :param columns: of the table; the first one names a row.
-    :param below: the columns that are printed below the table, unbroken, so that a command in them can be copied.
+    :param columns: columns of the table; the first one identifies a row.
+    :param below: columns to print below the table without line breaks, so that a person can copy commands.
+    :param output: value of `--output`.
     """
     if output != "table":
         print_rows(rows, output)
@@ -195,7 +198,7 @@ def print_in_short(
 
 
 def _shown(value: Any, output: str) -> Any:
-    """Give a value as a terminal may show it, or a program that reads UTF-8."""
+    """Convert a value to text that is safe for a terminal and for a program that reads UTF-8."""
     from rich.markup import escape
 
     if value is None or isinstance(value, (int, float)):
@@ -204,12 +207,12 @@ def _shown(value: Any, output: str) -> Any:
         return str(value) if isinstance(value, Lag) else "?"
     data = _data(value)
     text = without_controls(_encoded(data) if isinstance(data, (dict, list)) else str(data))
-    # A bracket in an error is no style of the table.
+    # Escape brackets, which the table would read as styles.
     return escape(text) if output == "table" else text
 
 
 def print_row(row: TableRow, output: str) -> None:
-    """Print one thing: in a table one line a property, else as the only entry of a list."""
+    """Print one object: as a table with a line for each property, else as a list with one entry."""
     if output == "table":
         print_rows(
             [
@@ -228,10 +231,10 @@ def topology(
     lag: Lag | LagUnknown | None = None,
     alarms: Mapping[str, AlarmNote] | None = None,
 ) -> TableRow:
-    """One line of `airflow tx list`.
+    """Return one row of `airflow tx list`.
 
-    :param lag: None: it was not asked for.
-    :param alarms: the raised ones.
+    :param lag: lag of the source; None: not asked for.
+    :param alarms: the raised alerts.
     """
     return {
         "topology": view.name,
@@ -254,7 +257,7 @@ def topology(
 def topology_details(
     view: TopologyView, lag: Lag | LagUnknown | None, alarms: Mapping[str, AlarmNote]
 ) -> TableRow:
-    """`airflow tx show TOPOLOGY`."""
+    """Return the properties that `airflow tx show TOPOLOGY` prints."""
     health = topology_health(view, alarms)
     return {
         **topology(view, lag),
@@ -273,7 +276,7 @@ def topology_details(
 
 
 def _reads(view: TopologyView) -> str | None:
-    """Say which topology it reads, and what it has not taken of it."""
+    """Describe the upstream topology, and how many of its transactions were not read yet."""
     if not view.record.upstream:
         return None
     parts = [view.record.upstream]
@@ -305,7 +308,7 @@ def _problem(view: TopologyView) -> str | None:
 
 
 def unreadable(name: str, problem: str) -> TableRow:
-    """The line of a topology that cannot be read."""
+    """Return the row of a topology that cannot be read."""
     return {
         "topology": name,
         **dict.fromkeys(_TOPOLOGY_COLUMNS),
@@ -315,14 +318,14 @@ def unreadable(name: str, problem: str) -> TableRow:
 
 
 def transaction(view: TransactionView) -> TableRow:
-    """One line of `airflow tx list TOPOLOGY`."""
+    """Return one row of `airflow tx list TOPOLOGY`."""
     spelled = _spelled(TransactionDetails(view, None))
     spelled["digest"] = view.document.digest.rpartition(":")[2] or None
     return columns(view, TRANSACTION_COLUMNS, **spelled)
 
 
 def waiters(view: TopologyView) -> list[TableRow]:
-    """The lines of runs that gave up their run slots before they had a transaction."""
+    """Return the rows of runs that yielded before they had a transaction."""
     return [
         {
             **dict.fromkeys(TRANSACTION_COLUMNS),
@@ -336,7 +339,7 @@ def waiters(view: TopologyView) -> list[TableRow]:
 
 
 def wished(view: TopologyView) -> list[TableRow]:
-    """The lines of transactions that people want restated and that are not listed: the ledger has forgotten them."""
+    """Return the rows of requests for transactions that are not listed, since the ledger has forgotten them."""
     listed = {each.txid for each in view.transactions}
     return [
         {
@@ -362,7 +365,7 @@ def _restatement(view: TransactionView) -> Iterator[str]:
 
 
 def _note(view: TransactionView) -> str | None:
-    """Describe in a few words what else there is to know of a transaction."""
+    """Describe special facts of a transaction, such as a skip or a restatement; None: no special facts."""
     notes = [*_restatement(view)]
     if view.document.pinned and view.document.restates is None:
         notes.append("re-admitted: its rows stay")
@@ -378,7 +381,7 @@ def _note(view: TransactionView) -> str | None:
         notes.append(f"now transaction {view.readmitted_as}")
     if view.readmit is not None:
         notes.append(f"wanted back: {_person(view.readmit)}")
-    # One of an older attempt was followed by a replay of a person.
+    # If the note is of an older attempt, a person has replayed the transaction since.
     last = view.document.replay
     if last is not None and last.count and last.attempt >= view.document.attempt - 1:
         times = "once" if last.count == 1 else f"{last.count} times in a row"
@@ -402,16 +405,16 @@ def _of_attempts(noted: Iterable[PersonOfAttempt]) -> str | None:
 
 
 def named_batch(metadata: Any, output: str) -> Any:
-    """Name a batch in words for a person, and give its metadata to a program."""
+    """Return the name of a batch for a person, or its metadata for a program."""
     return (output in ("table", "plain") and batch_in_words(metadata)) or metadata
 
 
 def details(
     found: TransactionDetails, output: str = "table", stages: ChainStages | None = None
 ) -> TableRow:
-    """`airflow tx show`.
+    """Return the properties that `airflow tx show TOPOLOGY TXID` prints.
 
-    :param stages: the way of the transaction through a chain; None: it is not known.
+    :param stages: way of the transaction through a chain of topologies; None: unknown.
     """
     way = {
         "upstream": stages and stages.up_in_words,
@@ -421,7 +424,7 @@ def details(
 
 
 def _spelled(found: TransactionDetails, output: str = "table") -> TableRow:
-    """Give the columns of commands that do not show a fact as the view of a transaction has it."""
+    """Return the columns whose values commands do not copy unchanged from the view of a transaction."""
     view = found.transaction
     return {
         "attempt": view.document.attempt or None,
@@ -500,13 +503,13 @@ def _seconds(seconds: float | None) -> Seconds | None:
 
 
 def _time(moment: datetime | None) -> str | None:
-    """Write a time as records keep it."""
+    """Format a time as in the records."""
     return None if moment is None else moment.isoformat(timespec="milliseconds")
 
 
 def effect(done: EffectLine, note: str = "") -> TableRow:
-    """One line of what an action does, or would do.
+    """Return the row of an effect.
 
-    :param note: stands before it.
+    :param note: text before the description.
     """
     return {"txid": done.txid, "run_id": done.run_id, "done": f"{note}{done.what}"}

@@ -1,4 +1,4 @@
-"""`airflow tx verify --chain`: each stage of a chain of topologies against the one that it reads; stages of `find`."""
+"""`airflow tx verify --chain`: compare each topology of a chain with the one that it reads; stages of `find`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from airflow_tx.sources import Source
 
 
 def chain_verified(args: Namespace) -> Verified:
-    """Compare every stage from a topology upwards.
+    """Compare every stage from the topology of the command upwards.
 
-    :raises UnreadableRecord: naming the record.
+    :raises UnreadableRecord: a record cannot be read; the error names it.
     """
     findings = list[str]()
     notes = list[str]()
@@ -38,7 +38,7 @@ def chain_verified(args: Namespace) -> Verified:
 
 
 def _stages(args: Namespace, store: Store) -> Iterator[tuple[str, str]]:
-    """Give each topology that reads another one, with that one; a topology of a circle once."""
+    """Yield each topology that reads another topology, and its upstream topology; stop at a cycle."""
     name = args.topology
     seen = set[str]()
     while name not in seen:
@@ -62,7 +62,7 @@ def _compared(args: Namespace, store: Store, name: str) -> StageAudit:
                 return whole
     except TxError as error:
         problem = str(error)
-    # The ledgers alone tell of ranges and of what counts.
+    # Without the source, compare only the ledgers: the ranges, and the transactions that count.
     found.compare()
     found.notes.append(f"rows of its upstream table were not compared: {problem}")
     return found
@@ -76,7 +76,7 @@ def _source(args: Namespace, ledger: ReadOnlyLedger, name: str) -> Source:
 
 
 def taken_by(args: Namespace) -> frozenset[int]:
-    """Name the transactions that TOPOLOGY:TXID has taken, if that topology reads the one of the command; else none."""
+    """Return the transactions that are in the range of TOPOLOGY:TXID, if TOPOLOGY reads the command's topology."""
     name, _, txid = args.what.rpartition(":")
     if not name or not txid.isdecimal():
         return frozenset()

@@ -1,4 +1,4 @@
-"""`airflow tx ddl | at`: the SQL that makes the states of a DAG, and the lines that read them as of a transaction."""
+"""`airflow tx ddl | at`: print the SQL that creates the states of a DAG, or reads them as of a transaction."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def read_at(args: Namespace) -> None:
         ledger = LedgerView(store, paths_of(args))
         record = ledger.existing_topology()
         _, states = dag_of(args, record.dag_id)
-        # First what is final, then the states: a fence that is one further proves it.
+        # Read the ledger first, then the fences. A fence may then be ahead of the ledger, but not behind it.
         newest = ledger.current() - 1
         txid = newest if args.txid is None else args.txid
         if not 1 <= txid <= newest:
@@ -70,7 +70,7 @@ def read_at(args: Namespace) -> None:
 def _reading_of(
     args: Namespace, state: FencedState, record: TopologyRecord, *, newest: int, txid: int
 ) -> tuple[str | Command | None, str | None]:
-    """Give the query, or the command, that reads a state as of a transaction, or why there is none."""
+    """Return the query or the command that reads a state as of a transaction, or the reason why none can."""
     try:
         held = _matching_fence(state, record, args.topology)
         line = state.at(txid, newest)
@@ -82,9 +82,9 @@ def _reading_of(
 
 
 def _matching_fence(state: FencedState, record: TopologyRecord, topology: str) -> Fence:
-    """Read a fence that has what the ledger has committed to the state, as the values then have.
+    """Read the fence of a state, and check that the state has every transaction that the ledger committed to it.
 
-    :raises StateError: it has not.
+    :raises StateError: the state lacks a transaction, or the fence belongs to another ledger.
     """
     last = record.states.get(state.name)
     held = state.fence()

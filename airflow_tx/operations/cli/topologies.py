@@ -1,4 +1,4 @@
-"""`airflow tx rename | delete`: a topology gets another name, another DAG, or an end. Each is audited."""
+"""`airflow tx rename | delete`: rename a topology, give it to another DAG, or delete it. Both are audited."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _print_done(args: Namespace, what: str) -> None:
 
 
 def _forget_output(args: Namespace, paths: Paths, incarnation: str) -> None:
-    """Remove the staged output of the old name. No task reads it: open transactions begin again."""
+    """Remove the staged output of the old name, which no task reads, since open transactions begin again."""
     try:
         staging_of(args).of_topology(incarnation).sweep(paths.topology)
     except Exception as error:  # noqa: BLE001
@@ -131,7 +131,10 @@ def _is_dry(args: Namespace, what: str) -> bool:
 
 
 def _spec(args: Namespace, topology: str, dag_id: str) -> ParsedDag:
-    """:raises ConfigError: the DAG keeps another topology."""
+    """Return the transaction of the DAG, and its states by name.
+
+    :raises ConfigError: the DAG has another topology, or keeps it elsewhere.
+    """
     spec, states = transactional_dag(dag_id)
     if problem := elsewhere(spec, paths_of(args, topology), conn_id_of(args)):
         remedy = f"{problem}. Nothing was changed. Name the DAG whose topology is {topology!r}: --dag-id DAG_ID"
@@ -140,7 +143,10 @@ def _spec(args: Namespace, topology: str, dag_id: str) -> ParsedDag:
 
 
 def _check_runs(store: Store, paths: Paths, dag_id: str) -> None:
-    """:raises MoveRefused: a run of an open transaction is alive."""
+    """Refuse while a run of an open transaction is queued or running.
+
+    :raises MoveRefused: naming these runs.
+    """
     if live := live_runs(ReadOnlyLedger(store, paths), dag_id):
         raise MoveRefused(
             topology=paths.topology,
@@ -150,7 +156,7 @@ def _check_runs(store: Store, paths: Paths, dag_id: str) -> None:
 
 
 def _left(store: Store, paths: Paths) -> str:
-    """Describe the rows that would be counted nowhere."""
+    """Describe the transactions whose rows would be counted nowhere after the deletion."""
     ledger = ReadOnlyLedger(store, paths)
     skipped = [txid for txid, each in ledger.all_skipped().items() if each.readmitted_as is None]
     current = ledger.current_if_any()
@@ -167,9 +173,9 @@ def _txids(opened: dict[int, TransactionRecord]) -> str:
 
 
 def _releasable(args: Namespace, record: TopologyRecord) -> dict[str, FencedState]:
-    """The states of the DAG that are fenced by this ledger.
+    """Return the states of the DAG that are fenced by this ledger.
 
-    :raises MoveRefused: one cannot be released, or its DAG could write it again, from the start of the source.
+    :raises MoveRefused: a state cannot be released, or the DAG is not paused and could count all rows again.
     """
     _, states = _spec(args, args.topology, args.dag_id or record.dag_id)
     fences = {name: state.fence() for name, state in states.items()}

@@ -1,4 +1,4 @@
-"""`airflow tx state get`: the values of a state."""
+"""`airflow tx state get`: print values of a state."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def get_values(args: Namespace) -> None:
             value=args.keys[0],
             remedy=f"A {type(state).__name__} cannot be asked for keys: leave it out.",
         )
-    # Beside the values, which may be piped into another program.
+    # To stderr, since the values may be piped into another program.
     print(_last(state.name, fence, state.fence()), file=sys.stderr)
     render.print_rows(rows, args.output)
     if missing:
@@ -64,7 +64,7 @@ def get_values(args: Namespace) -> None:
 def _of_transactions(
     state: FencedState, args: Namespace
 ) -> tuple[list[render.TableRow], list[str]]:
-    """Count the rows of a table by transaction, the newest first; also name the given ones of which it has none."""
+    """Count the rows of a table by transaction, the newest first; also return named transactions without rows."""
     counts = dict(state.rows_by_txid() or {})
     rows: list[render.TableRow] = [
         {"transaction": txid, "rows": counts[txid]}
@@ -108,7 +108,7 @@ def _last(name: str, before: Fence | None, after: Fence | None) -> str:
 def _of_keys(
     state: QueryableState, texts: Sequence[str]
 ) -> tuple[list[render.TableRow], list[str]]:
-    """Read the values of keys; also name the keys that the state has not."""
+    """Read the values of keys; also return the keys that the state does not have."""
     names = (*state.columns.values, *state.columns.composites)
     types = state.key_types()
     keys = [parse_key(text, state.columns.keys, types) for text in texts]
@@ -124,10 +124,12 @@ def _of_keys(
 
 
 def parse_key(text: str, names: Sequence[str], types: Any) -> tuple[Any, ...]:
-    """Read a key as a person types it: a JSON list, or one value a column, between commas.
+    """Parse a key as a person types it: a JSON list, or one value for each column, separated by commas.
 
-    :param types: type per column; None: not known yet, for there are no values.
-    :raises ConfigError: it is no key of such columns.
+    :param text: the key.
+    :param names: key columns.
+    :param types: types by column; None: unknown, since the state has no values yet.
+    :raises ConfigError: the text is not a key of these columns.
     """
     if not names:
         raise ConfigError(
@@ -140,7 +142,7 @@ def parse_key(text: str, names: Sequence[str], types: Any) -> tuple[Any, ...]:
         try:
             parts = json.loads(text)
         except ValueError:
-            parts = None  # a text that begins so
+            parts = None  # not JSON, but a value that begins with a bracket
     if not isinstance(parts, list):
         parts = [text] if len(names) == 1 else next(csv.reader([text], skipinitialspace=True), [])
     if len(parts) != len(names):

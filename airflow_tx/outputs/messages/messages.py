@@ -1,4 +1,4 @@
-"""A message in a worker: what is emitted for it, its ack, its failure."""
+"""Messages in a worker: take a message, emit further messages for it, and ack or fail it."""
 
 from __future__ import annotations
 
@@ -39,18 +39,21 @@ if TYPE_CHECKING:
 
 
 # --- stream -------------------------------------------------------------------------------------------------------
-# The sums of one worker for one acker, sent in numbered portions: a portion that is sent twice counts once.
+# A worker sends its sums to an acker in numbered portions. A portion that is sent twice counts once.
 
 
 TREES_A_PORTION = 10_000
-"""Redis takes a million arguments in one command."""
+"""The most trees in one portion. Redis accepts a million arguments in one command."""
 
 
 class Stream:
     """The sums of one worker for one acker of one attempt.
 
-    :param emitter: the task that registers the roots it adds; "": they are registered already.
-    :param filled: called when there is something to send again.
+    :param store: the store of the acker.
+    :param origin: the attempt.
+    :param acker: the number of the acker.
+    :param emitter: the task that registers the roots it adds; "": the roots are already registered.
+    :param filled: called when the stream has sums to send again.
     """
 
     def __init__(
@@ -77,7 +80,9 @@ class Stream:
     def add(self, root: int, message: int, count: int) -> None:
         """Add an id to the sum of a tree.
 
-        :param count: 1: it is emitted; -1: it is acked.
+        :param root: the root of the tree.
+        :param message: the id of the message.
+        :param count: 1: the message is emitted; -1: the message is acked.
         """
         with self._lock:
             self._acked += count < 0
@@ -91,12 +96,12 @@ class Stream:
             self._filled(self)
 
     def send(self) -> list[int]:
-        """Send what has been added up; the roots that the acker does not know.
+        """Send all sums, and return the roots that the acker does not know.
 
-        A portion that was not answered is sent again, unchanged, before anything that was added since.
+        A portion without an answer is sent again unchanged, before later sums.
 
-        :raises AckersUnavailable: it is to be called again.
-        :raises StaleMessage, UnknownMessage, AckersBehind: the stream is of no more use.
+        :raises AckersUnavailable: the store does not answer. Call the method again.
+        :raises StaleMessage, UnknownMessage, AckersBehind: the stream can no longer be used.
         """
         refused = list[int]()
         while (portion := self._next()) is not None:
@@ -122,11 +127,13 @@ class Stream:
 
 
 class Anchors:
-    """What all messages of one lineage share in a worker.
+    """The data that all messages of one lineage share in a worker.
 
-    :param text: of the lineage.
-    :param streams: of each tree, the stream to its acker, and the root.
-    :ivar refusal: why no more of them are taken; None: they are.
+    :param lineage: the lineage.
+    :param text: the text of the lineage.
+    :param streams: for each tree, the stream to its acker, and the root.
+    :param store: the store of the ackers.
+    :ivar refusal: why messages of the lineage are refused; None: they are accepted.
     """
 
     __slots__ = ("lineage", "refusal", "store", "streams", "text")
@@ -146,10 +153,10 @@ class Anchors:
 
 
 class Message:
-    """One message that a worker has taken; it is acked once, or failed.
+    """One message that a worker has taken. You ack it once, or fail it.
 
-    :param anchors: the trees that it belongs to, and their collector.
-    :param number: its random id.
+    :param anchors: the trees that the message belongs to.
+    :param number: the random id of the message.
     """
 
     __slots__ = ("_anchors", "_done", "id")
@@ -165,12 +172,12 @@ class Message:
 
     @property
     def txid(self) -> int:
-        """The number of its transaction, the same however often that is replayed."""
+        """Return the number of the transaction. A replay keeps the number."""
         return self._anchors.lineage.origin.txid
 
     @property
     def attempt(self) -> int:
-        """Which replay of the transaction it belongs to: keep what is made of different attempts apart."""
+        """Return the attempt of the transaction. Do not mix results of different attempts."""
         return self._anchors.lineage.origin.attempt
 
     @property
@@ -178,11 +185,13 @@ class Message:
         return f"{self._anchors.text}:{self.id:016x}"
 
     def emit(self, *others: Message) -> str:
-        """Make a message anchored to this one, and to `others`: their trees are complete only once it is acked, too.
+        """Create a message that is anchored to this message and to `others`.
 
-        :return: its reference, which may leave at once.
-        :raises MessageDone: this one, or another anchor, is acked or failed already.
-        :raises MixedAnchors: they are of different attempts.
+        The trees of all anchors are complete only after the new message is acked.
+
+        :return: the reference of the new message. You can send it immediately.
+        :raises MessageDone: an anchor is already acked or failed.
+        :raises MixedAnchors: the anchors belong to different attempts.
         """
         self._check("Emit for")
         number = new_id()
@@ -194,15 +203,15 @@ class Message:
         return f"{anchors.text}:{number:016x}"
 
     def emit_unanchored(self) -> str:
-        """Make a message that nothing waits for, and whose loss fails nothing; its reference."""
+        """Create a message that no transaction waits for, and return its reference. Its loss has no effect."""
         self._check("Emit for")
         return str(Reference(Lineage(self._anchors.lineage.origin), new_id()))
 
     def ack(self) -> None:
-        """Say that it is processed, and that all new messages are emitted.
+        """Ack the message, after you have processed it and have emitted all new messages.
 
-        :raises MessageDone: it is acked or failed already.
-        :raises StaleMessage: its transaction was replayed.
+        :raises MessageDone: the message is already acked or failed.
+        :raises StaleMessage: the transaction was replayed.
         """
         self._check("Ack")
         self._done = "acked"
@@ -211,10 +220,11 @@ class Message:
             stream.add(root, number, -1)
 
     def fail(self, reason: str = "") -> None:
-        """Fail its transaction at once: the attempt is not committed, and is replayed.
+        """Fail the message, and immediately the attempt of its transaction, which is then replayed.
 
-        :raises MessageDone: it is acked or failed already.
-        :raises MessageError: the ackers do not know; the transaction is replayed when its time is up.
+        :param reason: the reason for the ledger; default: the reference of the message.
+        :raises MessageDone: the message is already acked or failed.
+        :raises MessageError: the ackers did not store the failure. The attempt fails after `processing_timeout`.
         """
         self._check("Fail")
         self._done = "failed"
@@ -255,7 +265,7 @@ class Message:
                     )
                 }
             )
-        # Once in each tree, however many of its anchors stand there: twice would cancel out.
+        # Add the id once to each tree, even if several anchors belong to the tree. Two XORs would cancel out.
         for (_, root), stream in trees.items():
             stream.add(root, number, 1)
         return str(Reference(Lineage(origin, tuple(trees)), number))
@@ -268,17 +278,17 @@ class Message:
 
 
 # --- collector ----------------------------------------------------------------------------------------------------
-# A worker's side: it takes messages, emits further ones anchored to them, and acks. Source: Storm's collectors.
+# A worker takes messages, emits further messages that are anchored to them, and acks. Source: Storm's collectors.
 
 
 log = logging.getLogger(__name__)
 
 _REMEMBERED = 10_000
-"""Lineages that are kept, each a few hundred bytes; others are read again."""
+"""The most lineages that a collector keeps, each a few hundred bytes. It parses other lineages again."""
 
 
 class Collector:
-    """Takes messages from anywhere, and tells their ackers what becomes of them.
+    """A worker's connection to the ackers: it takes messages from any queue, and sends acks and failures.
 
         with Collector("redis://queues/0") as collector:
             while True:
@@ -287,12 +297,12 @@ class Collector:
                     for word in sentence.split():
                         words.push(json.dumps([message.emit(), word]))
 
-    A thread sends the sums every `interval` seconds, for any number of messages. A worker that is killed before has
-    acked no message of these, and the transaction is replayed. Make it after a fork, not before.
+    A thread sends all acks every `interval` seconds. If the worker is killed before, these messages are not acked, and
+    the transaction is replayed. Create the collector after a fork, not before.
 
-    :param ackers: the store of the ackers, or where it is: see `open_ackers`.
-    :param topology: refuse messages of others; None: take all.
-    :param interval: seconds between two sendings.
+    :param ackers: the store of the ackers, or its URL or connection id, see `open_ackers`.
+    :param topology: refuse messages of other topologies; None: accept all messages.
+    :param interval: seconds between two requests to the ackers.
     """
 
     def __init__(
@@ -309,7 +319,7 @@ class Collector:
         self._thread: threading.Thread | None = None
 
     def process(self, reference: str) -> Message:
-        """Take a message: `with` acks it at the end of the block, or fails it if the block raises an error.
+        """Take a message. A `with` block acks it at its end, or fails it if the block raises an error.
 
         Without `with`, call `ack` or `fail` yourself after you have emitted all new messages. If the method raises an
         error, the message is not taken.
@@ -329,16 +339,20 @@ class Collector:
         return Message(anchors, number)
 
     def flush(self) -> None:
-        """Send what has been added up until now.
+        """Send all acks and emitted messages now.
 
-        :raises AckersUnavailable: a part is still to be sent; the next call sends it.
-        :raises MessageError: an acker refuses a part finally; everything else is sent.
+        :raises AckersUnavailable: a part could not be sent. The next call sends it.
+        :raises MessageError: an acker has refused a part permanently. All other parts are sent.
         """
         if errors := self._send():
             raise errors[0]
 
     def close(self) -> None:
-        """Flush, and give back the connection. Raises as `flush`."""
+        """Flush, and close the connection.
+
+        :raises AckersUnavailable: a part could not be sent.
+        :raises MessageError: an acker has refused a part permanently.
+        """
         self._ended.set()
         if self._thread is not None:
             self._thread.join()
@@ -366,7 +380,7 @@ class Collector:
         if lineage.trees:
             self._store.check(origin)
         if len(self._anchors) >= _REMEMBERED:
-            # Messages that are in work keep theirs; a tree may have a second stream.
+            # Messages in process keep their `Anchors`. So a tree may get a second stream.
             self._anchors = {}
             self._streams = {}
         streams = tuple((self._stream(origin, acker), root) for acker, root in lineage.trees)
@@ -419,12 +433,12 @@ class Collector:
         return errors
 
     def _fail(self, origin: Origin, error: AckersBehind) -> None:
-        """Fail an attempt that never becomes complete, before its time is up."""
+        """Fail an attempt that can never be complete, without waiting for `processing_timeout`."""
         with suppress(MessageError):
             self._store.fail(origin, str(error))
 
     def _refuse(self, origin: Origin, error: MessageError) -> None:
-        """Take no more messages of an attempt, and no messages that are made of open ones."""
+        """Refuse further messages of an attempt, and messages that are emitted for its open messages."""
         for anchors in list(self._anchors.values()):
             if anchors.lineage.origin == origin:
                 anchors.refusal = error
@@ -440,14 +454,17 @@ def _unknown(origin: Origin, roots: list[int]) -> UnknownMessage:
 
 
 # --- root emitter -------------------------------------------------------------------------------------------------
-# The task of a transaction as a spout: its messages are the roots of trees, registered before they leave.
+# A task of a transaction acts as a spout. Each message is the root of a tree, and is registered before it leaves.
 
 
 class RootEmitter:
-    """Emits the messages of one try of a task.
+    """The emitter of one try of a task.
 
-    :param ackers: among which the trees are divided.
-    :ivar count: how many trees it has registered.
+    :param store: the store of the ackers.
+    :param origin: the attempt.
+    :param ackers: the number of ackers.
+    :param task: the try of the task.
+    :ivar count: the number of trees that the emitter has registered.
     """
 
     def __init__(
@@ -467,10 +484,10 @@ class RootEmitter:
         ]
 
     def emit(self, count: int) -> list[str]:
-        """Make messages, each the root of a tree. No reference leaves before every acker knows its tree.
+        """Create messages, each the root of a tree. Register the trees before you return the references.
 
         :raises EmittedBefore: an earlier try of the task has emitted messages in this attempt.
-        :raises MessageError: they cannot be registered; the task is to fail.
+        :raises MessageError: the trees cannot be registered. The task must fail.
         """
         if not self.count:
             self._refuse_second_try()
@@ -493,14 +510,16 @@ class RootEmitter:
 
 
 # --- task emitter -------------------------------------------------------------------------------------------------
-# The messages of one try of a task, also of the Spark application that does its work.
+# The messages of one try of a task, or of its Spark application.
 
 
 class TaskEmitter:
-    """Emits messages, connected to the ackers from the first one on.
+    """The emitter of a task. It connects to the ackers at the first message.
 
-    :param ackers: among which the trees are divided; 0: they are not tracked; None: the transaction has no messages.
-    :param connect: to the ackers, as long as the block.
+    :param origin: the attempt.
+    :param task: the try of the task.
+    :param ackers: the number of ackers; 0: messages are not tracked; None: the transaction has no messages.
+    :param connect: a function that connects to the ackers for a `with` block.
     :param anchored: whether the transaction waits for the task.
     """
 
@@ -523,14 +542,16 @@ class TaskEmitter:
 
     @property
     def trees(self) -> int:
-        """How many trees it has begun."""
+        """Return the number of trees that the task has begun."""
         return 0 if self._roots is None else self._roots.count
 
     def emit(self, count: int, *, tracked: bool) -> list[str]:
-        """Make messages; their references.
+        """Create messages, and return their references.
 
-        :raises TransactionDefinitionError: nothing would wait for them.
-        :raises MessageError: they are refused, and would be in another try; the run is to be replayed.
+        :param count: the number of messages.
+        :param tracked: whether the commit waits for the messages.
+        :raises TransactionDefinitionError: the transaction has no ackers, or does not wait for this task.
+        :raises MessageError: the ackers refuse the messages, and would refuse them in a retry. The run needs a replay.
         :raises AckersUnavailable: the ackers cannot be reached.
         """
         if not tracked or self._ackers == 0:
@@ -549,7 +570,7 @@ class TaskEmitter:
         return self._roots.emit(count)
 
     def close(self) -> None:
-        """Give back the connection."""
+        """Close the connection to the ackers."""
         self._connected.close()
 
     def _untracked(self, problem: str, remedy: str) -> TransactionDefinitionError:

@@ -1,4 +1,4 @@
-"""Stores of ackers: their interface, in znodes, in Redis, where they are, and how much they have to do."""
+"""Stores of ackers: the interface, its implementations in znodes and in Redis, their location, and their load."""
 
 from __future__ import annotations
 
@@ -55,24 +55,25 @@ from airflow_tx.provider_info import OPTIONS
 
 
 class AckerStore(Protocol):
-    """Keeps the ackers of open transactions. Every method raises `AckersUnavailable` if the store does not answer.
+    """A store of the ackers of open transactions. Each method raises `AckersUnavailable` if the store does not answer.
 
-    A call without an answer may have happened; each method can be called again with the same arguments.
+    A call without an answer may have been executed. You can repeat each call with the same arguments.
     """
 
     def open(self, origin: Origin, birth: str, ackers: int) -> None:
-        """Make an attempt the newest of its transaction, with so many ackers; ackers of an older attempt are dropped.
+        """Open the ackers of an attempt, and drop the ackers of older attempts of its transaction.
 
-        :param birth: of the transaction.
-
+        :param origin: the attempt.
+        :param birth: the birth of the transaction.
+        :param ackers: the number of ackers.
         :raises StaleMessage: a newer attempt is open.
         """
 
     def check(self, origin: Origin) -> None:
-        """Ask whether messages of an attempt are taken.
+        """Check that the store accepts messages of an attempt.
 
         :raises StaleMessage: a newer attempt is open.
-        :raises UnknownMessage: its transaction is not open.
+        :raises UnknownMessage: the transaction is not open.
         """
 
     def take(self, origin: Origin, acker: int, portion: Portion) -> list[int]:
@@ -81,42 +82,52 @@ class AckerStore(Protocol):
         If the method raises an error, no part of the portion was applied.
 
         :raises StaleMessage: a newer attempt is open.
-        :raises UnknownMessage: its transaction is not open.
+        :raises UnknownMessage: the transaction is not open.
         :raises AckersBehind: the store of the ackers has lost an earlier portion.
         """
 
     def fail(self, origin: Origin, reason: str) -> None:
-        """Note that a message was failed; the first reason stays. Raises as `check`."""
+        """Note that a message was failed. The store keeps the first reason.
+
+        :raises StaleMessage: a newer attempt is open.
+        :raises UnknownMessage: the transaction is not open.
+        """
 
     def report(self, origin: Origin) -> TreeReport:
-        """Tell how the trees of an attempt are. Raises as `check`."""
+        """Return the status of the trees of an attempt.
+
+        :raises StaleMessage: a newer attempt is open.
+        :raises UnknownMessage: the transaction is not open.
+        """
 
     def forget(self, origin: Origin) -> None:
-        """Drop the ackers of a transaction that has ended, and of all before it, in any attempt."""
+        """Drop the ackers of a final transaction, and of all earlier transactions, in any attempt."""
 
     def close(self) -> None:
-        """Give back the connection, if it is this object's own."""
+        """Close the connection, if this object has opened it."""
 
 
 def not_open(origin: Origin) -> str:
-    """Word the problem of a transaction that no acker knows."""
+    """Return the problem of a transaction that the ackers do not know."""
     return f"transaction {origin.txid} is not open: it has ended, or the store of the ackers was emptied"
 
 
 # --- znodes -------------------------------------------------------------------------------------------------------
-# Ackers in a tree of znodes: in ZooKeeper, or in memory. One znode an acker, replaced in one versioned write.
+# Each acker is one znode, in ZooKeeper or in memory. A versioned write replaces it.
 
 
 _PASSES = 1000
-"""Each time that one is overtaken, another worker has got on."""
+"""The most tries of a write. Each lost try means that the write of another worker succeeded."""
 
 
 @dataclass(frozen=True)
 class OpenAttempt:
     """The newest attempt of a transaction.
 
-    :param birth: of the transaction: a ledger that was reset gives txids again.
-    :param failed: why a message of it was failed.
+    :param attempt: the number of the attempt.
+    :param birth: the birth of the transaction, since a ledger that was reset allocates the same txids again.
+    :param ackers: the number of ackers.
+    :param failed: why a message of the attempt was failed; None: no message was failed.
     """
 
     attempt: int
@@ -131,9 +142,10 @@ class OpenAttempt:
 class ZnodeAckers:
     """An `AckerStore` beside the ledgers, in `<root>.acks/<topology>@<incarnation>/<txid>`.
 
-    :param store: ZooKeeper, or memory.
+    :param store: the store of the znodes.
     :param root: the root of the ledgers.
-    :param where: for messages.
+    :param where: the name of the store in errors.
+    :param close: a function that closes the connection; None: the store belongs to the caller.
     """
 
     def __init__(
@@ -199,7 +211,7 @@ class ZnodeAckers:
             nodes = [
                 self._store.get(f"{self._path(origin)}/{acker}") for acker in range(opened.ackers)
             ]
-            if None in nodes:  # it ended, or another attempt was opened, in between
+            if None in nodes:  # the attempt has just ended, or a newer attempt was opened
                 raise self._unknown(origin)
             return TreeReport.of(
                 (Acker.from_json(node.data) for node in nodes if node is not None), opened.failed
@@ -217,7 +229,7 @@ class ZnodeAckers:
         if self._close is not None:
             self._close()
 
-    # --- one step, and another if it was overtaken
+    # --- a step, repeated if another write was first
 
     def _repeat(self, step: Callable[[], bool]) -> None:
         for _ in range(_PASSES):
@@ -229,7 +241,7 @@ class ZnodeAckers:
         )
 
     def _sent(self, held: Sequence[Requirement], writes: Sequence[Write]) -> bool:
-        """Whether it has happened; if this is unknown, the step finds out."""
+        """Return whether the write was applied. If this is unknown, return False, and the repeated step finds out."""
         try:
             self._store.multi(held, writes)
         except (RequirementFailed, OutcomeUnknown):
@@ -305,7 +317,7 @@ class ZnodeAckers:
 
 
 # --- redis --------------------------------------------------------------------------------------------------------
-# Ackers in Redis: a hash an acker, changed by one script. Source: `tree.py`, of which `take` is the same in Lua.
+# Each acker is one hash in Redis, and one script changes it. `_TAKE` is `Acker.take` of `tree.py` in Lua.
 
 
 # KEYS: the transaction, the prefix of its ackers, the set of txids. ARGV: attempt, birth, ackers, txid.
@@ -322,9 +334,9 @@ redis.call('SADD', KEYS[3], ARGV[4])
 return 0
 """
 
-# KEYS: the transaction, the acker. ARGV: attempt, stream, number, emitter, messages that were acked, then root, XOR and
+# KEYS: the transaction, the acker. ARGV: attempt, stream, number, emitter, number of acked messages, then root, XOR and
 # count of each tree.
-# Redis counts in 53 bits, so an XOR is taken of two halves.
+# Numbers in Lua have 53 bits, so the XOR is computed in two halves.
 _TAKE = """
 local newest = redis.call('HGET', KEYS[1], 'attempt')
 if not newest then return {'ended'} end
@@ -391,10 +403,12 @@ redis.call('SREM', KEYS[3], ARGV[1])
 class RedisAckers:
     """An `AckerStore` on a Redis server. The keys of a topology are in one slot of a cluster.
 
-    Losses of a server that writes to no disk are noticed: the transaction is not committed, and must be replayed.
+    If a server without persistence loses data, the loss is detected. The transaction is not committed, and needs a
+    replay.
 
-    :param parameters: of `redis.Redis`.
-    :param where: for messages; no password.
+    :param parameters: the arguments of `redis.Redis`.
+    :param where: the name of the server in errors, without a password.
+    :param prefix: the prefix of all keys.
     """
 
     def __init__(
@@ -459,7 +473,7 @@ class RedisAckers:
         self._client.close()
 
     def _keys(self, origin: Origin) -> list[str]:
-        """The transaction's, and the prefix of its ackers'."""
+        """Return the key of the transaction, and the prefix of the keys of its ackers."""
         tag = self._txids(origin)
         return [f"{tag}:{origin.txid}", f"{tag}:{origin.txid}:"]
 
@@ -516,7 +530,7 @@ def _acker(pairs: list[bytes]) -> Acker:
 
 
 # --- location -----------------------------------------------------------------------------------------------------
-# Where ackers are: a URL, for a worker without Airflow, or an Airflow connection.
+# The location of ackers is a URL, for a worker without Airflow, or an Airflow connection.
 
 
 DEFAULT_ROOT: str = OPTIONS["root"]["default"]
@@ -525,10 +539,11 @@ _OPTION = "acker_store"
 
 @contextmanager
 def ackers_of(conn_id: str | None, ledger: Store, root: str) -> Iterator[AckerStore]:
-    """Connect to the ackers of a transaction as long as the block.
+    """Connect to the ackers of a transaction, until the `with` block ends.
 
-    :param conn_id: of an Airflow connection; None: they are beside the ledger.
-    :param root: of the ledgers.
+    :param conn_id: the id of an Airflow connection; None: the ackers are beside the ledger.
+    :param ledger: the store of the ledger.
+    :param root: the root of the ledgers.
     :raises ConfigError, AckersUnavailable: see `open_ackers`.
     """
     if conn_id is None:
@@ -546,7 +561,7 @@ _shared: dict[tuple[int, str, str], AckerStore] = {}
 
 @contextmanager
 def shared_ackers(conn_id: str | None, ledger: Store, root: str) -> Iterator[AckerStore]:
-    """The same for a process that asks every second, a triggerer: the connection stays, until it fails."""
+    """Connect as `ackers_of`, and keep the connection until it fails. A triggerer asks the ackers every second."""
     if conn_id is None:
         yield ZnodeAckers(ledger, root)
         return
@@ -561,13 +576,13 @@ def shared_ackers(conn_id: str | None, ledger: Store, root: str) -> Iterator[Ack
 
 
 def open_ackers(where: str, *, root: str = DEFAULT_ROOT) -> AckerStore:
-    """Connect to ackers; `close` gives the connection back.
+    """Connect to the ackers. Call `close` of the store when you no longer need it.
 
     :param where: redis://user:password@host:port/db, zookeeper://host:port,host:port/root, or the id of an Airflow
         connection of type redis or zookeeper.
     :param root: the root of the ledgers, for a ZooKeeper connection.
-    :raises ConfigError: there is no such connection, or it is of another type.
-    :raises AckersUnavailable: they do not answer.
+    :raises ConfigError: the connection does not exist, or has another type.
+    :raises AckersUnavailable: the store of the ackers does not answer.
     """
     scheme, separator, _ = where.partition("://")
     if separator and scheme == "zookeeper":
@@ -587,7 +602,7 @@ def open_ackers(where: str, *, root: str = DEFAULT_ROOT) -> AckerStore:
 def _of_zookeeper_url(url: str) -> ZnodeAckers:
     from airflow_tx.ledger import ClientConfig, ZooKeeperStore, connect, disconnect
 
-    # Not by urlsplit, which knows of one host only.
+    # urlsplit supports a single host only.
     netloc, _, path = url.partition("://")[2].partition("/")
     login, _, given = netloc.rpartition("@")
     user, _, password = login.partition(":")
@@ -622,16 +637,16 @@ def _of_zookeeper_connection(conn_id: str, root: str) -> ZnodeAckers:
 
 
 # --- load ---------------------------------------------------------------------------------------------------------
-# How much the ackers of a topology have to do, from one look at them after another: for metrics and the board.
+# The load of a topology's ackers, computed from regular readings, for metrics and the Transactions page.
 
 
 @dataclass(frozen=True)
 class AckerLoad:
     """The load of the ackers of all open transactions.
 
-    :param trees: of messages, that are not complete.
-    :param acks_a_second: messages that were acked since the look before, in each tree that they stand in; None: this
-        is the first look.
+    :param trees: the number of incomplete trees.
+    :param acks_a_second: acked messages per second since the last reading. A message in several trees counts in each.
+        None: this is the first reading.
     """
 
     trees: int
@@ -639,7 +654,7 @@ class AckerLoad:
 
 
 class AckerWatch(Inquiry[AckerLoad]):
-    """Looks at the ackers of one topology now and then."""
+    """A regular reading of the ackers of one topology."""
 
     def __init__(self, topology: str, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(f"ackers of {topology}", clock=clock)
@@ -653,10 +668,11 @@ class AckerWatch(Inquiry[AckerLoad]):
         opened: Mapping[int, TransactionRecord],
         incarnation: str,
     ) -> None:
-        """Look in a thread, unless one still waits for an answer.
+        """Read the ackers in a thread, unless a thread still waits for an answer.
 
-        :param connect: to the ackers, as long as the block.
-        :param incarnation: of the topology.
+        :param connect: a function that connects to the ackers for a `with` block.
+        :param opened: the open transactions, by txid.
+        :param incarnation: the incarnation of the topology.
         """
 
         def question() -> AckerLoad:
@@ -668,9 +684,9 @@ class AckerWatch(Inquiry[AckerLoad]):
     def look(
         self, store: AckerStore, opened: Mapping[int, TransactionRecord], incarnation: str
     ) -> AckerLoad:
-        """Ask for the transactions that still wait for messages.
+        """Read the load for the transactions that still wait for messages.
 
-        :raises AckersUnavailable: they do not answer.
+        :raises AckersUnavailable: the store of the ackers does not answer.
         """
         trees = 0
         acked = dict[Origin, int]()
@@ -678,7 +694,7 @@ class AckerWatch(Inquiry[AckerLoad]):
             if record.phase is not Phase.PROCESSING:
                 continue
             origin = Origin(self._topology, txid, record.attempt, incarnation)
-            with suppress(StaleMessage, UnknownMessage):  # it has just begun, or ended
+            with suppress(StaleMessage, UnknownMessage):  # the attempt has just begun or ended
                 report = store.report(origin)
                 trees += sum(report.open.values())
                 acked[origin] = report.acked

@@ -1,6 +1,6 @@
-"""The data of an acker, and its changes: per tree one XOR, for any size of the tree. Source: Storm's acker.
+"""The data of an acker: one XOR for each tree, of any size. Source: Storm's acker.
 
-Pure: a backend stores an `Acker` as text, or does the same under the store's own lock.
+This module does no I/O. A store keeps an `Acker` as text, or applies the same changes in a script of the server.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from airflow_tx.ledger import (
 )
 
 # --- reference ----------------------------------------------------------------------------------------------------
-# A message as a small text that travels anywhere: whose it is, in which trees it stands, and its id.
+# A reference is a small text that names a message: its attempt, its trees and its id.
 
 
 _SCHEME = "tx1"
@@ -33,7 +33,10 @@ _SCHEME = "tx1"
 class Origin(NamedTuple):
     """The attempt of a transaction that a message belongs to.
 
-    :param incarnation: of the topology: another ledger may keep its ackers in the same store.
+    :param topology: the topology.
+    :param txid: the transaction.
+    :param attempt: the attempt.
+    :param incarnation: the incarnation of the topology, since another ledger may keep its ackers in the same store.
     """
 
     topology: str
@@ -43,12 +46,12 @@ class Origin(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Name the topology in a store of ackers, and in a reference: no two ledgers have the same name."""
+        """Return the name of the topology in a store of ackers and in references. It is unique among all ledgers."""
         return encode_name(self.topology) + (f"@{self.incarnation}" if self.incarnation else "")
 
     @property
     def words(self) -> dict[str, Any]:
-        """Give the fields by which messages name it."""
+        """Return the fields that errors about messages need."""
         return {"topology": self.topology, "txid": self.txid, "attempt": self.attempt}
 
     def __str__(self) -> str:
@@ -56,15 +59,16 @@ class Origin(NamedTuple):
 
 
 def origin_of(topology: str, attempt: TransactionAttempt, incarnation: str) -> Origin:
-    """Name the attempt of a topology that messages belong to."""
+    """Return the origin of messages, for an attempt of a topology."""
     return Origin(topology, attempt.txid, attempt.attempt, incarnation)
 
 
 @dataclass(frozen=True)
 class Lineage:
-    """Whose a message is, and in which trees it stands: all messages of one tree have the same.
+    """The origin of a message, and its trees. All messages of one tree have the same lineage.
 
-    :param trees: of each tree, its acker and the id of its root; none: nothing waits for the message.
+    :param origin: the attempt that the message belongs to.
+    :param trees: for each tree, its acker and the id of its root; (): no transaction waits for the message.
     """
 
     origin: Origin
@@ -78,9 +82,9 @@ class Lineage:
 
     @classmethod
     def parse(cls, text: str) -> Lineage:
-        """Read what `text` wrote.
+        """Read the lineage from its text.
 
-        :raises NotAReference: it is none.
+        :raises NotAReference: the text is not a lineage.
         """
         try:
             scheme, place, attempt, trees = text.split(":")
@@ -108,7 +112,7 @@ class Reference:
     """One message.
 
     :param lineage: the attempt of a transaction, and the trees that the message belongs to.
-    :param id: its random id.
+    :param id: the random id of the message.
     """
 
     lineage: Lineage
@@ -119,18 +123,18 @@ class Reference:
 
     @classmethod
     def parse(cls, text: str) -> Reference:
-        """Read what `str` wrote.
+        """Read the reference from its text.
 
-        :raises NotAReference: it is none.
+        :raises NotAReference: the text is not a reference.
         """
         lineage, number = split(text)
         return cls(Lineage.parse(lineage), number)
 
 
 def split(text: str) -> tuple[str, int]:
-    """Take a reference apart: the text of its lineage, and its id.
+    """Split a reference into the text of its lineage, and its id.
 
-    :raises NotAReference: it has no id at its end.
+    :raises NotAReference: the text has no id at its end.
     """
     try:
         lineage, _, number = text.rpartition(":")
@@ -142,9 +146,9 @@ def split(text: str) -> tuple[str, int]:
 
 
 def message_id(text: str) -> int:
-    """Read an id.
+    """Read a message id from its text.
 
-    :raises ValueError: it is not 16 hexadecimal digits.
+    :raises ValueError: the text does not have 16 hexadecimal digits.
     """
     if len(text) != 16:
         raise ValueError(text)
@@ -152,7 +156,7 @@ def message_id(text: str) -> int:
 
 
 def new_id() -> int:
-    """Make 64 random bits, never 0; not from a generator that a fork would copy."""
+    """Return 64 random bits, never 0, from the operating system. A fork would copy a random generator of Python."""
     return int.from_bytes(os.urandom(8), "big") or 1
 
 
@@ -160,16 +164,16 @@ def new_id() -> int:
 
 
 Changes = Mapping[int, tuple[int, int]]
-"""By root: XOR of the ids of messages that were emitted and acked, and how many more were emitted than acked."""
+"""By root: the XOR of all emitted and acked ids, and the number of emitted minus acked messages."""
 
 
 @dataclass(frozen=True)
 class Tree:
-    """One tree of messages that is not complete.
+    """One incomplete tree of messages.
 
-    :param value: the ack val: XOR of all ids that were emitted and acked.
-    :param count: how many more messages were emitted than acked.
-    :param owner: the stream that registered its root: who to report to.
+    :param value: the ack val, which is the XOR of all emitted and acked ids.
+    :param count: the number of emitted minus acked messages.
+    :param owner: the stream that registered the root.
     """
 
     value: int
@@ -178,23 +182,24 @@ class Tree:
 
     @property
     def complete(self) -> bool:
-        """Whether every message is acked; an id that was acked three times cancels out as well, except in the count."""
+        """Return whether every message is acked. Only the count detects an id that was acked three times."""
         return self.value == 0 and self.count == 0
 
     @property
     def acked_twice(self) -> bool:
-        """Whether some message was acked more than once, so that the tree cannot become complete."""
+        """Return whether a message was acked more than once, so that the tree can never be complete."""
         return self.value == 0 and self.count != 0
 
 
 @dataclass(frozen=True)
 class Portion:
-    """The data that a stream sends to one acker, all or nothing, once.
+    """The data that a stream sends to one acker. The acker applies it completely, and only once.
 
-    :param stream: random, of one worker and acker alone.
-    :param number: from 1; the acker takes each number once, and none before the one before it.
-    :param emitter: the task that registers the roots of `changes`; "": they are registered already.
-    :param acked: how many messages were acked, for people.
+    :param stream: the random name of the stream from one worker to one acker.
+    :param number: the number of the portion, from 1. The acker applies each number once, in order.
+    :param changes: the changes of trees.
+    :param emitter: the task that registers the roots of `changes`; "": the roots are already registered.
+    :param acked: the number of acked messages, for people.
     """
 
     stream: str
@@ -206,12 +211,12 @@ class Portion:
 
 @dataclass(frozen=True)
 class Acker:
-    """The trees of one attempt whose root is this acker's, `id mod n`.
+    """The trees of one attempt that belong to this acker, by `root id mod n`.
 
-    :param trees: by root, the incomplete ones.
-    :param numbers: by stream, the last portion that was taken.
-    :param emitters: by stream, the task that has registered roots, and how many.
-    :param acked: how many messages were acked.
+    :param trees: the incomplete trees, by root.
+    :param numbers: the number of the last applied portion, by stream.
+    :param emitters: the task that has registered roots, and their number, by stream.
+    :param acked: the number of acked messages.
     """
 
     trees: Mapping[int, Tree] = field(default_factory=dict)
@@ -220,11 +225,11 @@ class Acker:
     acked: int = 0
 
     def take(self, origin: Origin, portion: Portion) -> tuple[Acker, list[int]]:
-        """Apply a portion: the acker after it, and the roots that it does not know or whose tree is complete.
+        """Apply a portion.
 
-        The same object comes back if the portion was taken before.
-
-        :raises AckersBehind: the portion before it is missing.
+        :return: the changed acker, and the roots that are unknown or whose tree is already complete. If the portion
+            was already applied, the result is the same acker object.
+        :raises AckersBehind: the previous portion is missing.
         """
         last = self.numbers.get(portion.stream, 0)
         if last == portion.number:
@@ -284,8 +289,9 @@ class Acker:
 
 
 def check_number(origin: Origin, portion: Portion, last: int) -> None:
-    """Refuse a portion that does not follow the last one that was taken of its stream.
+    """Refuse a portion that does not follow the last applied portion of its stream.
 
+    :param last: the number of the last applied portion.
     :raises AckersBehind: the store has lost portions.
     """
     if last != portion.number - 1:
@@ -294,13 +300,13 @@ def check_number(origin: Origin, portion: Portion, last: int) -> None:
 
 @dataclass(frozen=True)
 class TreeReport:
-    """How the trees of an attempt are.
+    """The status of the trees of an attempt.
 
-    :param emitted: by try of a task, how many roots it has registered.
-    :param open: by task, how many of its trees are not complete.
-    :param twice: by task, in how many of these some message was acked more than once.
-    :param failed: why a message was failed; None: none was.
-    :param acked: how many messages were acked, in each tree that they stand in.
+    :param emitted: the number of registered roots, by try of a task.
+    :param open: the number of incomplete trees, by task.
+    :param twice: the number of incomplete trees in which a message was acked more than once, by task.
+    :param failed: why a message was failed; None: no message was failed.
+    :param acked: the number of acked messages. A message in several trees counts in each.
     """
 
     emitted: Mapping[TaskTry, int]
@@ -311,7 +317,7 @@ class TreeReport:
 
     @classmethod
     def of(cls, ackers: Iterable[Acker], failed: str | None) -> TreeReport:
-        """Add up what the ackers of an attempt hold."""
+        """Add up the trees of all ackers of an attempt."""
         emitted = Counter[TaskTry]()
         still_open = Counter[str]()
         twice = Counter[str]()
@@ -330,11 +336,11 @@ class TreeReport:
 
 
 def emitter_text(task: TaskTry) -> str:
-    """Name a try of a task as an acker keeps it."""
+    """Return the text by which an acker keeps a try of a task."""
     return f"{ack_name(task.task_id, task.map_index)} {task.task_try}"
 
 
 def emitter_try(text: str) -> TaskTry:
-    """Read what `emitter_text` wrote."""
+    """Read the try of a task from the text of `emitter_text`."""
     instance, _, task_try = text.partition(" ")
     return TaskTry(*ack_element(instance), task_try)

@@ -4,11 +4,12 @@
 
     <root>/<ledger>/<incarnation>/<topology>/<txid>/<attempt>/<task>@<map index>/<try>/
 
-No two writers share a folder: nothing is ever overwritten, and a driver that outlives its task writes into a folder
-that is not read. The area is swept at every commit: a task beside or after the block may read output of its
-transaction as long as its run lives, and such a driver may write even later. Other installations may stage in the same
-place, with the same names of connections and topologies. Only the incarnation of a topology tells them apart, so a
-topology sweeps only what is below its own.
+Each folder has a single writer, so no file is ever overwritten. A driver that outlives its task writes into a folder
+that no task reads.
+
+Each commit sweeps output of earlier transactions. Output stays as long as the run of its transaction is live, since a
+task outside the block may read it. Other installations may stage in the same place, with the same names of connections
+and topologies. Only the incarnation distinguishes them, so a topology sweeps only the folder of its incarnation.
 """
 
 from __future__ import annotations
@@ -54,22 +55,22 @@ else:
 
 DESCRIPTOR = "_descriptor.json"
 JOURNAL = "@journal"
-"""Folder of the journal of a topology. No topology has its name."""
+"""The folder of the journal of a topology. No topology can have this name."""
 KEPT = "@kept"
 TAKEN = "@taken"
-"""Folder of what a source has taken out of a queue. No topology has its name."""
+"""The folder of messages that a source has taken out of a queue. No topology can have this name."""
 PROBE = "@probe"
 
 
 def quoted(part: str) -> str:
-    """Quote any text as one part of a path: never a separator, never `.` or `..`."""
+    """Quote any text as one part of a path, without separators, and never `.` or `..`."""
     text = quote(part, safe="")
     return text if text.strip(".") else text.replace(".", "%2E")
 
 
 @dataclass(frozen=True)
 class TryDir:
-    """The folder of one try of one task; its name is relative to the root of the area's files."""
+    """The folder of one try of one task. Its name is relative to the root of the area's files."""
 
     topology: str
     attempt: TransactionAttempt
@@ -86,7 +87,7 @@ class TryDir:
         return f"{quoted(self.topology)}/{self.attempt.txid}"
 
     def child(self, name: str) -> str:
-        """Name a file or folder in it, relative to the root of the area."""
+        """Return the name of a file or folder in this folder, relative to the root of the area."""
         return f"{self.name}/{name}"
 
 
@@ -94,8 +95,8 @@ class StagingArea:
     """The staging area below one root.
 
     :param root_uri: a path, or a URI of a store that every worker and every Spark driver reaches.
-    :param ledger: short name of the ledger, the first part of every path; None: `root_uri` names it already, as the
-        `root` of another area does.
+    :param ledger: short name of the ledger, the first part of every path; None: `root_uri` already contains it, such as
+        the `root` of another area.
     """
 
     def __init__(self, root_uri: str, ledger: str | None = None) -> None:
@@ -113,7 +114,7 @@ class StagingArea:
 
     @classmethod
     def of_ledger(cls, conn_id: str, root: str) -> StagingArea:
-        """Open the area that `[tx] staging` names for one ledger: a path in a ZooKeeper connection."""
+        """Open the area in `[tx] staging` for the ledger at a path in a ZooKeeper connection."""
         home = os.path.expanduser(os.environ.get("AIRFLOW_HOME") or "~/airflow")
         ledger = hashlib.sha256(f"{conn_id}\n{root.rstrip('/')}".encode()).hexdigest()[:12]
         return cls(Settings.load().staging or os.path.join(home, "tx_staging"), ledger)
@@ -123,24 +124,24 @@ class StagingArea:
         return self.files.root
 
     def of_topology(self, incarnation: str) -> StagingArea:
-        """Open the part that belongs to one topology.
+        """Open the part of the area that belongs to one topology.
 
-        :param incarnation: of the topology, as its record has it.
+        :param incarnation: the incarnation in the topology record.
         """
         return StagingArea(f"{self.root}/{quoted(incarnation)}")
 
     @property
     def kept(self) -> StagingArea:
-        """An area beside, for what is read after its transaction is committed. No topology has its name."""
+        """Return the area for output that tasks read after the commit. No topology can have its name."""
         return StagingArea(f"{self.root}/{KEPT}")
 
     def __repr__(self) -> str:
         return f"StagingArea({self.root!r})"
 
     def check(self) -> None:
-        """Refuse a root to which nothing can be written, before anything depends on it."""
+        """Refuse a root that is not writable, before a transaction depends on it. The error is a ConfigError."""
         with self._usable():
-            self.files.write(PROBE, b"")  # no topology has its name
+            self.files.write(PROBE, b"")  # no topology can have this name
 
     @contextmanager
     def _usable(self) -> Iterator[None]:
@@ -157,7 +158,7 @@ class StagingArea:
             raise ConfigError(option="[tx] staging", value=self._given, remedy=remedy) from error
 
     def try_dir(self, topology: str, attempt: TransactionAttempt, task: TaskTry) -> TryDir:
-        """Name the folder of one try; it is not made here."""
+        """Return the folder of one try, without creating it."""
         of_task = f"{quoted(task.task_id)}@{task.map_index}"
         name = (
             f"{quoted(topology)}/{attempt.txid}/{attempt.attempt}/{of_task}/{quoted(task.task_try)}"
@@ -170,11 +171,13 @@ class StagingArea:
         before: int = sys.maxsize,
         is_read: Callable[[int], bool] = lambda txid: False,
     ) -> list[int]:
-        """Remove the output of every transaction before `before`, of all attempts, that no task may read any more.
+        """Remove the output of transactions that no task reads any longer, in all attempts.
 
-        To be called at every commit: what is read now, and what a driver writes late, goes at a later one.
+        Call this method at every commit. A later call removes output that a task still reads, or a driver writes late.
 
-        :return: the txids whose output is still read.
+        :param before: remove output of transactions before this txid.
+        :param is_read: a function that returns whether a task may still read the output of a transaction.
+        :return: the txids whose output may still be read.
         """
         below = quoted(topology)
         old = sorted(
@@ -187,12 +190,12 @@ class StagingArea:
         return read
 
     def adopt_taken(self, made_anew: str, incarnation: str) -> None:
-        """Give the next transaction of a rebuilt ledger the messages that runs took while the ledger was lost.
+        """Hand messages that runs took while the ledger was lost to the next transaction of the rebuilt ledger.
 
-        The broker has forgotten these messages. The source recognizes ids that it knows, so you may repeat this.
+        The broker no longer has these messages. The source recognizes known ids, so you can repeat the call.
 
-        :param made_anew: the incarnation of the ledger that `begin` has made in place of the lost one.
-        :param incarnation: of the lost one.
+        :param made_anew: the incarnation of the ledger that `begin` created in place of the lost ledger.
+        :param incarnation: the incarnation of the lost ledger.
         """
         theirs = f"{quoted(made_anew)}/{TAKEN}"
         for queue in self.files.list(theirs):
@@ -202,7 +205,7 @@ class StagingArea:
                 for folder in ("ids", "messages")
                 for at in self.files.list(f"{own}/{folder}")
             ]
-            # The next transaction looks at this number and at all after it: the last ids are those before its own.
+            # The next transaction reads the folders from this number on.
             place = f"{own}/messages/{max(numbers, default=0)}"
             for number in self.files.list(f"{theirs}/{queue}/messages"):
                 folder = f"{theirs}/{queue}/messages/{number}"
@@ -210,9 +213,9 @@ class StagingArea:
                     self.files.copy(f"{folder}/{name}", f"{place}/{int(number):020}-{name}")
 
     def forget(self, incarnation: str) -> None:
-        """Remove everything that a topology has staged, kept, journaled and taken out of queues: its life is over.
+        """Remove all data of a deleted topology: staged and kept output, journal, and messages taken out of queues.
 
-        :raises StagingNotRemoved: something is still there.
+        :raises StagingNotRemoved: the folder still has files.
         """
         own = quoted(incarnation)
         self.files.remove_tree(own)
@@ -221,14 +224,14 @@ class StagingArea:
 
 
 def write_descriptor(area: StagingArea, descriptor: Descriptor) -> str:
-    """Put the descriptor into the folder of its try; returns its URI, short enough for a command line."""
+    """Write a descriptor into the folder of its try, and return its URI, which fits into a command line."""
     name = dir_of(area, descriptor).child(DESCRIPTOR)
     area.files.write(name, descriptor.to_json().encode())
     return area.files.uri(name)
 
 
 def read_descriptor(uri: str) -> Descriptor:
-    """Read the descriptor at the URI that `write_descriptor` returned; a ConfigError if this version cannot."""
+    """Read the descriptor at a URI of `write_descriptor`; ConfigError: missing, or not readable by this version."""
     folder, _, name = uri.rpartition("/")
     try:
         return Descriptor.from_json(open_files(folder).read(name).decode())
@@ -240,22 +243,22 @@ def read_descriptor(uri: str) -> Descriptor:
 
 
 def dir_of(area: StagingArea, descriptor: Descriptor) -> TryDir:
-    """Name the folder that the output of a descriptor's try goes to."""
+    """Return the folder of the try of a descriptor."""
     return area.try_dir(descriptor.topology, descriptor.attempt, descriptor.task)
 
 
 # --- output -------------------------------------------------------------------------------------------------------
-# The output of a task, as data: references that travel in XComs and in the ledger, and the files that they name.
+# The output of a task consists of files, and of references to them in XComs and in the ledger.
 
 
 @dataclass(frozen=True)
 class OutputRef:
-    """Names one output of one try; plain JSON in XComs and in the ledger.
+    """A reference to one output of one try, stored as plain JSON in XComs and in the ledger.
 
-    :param path: its folder, relative to the root of the staging area.
-    :param digest: of the names, sizes and row counts of its files: of one writing, not of its contents.
-    :param row_digest: of its rows, as `RowsDigest.text` gives it; "": they were not hashed.
-    :param reliable: whether who reads it has to read each of its rows once.
+    :param path: the folder of the output, relative to the root of the staging area.
+    :param digest: the digest of the names, sizes and row counts of the files. It identifies one write, not the content.
+    :param row_digest: the digest of the rows, as `RowsDigest.text`; "": the rows were not hashed.
+    :param reliable: whether a reader must read each row once.
     """
 
     topology: str
@@ -280,7 +283,7 @@ class OutputRef:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> OutputRef:
-        """Read the reference that `to_json` made; a StagingError if it is not one, as an XCom of another operator."""
+        """Read a reference from the result of `to_json`; StagingError: the value is not a reference."""
         try:
             return cls(**value)
         except TypeError:
@@ -301,10 +304,10 @@ class StagedFile:
 class RowsInTable:
     """Rows that a task has written into the folder of a table, for its commit.
 
-    :param uri: of the table.
-    :param folder: of the files, relative to the table.
-    :param rows: how many rows were written.
-    :param row_digest: of these rows, as `RowsDigest.text` gives it.
+    :param uri: the URI of the table.
+    :param folder: the folder of the files, relative to the table.
+    :param rows: the number of rows.
+    :param row_digest: the digest of the rows, as `RowsDigest.text`.
     :param partition: the partition columns, as fields of Spark's schema.
     :param listed: whether the files of the output list the files of these rows.
     """
@@ -318,16 +321,19 @@ class RowsInTable:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> RowsInTable:
-        """Read what `asdict` gave, once it was JSON."""
+        """Read the rows' description from the JSON form of `asdict`."""
         return cls(**{**value, "partition": tuple(value["partition"])})
 
 
 @dataclass(frozen=True)
 class Output:
-    """One named output: its files and columns, and what an `OutputRef` says of its rows.
+    """One named output of a try.
 
-    :param content: the rows themselves, if they are few, as `rows_as_json` wrote them; "": they are in the files alone.
-    :param appended: its rows are in the folder of a table, and its own files name their files; None: they are not.
+    :param row_digest: see `OutputRef`.
+    :param reliable: see `OutputRef`.
+    :param content: the rows of a small output, as the text of `rows_as_json`; "": the rows are only in the files.
+    :param appended: the rows in the folder of a table. The files of the output then list the files of the table. None:
+        the rows are in the files of the output.
     """
 
     files: tuple[StagedFile, ...]
@@ -342,7 +348,7 @@ class Output:
         return sum(file.rows for file in self.files)
 
     def to_json(self) -> dict[str, Any]:
-        """Write it as plain JSON."""
+        """Return the output as plain JSON."""
         plain = asdict(self)
         if self.appended is None:
             del plain["appended"]
@@ -357,7 +363,10 @@ class Output:
 def refuse(
     where: TryDir, output: str, problem: str, remedy: str, rows: NoTable | None = None
 ) -> StagingError:
-    """Make the error that names an output, its task and its transaction; `rows`: why they cannot be staged."""
+    """Build the error that names an output, its task and its transaction.
+
+    :param rows: why the rows cannot be staged; None: the rows are not the problem.
+    """
     if rows is not None and rows.passes:
         given = f"What gives the rows of output {output!r} of task {where.task}"
         return StagingUnreachable(uri=given, reason=str(rows))
@@ -368,8 +377,8 @@ def refuse(
 
 
 def check_name(where: TryDir, name: str) -> str:
-    """Name the folder for an output called `name`; a StagingError if none can be called so."""
-    # Spark and pyarrow hide what begins with _ or ., and `return_value` is the XCom key Airflow itself writes.
+    """Return the folder of an output called `name`; StagingError: no output can have this name."""
+    # Spark and pyarrow ignore names that begin with _ or . and Airflow itself writes the XCom `return_value`.
     if not name or name[0] in "_." or name == "return_value":
         remedy = "Begin it with a letter; `return_value` is Airflow's own."
         raise refuse(where, name, "it cannot have this name", remedy)
@@ -377,7 +386,7 @@ def check_name(where: TryDir, name: str) -> str:
 
 
 def identity(where: TryDir) -> dict[str, Any]:
-    """Say whose output it is, in the fields that manifests and references share."""
+    """Return the fields that identify the try in manifests and references."""
     return {
         "topology": where.topology,
         "txid": where.attempt.txid,
@@ -389,7 +398,7 @@ def identity(where: TryDir) -> dict[str, Any]:
 
 
 def make_ref(where: TryDir, name: str, output: Output) -> OutputRef:
-    """Make the reference to an output of a try."""
+    """Return the reference to an output of a try."""
     path = where.child(quoted(name))
     emitted = output.appended or output
     return OutputRef(
@@ -404,17 +413,17 @@ def make_ref(where: TryDir, name: str, output: Output) -> OutputRef:
 
 
 # --- small rows ---------------------------------------------------------------------------------------------------
-# The rows of a small output as JSON, beside their files: who reads them needs no library for files of columns.
+# The rows of a small output are also stored as JSON, so that a reader does not need pyarrow.
 
 
 SMALL_ROWS = 100
 SMALL_SIZE = 8_192
-"""Characters of JSON."""
+"""The longest JSON of a small output, in characters."""
 _FROM_JSON: Mapping[str, Callable[[str], Any]] = {"date": date.fromisoformat, "decimal": Decimal}
 
 
 def rows_as_json(batches: Sequence[pa.RecordBatch]) -> str:
-    """Write rows, exactly; "" if they are many, or have a type or a note that JSON has not."""
+    """Return the exact rows as JSON; "" if there are many rows, or a column has a type or metadata that JSON lacks."""
     kinds: dict[str, str] = {}
     for batch in batches:
         for column in batch.schema:
@@ -437,9 +446,9 @@ def rows_as_json(batches: Sequence[pa.RecordBatch]) -> str:
 
 
 def rows_from_json(text: str, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
-    """Read the rows that `rows_as_json` wrote.
+    """Read the rows from the text of `rows_as_json`.
 
-    :param columns: the wanted ones; None: all columns.
+    :param columns: the columns to read; None: all columns.
     """
     written = json.loads(text)
     names = list(written["kinds"])
@@ -465,19 +474,19 @@ def _kind(of: pa.DataType) -> str | None:
 
 
 # --- parquet ------------------------------------------------------------------------------------------------------
-# Parquet files as Arrow, staged ones and a user's: INT96 times, as Spark writes them by default, are
-# moments to the microsecond, of any year that Spark has.
+# Read Parquet files of the staging area and of users as Arrow. Spark writes times as INT96 by default. They are read as
+# microseconds, in any year that Spark supports.
 
 
 def read_schema(opened: BinaryIO) -> pa.Schema:
-    """Read the columns of a file and their types, as `batches_in` gives them."""
+    """Read the schema of a file, with the types that `batches_in` returns."""
     return _schema(_open(opened))
 
 
 def batches_in(opened: BinaryIO, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
     """Read the rows of a file.
 
-    :param columns: the wanted ones; None: all columns.
+    :param columns: the columns to read; None: all columns.
     """
     file = _open(opened)
     schema = _schema(file)
@@ -488,14 +497,14 @@ def batches_in(opened: BinaryIO, columns: Sequence[str] | None = None) -> Iterat
 
 
 def batches_by_group(file: Any, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
-    """Read a `ParquetFile`: Arrow keeps what it reads ahead until an iteration ends, so each group is one."""
+    """Read a `ParquetFile` group by group, since Arrow keeps its read-ahead data until an iteration ends."""
     names = None if columns is None else list(columns)
     for number in range(file.num_row_groups):
         yield from file.iter_batches(row_groups=[number], columns=names)
 
 
 def _open(opened: BinaryIO) -> Any:
-    # Arrow's own unit for INT96 ends in 2262, and begins again in 1677.
+    # By default, Arrow reads INT96 as nanoseconds, which overflow after the year 2262.
     return pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")
 
 
@@ -515,7 +524,7 @@ def _with_moments(fields: Iterable[pa.Field], physical: Iterator[str]) -> list[p
 
 
 def _moments(kind: pa.DataType, physical: Iterator[str]) -> pa.DataType:
-    """Give the INT96 times in a type their zone: its leaves come in the order of the columns of the file."""
+    """Replace the INT96 times in a type by UTC timestamps. `physical` has the leaves in the order of the file."""
     types = pa.types
     if types.is_struct(kind):
         fields = map(kind.field, range(kind.num_fields))
@@ -533,22 +542,22 @@ def _moments(kind: pa.DataType, physical: Iterator[str]) -> pa.DataType:
 
 
 # --- manifest -----------------------------------------------------------------------------------------------------
-# The output of one try: named folders of Parquet files, visible once a manifest says that it is whole.
+# The output of one try consists of named folders of Parquet files. A manifest makes the output visible.
 #
-# The manifest is written last and at once, so a try that was killed midway has none and is refused. A reference to an
-# output is plain JSON. It travels in XComs and in the ledger, and is checked against the manifest when it is read.
+# The manifest is written last and atomically, so the output of a killed try has no manifest, and is refused. A reader
+# compares the reference to an output, which is in an XCom and in the ledger, with the manifest.
 
 
 Ref: TypeAlias = OutputRef | Mapping[str, Any]
 MANIFEST_FORMAT = 1
 MANIFEST = "_manifest.json"
 WRITTEN_AT_ONCE = 65_536
-"""Rows that are written at once at least, if there are so many."""
+"""The number of rows in one row group, except the last."""
 _ONE_TYPE = "Change what the task gives: each column has a text as its name and values of one type."
 
 
 def scan_output(where: TryDir, name: str) -> Output:
-    """Read the footers of the Parquet files in an output's folder; no row is read."""
+    """Describe the Parquet files in an output's folder by their footers, without reading rows."""
     folder = check_name(where, name)
     files = []
     columns = []
@@ -563,9 +572,9 @@ def scan_output(where: TryDir, name: str) -> Output:
 
 
 def with_content(where: TryDir, name: str, output: Output) -> Output:
-    """Take the rows of a small output into it, in the order of its files.
+    """Return a small output with its rows as content, in the order of its files.
 
-    :raises RowsDiffer: they are not the emitted ones.
+    :raises RowsDiffer: the rows in the files differ from the emitted rows.
     """
     if output.rows > SMALL_ROWS:
         return output
@@ -583,10 +592,10 @@ def write_rows(
 ) -> Output:
     """Write an output of a Python task: one Parquet file.
 
-    :param rows: dicts, or a frame of pandas, polars, DuckDB or pyarrow. A stream is never whole in memory.
-    :param file: its name, if several may write this output.
+    :param rows: dicts, or a frame of pandas, polars, DuckDB or pyarrow. A stream is never completely in memory.
+    :param file: the name of the file. Several writers of an output need different names.
     :param digested: whether to digest the rows, too.
-    :raises StagingError: if the name cannot be used, or a file would change a value.
+    :raises StagingError: the name cannot be used, or Parquet would change a value.
     """
     path = f"{check_name(where, name)}/{file}"
     try:
@@ -611,7 +620,7 @@ def _write_parquet(sink: Any, reader: pa.RecordBatchReader, digested: bool) -> R
 
 
 def _portions(reader: pa.RecordBatchReader) -> Iterator[pa.Table]:
-    """Give the rows in portions of like size: a frame may be one batch, and a stream may have batches of a row."""
+    """Yield the rows in portions of similar size, from a frame of one huge batch, or a stream of tiny batches."""
     kept = list[Any]()
     rows = 0
     for batch in reader:
@@ -627,9 +636,9 @@ def _portions(reader: pa.RecordBatchReader) -> Iterator[pa.Table]:
 
 
 def write_digested(where: TryDir, name: str, rows: Any) -> Output:
-    """Write an output of a Python task with the digest of its rows, so that readers prove what they have read.
+    """Write an output of a Python task with the digest of its rows, with which readers prove that they read all rows.
 
-    :raises StagingError: as `write_rows`.
+    :raises StagingError: see `write_rows`.
     """
     return with_content(where, name, write_rows(where, name, rows, digested=True))
 
@@ -644,12 +653,14 @@ def write_manifest(
     trees: int = 0,
     unproven: Sequence[str] = (),
 ) -> dict[str, OutputRef]:
-    """Make the try's output visible; the last thing a task writes.
+    """Make the output of a try visible. This is the last write of a task.
 
-    :param consumed_rows: how many rows of the batch the task read, if it knows.
-    :param read: the counted rows that it read of the batch and of outputs.
-    :param code: digest of the code that wrote it; "": unknown. `trees`: of messages, whose roots it has emitted.
-    :param unproven: why the rows that it consumed are not proven.
+    :param consumed_rows: the number of rows of the batch that the task read; None: unknown.
+    :param read: the readings of the batch and of outputs.
+    :param code: the digest of the code that wrote the output; "": unknown.
+    :param trees: the number of messages that the task has emitted.
+    :param unproven: the reasons why the consumed rows are not proven.
+    :return: references to the outputs, by name.
     """
     document = {
         "format": MANIFEST_FORMAT,
@@ -682,14 +693,18 @@ class Manifest:
 
 
 def read_manifest(where: TryDir, output: str = "*") -> Manifest:
-    """Read the manifest of a try; a StagingError, which names `output`, if there is none, or one of another try."""
+    """Read the manifest of a try.
+
+    :param output: the name of the output in errors.
+    :raises StagingError: the manifest is missing or damaged, or belongs to another try.
+    """
     name = where.child(MANIFEST)
     try:
         document = json.loads(where.files.read(name))
         found_format = document["format"]
     except FileNotFoundError:
         if not where.files.list(where.transaction):
-            remedy = f"Clear the whole run; if transaction {where.attempt.txid} is committed, its output was removed "
+            remedy = f"Clear the whole run. If transaction {where.attempt.txid} is committed, its output was removed "
             remedy += "permanently when its run had ended: read the state."
             raise refuse(where, output, "no output of its transaction is staged", remedy) from None
         problem = f"it is incomplete: {where.files.uri(name)} does not exist"
@@ -735,11 +750,11 @@ def open_output(
     columns: Sequence[str] | None = None,
     attempt: TransactionAttempt | None = None,
 ) -> tuple[TryDir, Output]:
-    """Check a reference against what is there; no row is read.
+    """Compare a reference with the manifest and the files, without reading rows.
 
-    :param columns: columns the reader needs.
-    :param attempt: the attempt the reader works for.
-    :raises StagingError: if exactly this output is not there whole.
+    :param columns: the columns that the reader needs.
+    :param attempt: the attempt that the reader works for.
+    :raises StagingError: the output is missing, incomplete or changed, or lacks a column.
     """
     ref = ref if isinstance(ref, OutputRef) else OutputRef.from_json(ref)
     own = TransactionAttempt(ref.txid, ref.attempt)
@@ -765,9 +780,9 @@ def open_output(
 
 
 def check_readable(where: TryDir, name: str, output: Output) -> None:
-    """Refuse to read an output whose rows are in a table, and whose files only list theirs.
+    """Refuse to read an output whose rows are in a table, so that its files only list the files of the table.
 
-    :raises StagingError: it is one.
+    :raises StagingError: the rows are in a table.
     """
     if output.appended is not None:
         problem = (
@@ -785,9 +800,9 @@ def read_batches(
     columns: Sequence[str] | None = None,
     attempt: TransactionAttempt | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Read the rows of an output as pyarrow record batches, once `open_output` has checked it.
+    """Check an output with `open_output`, and read its rows as pyarrow record batches.
 
-    :raises RowsDiffer: after the last one: they are not the emitted ones.
+    :raises RowsDiffer: after the last batch, if the rows differ from the emitted rows.
     """
     where, output = open_output(area, ref, columns=columns, attempt=attempt)
     return batches_of(where, _name_of(ref), output, columns)
@@ -800,7 +815,7 @@ def read_output(
     columns: Sequence[str] | None = None,
     attempt: TransactionAttempt | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Read the rows of an output as dicts, once `open_output` has checked it."""
+    """Check an output with `open_output`, and read its rows as dicts."""
     where, output = open_output(area, ref, columns=columns, attempt=attempt)
     if output.content:
         return rows_from_json(output.content, columns)
@@ -817,7 +832,7 @@ def batches_of(
 ) -> Iterator[pa.RecordBatch]:
     """Read the rows of an output that `open_output` has checked.
 
-    :raises RowsDiffer: after the last one: they are not the emitted ones.
+    :raises RowsDiffer: after the last batch, if the rows differ from the emitted rows.
     """
     emitted = RowsDigest.of(output.rows, output.row_digest)
     found = None
@@ -831,9 +846,9 @@ def batches_of(
 
 
 def check_emitted(where: TryDir, name: str, found: RowsDigest, emitted: RowsDigest) -> None:
-    """Compare what was read of an output with what was emitted.
+    """Compare the rows that were read from an output with the emitted rows.
 
-    :raises RowsDiffer: it is not the same.
+    :raises RowsDiffer: the rows differ.
     """
     if found.agrees(emitted):
         return
@@ -869,7 +884,7 @@ def _check_files(where: TryDir, name: str, output: Output) -> None:
 
 
 def _check_columns(where: TryDir, name: str, output: Output, columns: Sequence[str] | None) -> None:
-    # An output without rows may come without a file, and then without columns.
+    # An output without rows may have no file, and then it has no columns.
     missing = [column for column in columns or () if column not in output.columns]
     if missing and (output.rows or output.columns):
         problem = f"it has columns {', '.join(output.columns)}, and lacks {', '.join(missing)}"

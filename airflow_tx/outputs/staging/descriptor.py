@@ -1,4 +1,4 @@
-"""The description of a batch for an application outside Airflow: a file of JSON, of any size."""
+"""The description of a batch for an application outside Airflow, stored as a JSON file of any size."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ DESCRIPTOR_FORMAT = 1
 
 @dataclass(frozen=True)
 class Input:
-    """The output of another task, as an application reads it: Parquet files as Spark's readers take them.
+    """The output of another task that an application reads.
 
-    :param outputs: of which tasks of the transaction; none of new values.
-    :param rows: how many there are.
+    :param files: the Parquet files, with URIs for Spark's readers.
+    :param columns: the names of the columns.
+    :param outputs: the names of the outputs, by task; () for new values.
+    :param rows: the number of rows.
     """
 
     files: tuple[str, ...]
@@ -32,7 +34,7 @@ class Input:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Input:
-        """Read what `to_json` gave."""
+        """Read an input from the result of `to_json`."""
         names = OutputName.from_json(value)
         return cls(tuple(value["files"]), tuple(value["columns"]), names, value["rows"])
 
@@ -44,9 +46,9 @@ class Input:
 class Ackers:
     """The ackers of the messages of a transaction.
 
-    :param count: among how many its trees are divided; 0: they are not tracked.
-    :param conn_id: of the Airflow connection of their store.
-    :param root: of the ledgers.
+    :param count: the number of ackers; 0: messages are not tracked.
+    :param conn_id: the id of the Airflow connection of their store.
+    :param root: the root of the ledgers.
     :param anchored: whether the transaction waits for the task.
     """
 
@@ -58,9 +60,9 @@ class Ackers:
 
 @dataclass(frozen=True)
 class AppendTo:
-    """The table that an output of an application is appended to; nothing secret.
+    """The table to which an output of an application is appended. It contains no secrets.
 
-    :param uri: of the table.
+    :param uri: the URI of the table.
     :param partition_by: the columns that the table is partitioned by.
     """
 
@@ -69,7 +71,7 @@ class AppendTo:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> AppendTo:
-        """Read what `asdict` gave, once it was JSON."""
+        """Read a table from the JSON form of `asdict`."""
         return cls(value["uri"], tuple(value["partition_by"]))
 
 
@@ -77,14 +79,16 @@ class AppendTo:
 class Descriptor:
     """Everything an application needs to process one batch.
 
+    :param topology: the topology.
+    :param attempt: the attempt.
     :param task: the try that the output belongs to.
-    :param metadata: plain JSON: exactly which rows.
-    :param source: class path and constructor arguments, as `Source.serialize()` gave them.
-    :param root: root of the staging area of its topology.
-    :param inputs: output of tasks before it, by name.
-    :param ackers: None: the transaction has no messages.
-    :param appended: the outputs that are appended to a table, by name.
-    :param incarnation: of the topology.
+    :param metadata: plain JSON that identifies the rows of the batch.
+    :param source: class path and constructor arguments, the result of `Source.serialize()`.
+    :param root: root of the staging area of the topology.
+    :param inputs: outputs of earlier tasks, by name.
+    :param ackers: the ackers; None: the transaction has no messages.
+    :param appended: the tables to which outputs are appended, by output name.
+    :param incarnation: the incarnation of the topology.
     :param keeps_rejected: whether the commit keeps the rows that the application rejects.
     """
 
@@ -127,7 +131,10 @@ class Descriptor:
 
     @classmethod
     def from_json(cls, text: str) -> Descriptor:
-        """Read the descriptor that `to_json` wrote; a ConfigError if it is not one, or of another format."""
+        """Read a descriptor from the text of `to_json`.
+
+        :raises ConfigError: the text is not a descriptor, or has another format.
+        """
         try:
             value = json.loads(text)
             found = value["format"]

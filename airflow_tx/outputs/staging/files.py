@@ -1,8 +1,8 @@
-"""The few operations on files that staging and the sources of files need, on a disk or on an object storage.
+"""Operations on files of a disk or an object storage, for staging and for sources of files.
 
-Local paths use nothing but the standard library. Any other URI goes to fsspec. Airflow's ObjectStoragePath resolves a
-connection in the URI (``s3://conn@bucket/...``). Where there is no Airflow, as in a Spark driver, the connection is
-dropped: the driver then signs in with what its own environment gives it.
+Local paths need only the standard library. fsspec handles any other URI. Airflow's ObjectStoragePath resolves a
+connection in the URI (``s3://conn@bucket/...``). Without Airflow, such as in a Spark driver, the connection is dropped,
+and the driver uses the credentials of its environment.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ _SPARK_SCHEMES = {"s3": "s3a", "gcs": "gs", "abfs": "abfss", "local": "file"}
 
 @dataclass(frozen=True)
 class Listed:
-    """The entry of a name in a listing.
+    """An entry of a folder.
 
-    :param info: of a file, what its storage says of it; a disk says nothing.
-    :param is_link: whether it has another name, too, below which it is found.
+    :param is_folder: whether the entry is a folder.
+    :param info: for a file of an object storage, the facts in its listing; None on a disk.
+    :param is_link: whether the entry is a symbolic link.
     """
 
     is_folder: bool
@@ -45,7 +46,7 @@ class Listed:
 
 
 def spark_uri(uri: str) -> str:
-    """Translate a path or URI into the spelling that Hadoop's file systems, and so Spark, know."""
+    """Return a path or URI with the scheme that Hadoop's file systems use, for Spark."""
     scheme, found, rest = uri.partition("://")
     if not found:
         return f"file://{uri}"
@@ -54,15 +55,16 @@ def spark_uri(uri: str) -> str:
 
 
 def literal(uri: str) -> str:
-    """Quote a file for Spark's readers: what would be a wildcard in its name is none."""
+    """Quote wildcards in a file name for Spark's readers."""
     return re.sub(r"([*?\[\]{}\\])", r"\\\1", uri)
 
 
 class Sink:
-    """A file that is written part by part, for pyarrow. An error of the file is no error of the rows.
+    """A file that pyarrow writes in parts. An error of the file becomes StagingUnavailable, unlike an error of rows.
 
-    :param making: as `Files._made`.
-    :ivar size: the bytes that were written.
+    :param out: the opened file.
+    :param making: a context that translates errors, such as `Files._made`.
+    :ivar size: the number of bytes written.
     """
 
     closed = False
@@ -73,43 +75,46 @@ class Sink:
         self.size = 0
 
     def write(self, content: bytes) -> int:
-        """Write a part; StagingUnavailable: it cannot be written."""
+        """Write a part.
+
+        :raises StagingUnavailable: the part cannot be written.
+        """
         with self._making():
             self._out.write(content)
         self.size += len(content)
         return len(content)
 
     def flush(self) -> None:
-        """Do nothing: the file is there when it is whole."""
+        """Do nothing. The file becomes visible only when it is complete."""
 
 
 class Files(ABC):
-    """Files below one root, an absolute path or URI; names are relative to it, with ``/`` between parts."""
+    """Files below one root, an absolute path or a URI. Names are relative to the root, with ``/`` between parts."""
 
     def __init__(self, root: str) -> None:
         self.root = root
 
     def uri(self, name: str) -> str:
-        """Name a file by a path or URI that another process can open."""
+        """Return the path or URI of a file, which another process can open."""
         return f"{self.root}/{name}" if name else self.root
 
     def spark_uri(self, name: str) -> str:
-        """Name it in the spelling that Spark's file systems know."""
+        """Return the URI of a file with the scheme that Spark uses."""
         return spark_uri(self.uri(name))
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a whole file so that a reader sees the whole file or nothing; its folder is made.
+        """Write a file atomically, and create its folder. A reader sees the complete file or no file.
 
-        :raises StagingUnavailable: it is not there: the disk is full, or writing is not allowed.
+        :raises StagingUnavailable: the file cannot be written. The disk may be full, or permission is missing.
         """
         with self._made(name):
             self._write(name, content)
 
     @contextmanager
     def writing(self, name: str) -> Iterator[Sink]:
-        """Let a file of any size be written within the block; it is there once the block has ended well.
+        """Open a file of any size for writing in a `with` block. It becomes visible if the block ends without an error.
 
-        :raises StagingUnavailable: as `write`.
+        :raises StagingUnavailable: see `write`.
         """
         put = ExitStack()
         with self._made(name):
@@ -117,7 +122,7 @@ class Files(ABC):
         try:
             yield Sink(out, partial(self._made, name))
         except BaseException as error:
-            # The end of a file writes what is left of it. On a full disk, that is another error, without the remedy.
+            # Closing a file writes its buffer. On a full disk, this raises a second error without the remedy.
             with suppress(OSError):
                 put.__exit__(type(error), error, error.__traceback__)
             raise
@@ -125,9 +130,9 @@ class Files(ABC):
             put.close()
 
     def copy(self, source: str, name: str) -> None:
-        """Copy a file that never changes, without moving its content through this process where the store can.
+        """Copy a file that never changes. If the store can copy it, its content does not pass this process.
 
-        :raises StagingUnavailable: the copy is not there.
+        :raises StagingUnavailable: the file cannot be copied.
         """
         with self._made(name):
             self._copy(source, name)
@@ -141,34 +146,34 @@ class Files(ABC):
             raise StagingUnavailable(uri=self.uri(name), reason=reason) from error
 
     def list(self, name: str) -> dict[str, int | None]:
-        """Name the entries of a folder, with their size (None: a folder); nothing if there is no such folder."""
+        """Return the entries of a folder with their sizes (None: a folder); empty if the folder does not exist."""
         sizes: dict[str, int | None] = {}
         with suppress(FileNotFoundError, NotADirectoryError):
             for each, listed in self.entries(name).items():
-                with suppress(FileNotFoundError):  # removed since it was listed
+                with suppress(FileNotFoundError):  # the entry was removed after the listing
                     path = f"{name}/{each}".lstrip("/")
                     sizes[each] = None if listed.is_folder else self.size(path, listed)
         return sizes
 
     @contextmanager
     def reaching(self, name: str) -> Iterator[None]:
-        """Tell what a client says of a store that does not answer, while a file is used within the block.
+        """Translate errors of a store's client while a file is used in the `with` block.
 
-        :raises StagingUnreachable: it does not.
+        :raises StagingUnreachable: the store does not answer.
         """
         yield
 
     @abstractmethod
     def _write(self, name: str, content: bytes) -> None:
-        """Write it, or raise OSError."""
+        """Write a file, or raise OSError."""
 
     @abstractmethod
     def _opened(self, name: str) -> AbstractContextManager[BinaryIO]:
-        """Open it for writing, and let it be there at the end of the block, or raise OSError."""
+        """Open a file for writing, and make it visible at the end of the `with` block, or raise OSError."""
 
     @abstractmethod
     def _copy(self, source: str, name: str) -> None:
-        """Copy it, or raise OSError."""
+        """Copy a file, or raise OSError."""
 
     @abstractmethod
     def read(self, name: str) -> bytes:
@@ -179,32 +184,38 @@ class Files(ABC):
         """Open a file for reading at any position."""
 
     def size(self, name: str, listed: Listed | None = None) -> int:
-        """Count the bytes of a file; `listed` is what `entries` said of it."""
+        """Return the size of a file in bytes.
+
+        :param listed: its entry from `entries`; None: ask the storage.
+        """
         info = listed.info if listed else None
         return int((info or self.info(name))["size"])
 
     @abstractmethod
     def entries(self, name: str) -> dict[str, Listed]:
-        """Name the current entries of a folder; a folder that was removed since its parent was listed has none.
+        """Return the current entries of a folder, by name. A missing folder has no entries.
 
-        :raises OSError: it cannot be listed.
+        :raises OSError: the folder cannot be listed.
         """
 
     @abstractmethod
     def info(self, name: str) -> Mapping[str, Any]:
-        """Ask for the current size of a file, and other facts of its storage."""
+        """Return the current size of a file, and other facts from its storage."""
 
     @abstractmethod
     def is_folder(self, name: str) -> bool:
-        """Ask whether there is such a folder; OSError: that cannot be found out."""
+        """Return whether a folder exists.
+
+        :raises OSError: the storage cannot be asked.
+        """
 
     @abstractmethod
     def remove_tree(self, name: str) -> None:
-        """Remove a folder with all files; a missing file is no error."""
+        """Remove a folder with all files. A missing file is not an error."""
 
 
 class LocalFiles(Files):
-    """A folder of this machine or a mounted one."""
+    """A folder of this machine, or a mounted folder."""
 
     def _path(self, name: str) -> Path:
         return Path(self.root, name)
@@ -224,12 +235,12 @@ class LocalFiles(Files):
         with self._put(name) as draft:
             try:
                 os.link(self._path(source), draft)
-            except OSError:  # not every file system has links
+            except OSError:  # some file systems have no links
                 shutil.copyfile(self._path(source), draft)
 
     @contextmanager
     def _put(self, name: str) -> Iterator[Path]:
-        """Give the place of a file that gets its name at the end of the block."""
+        """Return a draft path for a file. At the end of the `with` block the draft gets the name of the file."""
         path = self._path(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
@@ -256,7 +267,7 @@ class LocalFiles(Files):
             if not name or (isinstance(error, FileNotFoundError) and self._path(name).is_symlink()):
                 raise
             return {}
-        # A link that leads nowhere at this moment is an entry, too: it fails where it is read.
+        # A broken link is an entry, too. A reader of the file gets the error.
         return {
             name: Listed(is_dir, is_link=is_link)
             for name, is_dir, is_file, is_link in entries
@@ -265,7 +276,7 @@ class LocalFiles(Files):
 
     def info(self, name: str) -> Mapping[str, Any]:
         status = self._path(name).stat()
-        # A copy may keep the time of its original; no user can set the time of the inode.
+        # A copy may keep the modification time of its original. No user can set the change time of the inode.
         return {
             "size": status.st_size,
             "modified": status.st_mtime_ns,
@@ -283,9 +294,10 @@ class LocalFiles(Files):
 
 
 class RemoteFiles(Files):
-    """An object storage, or any other file system that fsspec knows.
+    """An object storage, or any other file system that fsspec supports.
 
-    :param path: the same root, as Airflow finds it; None: a connection in the root says whether Airflow finds it.
+    :param root: the URI of the root.
+    :param path: the root as Airflow's ObjectStoragePath; None: it is created if the root names a connection.
     """
 
     def __init__(self, root: str, path: ObjectStoragePath | None = None) -> None:
@@ -302,7 +314,7 @@ class RemoteFiles(Files):
             yield
         except (OSError, LookupError, RuntimeError, TypeError, ValueError, TxError):
             raise
-        except Exception as error:  # clients of stores have errors of their own kind for this
+        except Exception as error:  # each client has its own class for this error
             reason = " ".join(str(error).split()) or type(error).__name__
             raise StagingUnreachable(uri=self.uri(name), reason=reason) from error
 
@@ -312,7 +324,7 @@ class RemoteFiles(Files):
 
     @contextmanager
     def _opened(self, name: str) -> Iterator[BinaryIO]:
-        # A client that writes to the store would close its file behind an error, and so put half of it there.
+        # Write a local file first. After an error, a client closes its remote file, and so stores an incomplete file.
         with NamedTemporaryFile() as out:
             yield cast("BinaryIO", out)
             out.flush()
@@ -333,12 +345,12 @@ class RemoteFiles(Files):
         try:
             found = self._ask(self._fresh().ls, name, detail=True)
         except (FileNotFoundError, NotADirectoryError):
-            return {}  # a folder is there as long as something is in it
+            return {}  # a folder exists as long as it has files
         listed = {self._below(name, info): _listed(info) for info in found}
         return {each: listing for each, listing in listed.items() if each}
 
     def tree(self) -> dict[str, dict[str, Listed]]:
-        """List all folders at once, by their names: of a store without folders, one request tells of 1,000 objects."""
+        """Return the entries of all folders, by name. In a store without folders, one request lists 1,000 objects."""
         tree: dict[str, dict[str, Listed]] = {}
         for info in self._ask(self._fresh().find, "", detail=True).values():
             folder, _, last = self._below("", info).rpartition("/")
@@ -353,11 +365,11 @@ class RemoteFiles(Files):
         return cast("Mapping[str, Any]", self._ask(self._fresh().info, name))
 
     def listed(self, name: str) -> Mapping[str, Any]:
-        """Tell what the last listing said of a file; a client that has forgotten it asks."""
+        """Return the facts of a file from the last listing, or from the store if the client no longer has them."""
         return cast("Mapping[str, Any]", self._ask(self._fs.info, name))
 
     def modified(self, name: str) -> datetime:
-        """Tell when a file was last changed."""
+        """Return when a file was last modified."""
         return cast("datetime", self._ask(self._fs.modified, name))
 
     def is_folder(self, name: str) -> bool:
@@ -372,7 +384,7 @@ class RemoteFiles(Files):
             return call(self._path(name), *arguments, **options)
 
     def _fresh(self) -> Any:
-        """Forget what the client knows of the store: files come and go."""
+        """Return the client with an empty cache, since other processes write and remove files."""
         self._fs.invalidate_cache()
         return self._fs
 
@@ -381,7 +393,7 @@ class RemoteFiles(Files):
 
 
 def _listed(info: Mapping[str, Any]) -> Listed:
-    # A marker that some tools make for an empty folder is an object whose name ends in "/".
+    # Some tools mark an empty folder by an object whose name ends in "/".
     is_folder = info["type"] == "directory" or str(info["name"]).endswith("/")
     return Listed(is_folder, None if is_folder else info)
 

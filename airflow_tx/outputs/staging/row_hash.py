@@ -1,7 +1,7 @@
-"""Hashes the rows of Arrow batches as Spark's `xxhash64` does, so that who reads an output can compare with who wrote.
+"""Hash the rows of Arrow batches as Spark's `xxhash64` does, so that a reader of an output can check its rows.
 
-A row's hash is XXH64 over its columns in the order of their names, each with the hash so far as its seed; 42 is the
-first. A mark stands before a value for its type, and in place of a null for its column.
+The hash of a row is XXH64 over its columns, in the order of their names. The first seed is 42, and the hash of a column
+is the seed of the next column. A mark for the type precedes each value. A mark for the column replaces a null.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _P5 = 0x27D4EB2F165667C5
 _LOW = 0xFFFFFFFF
 _LONG_DIGITS = 18
 _DTYPES = {"int8": "i1", "int32": "i4", "int64": "i8", "float": "f4", "double": "f8"}
-"""Of numpy, by the names of Arrow."""
+"""The dtypes of numpy, by the names of Arrow types."""
 
 
 def digest_of_batch(batch: pa.RecordBatch) -> RowsDigest:
-    """Digest the rows of a batch, with all of its columns; only count them if one has a type that is not covered."""
+    """Return the digest of the rows of a batch over all columns. If a column type has no hash, only count the rows."""
     from airflow_tx.base.rows import ColumnType
 
     names = sorted(batch.schema.names)
@@ -50,7 +50,7 @@ def digest_of_batch(batch: pa.RecordBatch) -> RowsDigest:
 
 
 def _marked(column: pa.Array, seeds: Hashes, value: int | None, null: int) -> Hashes:
-    """Hash the marks of a column."""
+    """Hash the marks of a column's values and nulls."""
     marked = seeds if value is None else _of_eight(seeds, np.uint64(_prepared(value)))
     if not column.null_count:
         return marked
@@ -61,7 +61,7 @@ def _marked(column: pa.Array, seeds: Hashes, value: int | None, null: int) -> Ha
 
 
 def _prepared(value: int) -> int:
-    """Prepare a number of eight bytes for its hash."""
+    """Compute the part of the hash of an 8-byte number that does not depend on the seed."""
     turned = value % 2**64 * _P2 % 2**64
     return (turned << 31 | turned >> 33) % 2**64 * _P1 % 2**64
 
@@ -122,9 +122,9 @@ def _variable(column: pa.Array, seeds: Hashes) -> Hashes | None:
 
 
 def _numbers(column: pa.Array) -> Any:
-    """Give the memory of a column of numbers, with any content where it has no value.
+    """Return the memory of a column of numbers. Its content at nulls is undefined.
 
-    `to_numpy` and `fill_null` load pandas: a second of processor time.
+    `to_numpy` and `fill_null` would load pandas, which takes a second of processor time.
     """
     dtype = _DTYPES[str(column.type)]
     if not len(column):
@@ -133,13 +133,13 @@ def _numbers(column: pa.Array) -> Any:
 
 
 def _bits(values: Any, kind: Any) -> Any:
-    # Negative zero is zero, and every NaN is the same one.
+    # Negative zero equals zero, and all NaN are equal.
     clean = np.where(np.isnan(values), np.array(np.nan, dtype=values.dtype), values + 0.0)
     return clean.astype(values.dtype).view(kind)
 
 
 def _unscaled(column: pa.Array) -> list[bytes | None]:
-    """Give the numbers without their points, as the bytes that Java has for them."""
+    """Return the unscaled values of decimals, as the bytes of Java's BigInteger."""
     data = column.buffers()[1]
     start = column.offset
     found: list[bytes | None] = []
@@ -150,7 +150,7 @@ def _unscaled(column: pa.Array) -> list[bytes | None]:
     return found
 
 
-# --- XXH64 of values of one size, all at once ---------------------------------------------------------------------
+# --- XXH64 of fixed-size values, vectorized -----------------------------------------------------------------------
 
 
 def _eight(values: Any, seeds: Hashes) -> Hashes:

@@ -1,3 +1,3 @@
-"""The board's API. Every answer is redacted, so `redaction` is imported before any answer is described."""
+"""The API of the Transactions page. `redaction` must be imported first, since it changes the types of all answers."""
 
 from airflow_tx.plugin.api import redaction  # noqa: F401

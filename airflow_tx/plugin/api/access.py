@@ -1,4 +1,4 @@
-"""Access: every route asks Airflow's auth manager. Objects that a user may not see do not exist for that user."""
+"""Access control: every route asks Airflow's auth manager. An object that a user may not see is a 404 for that user."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ if TYPE_CHECKING:
 
 
 FORGERY_HEADER = "X-Requested-With"
-"""A header that no page of another origin can send unless this server lets it."""
+"""A header that a page of another origin can send only if this server allows it."""
 FORGERY_MARK = "airflow_tx"
 
 
-# About so many DAGs one request is made where the answer is not the same for all.
+# If the answer differs between DAGs, one request asks about so many of them.
 _FEWER = 16
 
 
 @dataclass(frozen=True)
 class Right:
-    """The rights of a user to a DAG, or to a part of it."""
+    """A right to a DAG, or to a part of a DAG."""
 
     method: ResourceMethod
     entity: DagAccessEntity | None
@@ -65,20 +65,20 @@ SEE_LOGS = Right("GET", DagAccessEntity.TASK_LOGS)
 SEE_AUDIT = Right("GET", DagAccessEntity.AUDIT_LOG)
 SEE_VERSIONS = Right("GET", DagAccessEntity.VERSION)
 PARTS = (SEE_TASKS, SEE_LOGS, SEE_XCOMS, SEE_AUDIT, SEE_VERSIONS)
-"""The rights by which answers about one topology differ."""
+"""The rights that change the answers about one topology."""
 Rights = frozenset[Right]
 _A = TypeVar("_A", bound="DataclassInstance")
 
 
 _ANYBODY = "anonymous"
-"""The name of the user who is everybody, as the auth managers of Airflow call it."""
+"""The user name that Airflow's auth managers give to everyone if there is no login."""
 
 
 class Access:
-    """What one user may do.
+    """The rights of one user.
 
-    :param user: as the auth manager knows the user.
-    :param browser: tells browsers without a login apart, which all are the same user.
+    :param user: the user, as the auth manager returns it.
+    :param browser: address and name of the browser; without a login all browsers are the same user.
     """
 
     def __init__(self, user: BaseUser, browser: str = "") -> None:
@@ -99,7 +99,7 @@ class Access:
         return f"{name} {self._browser}" if self.name.casefold() == _ANYBODY else name
 
     def readable(self, dag_ids: Iterable[str]) -> set[str]:
-        """Find the DAGs whose runs the user may read, in a few requests however many DAGs there are."""
+        """Find the DAGs whose runs the user may read, in a few requests for any number of DAGs."""
         wanted = sorted(set(dag_ids))
         self._know(wanted)
         new = [dag_id for dag_id in wanted if (_READ, dag_id) not in self._found]
@@ -119,19 +119,19 @@ class Access:
         return {dag_id for dag_id in wanted if self._found[right, dag_id]}
 
     def may_read(self, dag_id: str) -> bool:
-        """Ask whether the user may read the runs of a DAG."""
+        """Return whether the user may read the runs of a DAG."""
         return dag_id in self.readable([dag_id])
 
     def may_act(self, dag_id: str) -> bool:
-        """Ask whether the user may edit the runs of a DAG."""
+        """Return whether the user may edit the runs of a DAG."""
         return dag_id in self.editable([dag_id])
 
     def may(self, right: Right, dag_id: str) -> bool:
-        """Ask whether the user may read the runs of a DAG, and has this right."""
+        """Return whether the user may read the runs of a DAG, and has this right."""
         return dag_id in self.having(right, [dag_id])
 
     def parts(self, dag_id: str) -> Rights:
-        """List the parts of answers about a DAG that the user may read: one request for a user who reads all."""
+        """Return the parts of answers about a DAG that the user may read; one request, if the user may read all."""
         if not self.may_read(dag_id):
             return frozenset()
         new = [(right, dag_id) for right in PARTS if (right, dag_id) not in self._found]
@@ -140,18 +140,18 @@ class Access:
         return frozenset(right for right in PARTS if self.may(right, dag_id))
 
     def with_logs(self, dag_ids: Iterable[str]) -> set[str]:
-        """Find the DAGs whose tasks' logs the user may read: Airflow shows a log beside its task instance."""
+        """Find the DAGs whose task logs the user may read, which needs the right to the task instances, too."""
         return self.having(SEE_LOGS, self.having(SEE_TASKS, dag_ids))
 
     def _know(self, dag_ids: Sequence[str]) -> None:
-        """Look up the teams of these DAGs, all of them at once."""
+        """Look up the teams of these DAGs in one query."""
         wanted = [dag_id for dag_id in dag_ids if dag_id not in self._teams]
         if wanted:
             found = DagModel.get_dag_id_to_team_name_mapping(wanted)
             self._teams.update({dag_id: found.get(dag_id) for dag_id in wanted})
 
     def _seen(self, dag_ids: Sequence[str]) -> set[str]:
-        """Find the DAGs that the user may see, as Airflow's own lists do: one request for each team."""
+        """Find the DAGs that the user may see, with one request for each team, as Airflow's own lists do."""
         by_team: dict[str | None, set[str]] = defaultdict(set)
         for dag_id in dag_ids:
             by_team[self._teams[dag_id]].add(dag_id)
@@ -164,7 +164,7 @@ class Access:
         return seen
 
     def _ask(self, right: Right, dag_ids: Sequence[str]) -> None:
-        """Ask for a right to these DAGs: all at once, then about some, and about each where these differ."""
+        """Ask for a right to these DAGs: first to all, then to groups of them, then to single DAGs."""
         new = [dag_id for dag_id in dag_ids if (right, dag_id) not in self._found]
         for at_once in (len(new), _FEWER, 1):
             for some in _parts(new, at_once):
@@ -192,7 +192,7 @@ def _parts(names: Sequence[str], size: int) -> Iterator[Sequence[str]]:
 
 
 def access_of(user: GetUserDep, request: Request) -> Access:
-    """Make the access of the user who is logged in.
+    """Return the access of the user who is logged in.
 
     :raises HTTPException: 401: no user is logged in.
     """
@@ -204,7 +204,7 @@ AccessDep = Annotated[Access, Depends(access_of)]
 
 
 class Visit:
-    """A browser that waits for an answer, until it leaves. Thread-safe."""
+    """A request whose browser may leave before the answer. Thread-safe."""
 
     def __init__(self) -> None:
         self.name = uuid4().hex
@@ -213,11 +213,11 @@ class Visit:
         self._calls: list[Callable[[], None]] = []
 
     def has_left(self) -> bool:
-        """Ask whether the browser has left."""
+        """Return whether the browser has left."""
         return self._has_left
 
     def on_leave(self, call: Callable[[], None]) -> None:
-        """Call this once the browser has left."""
+        """Register a function to call when the browser leaves; call it now if the browser has left."""
         with self._lock:
             self._calls.append(call)
             has_left = self._has_left
@@ -225,7 +225,7 @@ class Visit:
             call()
 
     def leave(self) -> None:
-        """Note that the browser has left."""
+        """Note that the browser has left, and call the registered functions."""
         with self._lock:
             self._has_left = True
             calls = [*self._calls]
@@ -234,7 +234,7 @@ class Visit:
 
 
 async def visit_of(request: Request) -> AsyncIterator[Visit]:
-    """Watch whether the browser leaves before it has its answer: a thread that works for it cannot see that."""
+    """Watch whether the browser leaves before the answer, since the thread of the route cannot see that."""
     visit = Visit()
 
     async def watch() -> None:
@@ -253,33 +253,33 @@ VisitDep = Annotated[Visit, Depends(visit_of)]
 
 
 def plain_name(segment: str) -> str:
-    """Read a name that a page wrote into an address.
+    """Decode a name that the page wrote into a URL.
 
-    `~2F` means a slash: a server or a proxy decodes `%2F`, and then takes a part of the name for another segment.
+    The page writes `~2F` for a slash. A server or a proxy would decode `%2F` to a slash, and split the name.
     """
     escaped = _ESCAPED.sub(lambda found: f"%{found[1]}", segment.replace("%", "%25"))
     name = unquote(escaped)
     if "\0" in name:
-        raise ValueError("no name has this character")  # and no database takes it
+        raise ValueError("no name has this character")  # databases refuse it, too
     return name
 
 
 _ESCAPED = re.compile(r"~([0-9A-F]{2})")
 Name = Annotated[str, AfterValidator(plain_name)]
-"""A name in an address."""
+"""A name in a URL."""
 
 
 def _own_hosts(request: Request) -> set[str]:
-    """Name the hosts under which a browser may know this server; a proxy may have rewritten the header Host."""
+    """Return the hosts by which a browser may address this server; a proxy may have rewritten the header Host."""
     proxied = request.headers.get("x-forwarded-host", "").split(",")
     base = urlsplit(conf.get("api", "base_url", fallback="") or "").netloc
     return {request.headers.get("host", ""), base, *(each.strip() for each in proxied)} - {""}
 
 
 def check_same_origin(request: Request) -> None:
-    """Refuse a request that a page of another origin may have sent with the cookie of a user.
+    """Refuse a request that a page of another origin may have sent with the user's cookie.
 
-    :raises HTTPException: 415: it is no JSON; 403: it does not come from the board.
+    :raises HTTPException: 415: the request is not JSON. 403: the Transactions page has not sent it.
     """
     if (
         request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -301,14 +301,14 @@ def check_same_origin(request: Request) -> None:
 
 
 # --- parts --------------------------------------------------------------------------------------------------------
-# Some fields are not for every viewer of an answer: their types name the right, and the serializer asks for it.
+# Some fields of an answer need a right. Their types name the right, and the serializer checks it.
 
 
 @dataclass(frozen=True)
 class OnlyFor:
-    """Marks a field of an answer that needs a right: null, or an empty list, for a viewer without it.
+    """Marks a field of an answer that needs a right. Without the right the field is null, or an empty list.
 
-    An answer that is sent in another way than by `sent` has no such field for anyone.
+    Send such an answer with `body` and `sent`. Otherwise the field is null for every viewer.
     """
 
     right: Right
@@ -326,16 +326,17 @@ class OnlyFor:
 
 
 Who = Annotated[str | None, OnlyFor(SEE_AUDIT)]
-"""Who did something."""
+"""The person who did something."""
 Why = Annotated[Words | None, OnlyFor(SEE_AUDIT)]
-"""The reason of a person."""
+"""The reason that the person gave."""
 
 
 def answer_of(kind: type[_A], facts: object, **spelled: Any) -> _A:
-    """Make an answer, or a part of an answer: a field that is not given is the fact of the same name.
+    """Create an answer, or a part of an answer, from facts of the same names.
 
-    :param kind: a dataclass: its fields are the columns that the page shows, each with the type of its fact.
-    :param facts: such as a `TransactionView`, or a record.
+    :param kind: dataclass of the answer.
+    :param facts: object with the facts, such as a `TransactionView` or a record.
+    :param spelled: values of the fields that differ from the facts.
     """
     return kind(**columns(facts, kind.__dataclass_fields__, **spelled))
 
@@ -344,7 +345,7 @@ _ADAPTERS: dict[type, TypeAdapter[Any]] = {}
 
 
 def body(answer: Any, rights: Rights) -> bytes:
-    """Write an answer for viewers who have these rights."""
+    """Serialize an answer for viewers who have these rights."""
     kind = type(answer)
     if kind not in _ADAPTERS:
         _ADAPTERS[kind] = TypeAdapter(kind)
@@ -360,14 +361,14 @@ def sent(body: bytes) -> Response:
 
 
 # --- audit --------------------------------------------------------------------------------------------------------
-# What people did, for viewers.
+# Actions of people, as the page shows them.
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeedLine:
     """An action of a person.
 
-    :param who: null, as is `why`: the viewer may not read the audit log.
+    :param who: the person; null, like `why`: the viewer may not read the audit log.
     """
 
     who: Who
@@ -377,7 +378,10 @@ class DeedLine:
 
 @dataclass(frozen=True, kw_only=True)
 class ChangedLine(DeedLine):
-    """A decision to take the rows again, and of which attempt."""
+    """A person's decision to let an attempt read the current rows of the source.
+
+    :param attempt: the attempt that was replayed.
+    """
 
     attempt: int
 
@@ -392,7 +396,7 @@ class LossLine(DeedLine):
 
 @dataclass(frozen=True, kw_only=True)
 class RepairLine(DeedLine):
-    """An action of a person on the ledger."""
+    """A person's action on the ledger."""
 
     number: int
     what: str
@@ -400,10 +404,10 @@ class RepairLine(DeedLine):
 
 
 def deed_line(done: Person | None) -> DeedLine | None:
-    """Describe an action; None: it was not done."""
+    """Describe an action; None: no person has done it."""
     return None if done is None else DeedLine(**vars(done))
 
 
 def repair_line(record: RepairRecord) -> RepairLine:
-    """Describe what a person did to the ledger."""
+    """Describe a person's action on the ledger."""
     return answer_of(RepairLine, record, when=datetime.fromisoformat(record.when), done=record.told)

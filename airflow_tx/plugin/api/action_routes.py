@@ -1,4 +1,4 @@
-"""The routes that act: a preview, and then the action itself, refused if something has changed in between."""
+"""The routes of actions: a preview, and the action itself, which is refused if something has changed since."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from airflow_tx.plugin.api.snapshots import TopologySnapshot, ledger_client, led
 log = logging.getLogger(__name__)
 
 MOST_TXIDS = 100
-"""Each one is read on its own; of more, `replay-failed` is the action."""
+"""Transactions of one action, since each is read separately. For more, `replay-failed` is the action."""
 MOST_NAMES = 100
 
 
@@ -65,14 +65,15 @@ CheckOrState = Annotated[str, Field(min_length=1, max_length=500), AfterValidato
 class PreviewBody(BaseModel):
     """The action to preview.
 
-    :param txids: of replay one or several, of skip, readmit, accept-check and the repair back one, else none.
-    :param names: of accept-check the checks, else states: of state-rename the old name and the new one.
-    :param repair: of repair: its kind, such as `state-lost`.
-    :param restate: of the repair roll-forward: have transactions processed again whose rows the journal does not have.
-    :param follow: of restate, instead of txids: what is behind a correction of the upstream topology.
-    :param force: of replay: also transactions whose run is queued or running.
-    :param changed_rows: of replay and restate: take the current rows.
-    :param first: of restate, instead of txids: the first day or time; `last`: the last one.
+    :param txids: for replay, restate and withdraw any; for skip, readmit, accept-check and the repair back one.
+    :param names: for accept-check the checks; for state-rename the old and the new name; else states.
+    :param repair: for repair its kind, such as `state-lost`.
+    :param restate: for the repair roll-forward: restate transactions whose rows the journal does not have.
+    :param follow: for restate, instead of txids: all transactions that are behind an upstream correction.
+    :param force: for replay: include transactions whose run is queued or running.
+    :param changed_rows: for replay and restate: read the current rows of the source.
+    :param first: for restate, instead of txids: the first day or time.
+    :param last: for restate, instead of txids: the last day or time.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -89,10 +90,10 @@ class PreviewBody(BaseModel):
 
 
 class ActionBody(PreviewBody):
-    """The action to do, with its preview.
+    """The action to do, with the version of its preview.
 
-    :param version: of the preview; the action is refused if something has changed since.
-    :param why: the reason, where one is needed.
+    :param version: version of the preview; the action is refused if something has changed since.
+    :param why: the reason, if the action needs one.
     """
 
     version: str = Field(max_length=200)
@@ -127,7 +128,7 @@ action_router = APIRouter(
 def preview_action(
     access: AccessDep, topology: Name, action: ActionName, body: PreviewBody
 ) -> PreviewAnswer:
-    """Say what an action would do, and change nothing."""
+    """Describe the effects of an action without doing it."""
     snapshot = _checked(access, topology, action)
     request = _request(access, snapshot, action, body)
     what = f"a preview of {action.value}"
@@ -142,7 +143,7 @@ def preview_action(
 def execute_action(
     access: AccessDep, topology: Name, action: ActionName, body: ActionBody
 ) -> ActionAnswer:
-    """Do what was previewed; 409 if something has changed since, or it is refused."""
+    """Do an action that was previewed; 409: something has changed since the preview, or the action is refused."""
     snapshot = _checked(access, topology, action)
     request = _request(access, snapshot, action, body)
     if request.needs_reason and not without_controls(body.why).strip():
@@ -170,7 +171,7 @@ def _executed_and_logged(
         _log("refused", request, snapshot, audit, [_nothing_done(error)])
         raise
     except (TxError, DBAPIError) as error:
-        # A process that does not answer may have done it.
+        # If the process does not answer, it may have done the action.
         _log("failed", request, snapshot, audit, [_nothing_done(error)])
         raise
     _log("", request, snapshot, audit, done)
@@ -185,14 +186,14 @@ def _log(
     audit: Audit,
     done: Iterable[EffectLine],
 ) -> None:
-    """Enter into Airflow's audit log what became of an action: one entry for each run that it concerns."""
+    """Write the result of an action to Airflow's audit log, with one entry for each run."""
     asked = {**request.to_json(), "why": audit.reason}
     entries = [(each.run_id, {**asked, "txid": each.txid, "outcome": each.what}) for each in done]
     event = f"tx {request.name.value} {outcome}".rstrip()
     try:
         compat.log_action(event, who=audit.who, dag_id=snapshot.record.dag_id, entries=entries)
     except DBAPIError as error:
-        # The answer says what was done; it must not look as if nothing was.
+        # Do not fail: the answer must say that the action was done.
         log.error("Airflow's audit log lacks %s by %s: %s", event, audit.who, error.orig)
 
 
@@ -203,7 +204,7 @@ def _nothing_done(error: Exception) -> EffectLine:
 def _checked(access: Access, topology: str, action: ActionName) -> TopologySnapshot:
     """Find a topology that the user may act on.
 
-    :raises HTTPException: 404: there is none, for this user; 403: the user may only read it.
+    :raises HTTPException: 404: it does not exist, or the user may not see it. 403: the user may only read it.
     """
     snapshot = topology_for(access, topology)
     dag_id = snapshot.record.dag_id
@@ -219,7 +220,7 @@ def _checked(access: Access, topology: str, action: ActionName) -> TopologySnaps
 
 @contextmanager
 def _while_there(access: Access, topology: str) -> Iterator[None]:
-    """Say of a topology that was deleted since it was read that there is none; `_checked` may know it for a second."""
+    """Answer 404 for a topology that was deleted a moment ago; `_checked` may still find it in the cache."""
     try:
         yield
     except UnreadableRecord:
@@ -246,7 +247,7 @@ def _request(
     )
 
 
-# --- where an action is done: here, or, if it needs the source or the states, where DAG files run ------------------
+# --- actions here, or in the process of DAG files if they need the source or the states ----------------------------
 
 
 def _previewed(request: ActionRequest, record: TopologyRecord) -> PreviewAnswer:
@@ -260,7 +261,7 @@ def _previewed(request: ActionRequest, record: TopologyRecord) -> PreviewAnswer:
 def _executed(
     request: ActionRequest, record: TopologyRecord, *, version: str, who: str, why: str
 ) -> Sequence[EffectLine]:
-    """Do what was previewed. Raises as `PersonalAction.execute`, unless something was done before."""
+    """Do the action. Raises as `PersonalAction.execute`, unless a part was done before the error."""
     if request.needs_dag:
         answer = _asked(request, _DONE_WITHIN, what="execute", version=version, who=who, why=why)
         return _EFFECTS.validate_python(answer)
@@ -268,7 +269,7 @@ def _executed(
 
 
 def _asked(request: ActionRequest, seconds: float, **question: str) -> Any:
-    """Ask the process in which DAG files run."""
+    """Ask the process that runs the code of DAG files."""
     return dag_process().ask({**question, "action": request.to_json()}, seconds=seconds)
 
 

@@ -1,4 +1,4 @@
-"""Advice for a person: the actions for which the page has buttons, the log to read, the command, and the cause."""
+"""Advice for a person: the steps of a remedy with their commands and buttons, the log to read, and the cause."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from airflow_tx.plugin.api.snapshots import TopologySnapshot
 
 @dataclass(frozen=True, kw_only=True)
 class AdvisedAction:
-    """An action that helps.
+    """An action that the page offers as a button.
 
-    :param txids: the transactions that it is about; none: the topology.
-    :param changed_rows: with the current rows of the source.
-    :param names: of the checks or states that it is about; of a rename the old name and the new one.
-    :param repair: the kind of a repair, such as `state-lost`.
-    :param restate: have transactions processed again whose rows the journal does not have.
+    :param txids: transactions of the action; empty: the action is about the topology.
+    :param changed_rows: whether the transactions get the current rows of the source.
+    :param names: checks or states of the action; for a rename the old name and the new name.
+    :param repair: kind of the repair, such as `state-lost`.
+    :param restate: whether to restate transactions whose rows the journal does not have.
     """
 
     action: ActionName
@@ -43,11 +43,11 @@ class AdvisedAction:
 
 @dataclass(frozen=True, kw_only=True)
 class AdvisedStep:
-    """One step of what a person can do.
+    """One step of a remedy.
 
-    :param words: what to do, or what the command is for; "": the command says it.
-    :param command: as a person types it; null: there is none.
-    :param action: that does the same; null: none does, or the user may not do it.
+    :param words: what to do, or the purpose of the command; "": only the command.
+    :param command: command line to type; null: the step has none.
+    :param action: action that does the same as the command; null: none does, or the user may not do it.
     """
 
     words: Words = ""
@@ -59,8 +59,8 @@ class AdvisedStep:
 class LogLink:
     """The log of one try of a task.
 
-    :param map_index: -1: it is not mapped.
-    :param path: within Airflow's UI, below its base URL.
+    :param map_index: map index; -1: the task is not mapped.
+    :param path: path in Airflow's UI, below its base URL.
     """
 
     dag_id: str
@@ -73,9 +73,11 @@ class LogLink:
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """The transaction that another one waits for, and how that one is.
+    """The transaction that another transaction waits for, and its problem.
 
-    :param rest: what follows the transaction, such as " has failed.".
+    :param txid: the transaction that is waited for.
+    :param sentence: its problem, in one sentence.
+    :param rest: the sentence without the transaction, such as " has failed.".
     """
 
     txid: int
@@ -85,12 +87,12 @@ class Cause:
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """Help for a person who sees to a topology, a transaction or a run.
+    """Advice for a topology, a transaction or a run.
 
-    :param remedy: the steps as one text; null: nothing needs to be done, or the buttons say the same.
-    :param steps: in their order: what a refusal says, then the replay, and a skip last.
-    :param log: of the task that failed; null: none did, or the user may not read it.
-    :param cause: the transaction that is waited for, or must be seen to first; null: there is none.
+    :param remedy: the steps as one text; null: nothing to do, or the buttons show the same.
+    :param steps: the steps in order; a skip is the last.
+    :param log: log of the failed task; null: no task failed, or the user may not read it.
+    :param cause: the transaction that needs help first, or that is waited for; null: none.
     """
 
     remedy: Words | None = None
@@ -103,7 +105,7 @@ NO_ADVICE = Advice(steps=[])
 
 
 def topology_advice(snapshots: Sequence[TopologySnapshot], access: Access) -> Mapping[str, Advice]:
-    """Say by name what a person can do about topologies, with a few requests for all of them."""
+    """Return the advice of each topology by name, with a few queries for all of them."""
     in_trouble = {each.name: _first(each) for each in snapshots}
     runs = {
         (each.record.dag_id, view.document.run_id)
@@ -134,9 +136,9 @@ def transaction_advice(
     access: Access,
     tries: Sequence[TaskBar] = (),
 ) -> Advice:
-    """Say what a person can do about a transaction.
+    """Return the advice of a transaction.
 
-    :param tries: of the tasks of its newest attempt whose logs the user may read.
+    :param tries: tries of the newest attempt, if the user may read their logs.
     """
     is_failed = view.failed or view.blocked is not None or view.stale
     failed = [each for each in tries if each.state == "failed"]
@@ -153,14 +155,18 @@ def transaction_advice(
 def said_advice(
     snapshot: TopologySnapshot, said: Remedy | None, access: Access, log: LogLink | None
 ) -> Advice:
-    """Say what a person can do about a run, which its `begin` said last, and which is shown beside it."""
+    """Return the advice of a run without a transaction; the page shows the error beside it.
+
+    :param said: remedy of the last error of its `begin`.
+    :param log: log of `begin`.
+    """
     advice = _advised(snapshot, said, access, log=log)
     cleared = AdvisedStep(words="Clear its task begin")
     return replace(advice, remedy=None, steps=[*advice.steps, cleared] if said else [])
 
 
 def waited_for(snapshot: TopologySnapshot, txid: int) -> Cause | None:
-    """Say how a transaction is that a run waits for; None: it is not open any more."""
+    """Describe the transaction that a run or a transaction waits for; None: it is no longer open."""
     if snapshot.view is None or txid not in snapshot.open_by_txid:
         return None
     alone = replace(snapshot.view, name=snapshot.name, transactions=(snapshot.open_by_txid[txid],))
@@ -170,7 +176,7 @@ def waited_for(snapshot: TopologySnapshot, txid: int) -> Cause | None:
 
 
 def failed_log(dag_id: str, run_id: str, failed: Collection[TaskBar]) -> LogLink | None:
-    """Choose the log to read: of the last task that failed; a committer may have failed since another task did."""
+    """Return the log of the last failed task; a failed committer comes last, as another task may be the cause."""
     if not failed:
         return None
     last = max(
@@ -185,7 +191,7 @@ def failed_log(dag_id: str, run_id: str, failed: Collection[TaskBar]) -> LogLink
 
 
 def log_link(dag_id: str, run_id: str, task: TaskBar) -> LogLink:
-    """Link to the log of one try of a task, as Airflow's own pages do."""
+    """Return a link to the log of one try of a task, as on Airflow's own pages."""
     path = task_page(dag_id, run_id, task.task_id)
     mapped = f"/mapped/{task.map_index}" if task.map_index >= 0 else ""
     return LogLink(
@@ -199,13 +205,13 @@ def log_link(dag_id: str, run_id: str, task: TaskBar) -> LogLink:
 
 
 def task_page(dag_id: str, run_id: str, task_id: str) -> str:
-    """Give the path of a task of a run within Airflow's UI."""
+    """Return the path of a task of a run in Airflow's UI."""
     run = f"dags/{quote(dag_id, safe='')}/runs/{quote(run_id, safe='')}"
     return f"{run}/tasks/{quote(task_id, safe='')}"
 
 
 def _first(snapshot: TopologySnapshot) -> TransactionView | None:
-    """Find the transaction that is to be seen to; None: there is none."""
+    """Find the transaction that a person must see to; None: none."""
     health = snapshot.health
     if health.code not in (HealthCode.BLOCKED, HealthCode.FAILED) or health.txid is None:
         return None
@@ -213,7 +219,7 @@ def _first(snapshot: TopologySnapshot) -> TransactionView | None:
 
 
 def _cause(snapshot: TopologySnapshot, view: TransactionView) -> Cause | None:
-    """Find the transaction that a transaction waits for, which is the first open one, or the one that it yielded to."""
+    """Find the transaction that a transaction waits for: the first open one, or the one that it yielded to."""
     if not view.open or snapshot.view is None:
         return None
     if view.document.yielded is not None:
@@ -230,7 +236,7 @@ def _in_trouble(view: TransactionView) -> bool:
 
 
 def _remedy_behind(snapshot: TopologySnapshot, view: TransactionView) -> Remedy | None:
-    """Say what to do about a transaction: a repair that the first open one needs is left to that one."""
+    """Return the remedy of a transaction, without a command that the first open transaction needs, too."""
     remedy = transaction_remedy(snapshot.paths.topology, view)
     first = snapshot.opened[0] if snapshot.opened else view
     shared = set() if first.document.remedy is None else set(first.document.remedy.commands)
@@ -251,9 +257,10 @@ def _advised(
     about: TransactionView | None = None,
     log: LogLink | None = None,
 ) -> Advice:
-    """Make the advice of a remedy.
+    """Create the advice of a remedy.
 
-    :param about: the transaction that has failed; None: none has.
+    :param about: the failed transaction; None: none has failed.
+    :param log: log of the failed task.
     """
     may_act = access.may_act(snapshot.record.dag_id)
     remedy = (remedy or Remedy()).named(snapshot.paths.topology, snapshot.name)
@@ -261,7 +268,7 @@ def _advised(
     is_general = about is not None and about.document.remedy is None
     if about is not None and about.skip is None:
         skip = Command("skip", snapshot.name, (str(about.txid),), ("--why", "TEXT"))
-        # A skip gives the rows up: every other step stands before it.
+        # A skip gives up the rows, so it is the last step.
         steps = [*(each for each in steps if each[1] != skip), ("Or count its rows nowhere", skip)]
     return Advice(
         remedy=None if not remedy or (may_act and is_general) else str(remedy),
@@ -283,7 +290,7 @@ _BETWEEN = " ,.;:()"
 
 
 def _steps(remedy: Remedy) -> list[tuple[str, Command | None]]:
-    """Split what to do into steps: the words before each command, and the words behind the last one."""
+    """Split a remedy into steps: each command with the words before it, and the words after the last command."""
     steps: list[tuple[str, Command | None]] = []
     words = ""
     for part in remedy.parts:
@@ -298,18 +305,18 @@ def _steps(remedy: Remedy) -> list[tuple[str, Command | None]]:
 
 _ACTIONS = {each.value: each for each in ActionName}
 _OF_PERSON = "STATE"
-"""Stands in a repair for a state that a person names: no button can, unless a state has this name."""
+"""The placeholder in a repair for the name of a state. A button cannot fill it in, unless a state has this name."""
 _WITH_TXIDS = frozenset({"replay", "skip", "readmit", "restate", "withdraw", "accept-check"})
 
 
 _OPTIONS = frozenset(("--withdraw", "--failed", "--changed-rows", "--state", "--restate", "--why"))
-"""Options that a button has: a command with another option has no button."""
+"""Options that a button supports. A command with another option has no button."""
 
 
 def _action(command: Command, states: Collection[str]) -> AdvisedAction | None:
-    """Find the action that does the same as a command; None: there is no button for it.
+    """Return the action that does the same as a command; None: the page has no button for it.
 
-    :param states: of its topology.
+    :param states: names of the states of the topology.
     """
     options = command.options
     verb = command.verb.replace(" ", "-")
@@ -345,5 +352,5 @@ def _action(command: Command, states: Collection[str]) -> AdvisedAction | None:
 
 
 def reason(view: TransactionView) -> str | None:
-    """Say why a transaction has failed, if its sentence about waiting does not say it already; None: nothing to say."""
+    """Return the error of a transaction; None: no error, or the sentence about waiting quotes it already."""
     return None if view.cause == view.quoted else view.cause

@@ -1,4 +1,4 @@
-"""What Airflow's metadata database says of DAGs, runs and tasks: one query a question, however many are asked about."""
+"""Queries of DAGs, runs and tasks in Airflow's metadata database; one query for many runs."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ COMMIT = "CommitOperator"
 class TaskBar:
     """One try of one task instance of the run.
 
-    :param map_index: -1: it is not mapped.
-    :param attempt: the attempt that it began in; null: none is known.
-    :param state: as Airflow spells it; null: it has none yet.
-    :param operator: the class of the task.
+    :param map_index: map index; -1: the task is not mapped.
+    :param operator: class of the task.
+    :param attempt: the transaction's attempt in which the try began; null: unknown.
+    :param state: state as Airflow spells it; null: no state yet.
     """
 
     task_id: str
@@ -56,7 +56,7 @@ class TaskBar:
 
 
 def paused_dags(dag_ids: Collection[str]) -> dict[str, bool]:
-    """Find out which of these DAGs are paused; DAGs that Airflow does not know are left out."""
+    """Return whether each of these DAGs is paused; leave out DAGs that Airflow does not have."""
     with create_session() as session:
         rows = session.execute(
             select(DagModel.dag_id, DagModel.is_paused).where(
@@ -67,7 +67,7 @@ def paused_dags(dag_ids: Collection[str]) -> dict[str, bool]:
 
 
 def task_tries(dag_id: str, run_ids: Collection[str]) -> Mapping[str, list[TaskBar]]:
-    """List the tries of all tasks of these runs, those before a retry or a clear included."""
+    """List the tries of all tasks of these runs, with the tries before a retry or a clear."""
     found: dict[str, list[TaskBar]] = defaultdict(list)
     wanted = list(run_ids)
     with create_session() as session:
@@ -81,7 +81,7 @@ def task_tries(dag_id: str, run_ids: Collection[str]) -> Mapping[str, list[TaskB
 
 
 def failed_tasks(runs: Collection[tuple[str, str]]) -> Mapping[tuple[str, str], list[TaskBar]]:
-    """List the tasks that have failed in these runs, each by its DAG and its run_id."""
+    """List the failed tasks of these runs, by dag_id and run_id."""
     found: dict[tuple[str, str], list[TaskBar]] = defaultdict(list)
     if not runs:
         return found
@@ -126,7 +126,7 @@ def _task_bar(row: Any) -> TaskBar:
 
 
 def xcoms(dag_id: str, run_id: str, task_ids: Collection[str]) -> list[tuple[str, str, Any]]:
-    """List what tasks of a run have said to others: of which task, under which key, and what."""
+    """List the XComs of some tasks of a run, as task_id, key and value."""
     if not task_ids:
         return []
     query = select(XComModel.task_id, XComModel.key, XComModel.value).where(
@@ -145,14 +145,14 @@ def xcoms(dag_id: str, run_id: str, task_ids: Collection[str]) -> list[tuple[str
 # --- backfills ---------------------------------------------------------------------------------------------------
 
 MOST_FAILED = 100
-"""Failed runs of a backfill that are named."""
+"""Failed runs of a backfill that an answer names."""
 
 
 @dataclass(frozen=True)
 class FailedRun:
-    """A run of a backfill that has failed.
+    """A failed run of a backfill.
 
-    :param interval: its data interval; None: it has none.
+    :param interval: data interval of the run; None: it has none.
     """
 
     run_id: str
@@ -163,11 +163,13 @@ class FailedRun:
 class Backfill:
     """A backfill, with its runs.
 
-    :param first: its first date; `last`: its last one; None: its runs have no dates.
-    :param who: created it; None: Airflow does not know.
-    :param states: how many of its runs are in each state.
+    :param first: its first date; None: its runs have no dates.
+    :param last: its last date; None: its runs have no dates.
+    :param who: the person who created it; None: Airflow does not know.
+    :param since: when it was created.
+    :param states: number of its runs by state.
     :param failed: at most `MOST_FAILED` of its failed runs.
-    :param is_airflow_own: False: `airflow tx backfill` created its runs.
+    :param is_airflow_own: whether it is a backfill of Airflow; False: `airflow tx backfill` created its runs.
     """
 
     first: datetime | None
@@ -184,7 +186,7 @@ class Backfill:
 
 
 def backfills(dag_id: str, since: datetime) -> list[Backfill]:
-    """List the backfills of a DAG that are under way, or ended since a moment."""
+    """List the backfills of a DAG that are under way, or ended since this moment."""
     with create_session() as session:
         return [*_airflow_backfills(session, dag_id, since), *_tx_backfills(session, dag_id, since)]
 
@@ -208,7 +210,7 @@ def _airflow_backfills(session: Session, dag_id: str, since: datetime) -> Iterat
 
 
 def _tx_backfills(session: Session, dag_id: str, since: datetime) -> Iterator[Backfill]:
-    """List the runs of `airflow tx backfill`, which are of no backfill of Airflow, by the person who created them."""
+    """List the runs of `airflow tx backfill`, which belong to no backfill of Airflow, grouped by their creator."""
     own = and_(
         DagRun.dag_id == dag_id,
         DagRun.run_type == DagRunType.BACKFILL_JOB,
@@ -252,7 +254,7 @@ def _failed(session: Session, own: ColumnElement[bool]) -> tuple[FailedRun, ...]
 def run_ends_at(
     dag_id: str, run_ids: Collection[str]
 ) -> dict[str, tuple[str | None, datetime | None]]:
-    """Say of runs their state, and when they were over last; runs that do not exist are left out."""
+    """Return the state and the last end of each run; leave out runs that do not exist."""
     wanted = list(run_ids)
     found = {}
     with create_session() as session:
@@ -269,27 +271,27 @@ def run_ends_at(
 
 
 # --- jobs ---------------------------------------------------------------------------------------------------------
-# Many transactions that a person wanted at once, and what became of them: restatements and backfills.
+# A job is a restatement or a backfill of many transactions that a person requested at one time.
 #
-# Nothing is kept for this: the ledger says who wanted each restatement, and Airflow which runs a backfill has.
+# A job has no record. The ledger says who requested each restatement, and Airflow lists the runs of a backfill.
 
 
 SHOWN_FOR = timedelta(days=1)
-"""After its end a job is shown for this time."""
+"""Time for which the page shows a job after its end."""
 ONE_JOB = timedelta(hours=1)
-"""Restatements that one person wanted for one reason are one job, unless this time is between them."""
+"""Requests of one person for one reason are one job, unless more than this time is between them."""
 MOST_FINALS = 1000
-"""Final transactions that are looked at, the newest ones."""
+"""Final transactions to look at, the newest ones."""
 MOST_JOBS = 5
-"""That are shown."""
+"""Jobs that the page shows."""
 MOST_NAMED = 100
-"""Transactions that a job names: so many an action takes."""
+"""Transactions that a job names, as many as an action accepts."""
 
 
 class JobKind(str, Enum):
     """The kind of a job.
 
-    `backfill`: of Airflow; `tx-backfill`: `airflow tx backfill`, which creates its runs one after the other.
+    `backfill` is a backfill of Airflow. `tx-backfill` is `airflow tx backfill`, which creates its runs one by one.
     """
 
     RESTATEMENT = "restatement"
@@ -298,7 +300,7 @@ class JobKind(str, Enum):
 
 
 class _Status(Enum):
-    """What became of one transaction of a job."""
+    """The status of one transaction of a job."""
 
     DONE = "done"
     FAILED = "failed"
@@ -311,12 +313,18 @@ class _Status(Enum):
 class JobLine:
     """A job.
 
-    :param first: of a backfill, its first date; `last`: its last one.
-    :param who: wanted it; null: Airflow does not know. `why`: "" if no reason was asked for. Both are null for a
-        viewer who may not read the audit log.
-    :param total: how many transactions it has; of `tx-backfill`: how many runs were created until now.
-    :param done: how many of them are committed; `left_out`: skipped; `waiting`: no run of theirs has been started.
-    :param failed: how many have failed, of which `failed_txids` can be replayed.
+    :param first: first date of a backfill.
+    :param last: last date of a backfill.
+    :param who: the person who requested the job; null: unknown, or the viewer may not read the audit log.
+    :param since: when the person requested the job.
+    :param why: the reason; "": no reason was needed; null: the viewer may not read the audit log.
+    :param total: number of its transactions; for `tx-backfill` the number of runs so far.
+    :param done: number of committed transactions.
+    :param failed: number of failed transactions.
+    :param left_out: number of skipped transactions.
+    :param under_way: number of transactions whose run is queued or running.
+    :param waiting: number of transactions whose run has not started.
+    :param failed_txids: failed transactions that can be replayed.
     :param waiting_txids: transactions whose restatement no run has begun.
     """
 
@@ -338,9 +346,9 @@ class JobLine:
 
 @dataclass(frozen=True, kw_only=True)
 class Jobs:
-    """The jobs of a topology that are under way, or ended lately, the newest first.
+    """The jobs of a topology that are under way, or ended in the last day, the newest first.
 
-    :param dated: whether its transactions have dates, so that days can be restated.
+    :param dated: whether its transactions have data intervals, so that a person can restate days.
     """
 
     jobs: list[JobLine]
@@ -349,9 +357,10 @@ class Jobs:
 
 @dataclass(frozen=True)
 class _Wanted:
-    """A restatement that a person wanted.
+    """A restatement that a person has requested.
 
-    :param of: the transaction that is restated; `txid`: the one that restates it; None: no run has begun that.
+    :param of: the transaction to restate.
+    :param txid: the transaction that restates it; None: no run has begun it.
     """
 
     who: str
@@ -383,9 +392,9 @@ def _restatements(snapshot: TopologySnapshot, now: datetime) -> Iterator[JobLine
     if snapshot.store is None or snapshot.view is None:
         return
     if not ReadOnlyLedger(snapshot.store, snapshot.paths).was_restated():
-        return  # none was ever wanted
+        return  # no person has ever requested one
     for wanted in _by_person(_all_wanted(snapshot)):
-        # Of a transaction that was skipped and wanted again, the newest restatement counts.
+        # If a restatement was skipped and requested again, the newest one counts.
         pieces = list({each.of: each for each in wanted}.values())
         if len(pieces) > 1 and _is_shown(pieces, now):
             yield _restatement(wanted[0], pieces)
@@ -416,7 +425,7 @@ def _restatement(first: _Wanted, pieces: Sequence[_Wanted]) -> JobLine:
 
 
 def _all_wanted(snapshot: TopologySnapshot) -> Iterator[_Wanted]:
-    """List what people wanted restated, by the txid of the restatement; what no run has begun is last."""
+    """List the requested restatements in the order of their txids; requests that no run has begun are last."""
     assert snapshot.view is not None
     finals = (snapshot.final_view(txid) for txid in snapshot.final[-MOST_FINALS:])
     for view in (*finals, *snapshot.opened):
@@ -442,9 +451,11 @@ def _all_wanted(snapshot: TopologySnapshot) -> Iterator[_Wanted]:
 def _status_of_wish(
     wish: Wish, when: datetime, state: str | None, ended: datetime | None
 ) -> _Status:
-    """Say what became of a request that no run has begun.
+    """Return the status of a request that no run has begun.
 
-    :param state: of its run, which committed before; `ended`: when the run was over last.
+    :param when: when a person made the request.
+    :param state: state of its run, which has committed the transaction before.
+    :param ended: last end of the run.
     """
     if state in LIVE_RUN_STATES:
         return _Status.UNDER_WAY
@@ -453,7 +464,7 @@ def _status_of_wish(
 
 
 def _by_person(wanted: Iterable[_Wanted]) -> list[list[_Wanted]]:
-    """Put together what one person wanted for one reason at one time, in the order in which it was wanted."""
+    """Group requests of one person for one reason at one time, in the order of the requests."""
     found: dict[tuple[str, str], list[list[_Wanted]]] = {}
     for each in sorted(wanted, key=attrgetter("when")):
         jobs = found.setdefault((each.who, each.why), [])
@@ -469,7 +480,7 @@ def _by_person(wanted: Iterable[_Wanted]) -> list[list[_Wanted]]:
 
 def _backfills(snapshot: TopologySnapshot, now: datetime) -> Iterator[JobLine]:
     for each in backfills(snapshot.record.dag_id, now - SHOWN_FOR):
-        # What failed after the commit of its transaction is no failure of this transaction.
+        # A run that failed after the commit of its transaction counts as done.
         committed = sum(_is_final(snapshot, run) for run in each.failed)
         by_run = {view.document.run_id: view.txid for view in snapshot.opened}
         failed = [by_run[run.run_id] for run in each.failed if run.run_id in by_run]
@@ -493,7 +504,7 @@ def _backfills(snapshot: TopologySnapshot, now: datetime) -> Iterator[JobLine]:
 
 
 def _is_final(snapshot: TopologySnapshot, run: FailedRun) -> bool:
-    """Ask whether the transaction of a run is final."""
+    """Return whether the transaction of a run is final."""
     store = snapshot.unwatched or snapshot.store
     keys = [run.run_id, *([] if run.interval is None else [key_of_interval(run.interval)])]
     found = [

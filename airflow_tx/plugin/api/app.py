@@ -1,4 +1,4 @@
-"""The FastAPI application of the board, made in the api-server alone; Airflow mounts it at `/tx`."""
+"""The FastAPI application of the Transactions page, which only the api-server creates; Airflow mounts it at `/tx`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from airflow_tx.plugin.api.redaction import redacted
 from airflow_tx.plugin.api.snapshots import SILENT, LedgerAway
 
 # --- bundle -------------------------------------------------------------------------------------------------------
-# The bundle of the page: one file, which a browser keeps until it changes.
+# The page's JavaScript bundle: one file, which a browser caches until its digest changes.
 
 
 BUNDLE = Path(__file__).resolve().parents[1] / "board" / "main.umd.cjs"
@@ -37,13 +37,13 @@ bundle_router = APIRouter(prefix="/board")
 
 @cache
 def bundle_digest() -> str:
-    """Digest the bundle, for an address that changes whenever it does; "" if there is none."""
+    """Return a digest of the bundle, so that its URL changes with it; "" if there is no bundle."""
     return hashlib.sha256(BUNDLE.read_bytes()).hexdigest()[:16] if BUNDLE.is_file() else ""
 
 
 @bundle_router.get("/main.umd.cjs", include_in_schema=False, response_class=FileResponse)
 def get_bundle(user: GetUserDep) -> FileResponse:
-    """Send the page."""
+    """Send the bundle."""
     if not BUNDLE.is_file():
         raise HTTPException(
             status.HTTP_404_NOT_FOUND, "The page was not built: see airflow_tx/plugin/ui."
@@ -59,15 +59,15 @@ log = logging.getLogger(__name__)
 
 PREFIX = "/tx"
 MOST_BODY = 65_536
-"""Bytes; the longest action that is taken has less."""
+"""Bytes of a request's body; the longest valid action has fewer."""
 MOST_ERRORS = 10
-"""Of one request, that an answer names."""
+"""Errors of one request that an answer names."""
 _NOSNIFF = {"X-Content-Type-Options": "nosniff"}
-"""An answer may quote what people and tasks have written: no browser guesses that it is a page."""
+"""An answer may quote text of people and tasks, so no browser may guess that it is HTML."""
 
 
 class NoSniff:
-    """Adds this header to every answer, refusals included."""
+    """Adds the header `X-Content-Type-Options` to every answer, also to errors."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -82,7 +82,7 @@ class NoSniff:
 
 
 class BoundedBody:
-    """Refuses a request with a long body before anything reads it whole: parsing one would stop this process."""
+    """Refuses a request with a long body before the whole body is read: parsing it would block this process."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -102,7 +102,7 @@ class BoundedBody:
 
 
 def make_app() -> FastAPI:
-    """Make the application. Its own pages of documentation are left out: they would be open to everybody."""
+    """Create the application without FastAPI's documentation pages, which would need no login."""
     app = FastAPI(
         title="Transactions",
         description="The transactions of the ledger, and the actions of a person.",
@@ -128,25 +128,25 @@ def _problem(status: int) -> Callable[[Request, Exception], JSONResponse]:
 
 
 def _unreadable(request: Request, error: Exception) -> JSONResponse:
-    """Answer without the value of a record that does not fit."""
+    """Answer without the value of the unreadable record."""
     assert isinstance(error, UnreadableRecord)
     return _problem(503)(request, UnreadableRecord(path=error.path, reason=error.reason))
 
 
 def _busy(request: Request, error: Exception) -> JSONResponse:
-    """Say when to ask again: a page does so by itself."""
+    """Answer with the seconds after which the page asks again."""
     headers = {"Retry-After": str(AGAIN_AFTER)}
     return JSONResponse({"detail": redacted(str(error))}, status_code=429, headers=headers)
 
 
 def _away(request: Request, error: Exception) -> JSONResponse:
-    """Answer without the hosts that the error names."""
+    """Answer without the host names in the error."""
     log.warning("%s", error)
     return JSONResponse({"detail": str(LedgerAway(reason=SILENT))}, status_code=503)
 
 
 def _database_away(request: Request, error: Exception) -> JSONResponse:
-    """Answer without the statement, which the error names."""
+    """Answer without the SQL statement in the error."""
     assert isinstance(error, DBAPIError)
     log.warning("%s %s: %s", request.method, request.url.path, error.orig)
     detail = (
@@ -156,7 +156,7 @@ def _database_away(request: Request, error: Exception) -> JSONResponse:
 
 
 def _malformed(request: Request, error: Exception) -> JSONResponse:
-    """Say what is wrong with a request, and do not repeat it: it may have characters that JSON cannot hold."""
+    """Name the errors of a request without quoting it: it may have characters that JSON cannot hold."""
     assert isinstance(error, RequestValidationError)
     found = [
         {"loc": _known_place(each), "msg": each["msg"], "type": each["type"]}
@@ -166,14 +166,14 @@ def _malformed(request: Request, error: Exception) -> JSONResponse:
 
 
 def _known_place(error: Mapping[str, Any]) -> list[str | int]:
-    """Name the part of a request as the API names it; a key that the API does not know is part of the request."""
+    """Return the place of an error, without a key that the API does not know: that key is text of the request."""
     place = list(error["loc"])
     return place[:-1] if error["type"] == "extra_forbidden" else place
 
 
 def _unexpected(request: Request, error: Exception) -> JSONResponse:
     log.error("%s %s: %s", request.method, request.url.path, error, exc_info=error)
-    # Starlette sends this answer outside of every middleware.
+    # Starlette sends this answer without the middlewares.
     return JSONResponse(
         {"detail": "It cannot be answered; see the log of the api-server."},
         status_code=500,
@@ -196,14 +196,14 @@ _ANSWERS = {
 
 
 # --- schema -------------------------------------------------------------------------------------------------------
-# `python -m airflow_tx.plugin.api.app`: writes the OpenAPI description that the client of the page is made from.
+# `python -m airflow_tx.plugin.api.app` writes the OpenAPI description, from which the page's client is generated.
 
 
 OPENAPI = Path(__file__).resolve().parents[1] / "ui" / "openapi.json"
 
 
 def openapi_text() -> str:
-    """Describe the API, for `ui/openapi.json`."""
+    """Return the OpenAPI description for `ui/openapi.json`."""
     schema = {**make_app().openapi(), "servers": [{"url": PREFIX}]}
     return json.dumps(schema, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 

@@ -1,4 +1,4 @@
-"""The process that runs the code of DAG files for an api-server, which does not run it itself."""
+"""The process that runs the code of DAG files for an api-server, which must not run this code itself."""
 
 from __future__ import annotations
 
@@ -63,9 +63,10 @@ _USERS = "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_*"
 
 
 def dag_environment(environ: Mapping[str, str], own: Iterable[str]) -> dict[str, str]:
-    """Choose the variables that the code of DAG files gets of the environment of an api-server.
+    """Select the environment variables of an api-server that the code of DAG files gets.
 
-    :param own: names of variables that the DAG files of this Airflow need; `*` matches any text.
+    :param environ: environment of the api-server.
+    :param own: names of further variables that the DAG files need; `*` matches any text.
     """
     sections = [f"AIRFLOW__{section.upper()}__*" for section in _OF_SECTIONS]
     patterns = (*_OF_SYSTEM, *_OF_AIRFLOW, *sections, *own)
@@ -74,31 +75,34 @@ def dag_environment(environ: Mapping[str, str], own: Iterable[str]) -> dict[str,
         for name, value in environ.items()
         if any(fnmatchcase(name, pattern) for pattern in patterns) and not fnmatchcase(name, _USERS)
     }
-    # Connections and Variables of Airflow's database and of secrets backends, as in the DAG processor's manager.
+    # Read Connections and Variables from Airflow's database and secrets backends, as the DAG processor's manager does.
     return {**found, "_AIRFLOW_PROCESS_CONTEXT": "server"}
 
 
 class RefusedThere(Refused):
-    """A refusal, in the words of the process that ran the code."""
+    """A refusal, with the text of the process that ran the code."""
 
     template = "{text}"
 
 
 class FailedThere(TxError):
-    """A question that needs the code of a DAG file, which failed."""
+    """The code of a DAG file failed, so that a question has no answer."""
 
     template = "{text}"
 
 
 class NotAnsweredThere(FailedThere):
-    """A question that needs the code of a DAG file, and that was not answered: its process hung, or has ended."""
+    """The process that runs the code of DAG files hung or ended, so that a question has no answer."""
 
 
 @dataclass(frozen=True)
 class _Left:
-    """A DAG file that is left alone, since it hangs.
+    """A DAG file that hangs, so that no process reads it for a while.
 
-    :param until: the moment of `time.monotonic` at which it is read again; before, once it has changed.
+    :param path: path of the file; None: unknown.
+    :param changed: modification time of the file, in nanoseconds.
+    :param text: error for questions that need the file.
+    :param until: when to read it again, by `time.monotonic`; a changed file is read earlier.
     """
 
     path: str | None
@@ -107,7 +111,7 @@ class _Left:
     until: float
 
     def is_due(self) -> bool:
-        """Ask whether it is read again."""
+        """Return whether to read the file again."""
         try:
             changed = None if self.path is None else os.stat(self.path).st_mtime_ns
         except OSError:
@@ -116,14 +120,16 @@ class _Left:
 
 
 MOST_PROCESSES = 3
-"""That answer questions at once: a new one is started beside one in which a DAG file hangs."""
+"""Processes at the same time: a new one starts beside a process in which a DAG file hangs."""
 _ENDED = {"failed": "The process that reads DAG files has ended; repeat it."}
 
 
 class DagProcess:
-    """Starts the process when it is needed, and ends it when it was not for a while.
+    """Starts the process with the first question, and ends it after a while without questions.
 
-    :param environ: the environment of which it gets `dag_environment`.
+    :param command: command line of the process.
+    :param idle: seconds without a question after which the process ends.
+    :param environ: environment of the api-server; the process gets its `dag_environment`.
     """
 
     def __init__(
@@ -144,15 +150,17 @@ class DagProcess:
         self._asked_at = 0.0
 
     def ask(self, question: dict[str, Any], *, seconds: float) -> Any:
-        """Ask, and wait for the answer. `Questions` bounds how many people wait.
+        """Ask, and wait for the answer. `Questions` bounds the number of people who wait.
 
-        :raises RefusedThere: it is refused.
+        :param question: the question, as JSON.
+        :param seconds: time limit of the answer.
+        :raises RefusedThere: the process refuses the question.
         :raises FailedThere: the code of the DAG file failed.
-        :raises NotAnsweredThere: the process has ended, or does not answer in time; the next question has another one.
+        :raises NotAnsweredThere: the process has ended, or does not answer in time. The next question starts a new one.
         """
         until = time.monotonic() + seconds
         found = self._answer(question, seconds, until)
-        while "slow" in found:  # this one was not begun
+        while "slow" in found:  # the process has not begun to answer, since another DAG file hangs
             found = self._answer(question, seconds, until)
         if found is _ENDED:
             raise NotAnsweredThere(text=found["failed"])
@@ -195,16 +203,16 @@ class DagProcess:
                 _told(process, {"end_search": name})
 
     def _asked(self) -> set[subprocess.Popen[str]]:
-        """Find the processes that have a question to answer."""
+        """Return the processes that have questions to answer."""
         return {process for process, _ in list(self._waiting.values())}
 
     def _left_alone(self) -> dict[str, str]:
-        """Say which DAG files are not read now, and why."""
+        """Return the DAGs whose files must not be read now, with the error."""
         self._left = {dag_id: each for dag_id, each in self._left.items() if not each.is_due()}
         return {dag_id: each.text for dag_id, each in self._left.items()}
 
     def _leave(self, process: subprocess.Popen[str], file: Mapping[str, Any]) -> None:
-        """Leave a DAG file alone that hangs in a process, and let another process answer the next questions."""
+        """Note that a DAG file hangs in a process, and let another process answer the next questions."""
         with self._lock:
             until = time.monotonic() + file["again"]
             self._left[file["dag_id"]] = _Left(file["path"], file["changed"], file["text"], until)
@@ -261,14 +269,17 @@ class DagProcess:
                 continue
             if waiting is not None and not waiting.done():
                 waiting.set_result(answer)
-        # Retire it before it ends: it would never answer another question.
+        # Retire the process before it ends, as it would not answer another question.
         self._retire(process)
         for asked, waiting in list(self._waiting.values()):
             if asked is process and not waiting.done():
                 waiting.set_result(_ENDED)
 
     def _noted(self, process: subprocess.Popen[str], told: Mapping[str, Any]) -> bool:
-        """Note what a process says about a DAG file; False: it has said something else."""
+        """Note a message of the process about a DAG file.
+
+        :return: whether it was such a message; else it answers a question.
+        """
         if "hangs" in told:
             self._leave(process, told["hangs"])
             self._end_if_retired(process)
@@ -292,7 +303,7 @@ class DagProcess:
 
 
 def _told(process: subprocess.Popen[str], message: dict[str, Any]) -> bool:
-    """Write a message to a process; False: it has ended."""
+    """Send a message to a process; return False if the process has ended."""
     assert process.stdin is not None
     try:
         print(json.dumps(message), file=process.stdin, flush=True)
@@ -313,12 +324,12 @@ _dag_process = DagProcess()
 
 
 def dag_process() -> DagProcess:
-    """Return the one of this process."""
+    """Return the DAG process of this api-server."""
     return _dag_process
 
 
 # --- lag board ----------------------------------------------------------------------------------------------------
-# How far sources are ahead: each is asked now and then in the background, and no viewer waits for an answer.
+# The lag of each source. A thread asks the sources in the background, so that no viewer waits for an answer.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -326,7 +337,7 @@ class SourceLine:
     """The source of a topology.
 
     :param kind: transactional, opaque or non-transactional.
-    :param description: the source as its DAG file names it; null as long as that was not read.
+    :param description: the source as its DAG file defines it; null: the file was not read yet.
     """
 
     kind: str
@@ -336,10 +347,11 @@ class SourceLine:
 
 @dataclass(frozen=True, kw_only=True)
 class LagLine:
-    """How much data a source has that no transaction has taken.
+    """How much data the source has that no transaction has.
 
-    :param value: null: it is not known, `why` says why.
+    :param value: the lag; null: unknown, see `why`.
     :param at: when the source was asked.
+    :param why: why the lag is unknown.
     """
 
     value: int | None = None
@@ -352,9 +364,9 @@ class LagLine:
 class AckersLine:
     """The ackers of a topology whose tasks emit messages.
 
-    :param trees: of messages, that are not complete.
-    :param acks_a_second: messages that were acked lately; null: they were asked once only.
-    :param at: when they were asked.
+    :param trees: number of incomplete trees of messages.
+    :param acks_a_second: acked messages per second since the last question; null: the ackers were asked only once.
+    :param at: when the ackers were asked.
     """
 
     trees: int
@@ -378,7 +390,7 @@ class LagPoint:
 
 
 class LagBoard:
-    """The last answers of all sources."""
+    """The last answers of all sources, by topology."""
 
     def __init__(self, process: DagProcess | None = None) -> None:
         self._process = process or dag_process()
@@ -389,7 +401,7 @@ class LagBoard:
         self._thread: threading.Thread | None = None
 
     def lag_line(self, snapshot: TopologySnapshot) -> LagLine:
-        """Say how far the source of a topology is ahead, as far as is known, and when that was asked."""
+        """Return the last known lag of a topology."""
         if _key(snapshot) not in self._found:
             return LagLine(why="Its source has not answered yet.")
         at, found = self._found[_key(snapshot)]
@@ -398,22 +410,22 @@ class LagBoard:
         return LagLine(at=at, why=found["why"])
 
     def ackers_line(self, snapshot: TopologySnapshot) -> AckersLine | None:
-        """Say what the ackers of a topology do, as far as is known."""
+        """Return the last known load of the ackers of a topology; None: unknown."""
         at, found = self._found.get(_key(snapshot), (None, {}))
         load = found.get("ackers")
         return None if at is None or load is None else AckersLine(**load, at=at)
 
     def seen(self, snapshot: TopologySnapshot) -> Sequence[LagPoint]:
-        """Give the lags that this api-server has seen, the oldest first: it asks while a person looks."""
+        """Return the lags that this api-server has seen, the oldest first; it asks only while a person looks."""
         return tuple(self._seen.get(_key(snapshot), ()))
 
     def limits(self, snapshot: TopologySnapshot) -> AlarmLimits:
-        """Say when a topology is late, as its DAG file says it; no limits as long as that was not read."""
+        """Return the limits of lateness in the DAG file of a topology; no limits if the file was not read yet."""
         _, found = self._found.get(_key(snapshot), (None, {}))
         return AlarmLimits(**found.get("limits", {}))
 
     def source_line(self, snapshot: TopologySnapshot) -> SourceLine:
-        """Say what a topology reads."""
+        """Return the source of a topology."""
         _, found = self._found.get(_key(snapshot), (None, {}))
         record = snapshot.record
         return SourceLine(
@@ -423,7 +435,7 @@ class LagBoard:
         )
 
     def ask_for(self, snapshots: Sequence[TopologySnapshot]) -> None:
-        """Ask for the lags of these topologies, if the last answer is old."""
+        """Ask in the background for the lags of these topologies whose last answer is old."""
         now = time.monotonic()
         with self._lock:
             if self._thread is not None and self._thread.is_alive():
@@ -468,7 +480,7 @@ class LagBoard:
 
 
 def _key(snapshot: TopologySnapshot) -> _Key:
-    """Give what a lag is known by: another DAG of the topology has another source, as has one that began again."""
+    """Return the key of a lag: another DAG of the topology, or a new incarnation, may have another source."""
     return snapshot.name, snapshot.record.dag_id, snapshot.record.incarnation
 
 
@@ -476,5 +488,5 @@ _lag_board = LagBoard()
 
 
 def lag_board() -> LagBoard:
-    """Return the one of this process."""
+    """Return the lag board of this api-server."""
     return _lag_board

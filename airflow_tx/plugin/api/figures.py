@@ -1,4 +1,4 @@
-"""Figures over time of one topology: throughput, seconds, sizes and failures, as far as its ledger knows them."""
+"""Figures of one topology over time: throughput, durations, sizes and failures, as far as its ledger has them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from airflow_tx.transaction import AlarmLimits
 
 MOST_POINTS = 40
 MOST_COUNTED = 1000
-"""Transactions that one answer counts at most: the newest ones."""
+"""Transactions that one answer counts, the newest ones."""
 DEFAULT_SPAN = timedelta(hours=1)
 WIDEST_SPAN = timedelta(days=3653)
 LEAST_SPAN = timedelta(seconds=10)
@@ -37,7 +37,7 @@ _STEPS = tuple(
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """The distribution of values: half of them are not above `p50`, 95 of 100 are not above `p95`."""
+    """The distribution of values: half of the values do not exceed `p50`, and 95 of 100 do not exceed `p95`."""
 
     p50: float
     p95: float
@@ -45,19 +45,21 @@ class Spread:
 
 @dataclass(frozen=True, kw_only=True)
 class FigurePoint:
-    """One period.
+    """The figures of one period.
 
-    :param transactions: how many were committed.
-    :param rows: without restatements, whose rows were counted before; null: no other transaction counted its rows.
-    :param processing: seconds from the begin of the last attempt until every task had acked.
-    :param commit: seconds from the grant until the end.
+    :param start: begin of the period.
+    :param transactions: number of committed transactions.
+    :param rows: their rows without restatements, whose rows were counted before; null: unknown.
+    :param processing: seconds from the begin of the last attempt until all tasks had acked.
+    :param commit: seconds from the grant to the end.
     :param size: rows of a batch.
-    :param age: seconds for which the oldest transaction had been open, at most; null: none was open.
-    :param lag: the last one that this api-server has seen, since the ledger keeps none; null: it has seen none.
-    :param replays: attempts that began, without the first ones.
-    :param failures: of the transactions that ended, in all their attempts; the ledger does not keep when they failed.
-    :param skipped: how many transactions were skipped.
-    :param rejected: rows that the committed transactions kept aside; `warnings`: their checks that only warned.
+    :param age: highest age of an open transaction, in seconds; null: none was open.
+    :param lag: the last lag that this api-server has seen, since the ledger keeps none; null: none seen.
+    :param replays: number of attempts that began, without first attempts.
+    :param failures: failures of the transactions that ended, in all attempts; the ledger does not keep their times.
+    :param skipped: number of skipped transactions.
+    :param rejected: rejected rows of the committed transactions.
+    :param warnings: checks of the committed transactions that only warned.
     """
 
     start: datetime
@@ -80,11 +82,11 @@ class Figures:
     """Figures of the transactions that were open at any time from `since` until `until`.
 
     :param step: seconds of each point; the last point may end after `until`.
-    :param total: of all points together; its lag is the last one.
-    :param known_since: when the oldest transaction that was counted ended; null: all of the span is known.
-    :param untimed_replays: replays of these transactions of which the ledger does not know when they were.
-    :param late_after: seconds after which an open transaction is late; null: its DAG sets no limit, or was not read.
-    :param max_lag: the lag beyond which the topology is late; null: the same.
+    :param total: figures of all points together; its lag is the last one.
+    :param known_since: end of the oldest counted transaction; null: the figures cover the whole span.
+    :param untimed_replays: number of replays whose time the ledger does not have.
+    :param late_after: seconds after which an open transaction is late; null: no limit, or the DAG was not read.
+    :param max_lag: lag beyond which the topology is late; null: no limit, or the DAG was not read.
     """
 
     topology: str
@@ -102,7 +104,12 @@ class Figures:
 
 @dataclass(frozen=True)
 class FigureSpan:
-    """The time that is asked for, from the begin of a period."""
+    """The requested time, divided into periods.
+
+    :param since: begin of the first period.
+    :param until: end of the time.
+    :param step: length of a period.
+    """
 
     since: datetime
     until: datetime
@@ -110,7 +117,7 @@ class FigureSpan:
 
     @classmethod
     def of(cls, window: TimelineWindow) -> FigureSpan:
-        """Make it of what a person asks: an hour until now, at most ten years, and never backwards."""
+        """Create the span of a window: the last hour by default, at most ten years, and never backwards."""
         now = datetime.now(timezone.utc)
         end = now if window.until is None else min(max(window.until, _EARLIEST), now)
         start = end - DEFAULT_SPAN if window.since is None else max(window.since, end - WIDEST_SPAN)
@@ -124,12 +131,12 @@ class FigureSpan:
 
     @property
     def starts(self) -> list[datetime]:
-        """When each period begins."""
+        """Return the begin of each period."""
         count = ceil((self.until - self.since) / self.step)
         return [self.since + index * self.step for index in range(count)]
 
     def index(self, at: datetime) -> int:
-        """Find the period that has this moment, or that is nearest to it."""
+        """Return the index of the period that has this moment, or of the nearest period."""
         last = ceil((self.until - self.since) / self.step) - 1
         return min(max(int((at - self.since) / self.step), 0), last)
 
@@ -148,7 +155,7 @@ class _Period:
         self.age = seconds if self.age is None else max(self.age, seconds)
 
     def point(self, start: datetime) -> FigurePoint:
-        """Count."""
+        """Return the figures of the period."""
         committed = [each for each in self.ended if each.status == Outcome.COMMITTED.value]
         sizes = {each.txid: rows for each in committed if (rows := _rows(each)) is not None}
         # The rows of a restatement were counted before.
@@ -184,12 +191,14 @@ def figures(
 ) -> Figures:
     """Count the transactions of a span, the newest ones if there are too many.
 
-    :param lags: of its source, the oldest first.
+    :param lags: lags of the source, the oldest first.
+    :param lag_unit: unit of the lags.
+    :param limits: limits beyond which the topology is late.
     """
     first = snapshot.first_since(span.since)
     end = snapshot.first_since(span.until)
     least = max(first, end - MOST_COUNTED)
-    # Where the record of a transaction cannot be read, its place in the order is not sure.
+    # An unreadable record may have a wrong end time, so compare each end with the span again.
     ended = [
         each
         for each in _final(snapshot, snapshot.final[least:end])
@@ -230,8 +239,8 @@ def figures(
 
 
 def _known_since(snapshot: TopologySnapshot, span: FigureSpan) -> datetime | None:
-    """Say from when on nothing is missing: the history may begin within the span."""
-    # A history that begins with the first transaction of all has forgotten nothing.
+    """Return when the history begins, if that is within the span; None: the history covers the span."""
+    # A history that begins with txid 1 is complete.
     if not snapshot.final or snapshot.final[0] == 1:
         return None
     oldest = snapshot.final_view(snapshot.final[0])
@@ -247,7 +256,7 @@ def _final(snapshot: TopologySnapshot, txids: Iterable[int]) -> Iterator[Transac
 
 
 def _later(snapshot: TopologySnapshot, end: int) -> Iterator[TransactionView]:
-    """Give the transactions that ended after the span, and the open ones, in the order in which they began."""
+    """Yield the transactions that ended after the span, then the open ones; both in the order of their begins."""
     yield from _final(snapshot, snapshot.final[end:])
     yield from (each for each in snapshot.opened if begun_at(each) is not None)
 
@@ -258,7 +267,7 @@ def _ended(each: TransactionView) -> datetime:
 
 
 def _begun(each: TransactionView) -> datetime:
-    # Of some skipped transactions the ledger knows only when they were skipped.
+    # The ledger has only the end of some skipped transactions.
     return begun_at(each) or _ended(each)
 
 
@@ -278,7 +287,7 @@ def _rows(view: TransactionView) -> int | None:
 
 
 def spread(values: Iterable[float | None]) -> Spread | None:
-    """Find the values that 50 and 95 of 100 do not exceed; None: there is no value."""
+    """Return the values that 50 and 95 of 100 do not exceed; None: there are no values."""
     ordered = sorted(each for each in values if each is not None)
     if not ordered:
         return None

@@ -1,4 +1,4 @@
-"""The questions of people that leave the event loop: how many at once, and which ones keep another one waiting."""
+"""Limit the number of slow questions at the same time, for each person, for each topology and in all."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from airflow_tx.plugin.api.access import Access
 from airflow_tx.plugin.api.snapshots import TopologySnapshot
 
 MOST_AT_ONCE = 6
-"""Questions that wait for the code of DAG files. Its process answers more at once, so that lags are answered, too."""
+"""Questions that wait for the code of DAG files. The process answers more, so that it can also answer for lags."""
 MOST_OF_TOPOLOGY = 2
-"""Such questions about one topology: a source that hangs leaves room for the others. Another person asks one more."""
+"""Such questions about one topology, so that a source that hangs leaves room for other topologies."""
 MOST_OF_PERSON = 3
-"""Questions of one person that wait for the code of DAG files, and as many that wait for a ledger."""
+"""Questions of one person that wait for the code of DAG files; the same number may wait for a ledger."""
 AGAIN_AFTER = 5
 """Seconds after which a page asks again."""
 
 
 class Busy(TxError):
-    """A question that was not asked, since others are under way. Each takes a thread of the api-server."""
+    """Too many questions are under way, each in a thread of the api-server, so a further one is refused."""
 
     template = (
         "{who} busy because of {questions}.",
@@ -36,8 +36,12 @@ class Busy(TxError):
 class PersonalQuestion:
     """A question of a person.
 
-    :param what: in words, such as `a search`; `dag_id`: the DAG of the topology.
-    :param needs_dag: whether the code of the DAG file answers, else the ledger.
+    :param what: description, such as `a search`.
+    :param topology: name of the topology.
+    :param dag_id: DAG of the topology.
+    :param person: the person who asks.
+    :param since: when the person asked.
+    :param needs_dag: whether the code of the DAG file answers; otherwise the ledger does.
     """
 
     what: str
@@ -58,9 +62,11 @@ class Questions:
     def asked(
         self, what: str, snapshot: TopologySnapshot, access: Access, *, needs_dag: bool = True
     ) -> AbstractContextManager[None]:
-        """Count a question within the block.
+        """Count a question during the block.
 
-        :raises Busy: there are enough of this person, about this topology, or in all.
+        :param what: description, such as `a search`.
+        :param needs_dag: whether the code of the DAG file answers; otherwise the ledger does.
+        :raises Busy: too many questions of this person, about this topology, or in all are under way.
         """
         question = PersonalQuestion(
             what=what,
@@ -76,10 +82,10 @@ class Questions:
     def under_way(
         self, question: PersonalQuestion, readable: Callable[[Collection[str]], Collection[str]]
     ) -> Iterator[None]:
-        """Count a question within the block.
+        """Count a question during the block.
 
-        :param readable: which of these DAGs the person may read. The refusal names no topology of another one.
-        :raises Busy: there are enough of this person, about this topology, or in all.
+        :param readable: returns the DAGs that the person may read; the refusal names no topology of other DAGs.
+        :raises Busy: too many questions of this person, about this topology, or in all are under way.
         """
         with self._lock:
             who, others = self._in_the_way(question)
@@ -95,13 +101,13 @@ class Questions:
                 self._asked.remove(question)
 
     def _in_the_way(self, question: PersonalQuestion) -> tuple[str, Sequence[PersonalQuestion]]:
-        """Find the questions that keep this one waiting, and say what they keep busy; none: it can be asked."""
+        """Return the begin of the refusal and the questions that cause it; no questions: nothing is refused."""
         alike = [each for each in self._asked if each.needs_dag is question.needs_dag]
         own = [each for each in alike if each.person == question.person]
         if len(own) >= MOST_OF_PERSON:
             return "You keep the Transactions page", own
         if not question.needs_dag:
-            return "", ()  # a ledger answers soon
+            return "", ()  # a ledger answers fast
         about = [each for each in alike if each.topology == question.topology]
         if _is_full(about, question.person, MOST_OF_TOPOLOGY):
             return f"Topology {question.topology} is", about
@@ -110,13 +116,13 @@ class Questions:
 
 
 def _is_full(asked: Sequence[PersonalQuestion], person: str, most: int) -> bool:
-    """Ask whether a person has to wait: one who has asked nothing waits for other people, not for their questions."""
+    """Return whether a person must wait. For a person without a question this counts other people, not questions."""
     people = {each.person for each in asked}
     return len(asked if person in people else people) >= most
 
 
 def _named(questions: Sequence[PersonalQuestion], seen: Collection[str]) -> str:
-    """Name questions, the oldest first; of topologies that the person may not see only how many, and since when."""
+    """Describe the questions; for topologies that the person may not see, return only their number and time."""
     shown = [each for each in questions if each.dag_id in seen]
     hidden = [each for each in questions if each.dag_id not in seen]
     # The same question may be asked several times.
@@ -137,15 +143,15 @@ def _since(questions: Sequence[PersonalQuestion]) -> str:
 
 
 questions = Questions()
-"""The ones of this process."""
+"""The questions of this api-server."""
 
 
 MOST_SEARCHES = 16
-"""Searches of several topologies at once, one of each person: each takes a thread of the api-server."""
+"""Searches of several topologies at the same time, one for each person. Each takes a thread of the api-server."""
 
 
 class SearchBusy(Busy):
-    """A search that was not begun. The page asks again."""
+    """Too many searches are under way, so a further one is refused. The page asks again."""
 
     template = ("{who} under way.", "This search has not begun. Try again in a few seconds.")
 
@@ -159,9 +165,9 @@ class Searches:
 
     @contextmanager
     def under_way(self, person: str) -> Iterator[None]:
-        """Count the search of a person within the block.
+        """Count the search of a person during the block.
 
-        :raises SearchBusy: another one of this person is under way, or there are too many.
+        :raises SearchBusy: another search of this person is under way, or too many in all.
         """
         with self._lock:
             if person in self._people:
@@ -177,4 +183,4 @@ class Searches:
 
 
 searches = Searches()
-"""The ones of this process."""
+"""The searches of this api-server."""

@@ -1,4 +1,4 @@
-"""The routes that read. Blocking calls are made in plain functions, which FastAPI calls in threads."""
+"""The read-only routes. Plain functions make all blocking calls, since FastAPI calls plain functions in threads."""
 
 from __future__ import annotations
 
@@ -79,29 +79,30 @@ from airflow_tx.plugin.api.transaction_page import TransactionPage, transaction_
 from airflow_tx.transaction import WHY_NOT
 
 # --- search -------------------------------------------------------------------------------------------------------
-# Which transaction has what a person looks for.
+# Find the transaction that has a text.
 #
-# Of one topology the source is asked, in the process that runs DAG files. Of all topologies the ledgers are read.
+# A search in one topology asks the source, in the process that runs DAG files. A search in all reads their ledgers.
 
 
 T = TypeVar("T")
 _WITHIN = 60.0
 MOST_TOPOLOGIES = 200
-"""That one search looks at."""
+"""Topologies that one search looks at."""
 ENOUGH = 4 * MOST_FOUND
-"""Matches after which a search of several topologies ends; it gives the best ones of them."""
+"""Matches after which a search of several topologies ends, and returns the best of them."""
 MOST_SEARCHED = 5000
 """Transactions that one search of several topologies looks at."""
 ALL_WITHIN = 10.0
-"""Seconds after which a search of several topologies ends with what it has found."""
+"""Seconds after which a search of several topologies ends, and returns its matches so far."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FoundLine:
-    """A transaction that has what was looked for.
+    """A transaction that matches the search.
 
-    :param phase: as in the timeline; null: it is forgotten by now.
-    :param restates: the transaction that it restates; `restated_by`: the one that counts instead of it.
+    :param phase: phase as in the timeline; null: the ledger has forgotten the transaction.
+    :param restates: the transaction that this one restates.
+    :param restated_by: the transaction that counts instead of this one.
     """
 
     txid: int
@@ -116,9 +117,10 @@ class FoundLine:
 class SearchAnswer:
     """The result, the newest transaction first.
 
-    :param looked: how many transactions were looked through, down to `oldest`; null: there is none.
-    :param unknown: of how many of them the source cannot tell.
-    :param complete: whether these are all transactions of the ledger.
+    :param looked: number of transactions that the search looked at.
+    :param oldest: the oldest of them; null: the search looked at none.
+    :param unknown: number of transactions whose rows the source cannot compare.
+    :param complete: whether the search looked at all transactions of the ledger.
     """
 
     found: list[FoundLine]
@@ -131,7 +133,7 @@ class SearchAnswer:
 def searched(snapshot: TopologySnapshot, what: str, access: Access, visit: Visit) -> SearchAnswer:
     """Look for a file, an offset, an id or a date.
 
-    :param visit: of the browser. Once it has left, the search ends with what it has found.
+    :param visit: the browser's request. When the browser leaves, the search ends.
     :raises Busy: there are too many questions.
     :raises NotAnsweredThere: the source does not answer.
     """
@@ -174,7 +176,8 @@ def _line(txid: int, view: TransactionView | None) -> FoundLine:
 class FoundAnywhere(FoundLine):
     """A transaction of any topology that has the text.
 
-    :param matched: the part that has it; `text`: the whole text of this part, as users see it.
+    :param matched: the part of the transaction that has the text.
+    :param text: the whole text of this part, as users see it.
     """
 
     topology: str
@@ -184,16 +187,18 @@ class FoundAnywhere(FoundLine):
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOfAllAnswer:
-    """The result: what names a transaction before details of its batch, and a whole name before a part of one.
+    """The result of a search in several topologies.
 
-    Of each, by topology, the most urgent first, and the newest transaction first.
+    Matches of a txid or run come before matches in a batch, and matches of a whole name before parts of a name. Among
+    equal matches the most urgent topology is first, then the newest transaction.
 
-    :param topologies: how many topologies of the user were to be searched, and `looked` how many were.
-    :param transactions: how many transactions were looked at.
-    :param partly: of how many topologies only the newest transactions were looked at.
-    :param unknown: of how many transactions the ledger keeps a digest of the batch alone.
-    :param unread: the topologies whose ledger could not be read.
-    :param complete: whether all transactions were looked at, and every match is given.
+    :param topologies: number of the user's topologies that match the filter.
+    :param looked: number of topologies whose transactions the search looked at.
+    :param transactions: number of transactions that it looked at.
+    :param partly: number of topologies of which it looked only at the newest transactions.
+    :param unknown: number of transactions of whose batch the ledger keeps only a digest.
+    :param unread: names of the topologies whose ledger could not be read.
+    :param complete: whether the search looked at all transactions, and the result has every match.
     """
 
     found: list[FoundAnywhere]
@@ -213,13 +218,15 @@ def searched_all(
     person: str = "",
     has_left: Callable[[], bool] = lambda: False,
 ) -> SearchOfAllAnswer:
-    """Look for a text in the records of topologies that the user may see. No source is asked, and nothing is kept.
+    """Look for a text in the records of topologies that the user may see, without asking a source.
 
-    :param snapshots: in the order in which they are searched.
-    :param has_left: whether the browser waits no longer, so that the search ends.
+    :param snapshots: the topologies, in the order of the search.
+    :param what: the text.
+    :param person: the user, who may have one search at a time.
+    :param has_left: returns whether the browser has left; the search then ends.
     :raises SearchBusy: there are too many searches.
     """
-    # An error is shown to users with what belongs to connections left out: what is hidden cannot be found.
+    # The page hides parts of errors that belong to connections. A search must not find hidden parts.
     wanted = WantedText(what.strip(), without_credentials, redacted)
     some = snapshots[:MOST_TOPOLOGIES]
     with searches.under_way(person):
@@ -231,7 +238,7 @@ def searched_all(
 class _SearchOfAll:
     """One search of several topologies.
 
-    :param until: the moment at which it ends.
+    :param until: end of the search, by the monotonic clock.
     """
 
     def __init__(
@@ -251,7 +258,7 @@ class _SearchOfAll:
         self._away: set[str] = set()
 
     def run(self) -> None:
-        """Look up the text as a txid and as a run, and then look at the newest transactions."""
+        """Look up the text as a txid and as a run, then search the newest transactions."""
         for snapshot in self._snapshots:
             if not self._is_over():
                 self._look_up(snapshot)
@@ -260,7 +267,7 @@ class _SearchOfAll:
                 self._look(snapshot, len(self._snapshots) - index)
 
     def _is_over(self) -> bool:
-        """Whether its time is over, or its browser has left."""
+        """Return whether the time is over, or the browser has left."""
         return time.monotonic() > self._until or self._has_left()
 
     @property
@@ -268,14 +275,14 @@ class _SearchOfAll:
         return sum(each.is_named for each in self._found.values())
 
     def _look_up(self, snapshot: TopologySnapshot) -> None:
-        """Find the transactions whose txid or run is the wanted text, however old they are."""
+        """Find the transactions of any age whose txid or run is the wanted text."""
         for each in self._asked(snapshot, lambda ledger: ledger.named(self._wanted)) or ():
             self._found[snapshot.name, each.view.txid] = each
 
     def _look(self, snapshot: TopologySnapshot, left: int) -> None:
         """Look at the newest transactions of one topology.
 
-        :param left: how many topologies share what may still be read.
+        :param left: number of topologies that share the rest of `MOST_SEARCHED`.
         """
         read = sum(each.looked for each in self._looked)
         most = (MOST_SEARCHED - read) // left
@@ -299,7 +306,7 @@ class _SearchOfAll:
     def _asked(
         self, snapshot: TopologySnapshot, question: Callable[[SearchedLedger], T]
     ) -> T | None:
-        """Ask the ledger of a topology; None: it cannot be read. A ZooKeeper that is away is asked once."""
+        """Ask the ledger of a topology; None: it cannot be read. A ZooKeeper that does not answer is asked once."""
 
         def asked(store: Store) -> T:
             ledger = SearchedLedger(
@@ -320,11 +327,14 @@ class _SearchOfAll:
         except LedgerAway:
             self._away.add(conn_id)
         except TxError:
-            pass  # the others are well
+            pass  # other ledgers can be read
         return None
 
     def answer(self, topologies: int) -> SearchOfAllAnswer:
-        """Give the answer; `topologies`: how many were to be searched."""
+        """Return the answer.
+
+        :param topologies: number of topologies that match the filter.
+        """
         partly = sum(not each.complete for each in self._looked)
         order = {each.name: index for index, each in enumerate(self._snapshots)}
         ranked = sorted(
@@ -355,11 +365,11 @@ def _match_line(topology: str, match: TextMatch) -> FoundAnywhere:
 
 
 # --- run answer ---------------------------------------------------------------------------------------------------
-# The transaction of a run; and of a run that is none yet, why.
+# The transaction of a run, or why the run has none.
 
 
 class WhyCode(str, Enum):
-    """Why a run is no transaction, in one word."""
+    """The reason why a run has no transaction."""
 
     QUEUED = "queued"
     WINDOW_FULL = "window_full"
@@ -374,7 +384,7 @@ class WhyCode(str, Enum):
 
 
 _SAID = frozenset({WhyCode.FAILED, WhyCode.SOURCE})
-"""What `begin` has said, so that its log says more."""
+"""Codes that come from an error of `begin`, so that its log says more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -388,7 +398,8 @@ class WhyNot:
 class RunAnswer:
     """The transaction of a run.
 
-    :param txid: null: it has none, `why` says why.
+    :param txid: the transaction; null: the run has none, see `why`.
+    :param why: why the run has no transaction.
     """
 
     dag_id: str
@@ -401,11 +412,11 @@ class RunAnswer:
 def run_answer(
     snapshots: Sequence[TopologySnapshot], dag_id: str, run_id: str, access: Access
 ) -> RunAnswer | None:
-    """Find the transaction of a run, or why it has none.
+    """Find the transaction of a run, or the reason why it has none.
 
-    :param snapshots: the topologies of its DAG, the one of its file first; none: it has none yet.
-    :param access: of the user, who may read the runs of the DAG.
-    :return: None: there is no such run, and there never was a transaction of it.
+    :param snapshots: the topologies of the DAG, the one that its file names first; empty: none has begun.
+    :param access: rights of the user, who may read the runs of the DAG.
+    :return: None: the run does not exist, and never had a transaction.
     """
     for snapshot in snapshots:
         txid = _bound(snapshot, run_id)
@@ -466,7 +477,7 @@ def _bound(snapshot: TopologySnapshot, run_id: str) -> int | None:
 
 
 def _begun(said: Mapping[str, Any]) -> TransactionAttempt | None:
-    """Read what `begin` has said to its tasks: a run may be known by its data interval, or its partition."""
+    """Read the output of `begin`: its binding may have a data interval or a partition as key, not the run_id."""
     found = said.get("return_value")
     if not isinstance(found, dict) or "incarnation" not in found:
         return None
@@ -474,7 +485,7 @@ def _begun(said: Mapping[str, Any]) -> TransactionAttempt | None:
 
 
 def _has(snapshot: TopologySnapshot, begun: TransactionAttempt, run_id: str) -> bool:
-    """Ask whether a transaction of this topology is the one that a run began: another topology has the same txids."""
+    """Return whether a run began the transaction of this topology, as another topology has the same txids."""
 
     def found(store: Store) -> TransactionRecord | None:
         ledger = ReadOnlyLedger(store, snapshot.paths)
@@ -500,9 +511,9 @@ def _why(
     begin: TaskBar | None,
     said: str | None,
 ) -> WhyNot:
-    """Say why a run has no transaction.
+    """Explain why a run has no transaction.
 
-    :param said: by the last try of its `begin`.
+    :param said: error of the last try of `begin`.
     """
     yielded = None if snapshot is None else snapshot.record.yielded.get(run_id)
     if yielded is not None:
@@ -579,10 +590,10 @@ def _deferred(snapshot: TopologySnapshot | None) -> WhyNot:
 
 @dataclass(frozen=True, kw_only=True)
 class DagAnswer:
-    """Which topology a DAG has.
+    """The topology of a DAG.
 
-    :param topology: null: it is transactional, and none of its runs has begun a transaction yet.
-    :param role: `transactions`: its runs are the transactions; `coordinator`: it starts and replays them.
+    :param topology: name of the topology; null: no run of this transactional DAG has begun a transaction yet.
+    :param role: `transactions`: runs of the DAG are the transactions. `coordinator`: the DAG starts and replays them.
     """
 
     dag_id: str
@@ -592,7 +603,7 @@ class DagAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """Why there is no answer, in one sentence."""
+    """The reason for a refusal or an error, in one sentence."""
 
     detail: Words
 
@@ -606,9 +617,9 @@ MOST_ROWS = 1000
 
 
 class TaggedRoute(APIRoute):
-    """A route whose answers have an ETag, and belong to the user who asked.
+    """A route whose answers have an ETag and are private to the user.
 
-    A viewer who has the answer already gets only a confirmation.
+    If the browser already has the answer, the route sends only 304.
     """
 
     def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
@@ -616,7 +627,7 @@ class TaggedRoute(APIRoute):
 
         async def tagged(request: Request) -> Response:
             response = await answer(request)
-            # Weak: what is sent may be compressed.
+            # The tag is weak, because the body may be compressed on its way.
             tag = f'W/"{hashlib.sha256(bytes(response.body)).hexdigest()[:32]}"'
             headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
             if request.headers.get("if-none-match") == tag:
@@ -631,18 +642,18 @@ topology_router = APIRouter(prefix="/api/v1", route_class=TaggedRoute, responses
 
 
 def no_such(what: str) -> HTTPException:
-    """Make the one answer for what does not exist and for what the user may not see. It repeats no name."""
+    """Create the 404 for an object that does not exist, or that the user may not see. It repeats no name."""
     return HTTPException(status.HTTP_404_NOT_FOUND, f"There is no {what}.")
 
 
 def topology_for(access: Access, name: str) -> TopologySnapshot:
     """Find a topology that the user may see.
 
-    :raises HTTPException: 404: there is none, for this user.
+    :raises HTTPException: 404: the topology does not exist, or the user may not see it.
     """
     dag_id = ledger_places().elsewhere().get(name)
     if dag_id is not None and not access.may_read(dag_id):
-        raise no_such("such topology")  # also while its ledger is away
+        raise no_such("such topology")  # the same answer while its ledger cannot be read
     found = ledger_snapshots().find(name)
     if found is None or not access.may_read(found.record.dag_id):
         raise no_such("such topology")
@@ -650,14 +661,14 @@ def topology_for(access: Access, name: str) -> TopologySnapshot:
 
 
 def _sent(access: Access, snapshot: TopologySnapshot, answer: Any) -> Response:
-    """Send an answer about a topology, with the parts that the user may read."""
+    """Send an answer about a topology, with only the parts that the user may read."""
     return sent(body(answer, access.parts(snapshot.record.dag_id)))
 
 
 def _shared(
     access: Access, snapshot: TopologySnapshot, key: Hashable, answer: Callable[[], Any]
 ) -> Response:
-    """Send an answer that is the same for all who may read as much of it."""
+    """Send an answer that is shared by all viewers with the same rights."""
     rights = access.parts(snapshot.record.dag_id)
     found = ledger_snapshots().shared(snapshot, (key, rights), lambda: body(answer(), rights))
     return sent(found)
@@ -689,7 +700,7 @@ def _readable_topologies(access: Access) -> list[TopologySnapshot]:
 
 
 def _as_seen(access: Access, readable: Sequence[TopologySnapshot]) -> list[TopologySnapshot]:
-    """Leave out the errors of tasks whose logs the user may not read."""
+    """Hide the errors of tasks whose logs the user may not read."""
     logs = access.with_logs(each.record.dag_id for each in readable)
     return [each if each.record.dag_id in logs else each.without_errors() for each in readable]
 
@@ -698,9 +709,9 @@ WantedQuery = Annotated[str, Query(min_length=1, max_length=200)]
 
 
 def _wanted(what: str) -> str:
-    """Read what a person looks for.
+    """Return the wanted text without spaces around it.
 
-    :raises HTTPException: 422: it is only spaces.
+    :raises HTTPException: 422: the text has only spaces.
     """
     if not what.strip():
         raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, "Say what to look for.")
@@ -729,7 +740,7 @@ def search_topologies(
     "/topologies/{topology:path}/transactions/{txid}", response_model=TransactionPage
 )
 def get_transaction(access: AccessDep, topology: Name, txid: int) -> Response:
-    """Show one transaction, whole."""
+    """Show all facts of one transaction."""
     snapshot = topology_for(access, topology)
     found = ledger_snapshots().transaction(snapshot, txid)
     if found is None:
@@ -752,9 +763,9 @@ def list_transactions_of(
     wanted: RowFilterDep,
     earlier: bool = False,
 ) -> Response:
-    """List transactions, newest first: transactions that ended at `since` or later, and began before `until`.
+    """List the transactions that ended at `since` or later and began before `until`, newest first.
 
-    A filter chooses among the newest 1,000 of them.
+    A filter looks only at the newest 1,000 of them.
     """
     _check_zones(since, until)
     snapshot = topology_for(access, topology)
@@ -769,7 +780,7 @@ def list_transactions_of(
 
 @topology_router.get("/topologies/{topology:path}/activity", response_model=Activity)
 def get_activity(access: AccessDep, topology: Name) -> Response:
-    """Count the transactions over all the time that the ledger remembers."""
+    """Count the transactions over the whole time that the ledger remembers."""
     snapshot = topology_for(access, topology)
     return _shared(access, snapshot, "activity", lambda: activity(snapshot))
 
@@ -781,7 +792,7 @@ def get_figures(
     since: datetime | None = None,
     until: datetime | None = None,
 ) -> Response:
-    """Show throughput, seconds, sizes and failures over time, as far as the history goes back."""
+    """Show throughput, durations, sizes and failures over time, as far as the history goes back."""
     _check_zones(since, until)
     snapshot = topology_for(access, topology)
     lag_board().ask_for([snapshot])
@@ -802,7 +813,7 @@ def get_figures(
 
 @topology_router.get("/topologies/{topology:path}/jobs", response_model=Jobs)
 def get_jobs(access: AccessDep, topology: Name) -> Response:
-    """List what persons wanted of many transactions at once, and what became of it: restatements and backfills."""
+    """List the jobs of a topology, which are restatements and backfills of many transactions, with their progress."""
     snapshot = topology_for(access, topology)
     return _shared(access, snapshot, "jobs", lambda: jobs_of(snapshot))
 
@@ -833,7 +844,7 @@ def get_topology(access: AccessDep, topology: Name) -> Response:
 
 @topology_router.get("/dags/{dag_id}")
 def get_dag(access: AccessDep, dag_id: Name) -> DagAnswer:
-    """Tell which topology a DAG has, or coordinates: the current file decides."""
+    """Return the topology of a transactional DAG or of a coordinator; the current DAG file decides."""
     found = _dag_answer(access, dag_id) if access.may_read(dag_id) else None
     if found is None:
         raise no_such("topology of this DAG")
@@ -854,7 +865,7 @@ def _dag_answer(access: Access, dag_id: str) -> DagAnswer | None:
         if snapshot is None or not access.may_read(snapshot.record.dag_id):
             return None
         return DagAnswer(dag_id=dag_id, topology=coordinated.name, role="coordinator")
-    # Airflow knows the DAG no more, or its file has no transaction now.
+    # Airflow no longer has the DAG, or its file no longer has a transaction.
     earlier = ledger_snapshots().of_dag(dag_id)
     return (
         DagAnswer(dag_id=dag_id, topology=earlier[0].name, role="transactions") if earlier else None
@@ -863,7 +874,7 @@ def _dag_answer(access: Access, dag_id: str) -> DagAnswer | None:
 
 @topology_router.get("/dags/{dag_id}/runs/{run_id:path}")
 def get_run(access: AccessDep, dag_id: Name, run_id: Name) -> RunAnswer:
-    """Tell which transaction a run is, or why it is none."""
+    """Return the transaction of a run, or the reason why it has none."""
     if access.may_read(dag_id):
         snapshots = _as_seen(access, ledger_snapshots().of_dag(dag_id))
         found = run_answer(snapshots, dag_id, run_id, access)

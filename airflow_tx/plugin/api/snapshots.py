@@ -52,13 +52,13 @@ if TYPE_CHECKING:
 
 
 # --- ledger client ------------------------------------------------------------------------------------------------
-# The client of each ZooKeeper in an api-server process. No request waits long for it, and it reconnects by itself.
+# The client of each ZooKeeper in an api-server process. No request waits long for the client, which reconnects itself.
 
 
 log = logging.getLogger(__name__)
 
 LEDGER_PATIENCE = 2.0
-"""Seconds that a question waits for ZooKeeper at most."""
+"""Seconds that a question waits for ZooKeeper."""
 STEP_PATIENCE = 10.0
 _GRACE = 0.5
 
@@ -77,9 +77,9 @@ _UNUSABLE = "its connection cannot be used, see the log of the api-server"
 
 
 class LedgerClient:
-    """Connects in a thread of its own, as long as there are requests.
+    """Connects to one ZooKeeper in a separate thread when a request needs it.
 
-    :param conn_id: the connection of the ZooKeeper.
+    :param conn_id: connection of the ZooKeeper.
     """
 
     def __init__(self, conn_id: str) -> None:
@@ -94,21 +94,21 @@ class LedgerClient:
     def store(self) -> WatchedStore:
         """Return the store.
 
-        :raises LedgerAway: ZooKeeper does not answer, or refuses; at once, if that is known.
+        :raises LedgerAway: ZooKeeper does not answer, or refuses. If a try before has failed, this does not wait.
         """
         with self._changed:
             if self._kept.is_dead:
                 self._store = None
             if self._store is None:
                 self._start()
-                # While the first attempt is under way it may succeed any moment.
+                # Wait only for the first try. After a failure, raise without a wait.
                 known = self._failed_at > float("-inf")
                 self._changed.wait_for(
                     lambda: self._store is not None, 0.0 if known else LEDGER_PATIENCE
                 )
             elif self._kept.is_due:
                 self._start()
-                # A secrets backend may be slow: then the next request finds the client of the new connection.
+                # A secrets backend may be slow. Then a later request gets the client of the new connection.
                 self._changed.wait_for(lambda: not self._tries, LEDGER_PATIENCE)
             store = self._store
         if store is None:
@@ -118,12 +118,12 @@ class LedgerClient:
         return store
 
     def store_of_steps(self) -> ZooKeeperStore:
-        """Return a store on the same client that remembers nothing, as steps need it. Raises as `store`."""
+        """Return a store on the same client that has no cache, as steps need it. Raises as `store`."""
         self.store()
         return self._kept.store()
 
     def failed(self) -> None:
-        """Note that a question was not answered: questions right after it are not asked."""
+        """Note that ZooKeeper did not answer; for half a second no further question is asked."""
         self._failed_at = time.monotonic()
 
     def _start(self) -> None:
@@ -139,7 +139,7 @@ class LedgerClient:
             store = self._kept.watched(patience=LEDGER_PATIENCE)
         except StoreUnavailable as unavailable:
             log.warning("%s", unavailable)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the next one who asks tries again
+        except Exception as error:  # noqa: BLE001 - the next request tries again
             log.warning("The client of ZooKeeper cannot be made: %s", error)
             reason = _UNUSABLE
         with self._changed:
@@ -155,7 +155,7 @@ _lock = threading.Lock()
 
 
 def ledger_client(conn_id: str) -> LedgerClient:
-    """Return the client of this process for a connection; a child that was forked makes its own."""
+    """Return this process's client of a connection; a forked child creates its own."""
     key = os.getpid(), conn_id
     with _lock:
         found = _clients.get(key)
@@ -165,11 +165,11 @@ def ledger_client(conn_id: str) -> LedgerClient:
 
 
 # --- shared answers -----------------------------------------------------------------------------------------------
-# Answers that viewers share: each is made once a second, and all of them together take a bounded amount of memory.
+# Answers that viewers share. Each is created at most once a second, and their total size is bounded.
 
 
 MOST_ANSWERED = 32 * 2**20
-"""Size of all answers that are kept."""
+"""Bytes of all kept answers."""
 # Seconds to wait for the answer that another viewer's thread makes.
 _PATIENCE = 10.0
 
@@ -181,10 +181,11 @@ class _Answer:
 
 
 class SharedAnswers:
-    """Bodies of answers by what was asked.
+    """A cache of the bodies of answers, by request.
 
-    :param age: seconds for which an answer is given again.
-    :param most: bytes that are kept.
+    :param age: seconds for which an answer is returned again.
+    :param most: bytes of all kept answers.
+    :param clock: returns monotonic seconds.
     """
 
     def __init__(
@@ -205,11 +206,11 @@ class SharedAnswers:
 
     @property
     def size(self) -> int:
-        """Count the bytes that are kept."""
+        """Return the bytes of all kept answers."""
         return self._size
 
     def get(self, key: Hashable, make: Callable[[], bytes]) -> bytes:
-        """Give the answer, or make it, unless another thread is making it.
+        """Return the kept answer, or create it; if another thread is creating it, wait for that thread.
 
         :raises LedgerAway: the other thread takes too long.
         """
@@ -238,7 +239,7 @@ class SharedAnswers:
         return body
 
     def _drop(self) -> None:
-        """Drop what is old, and then the oldest answers until the others fit."""
+        """Drop old answers, then the oldest ones until the rest fit."""
         now = self._clock()
         for key, answer in list(self._answers.items()):
             if now - answer.at < self._age and self._size <= self._most:
@@ -255,19 +256,22 @@ def _waited_for(other: Future[bytes]) -> bytes:
 
 
 # --- final views --------------------------------------------------------------------------------------------------
-# Final transactions that an api-server remembers: a bounded number, however many viewers have looked at.
+# A bounded cache of final transactions in an api-server.
 
 
 MOST_REMEMBERED = 2_000
-"""Of one topology: more than a timeline and the figures of one moment show."""
+"""Final transactions of one topology, more than a timeline and the figures of one moment show."""
 MOST_OF_ALL = 10_000
+"""Final transactions of all topologies."""
 
 
 class FinalViews:
-    """The final transactions of one topology that viewers have looked at. Thread-safe.
+    """A cache of the final transactions of one topology that viewers have looked at. Thread-safe.
 
-    A committed transaction never changes, so it is read once, without a watch. The time at which a transaction ended
-    never changes either, and takes little memory: it is remembered of all transactions that the ledger has.
+    A committed transaction never changes, so it is read once, without a watch. The end time of a transaction never
+    changes either and is small, so end times stay cached as long as the ledger has the transaction.
+
+    :param most: transactions to keep.
     """
 
     def __init__(
@@ -285,19 +289,19 @@ class FinalViews:
         return len(self._views)
 
     def get(self, txid: int) -> TransactionView | None:
-        """Give a committed transaction; None: it is not remembered."""
+        """Return a committed transaction; None: it is not cached."""
         return self._views.get(txid)
 
     def ended(self, txid: int) -> datetime | None:
-        """Say when a transaction ended; None: that is not remembered."""
+        """Return when a transaction ended; None: not cached."""
         return self._ended.get(txid)
 
     def is_skipped(self, txid: int) -> bool:
-        """Whether it was skipped, so that it may still change: it can be re-admitted."""
+        """Return whether a transaction was skipped, so that it may still change: a person may readmit it."""
         return txid in self._skipped
 
     def note(self, view: TransactionView) -> None:
-        """Remember a transaction, and forget the one that was noted first if there are too many."""
+        """Cache a transaction, and drop the one that was cached first if there are too many."""
         with self._lock:
             if view.ended is not None:
                 self._ended[view.txid] = view.ended
@@ -309,7 +313,7 @@ class FinalViews:
                 del self._views[next(iter(self._views))]
 
     def keep_only(self, txids: Collection[int]) -> None:
-        """Forget transactions that the ledger has forgotten."""
+        """Drop transactions that the ledger no longer has."""
         with self._lock:
             for known in (self._views, self._ended):
                 for txid in known.keys() - txids:
@@ -317,24 +321,24 @@ class FinalViews:
             self._skipped.intersection_update(txids)
 
     def clear(self) -> None:
-        """Forget the transactions; when they ended is remembered."""
+        """Drop all transactions, but keep their end times."""
         with self._lock:
             self._views.clear()
 
 
 class RememberedViews:
-    """The final transactions of all topologies. Thread-safe."""
+    """The caches of the final transactions of all topologies. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._of: dict[str, tuple[tuple[str, int], FinalViews]] = {}
 
     def of(self, name: str, record: TopologyRecord, final: Collection[int]) -> FinalViews:
-        """Give the transactions of one topology that its ledger remembers.
+        """Return the cache of one topology.
 
-        :param final: the txids that the ledger remembers.
+        :param final: txids of the final transactions that the ledger has.
         """
-        # A ledger that was reset or repaired gives txids again.
+        # After a reset or a repair the ledger may allocate a txid a second time. Begin with an empty cache.
         life = (record.incarnation, record.generation)
         with self._lock:
             known = self._of.get(name)
@@ -344,15 +348,15 @@ class RememberedViews:
         return known[1]
 
     def keep_only(self, names: Collection[str]) -> None:
-        """Forget topologies that there are no more."""
+        """Drop topologies that no longer exist."""
         with self._lock:
             for name in self._of.keys() - set(names):
                 del self._of[name]
 
     def forget_oldest(self, name: str) -> None:
-        """Forget transactions of the topologies that were looked at longest ago, if there are too many.
+        """Drop transactions of the topologies that viewers have looked at least recently, if there are too many.
 
-        :param name: the topology that is looked at now.
+        :param name: the topology that a viewer looks at now.
         """
         with self._lock:
             if name in self._of:
@@ -371,23 +375,23 @@ class RememberedViews:
 T = TypeVar("T")
 
 AGE = 1.0
-"""Seconds for which a snapshot is shown."""
+"""Seconds for which viewers get the same snapshot."""
 HOURS = 24
 MOST_LATER = 10
-"""Transactions that are looked at for the time at which one before them ended."""
+"""Later transactions to read, to bound the end time of an unreadable one."""
 
 
 @dataclass(frozen=True)
 class TopologySnapshot:
     """One topology at one moment.
 
-    :param view: its open transactions, and the skipped ones that may still be re-admitted; None: it cannot be read.
-    :param final: the txids of the final transactions that are remembered, in order.
-    :param alarms: the raised ones.
-    :param finals: what is known of final transactions; shared by all snapshots of a ledger.
-    :param unwatched: the store without a memory, for what never changes; None: `store`.
-    :param problem: why it cannot be read.
-    :param quotes: whether it has the words of errors, which may quote rows.
+    :param view: open transactions, and skipped ones that may still be readmitted; None: the ledger cannot be read.
+    :param final: txids of the final transactions that the ledger has, in order.
+    :param alarms: the raised alerts, by kind.
+    :param finals: cache of final transactions, shared by all snapshots of a ledger.
+    :param unwatched: store without a cache, for records that never change; None: use `store`.
+    :param problem: why the ledger cannot be read.
+    :param quotes: whether the snapshot has the texts of errors, which may quote rows.
     """
 
     record: TopologyRecord
@@ -411,44 +415,44 @@ class TopologySnapshot:
         return self.place.paths
 
     def without_errors(self) -> TopologySnapshot:
-        """Leave out what errors said, for a viewer who may not read the logs of its tasks."""
+        """Return a copy without the texts of errors, for a viewer who may not read the logs of the tasks."""
         if self.view is None:
             return replace(self, quotes=False)
         shown = tuple(each.without_errors() for each in self.view.transactions)
         return replace(self, quotes=False, view=replace(self.view, transactions=shown))
 
     def shown(self, view: TransactionView) -> TransactionView:
-        """Give what the viewer of this snapshot may see of a transaction that was read for it."""
+        """Return a transaction with only the parts that the viewer of this snapshot may see."""
         return view if self.quotes else view.without_errors()
 
     @property
     def opened(self) -> tuple[TransactionView, ...]:
-        """Give the open transactions, the one whose turn it is first."""
+        """Return the open transactions in the order of txids."""
         return () if self.view is None else self.view.opened
 
     @cached_property
     def open_by_txid(self) -> Mapping[int, TransactionView]:
-        """Give the open transactions by txid."""
+        """Return the open transactions by txid."""
         return {each.txid: each for each in self.opened}
 
     def with_view(self, view: TopologyView) -> TopologySnapshot:
-        """Show another view; the same snapshot, with everything derived of it, for the same view."""
+        """Return a snapshot with another view; for the same view return this snapshot, to keep its cached values."""
         return self if view is self.view else replace(self, view=view)
 
     @cached_property
     def health(self) -> TopologyState:
-        """Say how the topology is, and what a person can do."""
+        """Return the health of the topology, with a remedy."""
         if self.view is None:
             return TopologyState(code=HealthCode.UNREADABLE, sentence=self.problem or "")
-        # Commands find a topology of another ledger by this name, also where the first one has a namesake.
+        # Remedies need the name by which commands find the topology, since another ledger may have the same topology.
         return topology_health(replace(self.view, name=self.name), self.alarms)
 
     def final_view(self, txid: int) -> TransactionView | None:
-        """Read a final transaction; None: it is not remembered any more."""
+        """Read a final transaction; None: the ledger no longer has it."""
         found = self._read_final(txid)
         if found is None or not found.is_unreadable:
             return found
-        # A person may have written the record since: it ended before the next one did.
+        # An unreadable record may have a wrong end time. The transaction ended before the next ones did.
         later = map(self._read_final, self.final[bisect_right(self.final, txid) :][:MOST_LATER])
         ends = [each.ended for each in later if each is not None and not each.is_unreadable]
         known = [each for each in (found.ended, *ends) if each is not None]
@@ -465,7 +469,7 @@ class TopologySnapshot:
         return None if found is None else self.shown(found)
 
     def transaction_views(self, txids: Iterable[int]) -> list[TransactionView]:
-        """Read transactions, with the names of their batches, and their restatements, if they are remembered."""
+        """Read the transactions that the ledger has, with the names of their batches, and their restatements."""
         found = (
             self.named(self.open_by_txid[txid])
             if txid in self.open_by_txid
@@ -480,7 +484,7 @@ class TopologySnapshot:
         )
 
     def named(self, view: TransactionView) -> TransactionView:
-        """Name the batch of an open transaction, which has a name as long as the ledger keeps its rows."""
+        """Add the name of the batch to an open transaction, while the ledger has its metadata."""
         if not view.open or self.store is None:
             return view
         path = self.paths.meta(view.txid)
@@ -493,19 +497,19 @@ class TopologySnapshot:
         return replace(view, batch=name) if name else view
 
     def neighbours(self, txid: int) -> tuple[int | None, int | None]:
-        """Find the transactions before and after this one; None: the ledger knows none."""
+        """Find the txids before and after this one; None: the ledger has none."""
         known = [*self.final, *self.open_by_txid]
         before = bisect_left(known, txid)
         after = bisect_right(known, txid)
         return known[before - 1] if before else None, known[after] if after < len(known) else None
 
     def first_since(self, moment: datetime, *, start: int = 0) -> int:
-        """Find the index in `final` of the first transaction that ended at this time or later: they end in order."""
+        """Find the index in `final` of the first transaction that ended at this time or later; they end in order."""
 
         def ended(txid: int) -> datetime:
             known = self.finals.ended(txid)
             found = None if known is not None else self.final_view(txid)
-            # Without it, the ledger has forgotten it since: it is one of the oldest.
+            # If the ledger has forgotten the transaction since, it is one of the oldest.
             return known or (found.ended if found is not None else None) or _EVER
 
         return bisect_left(self.final, moment, lo=start, key=ended)
@@ -513,7 +517,8 @@ class TopologySnapshot:
     def commits_per_hour(self, now: datetime) -> list[int]:
         """Count the transactions that became final in each of the last hours, the oldest first.
 
-        The record counts them also beyond the history; of hours before it began to count, the history knows more.
+        The topology record counts more than the history, but not the hours before it began to count. So the larger
+        number is right.
         """
         whole = now.astimezone(timezone.utc).replace(minute=0, second=0, microsecond=0)
         shared = self._hours.get(whole)
@@ -542,7 +547,7 @@ class TopologySnapshot:
 
 
 def _with_run_ends(snapshots: Sequence[TopologySnapshot]) -> tuple[TopologySnapshot, ...]:
-    """Ask Airflow how runs ended, which changes nothing in the ledger: an answer is not kept."""
+    """Add from Airflow how runs ended; this is not cached, since the end of a run changes nothing in the ledger."""
     views = iter(with_run_ends([each.view for each in snapshots if each.view is not None]))
     return tuple(each if each.view is None else each.with_view(next(views)) for each in snapshots)
 
@@ -559,7 +564,7 @@ class _Kept(Generic[T]):
 
 
 class _Kind(Enum):
-    """The memory: a name of one kind is never taken for one of another kind."""
+    """The kind of a cached value, as part of its key."""
 
     NAMES = "names"
     TOPOLOGY = "topology"
@@ -570,21 +575,21 @@ _Key = tuple[_Kind, str]
 
 
 class LedgerSnapshots:
-    """The snapshots of an api-server: a viewer who comes while one is read waits for that one.
+    """The snapshots of an api-server. If one is being read, other viewers wait for the same one.
 
-    The existing topologies bound the memory, not the names that viewers ask for.
+    The cache keeps only topologies that exist, so requests for other names take no memory.
     """
 
     def __init__(self, places: LedgerPlaces | None = None) -> None:
         self._places = places or ledger_places()
         self._kept: dict[_Key, _Kept[Any]] = {}
         self._answers = SharedAnswers(AGE)
-        # The topology that was read longest ago is first.
+        # Ordered by use; the least recently used topology is first.
         self._finals = RememberedViews()
         self._lock = threading.Lock()
 
     def all(self) -> tuple[TopologySnapshot, ...]:
-        """Read every topology: at the place in `[tx]`, and at the places of other DAGs of this Airflow.
+        """Read all topologies: of the ledger in `[tx]`, and of the ledgers that DAGs of this Airflow name.
 
         :raises LedgerAway: the ZooKeeper that `[tx]` names does not answer.
         """
@@ -605,12 +610,12 @@ class LedgerSnapshots:
         try:
             return self._find(name)
         except LedgerAway as away:
-            # One ZooKeeper of several: the topologies of the others are still shown.
+            # The page still shows the topologies of other ZooKeepers.
             record = TopologyRecord("", dag_id, "unknown", 0)
             return TopologySnapshot(record, self._places.named(name), None, None, problem=str(away))
 
     def find(self, name: str) -> TopologySnapshot | None:
-        """Read one topology; None: there is none of this name.
+        """Read one topology; None: no topology has this name.
 
         :raises LedgerAway: ZooKeeper does not answer.
         """
@@ -631,7 +636,7 @@ class LedgerSnapshots:
         return self._snapshot(place)
 
     def forget(self, name: str) -> None:
-        """Read a topology again when a viewer asks for it next: a person has acted on it."""
+        """Drop the cached snapshot of a topology, since a person has acted on it."""
         with self._lock:
             self._kept.pop((_Kind.TOPOLOGY, name), None)
 
@@ -652,7 +657,7 @@ class LedgerSnapshots:
             self._finals.keep_only(names)
 
     def of_dag(self, dag_id: str) -> tuple[TopologySnapshot, ...]:
-        """Read the topologies of the runs of a DAG: the one that its file names first, then earlier ones."""
+        """Read the topologies of a DAG's runs: first the one that its file names, then earlier ones."""
         place = self._places.begun_by(dag_id)
         own = None if place is None else self.find(place.name)
         earlier = [each for each in self.all() if place is None or each.name != place.name]
@@ -660,7 +665,7 @@ class LedgerSnapshots:
         return tuple(each for each in found if each.record.dag_id == dag_id)
 
     def transaction(self, snapshot: TopologySnapshot, txid: int) -> TransactionDetails | None:
-        """Read one transaction, whole; None: there is none, or it is forgotten."""
+        """Read all facts of one transaction; None: the ledger does not have it."""
 
         def read(store: Store) -> TransactionDetails | None:
             try:
@@ -678,7 +683,7 @@ class LedgerSnapshots:
         return replace(found, transaction=snapshot.shown(view))
 
     def unremembered(self, snapshot: TopologySnapshot, question: Callable[[Store], T]) -> T:
-        """Ask about a name that one viewer gives: the answer is not kept, and no watch is set.
+        """Ask the ledger without a cache and without a watch, for a name that a viewer enters.
 
         :raises LedgerAway: ZooKeeper does not answer.
         """
@@ -698,9 +703,9 @@ class LedgerSnapshots:
     def shared(
         self, snapshot: TopologySnapshot, key: Hashable, answer: Callable[[], bytes]
     ) -> bytes:
-        """Give the body of an answer about a topology to all who ask the same within a second.
+        """Return the body of an answer about a topology; all viewers with the same request share it for a second.
 
-        :param key: what was asked, and the rights by which the answer differs.
+        :param key: the request, and the rights that change the answer.
         """
         conn_id = snapshot.place.conn_id
         whose = (snapshot.name, snapshot.record.dag_id, snapshot.quotes)
@@ -709,7 +714,7 @@ class LedgerSnapshots:
         )
 
     def _check(self, conn_id: str) -> None:
-        """Find out whether ZooKeeper answers: what is remembered would hide that it hangs."""
+        """Check that ZooKeeper answers, since cached values would hide that it hangs."""
         self._once(
             (_Kind.CHECK, conn_id),
             lambda store: ledger_client(conn_id).store().check(),
@@ -719,7 +724,7 @@ class LedgerSnapshots:
     def _once(
         self, key: _Key, question: Callable[[Store], T], conn_id: str, *, below: str = ""
     ) -> T:
-        """Ask at most once a second, and while nothing has changed below a path, not at all."""
+        """Ask at most once a second, and only if something has changed below a path."""
         client = ledger_client(conn_id)
         with self._lock:
             kept = self._kept.setdefault(key, _Kept())
@@ -749,7 +754,7 @@ class LedgerSnapshots:
             problem = str(UnreadableRecord(path=error.path, reason=error.reason))
         record = self._bare_record(store, place) if view is None else view.record
         if record is None:
-            return None  # its DAG is unknown, so no user may see it
+            return None  # the DAG is unknown, so no user may see the topology
         if view is not None and problem is not None:
             view = replace(view, unreadable=(*view.unreadable, problem))
         opened = set() if view is None else {each.txid for each in view.opened}
@@ -761,7 +766,7 @@ class LedgerSnapshots:
         )
 
     def _bare_record(self, store: Store, place: LedgerPlace) -> TopologyRecord | None:
-        """Say as much of a topology whose record, or counter, cannot be read as its line in a list needs."""
+        """Return a record for the line of a topology whose ledger cannot be read; None: its DAG is unknown."""
         node = store.get(place.paths.record)
         try:
             found = json.loads(node.data)["dag_id"] if node is not None else None

@@ -1,4 +1,4 @@
-"""The timeline of a topology: when something happened, of all transactions that its ledger remembers."""
+"""The timeline of a topology: the times of all transactions that its ledger has."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from airflow_tx.plugin.api.redaction import EVERY_SECONDS, BatchName, redacted, 
 from airflow_tx.plugin.api.snapshots import TopologySnapshot
 
 # --- row filter ---------------------------------------------------------------------------------------------------
-# Which rows of a timeline a viewer wants to see: chosen by the server, of a bounded number of transactions.
+# The filter of a timeline's rows. The server applies it to a bounded number of transactions.
 
 
 MOST_LOOKED = 1000
-"""Transactions that one answer looks through at most: the newest ones."""
+"""Transactions that one answer looks at, the newest ones."""
 _LONGEST_TEXT = 200
 _LONGEST_RUN_ID = 250
 _SLOW = 0.95
@@ -48,10 +48,10 @@ class RowStatus(str, Enum):
 
 
 class RowMark(str, Enum):
-    """A property of a row that a viewer may ask for.
+    """A property of a row that a viewer can filter by.
 
-    A restated row restates another transaction, or was restated, or is to be restated. A replayed row has more than
-    one attempt. A slow row takes longer than 95 of 100 committed transactions.
+    A restated row restates another transaction, was restated, or has a request for a restatement. A replayed row has
+    more than one attempt. A slow row takes longer than 95 of 100 committed transactions.
     """
 
     RESTATED = "restated"
@@ -61,12 +61,12 @@ class RowMark(str, Enum):
 
 @dataclass(frozen=True)
 class RowFilter:
-    """The conditions that a row has to meet, all of them; an empty condition is met by every row.
+    """The conditions of a row, which must meet all of them. Every row meets an empty condition.
 
-    :param status: one of these.
-    :param text: a part of its run id, of the name of its batch, or of an error, in upper or lower case.
-    :param run: its run id.
-    :param marks: each of these.
+    :param status: the row has one of these.
+    :param text: part of the run_id, the name of the batch, or an error; case does not matter.
+    :param run: the run_id.
+    :param marks: the row has all of these.
     """
 
     status: frozenset[RowStatus] = frozenset()
@@ -76,7 +76,7 @@ class RowFilter:
 
     @property
     def is_empty(self) -> bool:
-        """Whether every row meets it."""
+        """Return whether every row meets the filter."""
         return self == EVERY_ROW
 
 
@@ -98,11 +98,11 @@ RowFilterDep = Annotated[RowFilter, Depends(row_filter)]
 
 @dataclass(frozen=True)
 class ChosenRows:
-    """The transactions that a filter lets through.
+    """The transactions that meet a filter.
 
-    :param txids: in order.
-    :param oldest: the oldest transaction that was looked at; None: there is none that is older.
-    :param slow: seconds beyond which a transaction is slow; None: that was not asked, or none is committed.
+    :param txids: txids in order.
+    :param oldest: the oldest transaction that the filter looked at; None: the filter looked at all.
+    :param slow: seconds beyond which a transaction is slow; None: the filter does not ask, or none is committed.
     """
 
     txids: Sequence[int]
@@ -113,7 +113,7 @@ class ChosenRows:
 def chosen_rows(
     snapshot: TopologySnapshot, txids: Sequence[int], wanted: RowFilter, now: datetime | None = None
 ) -> ChosenRows:
-    """Choose among the newest of these transactions."""
+    """Apply a filter to the newest of these transactions."""
     looked = txids[-MOST_LOOKED:]
     at = now or datetime.now(timezone.utc)
     slow = slow_beyond(snapshot) if RowMark.SLOW in wanted.marks else None
@@ -126,7 +126,7 @@ def chosen_rows(
 
 
 def slow_beyond(snapshot: TopologySnapshot) -> float | None:
-    """Find the seconds that 95 of 100 committed transactions do not exceed: of the newest ones of the history."""
+    """Return the seconds that 95 of 100 committed transactions do not exceed, of the newest in the history."""
     views = (snapshot.final_view(txid) for txid in snapshot.final[-MOST_LOOKED:])
     committed = (
         _seconds(view, view.ended)
@@ -138,12 +138,16 @@ def slow_beyond(snapshot: TopologySnapshot) -> float | None:
 
 
 def ranked(ordered: Sequence[float], share: float) -> float:
-    """Find the value that this share of values, of which there are some, does not exceed."""
+    """Return the value that this share of the values does not exceed.
+
+    :param ordered: values in order, at least one.
+    :param share: part of the values, from 0 to 1.
+    """
     return ordered[ceil(share * len(ordered)) - 1]
 
 
 def begun_at(view: TransactionView) -> datetime | None:
-    """Say when a transaction began; None: that is forgotten."""
+    """Return when a transaction began; None: the ledger has forgotten the time."""
     return view.created or view.began
 
 
@@ -181,7 +185,7 @@ def _status(view: TransactionView) -> str:
 
 
 def _texts(view: TransactionView) -> Iterator[str]:
-    """Give the texts of a row that the page shows: a search must not find a text that the page hides."""
+    """Yield the texts of a row as the page shows them: a search must not find text that the page hides."""
     yield view.document.run_id
     yield without_credentials(view.batch)
     errors = (view.failure, view.blocked, *(each.why for each in view.document.replays))
@@ -191,9 +195,11 @@ def _texts(view: TransactionView) -> Iterator[str]:
 
 @lru_cache(maxsize=MOST_LOOKED)
 def _shown(error: str, period: float) -> str:
-    """Redact an error once in each period in which the connections are the same: viewers ask every two seconds.
+    """Redact an error once in each period, since viewers ask every two seconds.
 
-    Do not search the stored error first to save time: then the time of an answer tells what the page hides.
+    Do not search the stored error first to save time: the time of an answer would then reveal hidden text.
+
+    :param period: number of the period; the connections are read again in each.
     """
     return redacted(error)
 
@@ -213,7 +219,7 @@ _STEPS = tuple(
 class Stretch:
     """A time in which transactions were under way.
 
-    :param end: null: one still is.
+    :param end: end of the time; null: a transaction still is under way.
     """
 
     start: datetime
@@ -222,11 +228,12 @@ class Stretch:
 
 @dataclass(frozen=True, kw_only=True)
 class Activity:
-    """How much happened when, from the oldest transaction that the ledger remembers until now.
+    """The number of transactions over time, from the oldest transaction that the ledger has until now.
 
-    :param since: null: it remembers none.
-    :param step: seconds of each count.
-    :param counts: transactions that ended in each step, and the open ones that began in it.
+    :param since: begin of the first step; null: the ledger has no transaction.
+    :param until: end of the last step.
+    :param step: length of a step in seconds.
+    :param counts: for each step, the transactions that ended in it and the open ones that began in it.
     """
 
     topology: str
@@ -237,10 +244,10 @@ class Activity:
 
 
 def stretches(snapshot: TopologySnapshot, txids: Sequence[int]) -> list[Stretch]:
-    """List the times in which these transactions were under way, the earliest first, joined where they meet.
+    """List the times in which these transactions were under way, the earliest first; overlapping times are joined.
 
-    A time in which they only wait for their turn is left out. Of more than `MOST_LOOKED` transactions, the times
-    of the older ones are one stretch. Where there are too many stretches, the closest ones are joined.
+    The times leave out waits for a turn. If there are more than `MOST_LOOKED` transactions, the older ones are one
+    stretch. If there are more than `MOST_STRETCHES`, the closest ones are joined.
     """
     found: list[tuple[datetime, datetime | None]] = []
     for view in snapshot.transaction_views(txids[-MOST_LOOKED:]):
@@ -293,12 +300,12 @@ def _fewer(
 
 
 def activity(snapshot: TopologySnapshot, now: datetime | None = None) -> Activity:
-    """Count the transactions of a topology over all the time that its ledger remembers."""
+    """Count the transactions of a topology over the whole time that its ledger remembers."""
     until = now or datetime.now(timezone.utc)
     since = _first(snapshot)
     if since is None:
         return Activity(topology=snapshot.name, since=None, until=until, step=1, counts=[])
-    # The clock of the machine that began it may be ahead.
+    # The clock of the machine that began the transaction may be ahead.
     until = max(until, since)
     step = round_step(until - since, _MOST_COUNTS, _STEPS)
     start = _EPOCH + (since - _EPOCH) // step * step
@@ -327,16 +334,20 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def _first(snapshot: TopologySnapshot) -> datetime | None:
-    """Say when the oldest transaction began: the oldest one is final, or all are open."""
+    """Return when the oldest transaction began, which is the first final one, or else an open one."""
     oldest = snapshot.final_view(snapshot.final[0]) if snapshot.final else None
     views = [*([] if oldest is None else [oldest]), *snapshot.opened]
     return min((begun for each in views if (begun := begun_at(each)) is not None), default=None)
 
 
 def round_step(length: timedelta, most: int, steps: Sequence[timedelta]) -> timedelta:
-    """Choose a round step that divides a time into at most so many parts: the same parts are answered for a while.
+    """Choose a round step that divides a time into a limited number of parts.
 
-    :param steps: to choose from, the shortest first; if all are too short, a multiple of the longest is chosen.
+    Since the step is round, the parts stay the same for a while.
+
+    :param length: the time to divide.
+    :param most: number of parts at most.
+    :param steps: steps to choose from, the shortest first. If all are too short, a multiple of the longest is chosen.
     """
     least = length / most
     usual = next((each for each in steps if each >= least), None)
@@ -344,18 +355,18 @@ def round_step(length: timedelta, most: int, steps: Sequence[timedelta]) -> time
 
 
 # --- timeline -----------------------------------------------------------------------------------------------------
-# Transactions over time: attempts, tasks, waiting and commit, from the ledger and from Airflow's task instances.
+# Transactions over time: attempts, tasks, waits and commits, from the ledger and from Airflow's task instances.
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptBar:
     """One attempt of a transaction.
 
-    :param begun_at: null: it is not remembered.
-    :param failed_at: when the last of its tasks failed, as Airflow knows it; null: none did.
-    :param ended_at: when the next attempt began, or the transaction became final; null: it is under way.
-    :param outcome: `replayed`, or the phase or outcome of the transaction for its newest attempt.
-    :param why: why it was replayed.
+    :param begun_at: when the attempt began; null: the ledger has forgotten the time.
+    :param failed_at: when the last of its tasks failed, according to Airflow; null: no task failed.
+    :param ended_at: when the next attempt began, or the transaction became final; null: the attempt is under way.
+    :param outcome: `replayed`; for the newest attempt the phase or outcome of the transaction.
+    :param why: why the attempt was replayed.
     """
 
     attempt: int
@@ -368,10 +379,10 @@ class AttemptBar:
 
 @dataclass(frozen=True, kw_only=True)
 class WaitBar:
-    """From when until when a processed transaction waited for its turn.
+    """The time for which a processed transaction waited for its turn.
 
-    :param end: null: it waits.
-    :param waiting_for: in words; null once it does not wait any more.
+    :param end: end of the wait; null: the transaction still waits.
+    :param waiting_for: description of the next event that the transaction needs; null: the wait is over.
     """
 
     start: datetime
@@ -381,9 +392,9 @@ class WaitBar:
 
 @dataclass(frozen=True, kw_only=True)
 class CommitBar:
-    """From the last grant until the mark.
+    """The time from the last grant to the end of the commit.
 
-    :param end: null: it is being committed.
+    :param end: end of the commit; null: the commit is under way.
     """
 
     start: datetime
@@ -394,19 +405,21 @@ class CommitBar:
 class TimelineRow:
     """One transaction, as the timeline shows it.
 
-    :param phase: PROCESSING, PROCESSED, COMMITTING or FAILED while it is open, then COMMITTED, SKIPPED or READMITTED;
-        UNREADABLE: only its txid is known, and the error that names its record.
-    :param waiting_for: what has to happen next, in the words of `airflow tx show`; null: nothing.
-    :param blocked: why it is replayed no more unless a person asks for it.
-    :param rows: rows of the batch, if its tasks counted them.
-    :param batch_name: the file, the range or the interval of the batch; null: it has no name.
-    :param to_skip: whether it is to be skipped at its turn.
-    :param restates: the transaction that it restates, or was to restate; null: it is no restatement.
-    :param restated_by: the transaction that counts instead of it; null: it counts itself, if any does.
-    :param to_restate: whether a person wants it restated, and no run has begun that.
-    :param behind: which corrections of the upstream topology it lacks, and what becomes of it; null: it lacks none.
-    :param lane: whether a lane works on it now; `has_run`: whether Airflow has a run of it.
-    :param rejected: rows that its tasks, or its source, kept aside; `warnings`: the checks that only warned.
+    :param phase: PROCESSING, PROCESSED, COMMITTING or FAILED while the transaction is open, then COMMITTED, SKIPPED or
+        READMITTED. UNREADABLE: its record cannot be read, and the error names the record.
+    :param waiting_for: the next event that the transaction needs, as `airflow tx show` describes it; null: none.
+    :param blocked: why the coordinator no longer replays the transaction; null: it does.
+    :param rows: rows of the batch; null: its tasks did not count them.
+    :param batch_name: the file, the range or the interval of the batch; null: the batch has no name.
+    :param to_skip: whether the transaction is skipped at its turn.
+    :param restates: the transaction that this one restates; null: none.
+    :param restated_by: the transaction that counts instead of this one; null: none.
+    :param to_restate: whether a person has requested its restatement, and no run has begun it.
+    :param behind: the upstream corrections that the transaction lacks, and what happens next; null: none.
+    :param lane: whether a lane works on the transaction now.
+    :param has_run: whether Airflow has its run.
+    :param rejected: number of rejected rows of its tasks and its source.
+    :param warnings: names of the checks that only warned.
     """
 
     txid: int
@@ -438,12 +451,12 @@ class TimelineRow:
 class Timeline:
     """Transactions of a topology, newest first.
 
-    :param total: how many there are, within `since` and `until`; of a filter: before `before`, too.
-    :param before: give this as `before` for the next page; null: there is none.
-    :param earlier: when the transactions of the next pages were under way; null: `earlier` was not asked for.
-    :param txids: the transactions that the filter lets through, the newest first; null: there is no filter.
-    :param looked_to: the oldest transaction that the filter looked at; null: it looked at all of them.
-    :param slow_beyond: the seconds that 95 of 100 committed transactions do not exceed; null: that was not asked.
+    :param total: number of transactions within `since` and `until`; with a filter only the ones before `before`.
+    :param before: the parameter `before` of the next page; null: this is the last page.
+    :param earlier: times in which the transactions of the next pages were under way; null: not requested.
+    :param txids: all transactions that meet the filter, the newest first; null: no filter.
+    :param looked_to: the oldest transaction that the filter looked at; null: the filter looked at all.
+    :param slow_beyond: seconds that 95 of 100 committed transactions do not exceed; null: not requested.
     """
 
     topology: str
@@ -459,10 +472,12 @@ class Timeline:
 
 @dataclass(frozen=True)
 class TimelineWindow:
-    """Which transactions are asked for.
+    """The transactions of a request.
 
-    :param since: transactions that ended at this time or later, and open ones; `until`: the ones that began before it.
-    :param before: transactions with smaller txids.
+    :param since: only transactions that ended at this time or later, and open ones.
+    :param until: only transactions that began before this time.
+    :param before: only transactions with smaller txids.
+    :param limit: number of transactions at most.
     """
 
     since: datetime | None = None
@@ -471,7 +486,7 @@ class TimelineWindow:
     limit: int = 100
 
     def rounded(self) -> TimelineWindow:
-        """Widen it to whole steps of time, so that viewers of about the same window share an answer."""
+        """Widen the window to whole steps of time, so that viewers of similar windows share an answer."""
         since = None if self.since is None else _whole(self.since)
         until = None if self.until is None else _whole(self.until)
         if until is not None and self.until is not None and until < self.until:
@@ -485,7 +500,7 @@ _LAST = datetime.max.replace(tzinfo=timezone.utc)
 
 
 def _whole(moment: datetime) -> datetime:
-    """Round down to a whole step; a zone may shift the first and the last moment there is out of the calendar."""
+    """Round down to a whole step of UTC; a moment that UTC cannot express becomes the first or the last one."""
     try:
         utc = moment.astimezone(timezone.utc)
     except OverflowError:
@@ -503,9 +518,9 @@ def timeline(
 ) -> Timeline:
     """Describe the transactions of a topology, newest first.
 
-    :param wanted: which of the window.
-    :param with_tasks: with the tries of their tasks, which not everybody may read.
-    :param with_earlier: with the times of the next pages.
+    :param wanted: filter for the transactions of the window.
+    :param with_tasks: whether to add the tries of tasks, which need a right.
+    :param with_earlier: whether to add the times of the next pages.
     """
     within = _within(snapshot, window)
     earlier = within if window.before is None else within[: bisect_left(within, window.before)]
@@ -538,7 +553,7 @@ def _chosen(chosen: ChosenRows | None) -> dict[str, Any]:
 def timeline_rows(
     dag_id: str, views: Sequence[TransactionView], *, with_tasks: bool
 ) -> list[TimelineRow]:
-    """Describe these transactions, in this order."""
+    """Describe these transactions in the given order."""
     run_ids = {each.document.run_id for each in views if each.document.run_id and not each.lane}
     runs = compat.runs_of(dag_id, run_ids)
     tries = task_tries(dag_id, run_ids) if with_tasks else {}
@@ -553,7 +568,7 @@ def timeline_rows(
 def timeline_row(view: TransactionView, tries: Sequence[TaskBar], *, has_run: bool) -> TimelineRow:
     """Describe one transaction.
 
-    :param tries: of the tasks of its run; none where the viewer may not read them.
+    :param tries: tries of the tasks of its run; empty: the viewer may not read them.
     """
     attempts = attempt_bars(view)
     tasks = task_bars(own_tries(tries, view), attempts)
@@ -607,7 +622,7 @@ def attempt_bars(view: TransactionView) -> list[AttemptBar]:
 
 
 def own_tries(tries: Sequence[TaskBar], view: TransactionView) -> Sequence[TaskBar]:
-    """Choose the tries of a transaction: a run that is restated, or re-admitted, also has tries of other transactions.
+    """Return the tries of a transaction, since a restated or readmitted run also has tries of other transactions.
 
     Each transaction of a run begins in a try of `begin`.
     """
@@ -627,12 +642,15 @@ def _start(each: TaskBar) -> datetime:
 
 
 def _made(begin: TaskBar) -> bool:
-    """Whether a try of `begin` may have made a transaction, or an attempt."""
+    """Return whether a try of `begin` may have begun a transaction, or an attempt."""
     return begin.state not in ("failed", "up_for_retry", "up_for_reschedule")
 
 
 def task_bars(tries: Sequence[TaskBar], attempts: Sequence[AttemptBar]) -> list[TaskBar]:
-    """List the tries of tasks by the time when they started; tries that never started are last."""
+    """List the tries of tasks in the order of their starts; tries that never started are last.
+
+    A try of `begin` belongs to the attempt that it begins, so its end decides, not its start.
+    """
     ordered = sorted(
         tries,
         key=lambda each: (
@@ -659,7 +677,7 @@ def _failed_at(attempt: AttemptBar, tasks: Sequence[TaskBar]) -> datetime | None
 
 
 def _attempt_at(start: datetime | None, attempts: Sequence[AttemptBar]) -> int | None:
-    """Find the attempt in which a try of a task began; of `begin`, which makes the attempt, in which it ended."""
+    """Return the attempt that was under way at a moment, or the newest one if there is no moment; None: no attempts."""
     if not attempts:
         return None
     if start is None:
@@ -697,5 +715,5 @@ def _within(snapshot: TopologySnapshot, window: TimelineWindow) -> Sequence[int]
         begun = None if found is None else begun_at(found)
         return begun is not None and begun >= until
 
-    # They begin in order, too.
+    # Transactions begin in order, too.
     return txids[: bisect_left(txids, True, key=began_later)]

@@ -1,4 +1,4 @@
-"""The lines of the overview, and the page of one topology, from a snapshot of the ledger."""
+"""The lines of the overview and the page of one topology, from a snapshot of the ledger."""
 
 from __future__ import annotations
 
@@ -55,9 +55,11 @@ class LastCommit:
 class TopologyLine:
     """One topology, as the overview shows it.
 
-    :param paused: whether its DAG is paused; null: Airflow does not know the DAG.
-    :param open: how many transactions are open, of `max_pending` at most.
-    :param turn: the txid whose turn it is to commit; `allocated`: the last one that was handed out.
+    :param paused: whether its DAG is paused; null: Airflow does not have the DAG.
+    :param open: number of open transactions.
+    :param max_pending: limit of open transactions.
+    :param turn: the txid whose turn it is to commit.
+    :param allocated: the last allocated txid.
     :param commits_per_hour: transactions that became final in each of the last 24 hours, the oldest hour first.
     :param may_act: whether the user may act on its transactions.
     """
@@ -81,12 +83,13 @@ class TopologyLine:
 
 @dataclass(frozen=True, kw_only=True)
 class CauseLine:
-    """Several topologies that fail by the same cause, as one line of the overview.
+    """Several topologies that fail for the same cause, as one line of the overview.
 
-    :param cause: to ask for these topologies; it stays the same while they change.
-    :param sentence: what is wrong; `…` is where the topologies differ: their names and numbers.
-    :param since: when the first of them failed, if that is known.
-    :param place: how many topologies of this part stand before it.
+    :param cause: key to list these topologies; it stays the same when topologies join or leave.
+    :param topologies: number of these topologies.
+    :param sentence: the problem; `…` replaces names and numbers that differ between the topologies.
+    :param since: when the first of them failed; null: unknown.
+    :param place: number of topologies before this line in this part.
     """
 
     cause: str
@@ -101,10 +104,10 @@ class CauseLine:
 class TopologyList:
     """A part of the overview: the most urgent topologies first, then by name.
 
-    :param causes: of this part: each is the topologies that fail by one cause, if grouping was asked for.
-    :param total: how many topologies have the text and one of the states that were asked for.
-    :param lines: how many topologies and causes are listed in all parts together; `limit` and `offset` count them.
-    :param counts: by state, how many topologies have the text that was asked for.
+    :param causes: the causes in this part, if the request asks for grouping.
+    :param total: number of topologies with the requested text and one of the requested states.
+    :param lines: number of topologies and causes in all parts together, which `limit` and `offset` count.
+    :param counts: number of topologies with the requested text, by state.
     """
 
     topologies: list[TopologyLine]
@@ -129,7 +132,7 @@ class StateLine:
 
 @dataclass(frozen=True, kw_only=True)
 class SkippedLine:
-    """A transaction whose rows are kept to be re-admitted."""
+    """A skipped transaction whose rows the ledger keeps, so that a person can readmit it."""
 
     txid: int
     run_id: str
@@ -139,11 +142,11 @@ class SkippedLine:
 
 @dataclass(frozen=True, kw_only=True)
 class TopologyPage(TopologyLine):
-    """One topology, whole.
+    """All facts of one topology.
 
-    :param ackers: null: its tasks emit no messages, or its ackers have not answered.
-    :param upstream: the topology whose table its source reads; "": none.
-    :param behind: the transactions that lack corrections of that topology.
+    :param ackers: load of the ackers; null: its tasks emit no messages, or the ackers have not answered.
+    :param upstream: the topology whose table the source reads; "": none.
+    :param behind: txids of the transactions that lack corrections of the upstream topology.
     """
 
     ackers: AckersLine | None
@@ -161,7 +164,7 @@ class TopologyPage(TopologyLine):
 
 @dataclass(frozen=True, kw_only=True)
 class TransactionCause:
-    """Several open transactions of a topology that fail by the same cause, as `CauseLine`."""
+    """Several open transactions of a topology that fail for the same cause, see `CauseLine`."""
 
     sentence: Words
     txids: list[int]
@@ -169,12 +172,14 @@ class TransactionCause:
 
 @dataclass(frozen=True)
 class OverviewPart:
-    """Which topologies of the overview are asked for.
+    """The filter of an overview, and the requested part.
 
-    :param states: those in one of these states; none: in every state.
-    :param text: topologies whose name, DAG or sentence has this text, in upper or lower case.
-    :param grouped: whether topologies that fail by the same cause are one line.
-    :param cause: topologies that fail by this cause alone; "": by any cause, or by none.
+    :param states: only topologies in one of these states; empty: every state.
+    :param text: only topologies whose name, DAG or sentence has this text; case does not matter.
+    :param limit: number of lines at most.
+    :param offset: number of lines before this part.
+    :param grouped: whether topologies that fail for the same cause are one line.
+    :param cause: only topologies that fail for this cause; "": all.
     """
 
     states: frozenset[HealthCode] = frozenset()
@@ -209,10 +214,11 @@ class OverviewPart:
 class OverviewSelection:
     """A part of the overview.
 
-    :param some: its topologies; `lines`: these and the causes between them.
-    :param total: how many topologies have the text and one of the states.
-    :param counts: by state, how many topologies have the text.
-    :param total_lines: how many lines all parts have together.
+    :param some: topologies of this part.
+    :param total: number of topologies with the text and one of the states.
+    :param counts: number of topologies with the text, by state.
+    :param lines: topologies and causes of this part, in order.
+    :param total_lines: number of lines of all parts together.
     """
 
     some: Sequence[TopologySnapshot]
@@ -242,7 +248,7 @@ def overview(
 def _has_text(snapshot: TopologySnapshot, text: str) -> bool:
     if not text:
         return True
-    # A text that is hidden in the answer must not be found by its parts either.
+    # A search must not find text that the answer hides.
     words = (snapshot.name, snapshot.record.dag_id, redacted(snapshot.health.sentence))
     return any(text in each.casefold() for each in words)
 
@@ -259,7 +265,7 @@ def topology_lines(snapshots: Sequence[TopologySnapshot], access: Access) -> lis
 
 
 def topology_page(snapshot: TopologySnapshot, access: Access) -> TopologyPage:
-    """Describe one topology, whole."""
+    """Describe all facts of one topology."""
     record = snapshot.record
     view = snapshot.view
     paused = paused_dags([record.dag_id, ledger_places().coordinator(snapshot.place)])
@@ -328,17 +334,17 @@ def _last_commit(snapshot: TopologySnapshot) -> LastCommit | None:
 
 
 # --- causes -------------------------------------------------------------------------------------------------------
-# Many that fail by one cause, as one line.
+# Topologies or transactions that fail for the same cause, as one line.
 
 
 LEAST_SHARED = 3
-"""So many have a line of their own, with buttons: fewer are not grouped."""
+"""Topologies or transactions that make a group; fewer keep their own lines, with buttons."""
 _URGENT = (HealthCode.BLOCKED, HealthCode.UNREADABLE, HealthCode.FAILED)
 _OWN_NAME = "\x00"
-"""Replaces a name of the topology or the transaction itself."""
-# A refusal names the state or the connection that it is about: these belong to the cause. Its counts do not.
+"""Replaces the topology's or the transaction's own name."""
+# In a refusal only counts differ. Its names of states and connections are part of the cause.
 _COUNTS = re.compile(r"[\x00…]|(?<![\w.:/-])\d+(?:\.\d+)?(?![\w:/-]|\.\d)")
-# Of another error every name and number is left out: what is in quotes, and each word with a digit or a slash.
+# In another error every name and number may differ: quoted text, and each word with a digit or a slash.
 _BREAK = r"\s'\"`()\[\]{},;="
 _NAMES = re.compile(
     r"[\x00…]|(?<!\w)(?:'[^'\n]{0,300}'|\"[^\"\n]{0,300}\"|`[^`\n]{0,300}`)(?!\w)"
@@ -348,10 +354,11 @@ _NAMES = re.compile(
 
 @dataclass(frozen=True)
 class FailureCause:
-    """Why a topology or a transaction fails, to be compared with others.
+    """The cause of a failure, which can be compared with other causes.
 
-    :param kind: what the ledger knows of it.
-    :param words: what it has in common with others; `names`: what stands between these words.
+    :param kind: `stale`, `refusal` or `error`.
+    :param words: the parts of the text that equal causes have in common.
+    :param names: the names and numbers between these parts.
     """
 
     kind: str
@@ -360,21 +367,21 @@ class FailureCause:
 
     @classmethod
     def of(cls, view: TransactionView, own: Sequence[str]) -> FailureCause:
-        """Find why an open transaction fails.
+        """Return the cause of the failure of an open transaction.
 
         :param own: names of its topology and its DAG.
         """
         if view.stale:
             return cls("stale", ("its predecessor ended elsewhere than its batch starts",), ())
-        # The task that failed is no part of the cause.
+        # The name of the failed task is not part of the cause.
         text = view.document.error or view.run_end or view.blocked or ""
-        # Only a refusal has a remedy: an error of a task's own code has none.
+        # Only a refusal has a remedy. An error of a task's own code has none.
         is_refusal = view.refused or view.document.remedy is not None or view.document.error is None
         return cls.read(text, (*own, view.document.run_id), is_refusal=is_refusal)
 
     @classmethod
     def read(cls, text: str, own: Sequence[str], *, is_refusal: bool) -> FailureCause:
-        """Take its names and numbers out of a text."""
+        """Split a text into common words, and names and numbers."""
         rest = text
         for each in sorted(filter(None, own), key=len, reverse=True):
             if each in rest:
@@ -384,7 +391,7 @@ class FailureCause:
         return cls(kind, tuple(pattern.split(rest)), tuple(pattern.findall(rest)))
 
     def sentence(self, others: Iterable[FailureCause]) -> str:
-        """Say what is wrong: the names that all of them have stay, the others are left out."""
+        """Return the text of the cause; `…` replaces names that differ between these causes."""
         names = [self.names, *(each.names for each in others)]
         same = [
             each[0] if len(set(each)) == 1 and _OWN_NAME not in each[0] else "…"
@@ -396,9 +403,9 @@ class FailureCause:
 
 @dataclass(frozen=True)
 class SharedCause:
-    """Topologies that fail by the same cause.
+    """Topologies that fail for the same cause.
 
-    :param of: these, in the order of the overview.
+    :param of: the topologies, in the order of the overview.
     """
 
     code: HealthCode
@@ -408,13 +415,13 @@ class SharedCause:
 
     @cached_property
     def key(self) -> str:
-        """Name the cause: by the words that a person may read, so that no one can guess at hidden ones."""
+        """Return the key of the cause, a digest of the visible words, so that it does not reveal hidden words."""
         shown = FailureCause.read(redacted(self.sentence), (), is_refusal=self.is_refusal)
         return digest([self.code.value, shown.kind, *shown.words])[:16]
 
 
 def shared_causes(snapshots: Iterable[TopologySnapshot]) -> list[SharedCause]:
-    """Find the causes by which several of these topologies fail."""
+    """Find the causes that several of these topologies share."""
     found: dict[tuple[HealthCode, FailureCause], list[tuple[TopologySnapshot, FailureCause]]] = (
         defaultdict(list)
     )
@@ -428,7 +435,7 @@ def shared_causes(snapshots: Iterable[TopologySnapshot]) -> list[SharedCause]:
         of = [each for each, _ in some]
         made = SharedCause(code, cause.kind != "error", sentence, of)
         known = shared.setdefault(made.key, made)
-        if known is not made:  # they differ in what a person may not read
+        if known is not made:  # the causes differ only in hidden words
             shared[made.key] = replace(known, of=[*known.of, *of])
     return [each for each in shared.values() if len(each.of) >= LEAST_SHARED]
 
@@ -445,7 +452,7 @@ def _cause_of(snapshot: TopologySnapshot) -> FailureCause:
 def _grouped(
     found: Sequence[TopologySnapshot], shared: Iterable[SharedCause]
 ) -> list[TopologySnapshot | SharedCause]:
-    """Put a cause at the place of its first topology."""
+    """Replace the topologies of each cause by one line at the place of the first of them."""
     by_name = {each.name: cause for cause in shared for each in cause.of}
     firsts = {cause.of[0].name for cause in by_name.values()}
     return [
@@ -471,7 +478,7 @@ def _cause_lines(lines: Sequence[TopologySnapshot | SharedCause]) -> list[CauseL
 
 
 def transaction_causes(snapshot: TopologySnapshot) -> list[TransactionCause]:
-    """Find the causes by which several open transactions of a topology fail."""
+    """Find the causes that several open transactions of a topology share."""
     found: dict[FailureCause, list[tuple[int, FailureCause]]] = defaultdict(list)
     for each in snapshot.opened:
         if each.failed or each.stale or each.blocked:

@@ -1,4 +1,4 @@
-"""One transaction, whole: from its record or its history, its receipt, and Airflow's task instances."""
+"""The page of one transaction, from its record or history, its receipt, and Airflow's task instances."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ from airflow_tx.plugin.api.snapshots import TopologySnapshot
 from airflow_tx.plugin.api.timeline import AttemptBar, TimelineRow, timeline_row
 
 # --- attempts -----------------------------------------------------------------------------------------------------
-# The attempts of a transaction, to be compared: error, rows, tasks and code of each, from the ledger and Airflow.
+# A comparison of the attempts of a transaction: error, rows, tasks and code of each, from the ledger and Airflow.
 
 
 Versions = Mapping[tuple[str, int, int], tuple[int, str]]
@@ -69,12 +69,12 @@ Versions = Mapping[tuple[str, int, int], tuple[int, str]]
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptTask:
-    """What one task did in an attempt, all its instances together.
+    """One task in an attempt, all its instances together.
 
-    :param states: of the last try of each instance, as Airflow spells them: how many instances are in each.
-    :param tries: of all its instances, within this attempt.
-    :param seconds: from the first start until the last end; null: it has not ended, or did not start.
-    :param log: of an instance that failed; else of the only one.
+    :param states: number of instances by the state of their last try, as Airflow spells it.
+    :param tries: number of tries of all instances in this attempt.
+    :param seconds: time from the first start to the last end; null: the task has not ended, or has not started.
+    :param log: log of a failed instance, else of the only instance.
     """
 
     task_id: str
@@ -86,15 +86,15 @@ class AttemptTask:
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptLine:
-    """One attempt, to be compared with the others.
+    """One attempt, in the comparison of attempts.
 
-    :param outcome: `replayed`, or the phase or outcome of the transaction for its newest attempt.
-    :param why: its error, or why it was replayed; null: nothing is known.
-    :param above: whether that stands above the sections of the page.
-    :param same_as: the first attempt that has the same error, which may be this one.
-    :param size: of its batch: its rows, if they were counted, else what its source knows; null: nothing is known.
-    :param resized: whether the attempt before had a batch of another size, counted alike.
-    :param dag_versions: of the code that its tasks ran, as Airflow counts them, the oldest first.
+    :param outcome: `replayed`; for the newest attempt the phase or outcome of the transaction.
+    :param why: the error, or why the attempt was replayed; null: unknown.
+    :param above: whether the page shows this reason above its sections.
+    :param same_as: the first attempt with the same error, which may be this one.
+    :param size: size of the batch: its rows if tasks counted them, else the size that the source knows; null: unknown.
+    :param resized: whether the attempt before had a batch of another size in the same units.
+    :param dag_versions: Airflow's DAG versions of the code that the tasks ran, the oldest first.
     """
 
     attempt: int
@@ -121,8 +121,8 @@ def attempt_lines(
 ) -> list[AttemptLine]:
     """Describe the remembered attempts of a transaction, the oldest first.
 
-    :param tries: of its tasks, each with its attempt, if the viewer may see them.
-    :param above: the errors that stand above the sections of the page, as `_kept` gives them.
+    :param tries: tries of its tasks that the viewer may see, each with its attempt.
+    :param above: errors that the page shows above its sections, as `_kept` returns them.
     """
     sizes = {each.attempt: _size(each.rows, each.size) for each in view.document.replays}
     sizes[view.document.attempt] = _size(view.rows, view.document.size)
@@ -146,28 +146,28 @@ def attempt_lines(
 
 
 def _kept(why: str | None) -> str:
-    """Give an error as the ledger keeps it once a later attempt has failed, too: shortened."""
+    """Shorten an error as the ledger does after a later attempt has failed, too."""
     return shortened_reason(why or "")
 
 
 def _size(rows: int | None, size: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Give how large a batch is, such as `5 rows`, or `at most 5 rows` and `2 files` if its rows were not counted."""
+    """Return the size of a batch, such as 5 rows; if no task counted its rows, the size that the source knows."""
     known = size or {} if rows is None else {"rows": rows}
     return {**known, "why": ""}
 
 
 def _is_resized(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Ask whether two sizes differ: 2 files may have 7 rows, as may at most 9 rows."""
+    """Return whether two sizes of the same units differ: 2 files may have 7 rows, so other units do not count."""
     return before.keys() == now.keys() and before != now
 
 
 def said_above(
     view: TransactionView, attempts: Sequence[AttemptBar]
 ) -> tuple[str | None, Collection[str]]:
-    """Give the error that stands above the sections of the page, and all errors that do: `waits` may quote one.
+    """Return the error to show above the sections of the page, and all errors that the page shows there.
 
-    It is the error of the transaction, else why the attempt before was replayed; None: there is none, or `waits` says
-    it.
+    The first is the error of the transaction, else why the attempt before was replayed. It is None if there is no
+    error, or if `waits` quotes it.
     """
     own = reason(view)
     above = [] if view.cause is None else [_kept(view.cause)]
@@ -181,7 +181,7 @@ def said_above(
 
 
 def dag_versions(dag_id: str, run_id: str) -> Versions:
-    """Find the DAG version that each try of the tasks of a run has run, those before a retry or a clear included."""
+    """Find the DAG version of each try of the tasks of a run, with the tries before a retry or a clear."""
     found: dict[tuple[str, int, int], tuple[int, str]] = {}
     with create_session() as session:
         for model in (TaskInstanceHistory, TaskInstance):
@@ -243,12 +243,14 @@ def _task(dag_id: str, run_id: str, task_id: str, tries: Sequence[TaskBar]) -> A
 
 @dataclass(frozen=True, kw_only=True)
 class BatchAnswer:
-    """Which rows a transaction has.
+    """The rows of a transaction.
 
-    :param words: how many, and why so many, if the source counted.
-    :param metadata: exactly which rows, as JSON; null: not remembered, or none.
-    :param position_before: where the source stood; `position_after`: where it stands after them.
-    :param shortened: which of these three are digests, since they were too long to be kept.
+    :param words: size of the batch and the reason for it; null: the source does not count.
+    :param metadata: JSON that says exactly which rows they are; null: forgotten, or no rows.
+    :param position_before: position of the source before these rows.
+    :param position_after: position of the source after these rows.
+    :param shortened: names of the fields above that are digests, since their values were too long for the ledger.
+    :param partitioned: whether the source has partitions.
     """
 
     words: Words | None
@@ -261,13 +263,14 @@ class BatchAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskWork:
-    """What one task did for the transaction, all its instances together.
+    """The work of one task for the transaction, all its instances together.
 
-    :param acked: null: the transaction is final, and every task had acked.
-    :param rows: rows of the batch that it read, if it counted.
-    :param rejected: rows that it kept aside.
-    :param outputs: per output, how many rows it emitted.
-    :param code: digest of the code that it ran.
+    :param acked: whether all instances have acked; null: the transaction is final.
+    :param rows: rows of the batch that the task read; null: it did not count.
+    :param rejected: number of rejected rows.
+    :param outputs: number of rows in each output, by name.
+    :param digests: digest of the rows of each output, by name.
+    :param code: digest of the task's code.
     """
 
     task_id: str
@@ -285,7 +288,7 @@ class CheckLine:
     """A check of the output of the transaction.
 
     :param result: `passed`, `warning`, `failed` or `accepted`.
-    :param found: what does not hold; null: it passed.
+    :param found: the violation; null: the check passed.
     """
 
     name: str
@@ -297,10 +300,11 @@ class CheckLine:
 class StateWork:
     """The effect of the transaction on one state.
 
-    :param fenced: whether its grant was about to raise the fence of the state, or did.
-    :param token: the token of that grant, as `generation/txid.attempt#epoch`: what a later one outranks.
-    :param keys: how many keys, or rows, were written; null: nothing is known yet.
-    :param sums: of value columns that are added up.
+    :param fenced: whether a grant of the transaction has raised the fence of the state, or was about to.
+    :param token: token of this grant, as `generation/txid.attempt#epoch`; a later token outranks it.
+    :param keys: number of written keys or rows; null: not known yet.
+    :param digest: digest of the written values.
+    :param sums: sums of the value columns that are added up.
     :param last_txid: the last final transaction in the state.
     """
 
@@ -315,9 +319,9 @@ class StateWork:
 
 @dataclass(frozen=True, kw_only=True)
 class NewValuesLine:
-    """An output of a committer: the keys of the batch, with the values that they have after the commit.
+    """An output of a committer: the keys of the batch, with their values after the commit.
 
-    :param rows: how many, if they were counted.
+    :param rows: number of rows; null: not counted.
     """
 
     task_id: str
@@ -327,9 +331,13 @@ class NewValuesLine:
 
 @dataclass(frozen=True, kw_only=True)
 class ReceiptLine:
-    """The receipt of a final transaction; `airflow tx verify` compares it with the states.
+    """The receipt of a final transaction, which `airflow tx verify` compares with the states.
 
-    :param journal: the name of its journal entry; null: there is none.
+    :param hash: hash of the receipt.
+    :param previous: hash of the receipt before it.
+    :param dag_version: Airflow's version of the DAG.
+    :param granted: when the last grant was.
+    :param journal: name of the journal entry; null: the transaction has none.
     """
 
     hash: str
@@ -351,7 +359,11 @@ class AuditLine:
 
 @dataclass(frozen=True, kw_only=True)
 class TransactionLinks:
-    """Paths within Airflow's UI, below its base URL; `audit`: what Airflow itself has logged of the run."""
+    """Paths in Airflow's UI, below its base URL.
+
+    :param audit: Airflow's audit log of the run.
+    :param tasks: pages of the tasks, by task_id.
+    """
 
     run: str
     dag: str
@@ -361,20 +373,23 @@ class TransactionLinks:
 
 @dataclass(frozen=True, kw_only=True)
 class TransactionPage(TimelineRow):
-    """One transaction, whole.
+    """All facts of one transaction.
 
-    :param actions: what the user can do to it now.
-    :param waits: `waiting_for` without what to do; `reason`: the error likewise; `advice`: what to do.
-    :param said: the error that stands above the sections: `reason`, else why the attempt before was replayed.
-    :param refused: its error is a permanent refusal: the log of its task may show the rows that it refuses.
-    :param comparison: its remembered attempts beside each other, the oldest first.
-    :param unproven: why it is not proven that its tasks consumed each row once, one line each; none: it is.
-    :param losses: rows before it that were accepted as lost, in words.
-    :param pinned: it has a batch that was skipped: its rows stay.
-    :param stale: its predecessor ended elsewhere than its batch starts.
-    :param yielded_to: the txid whose run it gave its run slot.
+    :param actions: actions that the user can do now.
+    :param waits: `waiting_for` without the remedy.
+    :param reason: the error without the remedy.
+    :param said: the error to show above the sections: `reason`, else why the attempt before was replayed.
+    :param refused: whether the commit was refused permanently; the log of the task may show the refused rows.
+    :param advice: the remedy, as steps.
+    :param comparison: the remembered attempts, the oldest first.
+    :param unproven: one line for each reason why it is not proven that the tasks read each row once; empty: proven.
+    :param losses: descriptions of the lost rows before its batch that a person has accepted.
+    :param pinned: whether the rows never change again, since the transaction was skipped and readmitted.
+    :param stale: whether the predecessor ended elsewhere than this batch starts.
+    :param yielded_to: the txid to which the run gave its run slot.
     :param ack_val: 16 hex digits; all 0: everything emitted was acked.
-    :param previous: the txid before it that the ledger still knows, `following`: the one after it; null: there is none.
+    :param previous: the txid before this one that the ledger still has; null: none.
+    :param following: the txid after this one that the ledger has; null: none.
     """
 
     topology: str
@@ -466,7 +481,7 @@ def transaction_page(
 
 
 def _of_newest(row: TimelineRow) -> list[TaskBar]:
-    """Choose the tries of the newest attempt."""
+    """Return the tries of the newest attempt."""
     return [each for each in row.tasks if each.attempt == row.attempt]
 
 
@@ -498,7 +513,7 @@ def _batch(found: TransactionDetails) -> BatchAnswer:
 
 
 def task_work(found: TransactionDetails) -> list[TaskWork]:
-    """Describe what each task did, by the acks of an open transaction, else by its receipt."""
+    """Describe the work of each task, from the acks of an open transaction, else from its receipt."""
     receipt = found.receipt
     tasks = {} if receipt is None else receipt.tasks
     code = {} if receipt is None else receipt.code.tasks
@@ -577,7 +592,7 @@ def _receipt(found: TransactionDetails) -> ReceiptLine | None:
 
 
 def audit_lines(view: TransactionView) -> list[AuditLine]:
-    """List what people did to a transaction, the oldest first."""
+    """List people's actions on a transaction, the oldest first."""
     noted: list[tuple[str, Person]] = [("rows decided again", each) for each in view.changed]
     noted += [(f"replay of attempt {each.attempt}", each) for each in view.replayed_by]
     noted += [("skip", view.skip)] if view.skip else []

@@ -1,4 +1,4 @@
-"""The files of one batch: their rows, as record batches, as dicts or by Spark, and the schema they are read with."""
+"""Read the files of one batch as record batches, as dicts or with Spark, and find their schema."""
 
 from __future__ import annotations
 
@@ -70,11 +70,14 @@ else:
 
 
 # --- records ------------------------------------------------------------------------------------------------------
-# Rows of a file as Python dicts, for tasks that run without Spark; the same options and schema as Spark's.
+# Read files as Python dicts, for tasks without Spark, with the options and schemas of Spark's reader.
 
 
 def check_options(file_format: str, options: Mapping[str, Any]) -> None:
-    """Check that files are read alike by Python and Spark; ValueError: an option is only known to Spark."""
+    """Check that Python and Spark read files in the same way.
+
+    :raises ValueError: only Spark supports an option.
+    """
     if file_format == "csv":
         CsvFormat.of(reader_options("csv", options))
     else:
@@ -109,7 +112,7 @@ def _read_parquet(
 
 
 def parquet_schema(path: FilePath) -> pa.Schema:
-    """Read the columns of a Parquet file, with the types that Spark has for them."""
+    """Return the columns of a Parquet file with Spark's types."""
     with path.open("rb") as file:
         return _for_spark(read_schema(cast("BinaryIO", file)))
 
@@ -120,9 +123,9 @@ def _for_spark(schema: pa.Schema) -> pa.Schema:
 
 
 def check_declared(path: FilePath, schema: str) -> None:
-    """Check the columns of a Parquet file against the declared columns; it may have others, and lack some.
+    """Check the columns of a Parquet file against the declared columns. Missing and additional columns are permitted.
 
-    :raises Misfit: one is of a type that Spark would convert or refuse, or has a name in other letters.
+    :raises Misfit: Spark would convert or refuse the type of a column, or its name differs in upper and lower case.
     """
     with path.open("rb") as file:
         found = {field.name: str(field.type) for field in read_schema(cast("BinaryIO", file))}
@@ -136,10 +139,11 @@ def check_declared(path: FilePath, schema: str) -> None:
 
 
 def check_footer(path: FilePath, first: FilePath, expected: Mapping[str, str]) -> None:
-    """Check the columns of a Parquet file: Spark reads a column that it does not find as NULL.
+    """Check that a Parquet file has the columns of the first file, since Spark reads a missing column as NULL.
 
-    :param first: the first file of the batch, and `expected`: its columns.
-    :raises Misfit: it has others, or times in nanoseconds, which Spark does not read.
+    :param first: first file of the batch.
+    :param expected: columns of the first file.
+    :raises Misfit: the file has other columns, or a type that Spark does not read.
     """
     found = footer_columns(path)
     for name in {**expected, **found}:
@@ -152,23 +156,22 @@ def check_footer(path: FilePath, first: FilePath, expected: Mapping[str, str]) -
 
 
 _ONLY_SPARKS = re.compile(r" (\S+) \((Geometry|Geography|Variant|Float16)\b")
-"""In the schema of a file: types of which pyarrow gives the bytes that store them, or that Spark lacks."""
+"""Types in the schema of a file for which pyarrow returns only the stored bytes, or which Spark lacks."""
 
 
-# Kinds of columns that pyarrow reads.
+# Types that pyarrow reads and Spark does not.
 _SPARK_LACKS = re.compile(
     r"UUID|Interval|Undefined|Time\((?!isAdjustedToUTC=false, timeUnit=micro)"
     r"|Decimal\(precision=(?:39|[4-9]\d|\d{3})"
 )
-# Types that Arrow notes in a file for itself; to Spark they are numbers.
+# Types that Arrow stores as metadata in a file. Spark reads them as numbers.
 _ONLY_ARROWS = re.compile(r"duration|extension<arrow\.bool8")
 
 
 def footer_columns(path: FilePath) -> dict[str, str]:
-    """Read the columns of a Parquet file and their types.
+    """Return the columns of a Parquet file and their types.
 
-    :raises ValueError: it has a type that Spark or pyarrow does not know, or that means another value in one of them;
-        or a name twice.
+    :raises ValueError: Spark or pyarrow lacks a type, both read a type differently, or a name occurs twice.
     """
     with path.open("rb") as file:
         opened = pq.ParquetFile(file)
@@ -198,7 +201,7 @@ _YEARS = [each.toordinal() - date(1970, 1, 1).toordinal() for each in (date.min,
 
 
 def _is_beyond(path: FilePath) -> bool:
-    """Ask whether the statistics of a Parquet file have a day or moment that is not in the years 1 to 9999."""
+    """Return whether the statistics of a Parquet file have a date or time outside the years 1 to 9999."""
     with path.open("rb") as file:
         metadata = pq.ParquetFile(file).metadata
     first, last = _YEARS
@@ -217,16 +220,16 @@ def _is_beyond(path: FilePath) -> bool:
 
 
 def _one_name(kind: str) -> str:
-    """Return the same name for types that differ only in how Arrow keeps them in memory."""
+    """Return the same name for types that differ only in their memory layout in Arrow."""
     return re.sub(r"\b(?:large_)?(string|binary|list)(?:_view)?\b", r"\1", kind)
 
 
 # --- batch files --------------------------------------------------------------------------------------------------
-# The files of one batch, as its rows are read from them: by Python, or by Spark; and with which schema.
+# The files of one batch, which Python or Spark reads.
 
 
-# Read strictly: by Spark's own default a damaged row turns into nulls, and a header is not checked.
-# An option that the user gives wins.
+# Read strictly. By default, Spark turns a damaged row into NULLs and does not check a header.
+# Options of the user take precedence.
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "csv": {"header": True, "enforceSchema": False, "mode": "FAILFAST"},
     "json": {"mode": "FAILFAST"},
@@ -234,26 +237,26 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 
 
 _NUMBERED = "parquet.field.id"
-"""The number of a column in the files that Spark writes. A session with Delta reads by it, and not by the name."""
+"""The key of a column's number in files that Spark writes. A session with Delta matches columns by it, not by name."""
 _SPARK_CANNOT = re.compile(
     rf"\[(FAILED_READ_FILE|MALFORMED_RECORD|MALFORMED_CSV)[^\n]*"
-    # A plan that an error shows has these words, too.
+    # The error of a query may also show its plan, which has REFUSED_VALUE without this prefix.
     rf"|\[USER_RAISED_EXCEPTION\] {re.escape(REFUSED_VALUE)}[^\n]*"
 )
 
 
 def said_by_spark(error: Exception) -> str | None:
-    """Return what the error of a query says of a file that Spark cannot read; None: it is about something else."""
+    """Return the part of a query's error that names an unreadable file; None if the error has another cause."""
     found = _SPARK_CANNOT.search(str(error))
     return found[0].rstrip(".") if found else None
 
 
 def reader_options(file_format: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that files are read with."""
+    """Return the options of the source, with strict defaults."""
     return {**_DEFAULTS.get(file_format, {}), **options}
 
 
-# Bytes of a batch whose rows a task reads one by one: Arrow takes longer to be loaded.
+# Up to this size in bytes, a task reads rows one by one, since loading Arrow would take longer.
 _SMALL = 1024 * 1024
 
 
@@ -261,13 +264,17 @@ _SMALL = 1024 * 1024
 class BatchFiles:
     """The files of a batch, and how to read them.
 
-    :param for_spark: the same files, as Spark names them.
-    :param declared: the schema that the source has been given; `found`: the schema of the first files of its topology.
-    :param by_name: the header of a csv file says which column a field has; a column that it lacks is NULL.
-    :param rejects: whether rows that do not fit are given as malformed ones.
-    :param named: the columns that the names of its folders spell. A file may have the same value in one of its own.
-    :param contents: what the files must have that are checked while they are read.
-    :param size: of all files, in bytes.
+    :param paths: files of the batch.
+    :param for_spark: the same files by Spark's names.
+    :param format: format of the files.
+    :param options: options of Spark's reader.
+    :param declared: schema that the source declares.
+    :param found: schema of the first files of the topology.
+    :param by_name: whether the header of a csv file names the columns of fields, so that missing columns are NULL.
+    :param rejects: whether to yield malformed rows instead of raising an error.
+    :param named: values of columns that folder names define. A file may also have the column, with the same value.
+    :param contents: expected content of the files that are checked during reading.
+    :param size: size of all files in bytes.
     """
 
     paths: Sequence[FilePath]
@@ -287,9 +294,9 @@ class BatchFiles:
         return self.declared or self.found
 
     def rows(self, path: FilePath) -> Iterator[Any]:
-        """Read the rows of one of them; malformed ones, too, if they are wanted.
+        """Read the rows of one file, and its malformed rows if `rejects` is set.
 
-        :raises ValueError: they cannot be read.
+        :raises ValueError: the rows cannot be read.
         """
         malformed: list[MalformedRow] = []
         self._declared_kinds()
@@ -334,17 +341,17 @@ class BatchFiles:
 
     @property
     def has_reader(self) -> bool:
-        """Whether they are csv or JSON files, with no option that only Spark knows."""
+        """Whether the files are csv or JSON, without an option that only Spark supports."""
         return self._plain_json or self._written is not None
 
     @cached_property
     def in_blocks(self) -> bool:
-        """Whether they are read block by block: csv or JSON files with columns of known types."""
+        """Whether the files are read in blocks: they are csv or JSON, with columns of known types."""
         return self.has_reader and bool(self._kinds)
 
     @cached_property
     def _kinds(self) -> Mapping[str, ColumnType]:
-        """The columns of the schema, if Python has their types."""
+        """The columns of the schema; empty if Python lacks one of their types."""
         with suppress(ValueError):
             return self._declared_kinds()
         return {}
@@ -356,7 +363,7 @@ class BatchFiles:
         return read(self.schema) if self.schema else {}
 
     def _with_named(self, row: Any) -> Any:
-        """Add the columns of the folders to a row."""
+        """Add the columns of the folder name to a row."""
         for name in self.named:
             if name not in row:
                 check_names([*row, name])
@@ -366,7 +373,12 @@ class BatchFiles:
         }
 
     def _one_value(self, name: str, own: Any, has_own: bool) -> Any:
-        """Give the value of a folder's column; ValueError: the file has another one."""
+        """Return the value of a column that the folder name defines.
+
+        :param own: value in the file.
+        :param has_own: whether the file has the column.
+        :raises ValueError: the file has another value.
+        """
         text = self.named[name]
         kind = self._kinds.get(name)
         if own is None and (kind or not has_own or text is None):
@@ -382,9 +394,9 @@ class BatchFiles:
         )
 
     def arrow_schema(self) -> pa.Schema:
-        """Give the columns of their rows, if they are read as record batches.
+        """Return the columns of the record batches.
 
-        :raises ValueError: Python has no such type, or two columns are one.
+        :raises ValueError: Python lacks a type, or two columns have the same name.
         """
         if self.format == "parquet" and not self.schema:
             schema = parquet_schema(self.paths[0])
@@ -399,11 +411,12 @@ class BatchFiles:
     def batches(
         self, path: FilePath, schema: pa.Schema, malformed: list[MalformedRow]
     ) -> Iterator[pa.RecordBatch]:
-        """Read one of them as record batches.
+        """Read one file as record batches.
 
-        :param schema: as `arrow_schema` gives it.
-        :param malformed: gets the rows that do not fit, if they are wanted.
-        :raises ValueError: it cannot be read. OtherContent: it has another content than the batch.
+        :param schema: result of `arrow_schema`.
+        :param malformed: list to which malformed rows are added if `rejects` is set.
+        :raises ValueError: the file cannot be read.
+        :raises OtherContent: the content of the file differs from the batch.
         """
         first = 0
         for batch in self._own_batches(path, malformed):
@@ -430,7 +443,7 @@ class BatchFiles:
     def _with_named_columns(
         self, batch: pa.RecordBatch, schema: pa.Schema, first: int
     ) -> pa.RecordBatch:
-        """Add the columns of the folders to a record batch, and bring it to the types of a schema."""
+        """Add the columns of the folder name to a record batch, and convert it to the types of a schema."""
         has_own = {name: name in batch.schema.names for name in self.named}
         for name in (name for name, own in has_own.items() if not own):
             batch = batch.append_column(name, pa.nulls(batch.num_rows, schema.field(name).type))
@@ -447,22 +460,25 @@ class BatchFiles:
         return batch
 
     def schema_for_python(self, spark: SparkSession) -> str | None:
-        """Find the schema with which Python reads them; None: only Spark can read them.
+        """Return the schema with which Python reads the files; None if only Spark can read them.
 
-        Spark finds the columns of JSON that no one has declared.
+        Spark infers the columns of JSON files without a declared schema.
 
-        :raises ValueError: a file is not what its format says.
+        :raises ValueError: a file does not have its format.
         """
         if self._written is not None:
             return self.schema or find_schema(self.paths[:1], self.options)
         if not self._plain_json or self.schema:
             return self.schema if self._plain_json else None
-        # The reader of the rows refuses a line that is no object, and names it.
+        # Ignore malformed lines here. The reader of the rows refuses and names them.
         found = spark_reader(spark, "json", {**self.options, "mode": "DROPMALFORMED"})
         return found.load(list(self.for_spark)).schema.toDDL()
 
     def frame(self, spark: SparkSession) -> DataFrame:
-        """Give their rows to Spark; ValueError: a file is not what its format says."""
+        """Return a DataFrame of the rows.
+
+        :raises ValueError: a file does not have its format.
+        """
         rows = self._frame(spark)
         for name in self.named:
             rows = self._with_named_in_spark(rows, name)
@@ -500,12 +516,12 @@ class BatchFiles:
 
     @property
     def _plain_json(self) -> bool:
-        """Whether they are JSON files that Python can read, too."""
+        """Whether the files are JSON that Python can read, too."""
         return self.format == "json" and has_only(named_as_spark(self.options))
 
     @property
     def _written(self) -> CsvFormat | None:
-        """How they are written, if they are csv files that Python can read, too."""
+        """The format of the files if they are csv that Python can read, too; else None."""
         if self.format != "csv":
             return None
         try:
@@ -514,9 +530,9 @@ class BatchFiles:
             return None
 
     def check_columns(self, path: FilePath) -> None:
-        """Check the columns of a file: Spark does not mind new ones of which a job reads none.
+        """Check the columns of a file, since Spark ignores new columns that a job does not read.
 
-        :raises ValueError: it has others than its schema, or than the first file of the batch; or was cut.
+        :raises ValueError: the columns differ from the schema or from the first file, or the file is truncated.
         """
         check_end(path)
         if self.format == "parquet":
@@ -526,7 +542,7 @@ class BatchFiles:
                 check_declared(path, self.schema)
             if (self.schema is None or _columns(self.schema) is not None) and _is_beyond(path):
                 for _ in _read_parquet(path, {}, self.schema):
-                    pass  # until the value that Spark would take
+                    pass  # raises at the value outside these years, which Spark would accept
         if self._written is None:
             return
         if self.schema:
@@ -539,7 +555,7 @@ class BatchFiles:
         return footer_columns(self.paths[0])
 
     def declarable(self, path: FilePath, error: Exception) -> str | None:
-        """Return the arguments of a source for which a misfit is none, also in the files before this one."""
+        """Return arguments of the source that would accept a misfit and all earlier files; None if there are none."""
         written = self._written
         if written is None or not self.schema or not isinstance(error, Misfit):
             return None
@@ -555,7 +571,7 @@ class BatchFiles:
 
 
 def _with_malformed(rows: Iterable[Any], malformed: list[MalformedRow]) -> Iterator[Any]:
-    """Give rows, and the malformed ones that reading them finds."""
+    """Yield the rows, and the malformed rows that are found while reading."""
     for row in rows:
         yield from malformed
         malformed.clear()
@@ -564,7 +580,7 @@ def _with_malformed(rows: Iterable[Any], malformed: list[MalformedRow]) -> Itera
 
 
 def _valid_text(rows: DataFrame) -> DataFrame:
-    """Let a query over text files fail at bytes that are no UTF-8, which Spark hands on."""
+    """Make a query over text files fail at bytes that are not UTF-8, which Spark would accept."""
     (name,) = rows.columns
     is_valid = F.is_valid_utf8(F.col(column_name(name)))
     problem = F.when(~is_valid, F.lit(f"{REFUSED_VALUE}bytes that are no UTF-8"))
@@ -572,16 +588,19 @@ def _valid_text(rows: DataFrame) -> DataFrame:
 
 
 def _in_spark(text: str, kind: ColumnType) -> Column:
-    """Give the value of a text to Spark; ValueError: it has none."""
+    """Return the value of a text as a Spark column.
+
+    :raises ValueError: the text is not of this type.
+    """
     value = kind.of_text(text)
     if kind.ddl == "STRING":
         return F.lit(text)
-    # Of a moment, a session would take another one, by its zone.
+    # Write times in ISO format with their zone, since a session would read others in its own zone.
     return F.lit(value.isoformat() if isinstance(value, date) else str(value)).cast(kind.ddl)
 
 
 def all_files(parts: Sequence[BatchFiles]) -> BatchFiles:
-    """Join the files of several folders; the names of the columns that the folders spell stay."""
+    """Join the files of several folders. The result has the names of folder columns, without their values."""
     return replace(
         parts[0],
         paths=[path for files in parts for path in files.paths],
@@ -592,10 +611,10 @@ def all_files(parts: Sequence[BatchFiles]) -> BatchFiles:
 
 
 # --- executors ----------------------------------------------------------------------------------------------------
-# The files of a batch, read by Spark's executors: a file a task, by the same code as in one process.
+# Spark's executors read the files of a batch, one file a task, with the same code as a single process.
 
 
-# In the error of a query: what the Python of the executors has not.
+# Matches the error of a query if the Python of the executors lacks a package.
 _LACKING = re.compile(
     r"airflow_tx/.*No module named '([\w.]+)|No module named '(airflow_tx|pyarrow)|\[PACKAGE_NOT_INSTALLED\]",
     re.DOTALL,
@@ -603,20 +622,22 @@ _LACKING = re.compile(
 
 
 class ReadByExecutors:
-    """The files of a batch, which executors read.
+    """Reads the files of a batch in Spark's executors.
 
-    :param schema: the columns of all files, as `BatchFiles.arrow_schema` gives them; `asked`: those to give to Spark.
+    :param parts: files of each folder.
+    :param schema: columns of all files, from `BatchFiles.arrow_schema`.
+    :param asked: columns that the DataFrame should have.
     """
 
     def __init__(self, parts: Sequence[BatchFiles], schema: pa.Schema, asked: pa.Schema) -> None:
         self._files = [(files, path) for files in parts for path in files.paths]
         self._schema = schema
         self._asked = asked
-        # No value of a row can look like it.
+        # A random mark, so that no value of a row can look like it.
         self._mark = f"airflow_tx {uuid.uuid4().hex}: "
 
     def frame(self, spark: SparkSession) -> DataFrame:
-        """Give their rows to Spark."""
+        """Return a DataFrame of the rows."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
         told = (self._files, self._schema, self._asked.names, self._mark)
@@ -629,7 +650,7 @@ class ReadByExecutors:
         return spark.range(0, count, 1, count).mapInArrow(read, schema)
 
     def cause(self, error: Exception) -> tuple[BatchFiles, FilePath, Exception] | None:
-        """Find what an executor met, and in which file; None: the error is about something else."""
+        """Return the file and the error that an executor found; None if the error of the query has another cause."""
         text = str(error)
         if (at := text.find(self._mark)) < 0:
             return None
@@ -643,7 +664,10 @@ _MET: Mapping[str, type[Exception]] = {
 
 
 def read_in_executor(told: Any, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Read the files of some numbers."""
+    """Read the files with these numbers, in an executor.
+
+    `told` has the files, the schema, the names of the requested columns, and the mark of errors.
+    """
     listed, schema, names, mark = told
     for number in (each for batch in numbers for each in batch.column(0).to_pylist()):
         files, path = listed[number]
@@ -661,7 +685,7 @@ def read_in_executor(told: Any, numbers: Iterable[pa.RecordBatch]) -> Iterator[p
 
 
 def lacking_in_executors(error: Exception) -> str | None:
-    """Return the package that the Python of the executors lacks, by the error of a query; None: it lacks none."""
+    """Return the package that the executors' Python lacks, according to a query's error; None if it lacks none."""
     found = _LACKING.search(str(error))
     return (found[1] or found[2] or "pyarrow") if found else None
 
@@ -676,14 +700,14 @@ def _argument(schema: str | None) -> str:
 
 
 def _columns(schema: str | None) -> Mapping[str, ColumnType] | None:
-    """Return the columns of a schema whose types Python has, too."""
+    """Return the columns of a schema; None without a schema, or if Python lacks one of its types."""
     with suppress(ValueError):
         return columns_of(schema) if schema else None
     return None
 
 
 def declared_types(file_format: str, schema: str | None) -> dict[str, Any] | None:
-    """Give the types that Arrow has for the rows of files; None: no one has declared them, or only Spark has them."""
+    """Return the Arrow types of the rows of files; None if no schema is declared, or only Spark has a type."""
     if file_format == "text":
         schema = schema or "value STRING"
     with suppress(ValueError):
@@ -695,12 +719,13 @@ def declared_types(file_format: str, schema: str | None) -> dict[str, Any] | Non
 def recorded_schema(
     storage: Storage, options: Mapping[str, Any], positions: Iterable[Any], metadata: Iterable[Any]
 ) -> dict[str, str] | None:
-    """Return the schema of csv files that was found before; else the schema of this batch's files.
+    """Return the schema of csv files from a position, else infer it from the files of this batch.
 
-    A position keeps it, and with which options it was found: others may mean another one.
+    A position also holds a digest of the options, since other options may lead to another schema.
 
-    :param positions: before the batch; `metadata`: of the batch, of each folder.
-    :return: None: it cannot be found here.
+    :param positions: position of each folder before the batch.
+    :param metadata: metadata of the batch, of each folder.
+    :return: the schema; None if it cannot be inferred here.
     """
     found_with = digest(named_as_spark(options))
     for position in positions:
@@ -720,7 +745,7 @@ def recorded_schema(
 
 
 def no_rule(file_format: str, schema: str | None) -> str | None:
-    """Say which rule of a schema no reader checks; None: it has none."""
+    """Return the remedy if a schema has a rule that no reader checks; None if it has none."""
     if says_not_null(schema):
         return (
             'Leave out NOT NULL, and check the output: check("ids", output, rows="id IS NOT NULL").'
@@ -738,7 +763,7 @@ def no_rule(file_format: str, schema: str | None) -> str | None:
 def no_missing_columns(
     how: str, file_format: str, options: Mapping[str, Any], schema: str | None
 ) -> str | None:
-    """Say why columns that a file lacks cannot be NULL; None: they can be."""
+    """Return the remedy if `missing_columns` is unusable; None if it is usable."""
     if how != "null":
         return "Say 'refuse' or 'null'."
     if file_format == "json":
@@ -756,7 +781,10 @@ def no_missing_columns(
 
 
 def no_own_reader(file_format: str, options: Mapping[str, Any], schema: str | None) -> str:
-    """Say why rows cannot be kept aside, or read by executors; "": they can be."""
+    """Return the remedy if the package's own readers cannot read the files; "" if they can.
+
+    Only these readers can reject rows or run in executors.
+    """
     if file_format not in ("csv", "json"):
         return "Leave it out: it is for csv and json files."
     if file_format == "json" and schema is None:
@@ -779,7 +807,7 @@ def no_executors(
     conn_id: str | None,
     rejects: bool,
 ) -> str:
-    """Say why Spark's executors cannot read the files; "": they can."""
+    """Return the remedy if Spark's executors cannot read the files; "" if they can."""
     if read_by != "executors":
         return "Say 'client' or 'executors'."
     if conn_id is not None:

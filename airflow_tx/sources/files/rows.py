@@ -1,7 +1,8 @@
-"""Rows of csv files and of JSON lines as record batches, a block at a time.
+"""Read csv files and JSON lines as record batches, one block at a time.
 
-Arrow reads a block. Where nothing proves that it reads what the rule reads, or where the rule refuses a value, the rule
-itself reads the block, row by row, and names the line and the value.
+Two readers exist. "The rule" is Python code that parses row by row, and defines the result. Arrow is faster, so it
+reads each block for which checks prove that both readers agree. The rule reads every other block. If a value does not
+fit, the rule names the line and the value.
 """
 
 from __future__ import annotations
@@ -45,10 +46,10 @@ else:
 
 _TEXT = ColumnType.named("STRING")
 _TEXTS_KEPT = 4096
-# How JSON is written so that Spark writes the same.
+# Settings with which Python writes the same JSON as Spark.
 _AS_SPARK: Mapping[str, Any] = {"ensure_ascii": False, "separators": (",", ":")}
 _BOM = "\ufeff".encode()
-# Blocks of a file that no other thread proves.
+# The first blocks of a file, which are read without other threads.
 _FEW = 2
 _MOST_THREADS = 4
 _Row = dict[str, Any]
@@ -61,8 +62,9 @@ _Row = dict[str, Any]
 class _Block:
     """A block of rows.
 
-    :param before: the lines of the file before it.
-    :param proven: gives its rows, or the error of the proof.
+    :param content: bytes of the block.
+    :param before: number of lines of the file before the block.
+    :param proven: returns the rows that Arrow read, or raises the error of the proof.
     """
 
     content: bytes
@@ -71,11 +73,11 @@ class _Block:
 
 
 class RowsOfFile(ABC):
-    """The rows of one file.
+    """Reads the rows of one file.
 
-    :param path: the file, for messages.
-    :param columns: of the rows; none: the columns of the file.
-    :param malformed: gets the rows that do not fit; None: such a row is an error.
+    :param path: file, for errors.
+    :param columns: columns of the rows; empty for the columns of the file.
+    :param malformed: list to which malformed rows are added; None to raise an error for a malformed row.
     """
 
     def __init__(
@@ -93,9 +95,9 @@ class RowsOfFile(ABC):
         return arrow_types_of(self.columns)
 
     def batches(self, file: BinaryIO) -> Iterator[pa.RecordBatch]:
-        """Read the file as record batches of its columns.
+        """Read the file as record batches.
 
-        :raises ValueError: a row does not fit, or the file is not what its format says.
+        :raises ValueError: a row does not fit, or the file does not have its format.
         """
         blocks = self._blocks(file)
         ahead = deque[_Block]()
@@ -110,9 +112,9 @@ class RowsOfFile(ABC):
                 yield batch
 
     def _read_ahead(self, blocks: Iterator[bytes], ahead: deque[_Block]) -> Iterator[_Block]:
-        """Give blocks of rows. Of a large file, threads prove the next ones while one is consumed.
+        """Yield blocks of rows. For a large file, threads read the next blocks while the caller consumes one.
 
-        :param ahead: has these blocks.
+        :param ahead: queue of the blocks that threads read.
         """
         threads = min(pa.cpu_count(), _MOST_THREADS)
         with ThreadPoolExecutor(threads) as pool:
@@ -127,7 +129,7 @@ class RowsOfFile(ABC):
             yield from _popped(ahead)
 
     def _numbered(self, blocks: Iterator[bytes]) -> Iterator[tuple[bytes, int]]:
-        """Give blocks of rows, and how many lines of the file are before each."""
+        """Yield each block of rows with the number of lines before it."""
         before = 0
         for given in blocks:
             block, lines = self._behind_header(given if before else self._begun(given), before)
@@ -140,31 +142,34 @@ class RowsOfFile(ABC):
         return line_blocks(file)
 
     def _begun(self, block: bytes) -> bytes:
-        """Leave out the byte order mark of the first block."""
+        """Return the first block without its byte order mark."""
         return block.removeprefix(_BOM)
 
     def _behind_header(self, block: bytes, before: int) -> tuple[bytes, int]:
-        """Take what is no row from the start of a block; return the rest, and how many lines were taken."""
+        """Remove the header from the start of a block; return the rest, and the number of removed lines."""
         return block, 0
 
     def _unproven(self, block: bytes, blocks: Iterator[bytes]) -> Iterable[bytes]:
-        """Give what the rule has to read, if a block is not proven."""
+        """Return the blocks that the rule must read if a block is not proven."""
         return [block]
 
     @abstractmethod
     def _proven(self, block: bytes) -> pa.RecordBatch:
-        """Read a block; NotProven, ValueError: the rule has to read it."""
+        """Read a block with Arrow.
+
+        :raises NotProven, ValueError: the rule must read the block.
+        """
 
     @abstractmethod
     def _by_rows(self, blocks: Iterable[bytes], before: int) -> Iterator[_Row]:
-        """Read blocks by the rule.
+        """Read blocks with the rule.
 
-        :param before: the lines of the file before them.
-        :raises ValueError: a row does not fit, and no one keeps it.
+        :param before: number of lines of the file before the blocks.
+        :raises ValueError: a row does not fit, and `malformed` is None.
         """
 
     def _refuse(self, error: ValueError, content: str, reason: str, line: int) -> None:
-        """Keep a row that does not fit, or raise the error."""
+        """Add a row that does not fit to `malformed`, or raise the error if `malformed` is None."""
         if self.malformed is None:
             raise error from None
         where = f"{self.path}:{line}"
@@ -181,11 +186,11 @@ class RowsOfFile(ABC):
 
 
 class CsvRows(RowsOfFile):
-    """The rows of a csv file.
+    """Reads the rows of a csv file.
 
-    :param written: how it is written.
-    :param by_name: the header says which column a field has; a column that it lacks is NULL.
-    :param named: the columns that its folder spells; the file may lack them.
+    :param written: format of the file.
+    :param by_name: whether the header names the columns of fields, so that missing columns are NULL.
+    :param named: columns that the folder's name defines; the file may lack them.
     """
 
     def __init__(
@@ -205,7 +210,7 @@ class CsvRows(RowsOfFile):
         self._names: Sequence[str] = ()
 
     def rows(self, lines: Iterable[str]) -> Iterator[_Row]:
-        """Read all lines of the file by the rule."""
+        """Read all lines of the file with the rule."""
         taken: list[str] = []
         with self.written.reader(lines, taken) as reader:
             first = self.written.first(reader)
@@ -240,7 +245,7 @@ class CsvRows(RowsOfFile):
 
     def _take_names(self, first: list[str]) -> None:
         names = self.written.names(first)
-        # A file need not have what its folder spells.
+        # The file may lack columns that the name of its folder defines.
         lacking = self.named - set(names) if len(first) < len(self.columns) else ()
         columns = [name for name in self.columns if name not in lacking]
         self._names = (
@@ -260,7 +265,7 @@ class CsvRows(RowsOfFile):
         return pa.RecordBatch.from_arrays(columns, schema=pa.schema(self._types))
 
     def _unproven(self, block: bytes, blocks: Iterator[bytes]) -> Iterable[bytes]:
-        # A quote within a text may have hidden the end of a row.
+        # A quote within a text may have hidden the end of a row, so the rule must read all following blocks.
         return chain([block], blocks) if self.written.several else [block]
 
     def _by_rows(self, blocks: Iterable[bytes], before: int) -> Iterator[_Row]:
@@ -272,15 +277,15 @@ class CsvRows(RowsOfFile):
     def _records(
         self, reader: Any, taken: list[str], before: int, first: Iterable[list[str]] = ()
     ) -> Iterator[_Row]:
-        """Give the rows of a csv reader.
+        """Yield the rows of a csv reader.
 
-        :param taken: has the lines of each record, until the next one is asked for.
+        :param taken: list that the reader fills with the lines of the current record.
         """
         names = self._names
         typed = {
             name: self.columns[name] for name in names if self.columns.get(name, _TEXT) != _TEXT
         }
-        # Texts come again and again in most columns, and a look into memory costs a tenth of a reading.
+        # Most columns repeat texts, and a cache lookup costs a tenth of a conversion.
         read = {name: lru_cache(_TEXTS_KEPT)(kind.of_text) for name, kind in typed.items()}
         nulls = ("", self.written.null)
         lacking = dict.fromkeys(self.columns) if [*names] != [*self.columns] else {}
@@ -312,10 +317,10 @@ class CsvRows(RowsOfFile):
 
 
 class JsonRows(RowsOfFile):
-    """The rows of a file of JSON objects, one a line."""
+    """Reads the rows of a file with one JSON object a line."""
 
     def rows(self, lines: Iterable[str], before: int = 0) -> Iterator[_Row]:
-        """Read lines by the rule."""
+        """Read lines with the rule."""
         for number, line in enumerate(lines, before + 1):
             if not line.strip(" \t\r\n"):
                 continue
@@ -351,7 +356,7 @@ def _popped(ahead: deque[_Block]) -> Iterator[_Block]:
 
 
 def _lines_in(block: bytes) -> int:
-    """Count lines as a reader of texts does, for which a carriage return alone ends one, too."""
+    """Count lines as Python's text reader does, where a lone carriage return also ends a line."""
     alone = block.count(b"\r") - block.count(b"\r\n") if b"\r" in block else 0
     return block.count(b"\n") + alone
 
@@ -360,13 +365,13 @@ def _lines_in(block: bytes) -> int:
 
 
 BLOCK = 8 * 1024 * 1024
-"""Bytes of a file that are read at once."""
+"""How many bytes of a file are read at once."""
 
 
 def line_blocks(file: BinaryIO, quote: bytes = b"") -> Iterator[bytes]:
-    """Divide a file into blocks that end with a line.
+    """Divide a file into blocks that end with a complete row.
 
-    :param quote: what is around values that have several lines; none: no value has.
+    :param quote: quote character if quoted values may have several lines; else empty.
     """
     parts: list[bytes] = []
     quotes = 0
@@ -383,7 +388,7 @@ def line_blocks(file: BinaryIO, quote: bytes = b"") -> Iterator[bytes]:
 
 
 def _last_end(block: bytes, quote: bytes, *, within: bool) -> int:
-    """Find the place behind the last end of a row in a block; 0: there is none.
+    """Return the offset after the last complete row of a block; 0 if there is none.
 
     :param within: whether the block begins within quotes.
     """
@@ -402,10 +407,10 @@ def _last_end(block: bytes, quote: bytes, *, within: bool) -> int:
 
 
 def csv_batch(block: bytes, types: Mapping[str, pa.DataType], written: CsvFormat) -> pa.RecordBatch:
-    """Divide a block in UTF-8 into columns of texts, and of whole numbers.
+    """Parse a UTF-8 block into columns of texts and whole numbers.
 
-    :param types: of its columns, as they will be.
-    :raises NotProven: readers of csv may divide it differently.
+    :param types: final types of the columns.
+    :raises NotProven: csv readers may parse the block differently.
     """
     _check_csv(block, written)
     whole = {name: kind for name, kind in types.items() if pa.types.is_integer(kind)}
@@ -483,7 +488,7 @@ def _check_quotes(block: bytes, written: CsvFormat) -> None:
 
 
 def _may_have_hexadecimal(block: bytes, written: CsvFormat) -> bool:
-    """Ask whether a field may begin with 0x, which Arrow takes for the start of a whole number."""
+    """Return whether a field may begin with 0x, which Arrow would parse as a hexadecimal number."""
     raw = np.frombuffer(block, np.uint8)
     marks = np.flatnonzero((raw | 32) == ord("x"))
     marks = marks[marks > 0]
@@ -493,7 +498,7 @@ def _may_have_hexadecimal(block: bytes, written: CsvFormat) -> bool:
 
 
 def _check_blank_lines(column: pa.Array) -> None:
-    """Prove that no row of one column is a blank line, which the rule leaves out."""
+    """Prove that no row of a single column is a blank line, which the rule would omit."""
     if pa.types.is_string(column.type):
         blank = pc.equal(pc.utf8_length(pc.utf8_trim(column, BLANKS)), 0)
         if pc.any(blank).as_py():

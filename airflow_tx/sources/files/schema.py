@@ -1,4 +1,4 @@
-"""The columns of files: a source declares them in Spark's DDL, or they are found in the first csv files."""
+"""The columns of files, which a source declares in Spark's DDL, or which are inferred from the first csv files."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from airflow_tx.sources.files.storage import Content, FilePath
 from airflow_tx.sources.packed_names import pack, unpack
 
 # --- csv format ---------------------------------------------------------------------------------------------------
-# How a csv file is written: those options of Spark's reader that other processes understand as well.
+# The format of csv files, from the options of Spark's reader that this package supports without Spark, too.
 
 
-# What changes nothing for rows that are read strictly and typed by a schema only.
+# Options and values that do not change rows that are read strictly, with a schema.
 _NEUTRAL = {
     "enforceschema": ("false", "true"),
     "mode": ("failfast",),
@@ -38,18 +38,21 @@ _SINGLE_BYTE = ("ascii", "iso8859", "cp125", "latin")
 _COMPRESSED: Mapping[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open}
 _ONLY_SPARK = (".deflate", ".lz4", ".snappy", ".zst", ".zstd")
 _BZ2_END = 0x177245385090
-"""The mark behind the blocks of a .bz2 stream; 32 bits of a checksum follow, and up to seven more to a whole byte."""
+"""The mark at the end of a .bz2 stream. A checksum of 32 bits follows, and up to 7 bits of padding."""
 _NO_BZ2 = "Invalid data stream"
 
 
 @dataclass(frozen=True)
 class CsvFormat:
-    """A way to write csv files.
+    """The format of csv files.
 
-    :param quote: "" for none.
-    :param null: the text of no value, besides the empty one.
-    :param several: whether a value within quotes may have several lines.
-    :param typed: whether columns have the types of their values, rather than be texts.
+    :param separator: character between fields.
+    :param quote: quote character; "" for none.
+    :param null: text that means NULL, like an empty text.
+    :param several: whether a quoted value may have several lines.
+    :param header: whether the first line has the names of the columns.
+    :param encoding: encoding of the text.
+    :param typed: whether to infer the types of columns from their values; else columns are texts.
     """
 
     separator: str
@@ -62,7 +65,10 @@ class CsvFormat:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> CsvFormat:
-        """Read the options of Spark's reader; ValueError: one that only Spark knows."""
+        """Return the format from options of Spark's reader.
+
+        :raises ValueError: only Spark supports an option.
+        """
         given = named_as_spark(options)
         check_neutral(given, _KNOWN)
         separator = str(given.get("sep", given.get("delimiter", ",")))
@@ -94,10 +100,11 @@ class CsvFormat:
     def reader(
         self, lines: Iterable[str], taken: list[str] | None = None, before: int = 0
     ) -> Iterator[Any]:
-        """Open a csv reader of lines; its own error is no ValueError, and becomes one.
+        """Open a csv reader of lines, whose errors become ValueErrors.
 
-        :param taken: gets the lines that the reader takes.
-        :param before: the lines of the file before them.
+        :param lines: lines of the file.
+        :param taken: list to which each line is added when the reader takes it.
+        :param before: number of lines of the file before these lines.
         """
         csv.field_size_limit(sys.maxsize)
         reader = csv.reader(
@@ -114,35 +121,35 @@ class CsvFormat:
             raise UnfitText(f"line {line} is not csv: {error}") from None
 
     def lines(self, block: bytes, errors: str = "strict") -> Iterable[str]:
-        """Divide a block of a file into its lines."""
+        """Return the lines of a block of a file."""
         return io.TextIOWrapper(io.BytesIO(block), self.encoding, errors, newline="")
 
     def in_utf8(self, block: bytes) -> bytes:
-        """Write a block of a file in UTF-8."""
+        """Convert a block of a file to UTF-8."""
         return block if self.utf8 else block.decode(self.encoding).encode()
 
     def _lines(self, file: Iterable[str], before: int) -> Iterator[str]:
-        """Refuse the lines that readers of csv read differently."""
+        """Yield lines, but refuse lines that csv readers interpret differently."""
         blanks = BLANKS.replace(self.separator, "")
         for number, line in enumerate(file, before + 1):
             if self.quote and not self.several and line.count(self.quote) % 2:
                 raise UnfitText(
-                    f"line {number} has a quote that is not closed in it; where values have several lines, the "
-                    "source needs options={'multiLine': True}"
+                    f"line {number} has a quote that is not closed in it; if values have several lines, give the "
+                    "source options={'multiLine': True}"
                 )
             if not self.several and not line.strip(blanks):
                 line = "\n"
             yield line
 
     def first(self, reader: Iterator[list[str]]) -> list[str]:
-        """Read the first line that is not blank; [] if there is none."""
+        """Return the fields of the first line that is not blank; [] if there is none."""
         return next((fields for fields in reader if fields), [])
 
     def names(self, first: list[str]) -> list[str]:
-        """Name the columns: by the header, as Spark where it has no name.
+        """Return the names of the columns, from the header, or as Spark names columns without a name.
 
-        :param first: the first line.
-        :raises ValueError: two have one name.
+        :param first: fields of the first line.
+        :raises ValueError: two columns have the same name.
         """
         if not self.header:
             return [f"_c{number}" for number in range(len(first))]
@@ -165,9 +172,9 @@ def _noted(lines: Iterable[str], taken: list[str]) -> Iterator[str]:
 def opened_text(
     path: FilePath, encoding: str, *, newline: str | None = None, content: Content | None = None
 ) -> Iterator[TextIO]:
-    """Open a file of text as `opened_bytes`. A byte order mark is left out.
+    """Open a text file like `opened_bytes`, without its byte order mark.
 
-    :param content: what the file must have; it is read at once then, so it is a small one.
+    :param content: expected content, to check during reading. The whole file is then read at once, so it must be small.
     """
     encoding = "utf-8-sig" if encoding == "utf-8" else encoding
     with opened_bytes(path, content) as file:
@@ -178,9 +185,10 @@ def opened_text(
 
 @contextmanager
 def opened_bytes(path: FilePath, content: Content | None = None) -> Iterator[BinaryIO]:
-    """Open a file, which may be compressed; ValueError: in a way that only Spark reads.
+    """Open a file, and decompress it if needed.
 
-    :param content: what the file must have.
+    :param content: expected content, to check during reading.
+    :raises ValueError: only Spark supports the compression, or the compressed file is damaged.
     """
     suffix = f".{path.name.rpartition('.')[2]}".lower()
     if suffix in _ONLY_SPARK:
@@ -205,11 +213,11 @@ def opened_bytes(path: FilePath, content: Content | None = None) -> Iterator[Bin
 
 
 def check_end(path: FilePath) -> None:
-    """Check the end of a compressed file. An empty one is cut, and Spark takes it for one without rows.
+    """Check that a compressed file is complete.
 
-    So it does a .bz2 file that was cut between two blocks.
+    Spark does not detect an empty file, or a .bz2 file that was truncated between two blocks. It would read fewer rows.
 
-    :raises ValueError: it ends too early.
+    :raises ValueError: the file ends too early.
     """
     suffix = f".{path.name.rpartition('.')[2]}".lower()
     if suffix not in _COMPRESSED:
@@ -224,14 +232,18 @@ def check_end(path: FilePath) -> None:
 
 
 def named_as_spark(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Name options as Spark compares them; options of its file system do not change the rows."""
+    """Return options with lower-case names, as Spark compares them, without file system options (``fs.``)."""
     return {
         key.lower(): value for key, value in options.items() if not key.lower().startswith("fs.")
     }
 
 
 def check_neutral(given: Mapping[str, Any], known: Iterable[str] = ()) -> None:
-    """Check that options, named as Spark does, change nothing that only Spark knows; ValueError: one does."""
+    """Check options from `named_as_spark`.
+
+    :param known: further supported options.
+    :raises ValueError: only Spark supports an option.
+    """
     for name, value in sorted(given.items()):
         if name not in known and str(value).lower() not in _NEUTRAL.get(name, ()):
             shown = f"{name}={value!r}" if name in _NEUTRAL else repr(name)
@@ -239,7 +251,7 @@ def check_neutral(given: Mapping[str, Any], known: Iterable[str] = ()) -> None:
 
 
 def has_only(given: Mapping[str, Any]) -> bool:
-    """Ask whether all options, named as Spark does, are such as change nothing that only Spark knows."""
+    """Return whether `check_neutral` accepts all options from `named_as_spark`."""
     try:
         check_neutral(given)
     except ValueError:
@@ -248,7 +260,7 @@ def has_only(given: Mapping[str, Any]) -> bool:
 
 
 def is_true(value: Any) -> bool:
-    """Ask whether an option says yes."""
+    """Return whether the value of an option means true."""
     return str(value).lower() == "true"
 
 
@@ -266,21 +278,21 @@ def _encoding(name: str) -> str:
 
 
 TYPED_ROWS = 100_000
-"""Bytes of the first batch that are read to find the types of its columns: all, unless `begin` would take long."""
+"""How many rows of the first batch `begin` reads to infer the types of columns."""
 
 LONGEST_SHOWN = 1_000
-"""Characters of a header or a schema that an error shows."""
+"""The most characters of a header or schema that an error shows."""
 
 
 LONG = 10_000
-"""Characters above which the ledger keeps a schema packed: metadata and position of each batch hold it."""
+"""The length above which the ledger stores a schema compressed, since metadata and position of each batch hold it."""
 _PACKED = "zlib:"
 
 
 class Misfit(UnfitText):
-    """A file that has other columns than its schema, or a value that is not of its column's type.
+    """The columns of a file differ from its schema, or a value does not have the type of its column.
 
-    :ivar column: the column of the value; None: the columns are others.
+    :ivar column: column of the value; None if the columns differ.
     """
 
     def __init__(self, problem: str, column: str | None = None, place: str = "") -> None:
@@ -289,19 +301,19 @@ class Misfit(UnfitText):
 
 
 def packed(schema: str) -> str:
-    """Return the form in which the ledger keeps a schema."""
+    """Return a schema in the form that the ledger stores."""
     return schema if len(schema) <= LONG or "\0" in schema else _PACKED + pack([schema])
 
 
 def unpacked(kept: str | None) -> str | None:
-    """Return the schema that `packed` made this form of."""
+    """Return the schema from the form that `packed` returned."""
     if kept is None or not kept.startswith(_PACKED):
         return kept
     return "".join(unpack(kept.removeprefix(_PACKED)))
 
 
 def with_columns_of(path: FilePath, options: Mapping[str, Any], schema: str) -> str | None:
-    """Return the schema with the new columns of a csv file behind its own; None: they have no names."""
+    """Return the schema with the new columns of a csv file appended; None if the columns have no names."""
     found = find_schema([path], options)
     if found is None:
         return None
@@ -311,7 +323,7 @@ def with_columns_of(path: FilePath, options: Mapping[str, Any], schema: str) -> 
 
 
 def with_text(schema: str, column: str) -> str:
-    """Return the schema in which a column is a text, which any value is."""
+    """Return the schema with one column as STRING, which accepts any value."""
     kinds = {name: kind.ddl for name, kind in columns_of(schema).items()}
     return ddl_of({**kinds, column: "STRING"})
 
@@ -319,10 +331,12 @@ def with_text(schema: str, column: str) -> str:
 def check_header(
     path: FilePath, options: Mapping[str, Any], schema: str, *, by_name: bool
 ) -> Sequence[str]:
-    """Check that a csv file has the columns of a schema, and return the columns of its fields.
+    """Check that a csv file has the columns of a schema, and return the column of each field.
 
-    :param by_name: the header says which column a field has; the file may lack others.
-    :raises Misfit: it has others. A file without a line has none.
+    A file without a line fits any schema.
+
+    :param by_name: whether the header names the columns of fields, so that the file may lack columns.
+    :raises Misfit: the file has other columns.
     """
     written = CsvFormat.of(options)
     expected = list(columns_of(schema))
@@ -334,9 +348,13 @@ def check_header(
 def check_first(
     written: CsvFormat, first: list[str], expected: Sequence[str], *, by_name: bool
 ) -> Sequence[str]:
-    """Compare the first line of a csv file with the columns of its schema, and return the columns of its fields.
+    """Compare the first line of a csv file with the columns of its schema, and return the column of each field.
 
-    :raises Misfit: they are not the same, in the same order; or, `by_name`, one is not in the schema.
+    :param written: format of the file.
+    :param first: fields of the first line.
+    :param expected: columns of the schema.
+    :param by_name: whether the header names the columns of fields.
+    :raises Misfit: the columns differ in name or order; with `by_name`, a column is not in the schema.
     """
     if not written.header:
         if len(first) != len(expected):
@@ -369,9 +387,10 @@ def _shown(names: Sequence[str]) -> str:
     )
 
 
-# --- as they are found --------------------------------------------------------------------------------------------
-# The rules of Spark's own inference, except for BIGINT and TIMESTAMP_NTZ: a later file may have larger numbers, and a
-# time without a zone is the same in every session. A value that some process would not accept is a text.
+# --- inferred schemas ---------------------------------------------------------------------------------------------
+# These rules match Spark's inference, with two exceptions. Whole numbers are BIGINT, since a later file may have larger
+# numbers. Times are TIMESTAMP_NTZ, since a time without a zone is the same in every session. If Python or Spark would
+# not accept a value, the column is a text.
 
 _DATE = r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"
 _PATTERNS = {
@@ -387,10 +406,10 @@ _WIDER = {("BIGINT", "DOUBLE"): "DOUBLE", ("DATE", "TIMESTAMP_NTZ"): "TIMESTAMP_
 
 
 def find_schema(paths: Iterable[FilePath], options: Mapping[str, Any]) -> str | None:
-    """Find the schema of csv files: the names of their header; texts, or, with `inferSchema`, the types of the values.
+    """Infer the schema of csv files from the names in their header, and with `inferSchema` from the values.
 
-    :return: Spark DDL; None if only Spark can find it, or no file has a line.
-    :raises ValueError: one is no csv file.
+    :return: Spark DDL; None if only Spark can infer the schema, or no file has a line.
+    :raises ValueError: a file is not csv.
     """
     try:
         written = CsvFormat.of(options)
@@ -418,7 +437,7 @@ def find_schema(paths: Iterable[FilePath], options: Mapping[str, Any]) -> str | 
 
 
 def _widened(kind: str | None, text: str) -> str:
-    """Return the type that a value of this text has, too."""
+    """Return the narrowest type that covers the type found so far and the value in this text."""
     if kind == "STRING" or (kind and _PATTERNS[kind].fullmatch(text)):
         return kind
     own = next((each for each, pattern in _PATTERNS.items() if pattern.fullmatch(text)), "STRING")

@@ -1,4 +1,4 @@
-"""Files by name, of a folder or of each of several: the next few new ones are a transaction."""
+"""The sources of files, `FileSource` and `PartitionedFileSource`. A transaction takes the next new files by name."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ else:
 
 
 # --- arguments ----------------------------------------------------------------------------------------------------
-# The arguments of the sources of files: what names the files, how they are read, and how many make a batch.
+# The arguments of the sources of files: the location of the files, how to read them, and the limits of a batch.
 
 
 class FolderArguments(Source):
@@ -94,37 +94,37 @@ class FolderArguments(Source):
         malformed: str = "refuse",
         read_by: str = "client",
     ) -> None:
-        """Take what names the files, and how they are read.
+        """Set the location of the files, how to read them, and the limits of a batch.
 
-        :param path_glob: such as ``data/flights/*.csv``, on a disk that every worker and every Spark driver mounts at
-            the same path; or ``s3://bucket/flights/*.csv``, as Airflow's ObjectStoragePath takes it. A relative one
-            is below `base`, else below the folder in AIRFLOW_TX_DATA, else below AIRFLOW_HOME, all as `begin`
-            finds them: the folder travels with the batch.
-        :param files_per_batch: at most so many files a transaction; by default one, or any number that
-            `max_bytes_per_batch` and `target_seconds` allow.
-        :param format: a format of Spark's reader; without Spark csv, json (a row a line), parquet and text (a row a
-            line, in the column ``value``).
-        :param options: options of that reader. csv has a header unless ``{"header": False}``; flights with ``NA`` for
-            "no value" need ``{"nullValue": "NA"}``.
-        :param schema: Spark DDL, such as ``day INT, carrier STRING``; without it, the schema of a csv file is found in
-            the first files of the topology: its fields are strings, unless ``{"inferSchema": True}`` is an option.
-        :param base: the folder that a relative glob starts from.
+        :param path_glob: such as ``data/flights/*.csv``, on a disk that every worker and Spark driver mounts at the
+            same path; or ``s3://bucket/flights/*.csv``, as for Airflow's ObjectStoragePath. `begin` resolves a relative
+            path below `base`, else AIRFLOW_TX_DATA, else AIRFLOW_HOME. The metadata of the batch holds the result.
+        :param files_per_batch: maximum files in a transaction; by default 1, or no limit if you set
+            `max_bytes_per_batch` or `target_seconds`.
+        :param format: a format of Spark's reader. Without Spark: csv, json (one row a line), parquet, or text (one row
+            a line, in the column ``value``).
+        :param options: options of Spark's reader. A csv file has a header unless ``{"header": False}``. If files write
+            ``NA`` for a missing value, give ``{"nullValue": "NA"}``.
+        :param schema: Spark DDL, such as ``day INT, carrier STRING``. By default, the first csv files of the topology
+            define the columns, as strings unless `options` has ``{"inferSchema": True}``.
+        :param base: folder that a relative glob starts from.
         :param kind: ``transactional`` or ``opaque``.
-        :param max_bytes_per_batch: at most so many bytes a transaction, by the sizes of the files; one file always
-            fits.
-        :param conn_id: of an object storage: the Airflow connection, unless it is found without one.
-        :param spark_folder: of an object storage: what Spark calls the folder before the first wildcard; by default
-            the same with Hadoop's scheme (``s3a`` for ``s3``).
-        :param target_seconds: of a `FileSource`: as many files as are processed in so many seconds, as the last ones.
-        :param missing_columns: of csv files with a header and a `schema`: ``refuse`` files that have other columns, or
-            ``null`` finds columns by their names, and a column that a file lacks is NULL.
-        :param min_age: seconds. A file that changed less than so long ago waits, by the time that its storage gives it
-            and the clock of this machine. Of names in order, what comes behind the file waits, too.
-        :param malformed: of csv files, and json files with a `schema`: ``refuse`` a row that does not fit the schema,
-            or ``reject`` it into the `rejected` table of the `Transaction`. A quote that is not closed, another header
-            or another encoding stops the file either way.
-        :param read_by: of csv files, and json files with a `schema`, in Spark: ``client`` reads them in the process
-            that calls `batch.read()`, or ``executors``, whose Python needs this package and pyarrow.
+        :param max_bytes_per_batch: maximum bytes in a transaction, by file sizes. A single file may exceed it.
+        :param conn_id: Airflow connection of the object storage, if it needs one.
+        :param spark_folder: how Spark names the folder before the first wildcard of an object storage; by default the
+            same folder with Hadoop's scheme (``s3a`` for ``s3``).
+        :param target_seconds: as many files as should be processed in this time, by the speed of the last
+            transactions. Only for `FileSource`.
+        :param missing_columns: for csv files with a header and a `schema`. ``refuse`` stops at files with other
+            columns. ``null`` matches columns by name, and fills a missing column with NULL.
+        :param min_age: seconds since its last change that a file waits, by the storage's time and this machine's clock.
+            A transactional source then also waits with all files that sort after it.
+        :param malformed: for csv files, and json files with a `schema`. ``refuse`` stops at a row that does not fit the
+            schema; ``reject`` puts the row into the `rejected` table of the `Transaction`. An unclosed quote, another
+            header or another encoding always stops the file.
+        :param read_by: for csv files, and json files with a `schema`, in Spark. With ``client``, the process that calls
+            `batch.read()` reads the files. With ``executors``, Spark's executors read them; their Python needs this
+            package and pyarrow.
         """
         name = type(self).__name__
         if not path_glob.strip():
@@ -184,10 +184,10 @@ class FolderArguments(Source):
         self._by_executors: list[ReadByExecutors] = []
         self._looks: dict[
             tuple[TransactionAttempt, str, str], Look
-        ] = {}  # of files, before they were read
+        ] = {}  # the state of each file before it was read
         self._contents: dict[
             tuple[TransactionAttempt, str, str], Content
-        ] = {}  # of files that are checked while they are read
+        ] = {}  # the files whose content is checked during reading
 
     def _check_glob(self, path_glob: str) -> None:
         """Refuse a glob that only another source of files can use."""
@@ -200,9 +200,9 @@ class FolderArguments(Source):
                 )
             bucket = split_glob(self.path_glob)[0].partition("://")[2].partition("/")[0]
             if "@" in bucket:
-                # A password could be there, too.
+                # Hide the glob in the error, since it may contain a password.
                 raise self.unusable(
-                    "path_glob", "...@...", "Name the connection apart: conn_id=..."
+                    "path_glob", "...@...", "Name the connection separately: conn_id=..."
                 )
             if not bucket and not self.path_glob.startswith(("file:///", "local:///")):
                 remedy = "Name the bucket, without wildcards, such as s3://bucket/flights/*.csv."
@@ -231,17 +231,17 @@ class FolderArguments(Source):
 
 
 # --- base ---------------------------------------------------------------------------------------------------------
-# The common part of the sources of files: which files come next, and the rows of some.
+# The common part of the sources of files: decide the next files, and read the rows of given files.
 
 
 log = logging.getLogger(__name__)
 
 MOST_SCHEMA = 250_000
-"""Bytes of the schema of csv files: a record of the ledger holds it twice, and a million bytes in all."""
+"""The most bytes of an inferred csv schema. A ledger record holds it twice, and at most a million bytes in all."""
 
 
 def first_of(names: Iterable[str]) -> str:
-    """List some names for people."""
+    """Join the first 20 names to a text."""
     first = list(islice(names, 21))
     return ", ".join(first[:20]) + (" ..." if len(first) > 20 else "")
 
@@ -270,10 +270,7 @@ class FolderSource(FolderArguments):
         return Batch(rows, after.to_json(), len(files), why, self.unit)
 
     def _schema(self, positions: Iterable[Any], metadata: Iterable[Any]) -> Any:
-        """Return the schema that a batch is read with, as positions keep it; None: the source declares one.
-
-        :param positions: before the batch; `metadata`: of the batch, of each folder.
-        """
+        """Return the recorded schema for a batch, in the form that positions keep; None if the source needs none."""
         if self.schema is not None or self.format != "csv":
             return None
         found = batch_files.recorded_schema(self._storage, self.options, positions, metadata)
@@ -290,7 +287,7 @@ class FolderSource(FolderArguments):
         )
 
     def _chosen(self, folder: str, new: Mapping[str, Listed]) -> Iterator[dict[str, Any]]:
-        """Yield the next ones within the limits, with their fingerprints."""
+        """Yield the next files within the limits, with their fingerprints."""
         opened = self._storage.opened(folder)
         most = min(self.files_per_batch or inf, self.limit.rows or inf)
         count = 0
@@ -308,19 +305,21 @@ class FolderSource(FolderArguments):
                 found = self._storage.fingerprint(folder, name, listed.info)
             except OSError as error:
                 if self.kind is SourceKind.OPAQUE and isinstance(error, FileNotFoundError):
-                    continue  # It was there a moment ago; whenever it comes back, it is taken.
+                    continue  # The file has vanished since the listing. If it comes back, a later batch takes it.
                 problem = f"file {below(folder, name)} cannot be read ({error.strerror or error})"
-                raise self.refused(problem, "Let it be readable.") from None
+                raise self.refused(problem, "Make it readable for this process.") from None
             count += 1
             yield {"name": name, **found}
 
     def _finished(self, folder: str, new: Mapping[str, Listed]) -> Iterator[tuple[str, Listed]]:
-        """Leave out files that changed a moment ago, and, of names in order, what comes behind them."""
+        """Omit files younger than `min_age`. A transactional source stops at the first such file, to keep the order."""
         now = time.time()
         ages: dict[str, float] = {}
         try:
             for name, listed in new.items():
-                with suppress(OSError):  # a file that cannot be read is named where it is read
+                with suppress(
+                    OSError
+                ):  # if the file is unreadable, the later read raises a clear error
                     if (
                         self.min_age
                         and (age := now - self._storage.modified(folder, name)) < self.min_age
@@ -335,7 +334,7 @@ class FolderSource(FolderArguments):
                 named = first_of(f"{name} ({age:.0f} s)" for name, age in ages.items())
                 log.log(
                     logging.INFO if min(ages.values()) >= 0 else logging.WARNING,
-                    "%r: %d file(s) wait, by min_age=%s: %s. The storage gives the times, in seconds ago by "
+                    "%r: %d file(s) wait, by min_age=%s: %s. Ages compare the times of the storage with "
                     "the clock of this machine (%s).",
                     self, len(ages), self.min_age, named, folder,
                 )  # fmt: skip
@@ -348,13 +347,13 @@ class FolderSource(FolderArguments):
             if found is None:
                 problem = f"file {below(folder, file['name'])} is missing or unreadable"
                 raise self.refused(
-                    problem, "Put it there, if only one without rows, then clear this task."
+                    problem, "Put a file there, even one without rows, then clear this task."
                 )
             files.append({"name": file["name"], **found})
         return {**metadata, **self._rows_of(folder, files)}
 
     def _rows_of(self, folder: str, files: list[Any]) -> Any:
-        """Make the metadata of files."""
+        """Return the metadata of a batch of files."""
         changed = self._storage.changed(folder, (file["name"] for file in files))
         return {"folder": folder, "files": files, **({"changed": changed} if changed else {})}
 
@@ -382,7 +381,7 @@ class FolderSource(FolderArguments):
     def _staged_files(
         self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession
     ) -> DataFrame | None:
-        """Read the rows here, and stage them for Spark; None: only Spark can read the files."""
+        """Read the rows with the package's own readers, for Spark; None if only Spark can read the files."""
         if not self._files_of(self.parts(metadata)[0][0]).has_reader:
             return None
         parts = self._folders(attempt, metadata)
@@ -397,11 +396,11 @@ class FolderSource(FolderArguments):
             return self._stage(spark, batches)
         asked = BatchStaging.current().asked_of(batches.schema, whole=self._may_use_others)
         reading = batch_files.ReadByExecutors(parts, batches.schema, asked)
-        self._by_executors = [*self._by_executors, reading]  # a copy of this source has its own
+        self._by_executors = [*self._by_executors, reading]  # a new list, not shared with copies
         return reading.frame(spark)
 
     def _folders(self, attempt: TransactionAttempt, metadata: Json) -> list[BatchFiles]:
-        """Give the files of each folder of a batch."""
+        """Return the verified files of each folder of a batch."""
         parts = self.parts(metadata)
         return [replace(self._verified(attempt, each), named=named) for each, named in parts]
 
@@ -427,7 +426,7 @@ class FolderSource(FolderArguments):
                 yield from files.rows(path)
 
     def parts(self, metadata: Any) -> list[tuple[Any, Mapping[str, str | None]]]:
-        """Give the metadata of each folder of a batch, with the columns that its name spells."""
+        """Return the metadata of each folder of a batch, and the columns that the folder's name defines."""
         return [] if metadata is None else [(metadata, {})]
 
     def row_types(self, attempt: TransactionAttempt, metadata: Json) -> RowTypes | None:
@@ -436,7 +435,7 @@ class FolderSource(FolderArguments):
         return _with_spelled(self._types(found), [columns for _, columns in parts])
 
     def _types(self, found: str | None) -> RowTypes | None:
-        """Give the types that are declared, or were found in the first files."""
+        """Return the types from the declared schema, or from the schema of the first files."""
         return batch_files.declared_types(self.format, self.schema or batch_files.unpacked(found))
 
     def types_without_rows(self, attempt: TransactionAttempt, position: Json) -> RowTypes | None:
@@ -448,11 +447,11 @@ class FolderSource(FolderArguments):
         return _with_spelled(types, [columns for _, columns in self.parts(position)])
 
     def positions(self, position: Any) -> Mapping[str, Any]:
-        """Give the position in each folder, by its name below the first one."""
+        """Return the position in each folder, by its path below the root folder."""
         return {"": position or {}}
 
     def _types_of_taken(self, folders: Mapping[str, Any]) -> RowTypes | None:
-        """Give the types of the last Parquet file that was taken and is still there."""
+        """Return the types of the last Parquet file that was taken and still exists."""
         root = self._root()
         for name, position in folders.items():
             folder = below(root, name) if name else root
@@ -465,7 +464,7 @@ class FolderSource(FolderArguments):
 
     @abstractmethod
     def _listing(self, folder: str) -> Mapping[str, Listed]:
-        """List the files of a folder that match."""
+        """Return the files of a folder that match the glob."""
 
     def emit_arrow(self, attempt: TransactionAttempt, metadata: Json) -> pa.RecordBatchReader:
         parts = self.parts(metadata)
@@ -497,7 +496,7 @@ class FolderSource(FolderArguments):
             raise changed
 
     def _changed(self, attempt: TransactionAttempt) -> SourceError | None:
-        """Find a file that is not the one it was before it was read, or that was not read to its end and is another."""
+        """Return the error for a file that changed before or while it was read; None if no file did."""
         for (of, folder, name), before in self._looks.items():
             now = self._look(folder, name) if of == attempt else before
             if now != before:
@@ -528,7 +527,7 @@ class FolderSource(FolderArguments):
 
     def reaches(self, position: Any, what: str) -> bool | None:
         taken = self._position(position)
-        # By their names in order, so that nothing up to this one will be taken any more.
+        # A transactional source takes names in order, so it will take no file up to `last` any more.
         return what in taken.taken or (self.kind is not SourceKind.OPAQUE and what <= taken.last)
 
     def explain_error(self, attempt: TransactionAttempt, error: Exception) -> TxError | None:
@@ -562,7 +561,7 @@ class FolderSource(FolderArguments):
             expected = files.contents[path].expected
             raise self._other_content(attempt, str(path), expected, error.found) from None
         except ValueError as error:
-            self.check_read(attempt)  # a half-replaced file does not show its old or new content
+            self.check_read(attempt)  # the problem may come from a file that is being replaced
             declared = files.declarable(path, error)
             place = UnfitText.place_of(error, within=str(path))
             raise self._unreadable(attempt, f"{path}: {error}", declared, place) from None
@@ -598,7 +597,7 @@ class FolderSource(FolderArguments):
 
     @contextmanager
     def _listable(self, folder: str) -> Iterator[None]:
-        """Refuse a listing that is not whole: what sorts behind what is missing would be taken before it."""
+        """Refuse an incomplete listing, since files that sort after the missing names would be taken too early."""
         try:
             yield
         except OSError as error:
@@ -609,13 +608,13 @@ class FolderSource(FolderArguments):
             raise self.refused(problem, remedy) from error
 
     def _files(self, folder: str, pattern: str) -> dict[str, Listed]:
-        """List the files of a folder that match; the files of a folder that matches would be in no batch.
+        """Return the files that match; refuse a matching folder, since no batch would have its files.
 
         :raises OSError: a folder cannot be listed.
         """
         found = self._storage.entries(folder, pattern)
         folders = [name for name, each in found.items() if each.is_folder]
-        # "**" finds the files of a folder that matches, too.
+        # "**" also finds the files in a matching folder.
         if folders and "**" not in self._storage.pattern.split("/")[-2:]:
             problem = f"folder {below(folder, folders[0])} matches the glob, which names files"
             remedy = "Nothing was taken. Move it elsewhere, or, if every match is a folder, name their files: "
@@ -629,7 +628,7 @@ class FolderSource(FolderArguments):
             raise OtherSource(source=repr(self), problem=f"position {error}") from None
 
     def _files_of(self, metadata: Any) -> BatchFiles:
-        """Give the files of a folder; nothing is read."""
+        """Return the files that the metadata of a folder names, without reading them."""
         folder = str(metadata["folder"])
         names = [file["name"] for file in metadata["files"]]
         root = self._storage.path(folder)
@@ -663,7 +662,7 @@ class FolderSource(FolderArguments):
                 if look is None or found != expected:
                     raise self._other_content(attempt, below(folder, name), expected, found)
             looks.setdefault((attempt, folder, name), look)
-        # A copy of this source has its own.
+        # Assign new dicts, which copies of this source do not share.
         self._looks = looks
         self._contents = checked
         return replace(files, contents=contents)
@@ -697,16 +696,17 @@ _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
 class FileSource(FolderSource, TransactionalSource):
-    """New files by name: a transaction is the next `files_per_batch` of them, or as many as there are.
+    """A source of new files. A transaction takes up to `files_per_batch` of them.
 
-    The metadata of a batch holds the folder and each file's name, size and digest; a file that is gone or changed after
-    its batch was fixed is an error. Move files in whole: one that still grows when it is taken counts as changed.
+    The metadata of a batch holds the folder, and the name, size and digest of each file. If a file is gone or changed
+    after its batch was decided, reading fails. Move complete files into the folder: a file that still grows counts as
+    changed.
 
-    ``kind="transactional"``: files are taken in the order of their names, so they must arrive in it. One that comes
-    when a greater name has been taken is never read, and `begin` warns of it every time (see `late_files`).
+    ``kind="transactional"`` takes files in the order of their names, so files must arrive in this order. A file that
+    arrives after a greater name was taken is never read. `begin` logs a warning each time (see `late_files`).
 
-    ``kind="opaque"``: every file that was not taken yet is taken, with any name. A replay takes what is there then:
-    a file that vanished is left out until it is back. All names ever taken are remembered, 2 to 5 bytes each.
+    ``kind="opaque"`` takes every file that was not taken yet, with any name. A replay takes the files that exist then,
+    so a vanished file waits until it is back. The position holds all names ever taken, at 2 to 5 bytes each.
     """
 
     def initialize_transaction(self, txid: int, position: Json) -> Batch | None:
@@ -728,7 +728,7 @@ class FileSource(FolderSource, TransactionalSource):
         )
 
     def late_files(self, position: Json) -> list[str]:
-        """List the names that sort before `position` and were never taken: they came too late, and will not be read.
+        """Return the files that arrived too late: they sort before the last file taken, and are never read.
 
         :raises SourceError: the folder is missing.
         """
@@ -746,13 +746,13 @@ class FileSource(FolderSource, TransactionalSource):
 
 
 class PartitionedFileSource(PartitionedTransactionalSource, FolderSource):
-    """Like `FileSource`, for a glob with wildcards in its folders, such as ``data/orders/*/*.csv``.
+    """A `FileSource` for a glob with wildcards in its folders, such as ``data/orders/*/*.csv``.
 
-    Every folder that matches is a partition: a transaction is the next `files_per_batch` files of each. A folder may
-    come at any time; what ``kind`` says of files holds within each folder. A folder that gave files and is gone stops
-    a transactional source with the reason; an opaque one leaves it out, and takes it up again at its position.
+    Every matching folder is a partition. A transaction takes the next `files_per_batch` files of each folder. You can
+    add a folder at any time. The rules of ``kind`` apply to the files within each folder. If a folder is gone, a
+    transactional source fails. An opaque source omits the folder, and later resumes it at its position.
 
-    As Spark does, a folder called ``region=eu`` gives its rows a column ``region`` (of text).
+    As in Spark, a folder named ``region=eu`` adds a text column ``region`` to its rows.
     """
 
     def _check_glob(self, path_glob: str) -> None:
@@ -771,7 +771,7 @@ class PartitionedFileSource(PartitionedTransactionalSource, FolderSource):
             log.warning("%r: no folder matches %s.", self, below(folder, pattern))
         return found
 
-    # One schema for all folders: thousands of them would not fit into one record with it.
+    # Store one schema for all folders, since a schema for each of thousands of folders would not fit into a record.
 
     def decide(self, attempt: TransactionAttempt, position: Json) -> Batch | None:
         batch = super().decide(attempt, position)
@@ -803,7 +803,7 @@ class PartitionedFileSource(PartitionedTransactionalSource, FolderSource):
         return [({**each, **schema}, self._spelled(name)) for name, each in sorted(given.items())]
 
     def _spelled(self, partition: str) -> dict[str, str | None]:
-        """Read the columns that the names of folders spell, as Hive does."""
+        """Return the columns that folder names such as ``region=eu`` define, as in Hive."""
         parts = (part.partition("=") for part in Path(partition).parts)
         pairs = [(unquote(name), value) for name, equals, value in parts if name and equals]
         try:
@@ -895,6 +895,6 @@ class PartitionedFileSource(PartitionedTransactionalSource, FolderSource):
 def _with_spelled(
     types: RowTypes | None, folders: Iterable[Mapping[str, str | None]]
 ) -> RowTypes | None:
-    """Add the columns that the names of folders spell, and that no file has."""
+    """Add the columns that folder names define and that no file has."""
     spelled = {name: pa.string() for columns in folders for name in columns}
     return None if types is None else {**types, **{n: spelled[n] for n in spelled.keys() - types}}

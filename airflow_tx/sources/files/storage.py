@@ -1,6 +1,6 @@
-"""Files below a glob, on a disk or in an object storage: which there are, which were taken, whether one changed.
+"""List the files of a glob on a disk or in an object storage, and detect files that were taken or have changed.
 
-Objects are found as Airflow's `ObjectStoragePath` does: S3, Google Cloud Storage, Azure.
+Airflow's `ObjectStoragePath` gives access to S3, Google Cloud Storage and Azure.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 
 # --- globs --------------------------------------------------------------------------------------------------------
-# Files and folders that match a glob. A folder that cannot be listed is an error, and never an empty one.
+# Files and folders that match a glob. A folder that cannot be listed is an error. It never counts as empty.
 
 
 Listing: TypeAlias = Callable[[str], Mapping[str, Listed]]
-"""Lists a folder, "" being the one that all names are relative to; OSError: it cannot be listed whole."""
+"""Lists a folder by its path below the root, "" for the root itself. Raises OSError if the listing is incomplete."""
 
 
 def matching(pattern: str, listing: Listing) -> dict[str, Listed]:
-    """Find what matches a pattern as `glob` reads it, sorted; `glob` itself skips folders that it cannot list.
+    """Return the sorted matches of a glob pattern. Python's `glob` would skip folders that it cannot list.
 
-    :raises OSError: a folder that the pattern leads into cannot be listed.
+    :raises OSError: a folder on the way of the pattern cannot be listed.
     """
     return dict(sorted(_matching([part for part in pattern.split("/") if part], "", listing)))
 
@@ -43,7 +43,7 @@ def matching(pattern: str, listing: Listing) -> dict[str, Listed]:
 def _matching(parts: Sequence[str], within: str, listing: Listing) -> Iterator[tuple[str, Listed]]:
     part, *rest = parts
     deep = part == "**"
-    if deep and rest:  # it also matches no folder
+    if deep and rest:  # "**" also matches zero folders
         yield from _matching(rest, within, listing)
     for name, found in listing(within).items():
         below = f"{within}/{name}" if within else name
@@ -51,7 +51,7 @@ def _matching(parts: Sequence[str], within: str, listing: Listing) -> Iterator[t
             continue
         if not rest:
             yield below, found
-        # A link is followed where the pattern names it, and not by "**", which finds its files where they are.
+        # Follow a link only if a part of the pattern matches it. "**" finds the linked files at their real place.
         if (
             found.is_folder
             if deep and not found.is_link
@@ -63,7 +63,7 @@ def _matching(parts: Sequence[str], within: str, listing: Listing) -> Iterator[t
 
 
 def is_hidden(name: str) -> bool:
-    """Ask whether Hadoop's readers, and so Spark, leave a name out: others write there, and have not finished."""
+    """Return whether Spark and other Hadoop readers ignore a name, since it may be of an unfinished file."""
     return (
         name.startswith(".")
         or (name.startswith("_") and "=" not in name)
@@ -82,18 +82,18 @@ FilePath: TypeAlias = "Path | ObjectStoragePath"
 Fingerprint: TypeAlias = Mapping[str, Any]
 """Size and digest of a file."""
 Look: TypeAlias = Mapping[str, Any]
-"""Size of a file, and what else its storage says of it, such as times."""
+"""Size of a file, and other details from its storage, such as times."""
 
-# Up to here a file is read whole to find out whether it has changed.
+# The digest of a file up to this size covers its whole content.
 HASHED_WHOLE = 64 * 1024 * 1024
 _SAMPLE = 1024 * 1024
 _WHOLE = "content:"
-"""How the digest of a whole file begins."""
+"""The prefix of a digest that covers the whole content."""
 _WILDCARDS = "*?["
 
 
 def below(folder: str, name: str) -> str:
-    """Name a folder in a folder, "." being itself."""
+    """Return the path of a name below a folder; "." is the folder itself."""
     return folder if name == "." else f"{folder.rstrip('/')}/{name}"
 
 
@@ -109,9 +109,9 @@ def split_glob(path_glob: str) -> tuple[str, str]:
 
 
 class OtherContent(Exception):
-    """A file has another content than the batch.
+    """The content of a file differs from the metadata of the batch.
 
-    :ivar found: its size and digest.
+    :ivar found: current size and digest of the file.
     """
 
     def __init__(self, found: Fingerprint) -> None:
@@ -120,9 +120,10 @@ class OtherContent(Exception):
 
 
 class Content:
-    """The content that a file of a batch has, which is checked while the file is read.
+    """The expected content of a file of a batch, which is checked while the file is read.
 
-    :param expected: the fingerprint of a file that is digested whole.
+    :param expected: fingerprint whose digest covers the whole content.
+    :ivar is_read: whether the file was read to its end, with the expected content.
     """
 
     def __init__(self, expected: Fingerprint) -> None:
@@ -130,7 +131,7 @@ class Content:
         self.is_read = False
 
     def digested(self, file: BinaryIO) -> BinaryIO:
-        """Give a file to read, which raises `OtherContent` in place of its last bytes if it has another content."""
+        """Wrap a file. At its end, the wrapper raises `OtherContent` if the content is not the expected one."""
         return cast("BinaryIO", _Digested(file, self))
 
 
@@ -158,17 +159,17 @@ class _Digested:
 
 class Storage(ABC):
     conn_type = ""
-    """Of the Airflow connection that it needs; none for a disk."""
+    """The type of the Airflow connection; "" for a disk."""
 
     def __init__(self, path_glob: str) -> None:
         self.folder, self.pattern = split_glob(path_glob)
 
     def root(self) -> str | None:
-        """Find the folder before the first wildcard, as every process can reach it; None: nothing says where it is."""
+        """Return the absolute folder before the first wildcard; None if a relative path has no base."""
         return self.folder
 
     def datasets(self) -> list[Dataset]:
-        """Name the folder before the first wildcard."""
+        """Return the folder before the first wildcard as a dataset."""
         root = self.root()
         return [] if root is None else [Dataset.of_folder(root)]
 
@@ -180,24 +181,29 @@ class Storage(ABC):
         """Open the files below a folder."""
 
     def is_folder(self, folder: str) -> bool:
-        """Ask whether it is there; OSError: that cannot be found out."""
+        """Return whether a folder exists.
+
+        :raises OSError: the storage cannot tell.
+        """
         return self.opened(folder).is_folder("")
 
     def listing(self, folder: str, pattern: str) -> Listing:
-        """Make a lister of `folder` and the folders below it; `pattern` says how deep the listing goes."""
+        """Return a function that lists `folder` and the folders below it, for matches of `pattern`."""
         return self.opened(folder).entries
 
     def entries(self, folder: str, pattern: str) -> dict[str, Listed]:
-        """List what matches, with what a listing says: relative to `folder`, sorted, without hidden names.
+        """Return the files and folders that match, by path relative to `folder`, sorted, without hidden names.
 
         :raises OSError: a folder cannot be listed, so its content is unknown.
         """
         return matching(pattern, self.listing(folder, pattern))
 
     def folders(self, folder: str, pattern: str) -> list[str]:
-        """List the folders that match: names relative to `folder`, itself as "."; sorted, without hidden ones.
+        """Return the folders that match, by path relative to `folder`, sorted, without hidden names.
 
-        :raises OSError: as `entries`.
+        "." is `folder` itself.
+
+        :raises OSError: a folder cannot be listed, so its content is unknown.
         """
         found = self.entries(folder, pattern)
         names = {name for name, each in found.items() if each.is_folder}
@@ -206,34 +212,35 @@ class Storage(ABC):
         return sorted(names)
 
     def look(self, folder: str, name: str) -> Look:
-        """Describe the current file, without reading it: a file that replaces it has another description.
+        """Return details that identify the current file without reading it. A replaced file has other details.
 
-        :raises OSError: it cannot be read.
+        :raises OSError: the file cannot be read.
         """
         return self.opened(folder).info(name)
 
     @abstractmethod
     def modified(self, folder: str, name: str) -> float:
-        """Tell when a file was changed, in seconds since 1970.
+        """Return the time of the last change of a file, in seconds since 1970.
 
-        :raises OSError: it cannot be read.
+        :raises OSError: the file cannot be read.
         """
 
     def changed(self, folder: str, names: Iterable[str]) -> int | None:
-        """Tell when the last of some files was changed, for `other`; None: the storage needs no time for that."""
+        """Return the time of the latest change of some files, for `other`; None if the storage needs no time."""
         return None
 
     @abstractmethod
     def other(
         self, folder: str, file: Mapping[str, Any], changed: int | None
     ) -> Fingerprint | None:
-        """Find size and digest of a file of a batch that is another one by now; None: it is the same, or gone.
+        """Return the fingerprint of a file that has changed since its batch; None if it is the same or gone.
 
-        :param changed: of the batch, what `changed` said then. A file that has not changed since is not read.
+        :param file: fingerprint of the file in the batch.
+        :param changed: result of `changed` in the batch. A file that has not changed since then is not read.
         """
 
     def lacks(self, folder: str, files: Iterable[Mapping[str, Any]]) -> str | None:
-        """Say which of the files of a batch is not there in its size; None: all are."""
+        """Return a clause that names a file of a batch that is missing or has another size; None if all are there."""
         for file in files:
             path = below(folder, file["name"])
             try:
@@ -248,24 +255,27 @@ class Storage(ABC):
     def fingerprint(
         self, folder: str, name: str, info: Look | None = None, like: Fingerprint | None = None
     ) -> Fingerprint:
-        """Find size and digest of a file, which show whether it has changed.
+        """Return the size and digest of a file, to detect a change.
 
-        :param info: what its storage has just said of it.
-        :param like: an earlier one, whose kind of digest is wanted.
-        :raises OSError: it cannot be read.
+        :param info: details of the file, if the storage has just given them.
+        :param like: earlier fingerprint, to compute the same kind of digest.
+        :raises OSError: the file cannot be read.
         """
 
     def content(self, expected: Fingerprint) -> Content | None:
-        """Give what checks a file while it is read; None: its fingerprint is found without reading it whole."""
+        """Return the checker of a file during reading; None if its fingerprint does not cover the whole content."""
         return None
 
     def for_spark(self, folder: str, name: str) -> str:
-        """Spell a file as Spark's readers take it, with wildcards in its name taken literally."""
+        """Return the path of a file for Spark's readers, with wildcards in its name escaped."""
         return literal(spark_uri(below(folder, name)))
 
 
 class Disk(Storage):
-    """A disk that every worker and every Spark driver mounts at the same path; a relative glob starts from `base`."""
+    """A disk that every worker and every Spark driver mounts at the same path.
+
+    :param base: folder that a relative glob starts from.
+    """
 
     def __init__(self, path_glob: str, base: str | None) -> None:
         super().__init__(path_glob)
@@ -329,12 +339,12 @@ class Disk(Storage):
         path = Path(folder, name)
         if like is None:
             return fingerprint(path)
-        # A sampled digest is valid for any size, so that the limit between the two kinds may change.
+        # Repeat the kind of the earlier digest, so that HASHED_WHOLE may change between versions.
         return fingerprint(path, whole=-1 if like["digest"].startswith("sample:") else like["size"])
 
 
 def _once(folder: str, found: Mapping[str, Listed], links: set[str]) -> dict[str, Listed]:
-    """Leave out the names of which a link leads to what another name has found, too."""
+    """Omit links to files that the listing already has under another name."""
     root = os.path.realpath(folder)
     linked = [
         name for name in found if not links.isdisjoint(accumulate(name.split("/"), "{}/{}".format))
@@ -350,13 +360,12 @@ def _once(folder: str, found: Mapping[str, Listed], links: set[str]) -> dict[str
 
 
 def fingerprint(path: Path, whole: int = HASHED_WHOLE) -> Fingerprint:
-    """Find size and digest of a file, which show whether it has changed.
+    """Return the size and digest of a file, to detect a change.
 
-    Of a file up to `whole` bytes the digest covers the content, so a copy or a touch changes nothing. Of a larger one
-    it covers the time of its last change and the first and last MiB: reading it twice over would cost more than
-    processing it.
+    The digest of a file up to `whole` bytes covers its content, so a copy or a touch does not change it. The digest of
+    a larger file covers the time of its last change, and its first and last MiB. Reading it whole would be too slow.
 
-    :raises FileNotFoundError: there is none.
+    :raises FileNotFoundError: the file does not exist.
     """
     with path.open("rb") as file:
         status = os.fstat(file.fileno())
@@ -373,7 +382,7 @@ def fingerprint(path: Path, whole: int = HASHED_WHOLE) -> Fingerprint:
 
 
 def change_of(before: Look, now: Look | None) -> str:
-    """Say how a file differs from what it was."""
+    """Return a clause that explains how a file has changed."""
     if now is None:
         return "it is missing or unreadable now"
     if now["size"] != before["size"]:
@@ -382,7 +391,7 @@ def change_of(before: Look, now: Look | None) -> str:
 
 
 def unspellable(path: str) -> tuple[str, str] | None:
-    """Say that the ledger or Spark cannot spell a file, and the remedy; None: both can."""
+    """Return the problem and the remedy if the ledger or Spark cannot represent a file name; None if both can."""
     name = path.partition("://")[2] or path
     try:
         path.encode()
@@ -401,14 +410,14 @@ def words_of(found: Fingerprint | None) -> str:
 class FilesPosition:
     """The position of a source of files.
 
-    The greatest name taken does not say which of the smaller names were taken, so the position carries them all,
-    packed: 2 to 5 bytes a file for names that are mostly alike, such as dated ones. Where names are taken in order, one
-    whose file was removed from the folder is dropped, so the position stays as small as the folder. Where late names
-    are taken, it is kept: the file may come back, and would be taken twice.
+    The greatest name taken does not tell which smaller names were taken, so the position holds all names taken. They
+    are compressed to 2 to 5 bytes each if they are similar, such as dates. A transactional source drops the names of
+    files that left the folder, so the position stays as small as the folder. An opaque source keeps them: if the file
+    came back, it would be taken twice.
 
-    :param last: the greatest name taken; "" for none.
-    :param taken: names that were taken, and, of names in order, are still in the folder.
-    :param count: how many files were taken in all.
+    :param last: greatest name taken; "" for none.
+    :param taken: names that were taken; for a transactional source, those still in the folder.
+    :param count: number of files ever taken.
     """
 
     last: str = ""
@@ -419,15 +428,19 @@ class FilesPosition:
         return [name for name in listing if name > self.last]
 
     def late(self, listing: Iterable[str]) -> list[str]:
-        """List the names that were not taken and will not be: they came after a greater name was taken."""
+        """Return the names that will never be taken, since they arrived after a greater name was taken."""
         return [name for name in listing if name <= self.last and name not in self.taken]
 
     def not_taken(self, listing: Iterable[str]) -> list[str]:
-        """List the names that were not taken, late ones included."""
+        """Return the names that were not taken, including late names."""
         return [name for name in listing if name not in self.taken]
 
     def after(self, chosen: list[str], listing: Iterable[str] | None = None) -> FilesPosition:
-        """Advance by `chosen`, the next names; those taken before are dropped unless in `listing`, None keeps all."""
+        """Return the position after the names `chosen`.
+
+        :param chosen: next names that are taken.
+        :param listing: current names, to drop other names taken before; None to keep all.
+        """
         kept = self.taken if listing is None else self.taken.intersection(listing)
         return FilesPosition(max(self.last, *chosen), kept.union(chosen), self.count + len(chosen))
 
@@ -436,7 +449,10 @@ class FilesPosition:
 
     @classmethod
     def from_json(cls, value: Any) -> FilesPosition:
-        """Read what `to_json` wrote; None is the position before the first file. ValueError: it is something else."""
+        """Parse the result of `to_json`; None is the position before the first file.
+
+        :raises ValueError: the value is not a position of a source of files.
+        """
         if value is None:
             return cls()
         try:
@@ -469,10 +485,11 @@ _VERSIONS = (
 
 
 class Objects(Storage):
-    """The objects below a glob such as ``s3://bucket/orders/*.csv``; a name is hidden if a part of it begins with ".".
+    """The objects of a glob such as ``s3://bucket/orders/*.csv``.
 
-    :param conn_id: the Airflow connection; None: the storage is found without one.
-    :param spark_folder: what Spark calls the folder before the first wildcard; None: the same with Hadoop's scheme.
+    :param conn_id: Airflow connection; None if the storage needs no connection.
+    :param spark_folder: how Spark names the folder before the first wildcard; None for the same folder with Hadoop's
+        scheme.
     """
 
     def __init__(self, path_glob: str, conn_id: str | None, spark_folder: str | None) -> None:

@@ -1,4 +1,4 @@
-"""What Kafka has: topics, partitions and offsets, in two round trips for all of them."""
+"""Query the topics, partitions and offsets of Kafka in two round trips, and read messages."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ else:
 
 
 # --- positions ----------------------------------------------------------------------------------------------------
-# Offsets of Kafka: what it has of the partitions, and positions as the ledger keeps them.
+# The offsets that Kafka has, and positions in the form that the ledger stores.
 
 
 EARLIEST = "earliest"
@@ -53,12 +53,12 @@ LATEST = "latest"
 
 @dataclass(frozen=True)
 class Extent:
-    """What Kafka has of a partition.
+    """The offsets that a partition has.
 
-    :param topic_id: of its topic, by which one that was deleted and made again differs; None before Kafka 2.8.
-    :param first: the first offset that is left.
-    :param end: the offset behind the last row that can be read: before the first transaction that is still open.
-    :param waiting: offsets from there on: of this transaction, and of what was written after it.
+    :param topic_id: id of the topic, which changes if the topic is deleted and created again; None before Kafka 2.8.
+    :param first: first available offset.
+    :param end: offset after the last readable message, before the first open Kafka transaction.
+    :param waiting: number of offsets from `end` on, which wait for the open Kafka transaction.
     """
 
     topic_id: str | None
@@ -69,10 +69,10 @@ class Extent:
 
 @dataclass(frozen=True)
 class LastMessage:
-    """The last message that was taken of a partition.
+    """The last message that was taken from a partition.
 
-    :param offset: its offset.
-    :param digest: of its content and time.
+    :param offset: offset of the message.
+    :param digest: digest of the content and time of the message.
     """
 
     offset: int
@@ -81,12 +81,12 @@ class LastMessage:
 
 @dataclass(frozen=True)
 class OffsetsSnapshot:
-    """What Kafka said of the topics at one time.
+    """The state of some topics at one time.
 
-    :param extents: by partition, of the partitions that answered.
-    :param away: by partition, why it did not answer.
+    :param extents: offsets of each partition that answered.
+    :param away: reason for each partition that did not answer.
     :param missing: topics that do not exist.
-    :param ids: by topic, its id.
+    :param ids: id of each topic.
     """
 
     extents: Mapping[str, Extent] = field(default_factory=dict)
@@ -97,19 +97,19 @@ class OffsetsSnapshot:
 
 @dataclass(frozen=True)
 class OffsetRange:
-    """Offsets of a partition, `end` excluded."""
+    """A range of offsets of a partition, without `end`."""
 
     start: int
     end: int
 
     @property
     def count(self) -> int:
-        """Count the offsets; of rows, there are at most so many."""
+        """Return the number of offsets, which is the maximum number of messages."""
         return self.end - self.start
 
 
 def partition_name(topic: str, number: int) -> str:
-    """Spell a partition as Kafka does: orders-0."""
+    """Return the name of a partition in Kafka's style, such as orders-0."""
     return f"{topic}-{number}"
 
 
@@ -121,10 +121,12 @@ def split_name(partition: str) -> tuple[str, int]:
 def position_json(
     topic_id: str | None, offset: int, life: int = 0, last: LastMessage | None = None
 ) -> dict[str, Any]:
-    """Spell a position as the ledger keeps it.
+    """Return a position in the form that the ledger stores.
 
-    :param life: how often the partition was cut or made again, so that no position comes twice; 0 is left out.
-    :param last: the last message before `offset`; None is left out.
+    :param topic_id: id of the topic.
+    :param offset: next offset to read.
+    :param life: how often the partition was truncated or created again, so that positions stay unique; 0 is omitted.
+    :param last: last message before `offset`; None is omitted.
     """
     position: dict[str, Any] = {"topic_id": topic_id, "offset": offset}
     if life:
@@ -133,18 +135,18 @@ def position_json(
 
 
 def last_message_json(last: LastMessage | None) -> dict[str, Any]:
-    """Spell the last message that was taken, as a part of a position or of a batch."""
+    """Return the last message as an entry of a position or of metadata; empty for None."""
     return {} if last is None else {"last": vars(last)}
 
 
 def last_message_of(spelled: Mapping[str, Any]) -> LastMessage | None:
-    """Read the last message that was taken from a position or a batch."""
+    """Return the last message that a position or metadata names; None if it names none."""
     last = spelled.get("last")
     return None if last is None else LastMessage(**last)
 
 
 def end_position(rows: Mapping[str, Any]) -> dict[str, Any]:
-    """Spell the position behind the rows of a partition in a batch."""
+    """Return the position after the rows that the metadata of a partition names."""
     return position_json(rows["topic_id"], rows["to"], last=last_message_of(rows))
 
 
@@ -156,32 +158,36 @@ _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 
 
 class KafkaUnreachable(TxError):
-    """No broker answers."""
+    """No broker of Kafka answers."""
 
     template = "Kafka of connection {conn_id} cannot be reached: {reason}."
 
 
 class KafkaRefused(TxError):
-    """Kafka does not let this connection in, or not to these topics."""
+    """Kafka refuses the login of a connection, or its access to these topics."""
 
     template = "Kafka of connection {conn_id} refuses: {reason}."
 
 
 class KafkaOffsets:
-    """A connection to a cluster; it waits `timeout` seconds for an answer."""
+    """A connection to a Kafka cluster.
+
+    :param address: brokers and login.
+    :param timeout: seconds to wait for an answer.
+    """
 
     def __init__(self, address: KafkaAddress, timeout: float) -> None:
         admin = needed("confluent_kafka.admin")
         self._address = address
         self._timeout = timeout
         self._said: list[KafkaError] = []
-        # Without a handler, it writes of every refused connection.
+        # Without an error handler, librdkafka logs every refused connection.
         self._admin = admin.AdminClient(
             {**address.client, "log_level": 0, "error_cb": self._said.append}
         )
 
     def snapshot(self, topics: Sequence[str]) -> OffsetsSnapshot:
-        """Find what there is of these topics."""
+        """Query the current state of these topics."""
         kafka = needed("confluent_kafka")
         described = self._admin.describe_topics(
             kafka.TopicCollection(list(topics)), request_timeout=self._timeout
@@ -211,7 +217,7 @@ class KafkaOffsets:
         give_up = time.monotonic() + self._timeout
         while True:
             extents, away = self._request(partitions, ids)
-            # A broker that has just started, or taken over, gives this error for a moment.
+            # A broker that has just started or become leader gives these errors for a moment.
             if not any(_passes(error) for error in away.values()) or time.monotonic() > give_up:
                 return extents, away
             self._admin.poll(0.1)
@@ -261,7 +267,7 @@ class KafkaOffsets:
         self._check_login()
 
     def _check_login(self) -> None:
-        # A login that is refused is known at once; the request itself would only time out.
+        # Kafka reports a refused login only to the error handler. The request itself would time out.
         kafka = needed("confluent_kafka").KafkaError
         for error in self._said:
             if error.code() in (kafka._AUTHENTICATION, kafka._SSL):
@@ -289,7 +295,7 @@ class KafkaOffsets:
 
     def _unreachable(self, error: KafkaError) -> KafkaUnreachable:
         kafka = needed("confluent_kafka").KafkaError
-        # A timeout says less than the reason why no connection was made.
+        # Prefer the connection error to the timeout that it causes.
         causes = [said for said in self._said if said.code() in (kafka._TRANSPORT, kafka._RESOLVE)]
         return KafkaUnreachable(
             conn_id=self._address.conn_id, reason=self._words(causes[-1] if causes else error)
@@ -311,7 +317,10 @@ def _passes(error: KafkaError) -> bool:
 
 
 def needed(module: str) -> Any:
-    """Import a module of the client library; ConfigError says how to install it."""
+    """Import a module of the client library.
+
+    :raises ConfigError: the library is not installed. The error names the command that installs it.
+    """
     from importlib import import_module
 
     try:
@@ -324,16 +333,16 @@ def needed(module: str) -> Any:
 
 
 # --- rows ---------------------------------------------------------------------------------------------------------
-# Rows of Kafka: as Python dicts, or read by Spark's own connector; and the sizes of some, to guess the others'.
+# Read messages of Kafka as Python dicts, Arrow batches or with Spark's connector, and sample the sizes of messages.
 
 
 KafkaMessage = dict[str, Any]
 
 SAMPLED_MESSAGES = 200
-"""Rows whose sizes are measured."""
+"""How many messages a sample of sizes has."""
 _AT_ONCE = 1000
 _MANY = 20_000
-"""Rows from which on they are read many at once."""
+"""The number of offsets above which Arrow reads the messages."""
 _MESSAGES_OF_PAGE = 32_768
 _BYTES_OF_PAGE = 8 * 1024 * 1024
 CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:<Spark's version>"
@@ -347,17 +356,17 @@ _WHERE = re.compile(
 )
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _NO_TIME = 253_402_300_800_000
-"""Of the year 10000, in milliseconds."""
+"""The first moment of the year 10000, in milliseconds since 1970."""
 
 
 class OffsetsGone(Exception):
-    """Rows that were to be read and are not there any more."""
+    """Offsets of a batch no longer exist in Kafka."""
 
 
 class MisfitMessage(Exception):
-    """A message of which a value cannot be taken; it says which message, and why.
+    """A message has an unusable value. The error names the message and the reason.
 
-    :ivar place: where the value is that it quotes; "": it quotes no value.
+    :ivar place: place of the value that the error quotes; "" if it quotes no value.
     """
 
     def __init__(self, problem: str, place: str = "a message") -> None:
@@ -366,7 +375,7 @@ class MisfitMessage(Exception):
 
 
 class MisfitTime(MisfitMessage):
-    """A message with a time that Python does not have."""
+    """A message has a time that Python cannot represent."""
 
 
 def read_messages(
@@ -377,13 +386,15 @@ def read_messages(
     *,
     rejects: bool = False,
 ) -> Iterator[KafkaMessage | MalformedRow]:
-    """Read these rows in order, one partition after the other; give up after `timeout` seconds without any answer.
+    """Read messages in order, one partition after the other.
 
-    They are read one by one, or many at once if they are many: Arrow takes long to be loaded.
+    Arrow takes long to load, so it parses the messages only if there are many.
 
-    :param columns: of the JSON object that a value is; None: it is bytes.
-    :param rejects: whether a value that is none is given as a `MalformedRow`.
-    :raises MisfitMessage: a value is none.
+    :param offsets: offsets to read, by partition.
+    :param timeout: seconds to wait without any message.
+    :param columns: columns of JSON values; None for values that are bytes.
+    :param rejects: whether to yield a `MalformedRow` for a value that does not fit.
+    :raises MisfitMessage: a value does not fit.
     """
     if columns is not None and sum(each.count for each in offsets.values()) > _MANY:
         malformed: list[MalformedRow] = []
@@ -407,9 +418,9 @@ def read_pages(
     *,
     rejects: bool,
 ) -> Iterator[pa.RecordBatch]:
-    """Read the rows of `read_messages` as record batches.
+    """Read the messages of `read_messages` as record batches.
 
-    :param malformed: gets the malformed ones.
+    :param malformed: list to which malformed rows are added.
     """
     types = row_types(columns)
     with consumer_of(address) as consumer:
@@ -460,7 +471,7 @@ def _batch(
 
 
 def row_types(columns: Mapping[str, ColumnType] | None) -> dict[str, Any]:
-    """Give the types that Arrow has for the columns of `read_messages`."""
+    """Return the Arrow types of the columns of `read_messages`."""
     value = pa.binary() if columns is None else pa.struct(list(arrow_types_of(columns).items()))
     header = pa.struct({"key": pa.string(), "value": pa.binary()})
     moment = pa.timestamp("us", "UTC")
@@ -469,7 +480,7 @@ def row_types(columns: Mapping[str, ColumnType] | None) -> dict[str, Any]:
 
 
 def sample(address: KafkaAddress, starts: Mapping[str, int], timeout: float) -> list[int]:
-    """Measure some of the next rows in the partitions."""
+    """Return the sizes of some of the next messages, in bytes."""
     kafka = needed("confluent_kafka")
     sizes: list[int] = []
     with consumer_of(address) as consumer:
@@ -495,9 +506,9 @@ def sample(address: KafkaAddress, starts: Mapping[str, int], timeout: float) -> 
 
 @contextmanager
 def consumer_of(address: KafkaAddress, **settings: Any) -> Iterator[Consumer]:
-    """Open a consumer that is assigned partitions, and closed behind the block.
+    """Open a consumer, and close it after the `with` block.
 
-    :param settings: of the consumer, beside the settings of every reader.
+    :param settings: additional settings of the consumer.
     """
     ours = {
         **address.client,
@@ -528,7 +539,8 @@ def _messages(
     while True:
         messages = some_messages(consumer)
         for message in messages:
-            # At the end of what is committed comes a note; before it, markers and aborted rows have offsets, too.
+            # An end-of-partition event marks the end of the committed messages. Markers and aborted messages leave
+            # gaps in the offsets before it.
             ended = ends_partition(address, message)
             offset = message.offset() or 0
             if offset >= offsets.end:
@@ -545,13 +557,13 @@ def _messages(
 
 
 def some_messages(consumer: Consumer) -> list[Message]:
-    """Take what has come; wait a moment for the first."""
+    """Return the messages that have arrived, after a short wait for the first one."""
     first = consumer.poll(0.2)
     return [] if first is None else [first, *consumer.consume(_AT_ONCE, timeout=0)]
 
 
 def ends_partition(address: KafkaAddress, message: Message) -> bool:
-    """Check whether a message says that the partition has no more now; raise what else is wrong."""
+    """Return whether a message is the end-of-partition event; raise any other error that it carries."""
     error = message.error()
     kafka = needed("confluent_kafka").KafkaError
     if error is None:
@@ -626,7 +638,7 @@ def read_frame(
     offsets: Mapping[str, OffsetRange],
     options: Mapping[str, str],
 ) -> DataFrame:
-    """Read exactly these rows, of all partitions, with values that are bytes."""
+    """Read exactly these messages of all partitions with Spark's connector. Values are bytes."""
     wanted = {name: each for name, each in offsets.items() if each.count}
     if wanted:
         said = {**address.spark_options(), **options, **_exactly(wanted)}
@@ -656,7 +668,7 @@ def _exactly(offsets: Mapping[str, OffsetRange]) -> dict[str, str]:
 
 
 def _timely(rows: DataFrame) -> DataFrame:
-    """Refuse a time that Python has not, where a query uses it."""
+    """Make a query fail if it uses a time that Python cannot represent."""
     at = F.col("timestamp")
     problem = F.concat(F.lit("column timestamp = "), F.unix_millis(at), F.lit(" ms"))
     return rows.withColumn(
@@ -669,13 +681,13 @@ def _timely(rows: DataFrame) -> DataFrame:
 
 
 def _worded(problem: Column) -> Column:
-    """Word a problem with the message that has it."""
+    """Return the problem with the place of its message."""
     form = f"{REFUSED_VALUE}topic %s, partition %s, offset %s: %s"
     return F.format_string(form, "topic", "partition", "offset", problem)
 
 
 def misfit_in(error: Exception) -> MisfitTime | None:
-    """Find the message whose time Python does not have, if that is what the error of a query says."""
+    """Return the error of `_timely` if a query failed with it, else None."""
     found = _WHERE.search(str(error))
     return MisfitTime(found[1]) if found else None
 

@@ -1,4 +1,4 @@
-"""Topics of Kafka: the next offsets of every partition are a transaction.
+"""The source of Kafka topics. A transaction takes the next offsets of every partition.
 
 Source: storm-transactional-topologies (TransactionalKafkaSpout, OpaqueTransactionalKafkaSpout).
 """
@@ -68,14 +68,14 @@ if TYPE_CHECKING:
 
 
 # --- log ----------------------------------------------------------------------------------------------------------
-# One partition of Kafka as a log: which offsets come next, and which are gone. Pure.
+# One partition of Kafka as a log: the next offsets, and the offsets that are gone. This code does no I/O.
 
 
 @dataclass(frozen=True)
 class KafkaSnapshot(LogSnapshot):
-    """The rows after an offset.
+    """The state of a partition after an offset.
 
-    :param begins: whether the partition gets a position now even if it has no rows.
+    :param begins: whether the batch gives the partition a position, even without rows.
     """
 
     begins: bool = False
@@ -83,16 +83,16 @@ class KafkaSnapshot(LogSnapshot):
 
 @dataclass(frozen=True)
 class KafkaLog(PartitionLog):
-    """What Kafka said of one partition.
+    """One partition of Kafka as a log.
 
-    :param name: of the partition.
-    :param source: repr of the source.
-    :param topic_id: id of the topic that has this name now.
-    :param extent: its offsets; None: the topic has no such partition now.
-    :param away: why it cannot be reached; None: it can.
-    :param new: whether no batch has taken up its topic.
-    :param latest: whether a new topic is read from its end on.
-    :param other: the last message before the position, if it is another one than was taken.
+    :param name: name of the partition, such as orders-0.
+    :param source: repr of the source, for errors.
+    :param topic_id: current id of the topic with this name.
+    :param extent: available offsets; None if the topic has no such partition now.
+    :param away: reason why the partition cannot be reached; None if it can.
+    :param new: whether no batch has read the topic yet.
+    :param latest: whether to begin a new topic at its end.
+    :param other: current last message before the position, if it differs from the message that was taken.
     """
 
     name: str
@@ -113,14 +113,14 @@ class KafkaLog(PartitionLog):
         return KafkaSnapshot(position, max(end - position["offset"], 0), self._gone(position))
 
     def backlog(self, position: Any) -> int:
-        """Count the rows after a position, also rows that wait for an open transaction of Kafka."""
+        """Count the offsets after a position, including offsets that wait for an open Kafka transaction."""
         return super().backlog(position) + (self.extent.waiting if self.extent else 0)
 
     def _first(self) -> KafkaSnapshot:
-        """Begin a partition.
+        """Return the first snapshot of a partition.
 
-        One that came after its topic was taken up begins at 0: what is missing there was never read. It gets that
-        position first, with no rows. The next decision finds what is gone, as of any other partition.
+        A partition that was added to a known topic begins at offset 0. If its first offsets are gone, it gets position
+        0 without rows. The next decision then reports the lost rows as for any partition.
         """
         assert self.extent is not None
         start = 0
@@ -189,25 +189,26 @@ class KafkaLog(PartitionLog):
 
 
 # --- last message -------------------------------------------------------------------------------------------------
-# The last message that was taken of a partition, by which a partition that was cut and written again is known.
+# The last message taken from a partition shows whether the partition was truncated and written again.
 #
-# Offsets alone do not tell: once as many messages are written again, the partition ends where it did, or behind that.
+# Offsets alone do not show this, since the partition may have grown again to the old end or beyond.
 
 
 _BACK = 2
-"""Offsets that are read first: the last message, and the marker behind it if it was written in a transaction."""
+"""How many offsets to read first: the last message, and the marker after it if a Kafka transaction wrote it."""
 _FURTHER = 16
-# One message of each partition is wanted, not the messages that follow it.
+# Only one message of each partition is needed, so fetch little.
 _FETCHED = {"fetch.message.max.bytes": 65536, "queued.max.messages.kbytes": 16384}
 
 
 def last_messages(
     address: KafkaAddress, ranges: Mapping[str, OffsetRange], timeout: float
 ) -> dict[str, LastMessage]:
-    """Find the last message of each range, of all partitions at once; a range without a message has none.
+    """Return the last message of each range; a range without a message is not in the result.
 
-    :param timeout: seconds without any answer after which it gives up.
-    :raises KafkaUnreachable: no answer came.
+    :param ranges: offsets to search, by partition. All partitions are searched in parallel.
+    :param timeout: seconds to wait without any message.
+    :raises KafkaUnreachable: no message came in time.
     """
     found: dict[str, LastMessage] = {}
     left = {name: each for name, each in ranges.items() if each.count > 0}
@@ -294,7 +295,7 @@ _RETRIED = "Nothing is lost; the task can be tried again."
 
 
 class KafkaTopics(LogSource):
-    """The base of `KafkaSource`: what the two halves share, and the emitter half."""
+    """The base of `KafkaSource`, with its arguments and its emitter half."""
 
     rows_can_change: ClassVar[bool] = False
     always_written = ("starting", "value_schema", "timeout", "kind", "options")
@@ -313,7 +314,10 @@ class KafkaTopics(LogSource):
         **limits: Any,
     ) -> None:
         super().__init__(**limits)
-        self.take_malformed(malformed, "" if value_schema else "Give value_schema, too: bytes fit.")
+        self.take_malformed(
+            malformed,
+            "" if value_schema else "Give value_schema, too. Without it, every value fits.",
+        )
         self.conn_id = conn_id
         self.topics = self._topics(topic)
         if starting not in (EARLIEST, LATEST):
@@ -344,7 +348,7 @@ class KafkaTopics(LogSource):
             if str(name).lower() in _OURS:
                 raise self.unusable("options", name, "The source sets it: leave it out.")
             if str(name).lower().startswith(_OF_THE_CONNECTION):
-                remedy = "Logins belong into the connection; settings of the Java client go into its extra `spark`."
+                remedy = "Put logins into the connection, and settings of the Java client into its extra `spark`."
                 raise self.unusable("options", name, remedy)
         return {str(name): str(value) for name, value in given.items()}
 
@@ -452,7 +456,7 @@ class KafkaTopics(LogSource):
         return self.rows_refused(problem, Remedy((remedy, skip)), error.place)
 
     def _checked(self, attempt: TransactionAttempt, metadata: Any) -> dict[str, OffsetRange]:
-        """Read the offsets of metadata, and check that Kafka has all of them."""
+        """Return the offsets that the metadata names, after a check that Kafka still has them all."""
         if not isinstance(metadata, dict) or not metadata:
             raise OtherSource(
                 source=repr(self), problem=f"{str(metadata)[:80]!r} names no partition"
@@ -501,14 +505,14 @@ class KafkaTopics(LogSource):
         if self._offsets is not None:
             with suppress(KafkaUnreachable):
                 return self._offsets.snapshot(wanted)
-        # A client that was connected to a node which is lost may look for no other node. A new client does.
+        # A client whose node is lost may not connect to another node. A new client does.
         self._offsets = KafkaOffsets(self._address(), self.timeout)
         return self._offsets.snapshot(wanted)
 
     def _other_messages(
         self, snapshot: OffsetsSnapshot, positions: Mapping[str, Any]
     ) -> dict[str, LastMessage]:
-        """Find partitions whose last message before a position is another one than was taken: which one it is now."""
+        """Return the current last message before each position where it differs from the message that was taken."""
         taken = {}
         ranges = {}
         for name, position in positions.items():
@@ -532,7 +536,10 @@ class KafkaTopics(LogSource):
 
     @contextmanager
     def _refusals(self, if_unreachable: str | None = None) -> Iterator[None]:
-        """Turn a refusal of Kafka into one of the source; and no answer, too, if there is a remedy for it."""
+        """Convert KafkaRefused to a SourceError.
+
+        :param if_unreachable: remedy with which to convert KafkaUnreachable, too; None to raise it unchanged.
+        """
         try:
             yield
         except KafkaRefused as error:
@@ -546,7 +553,7 @@ class KafkaTopics(LogSource):
     def _gone_rows(self, attempt: TransactionAttempt, what: str) -> SourceError:
         remedy: Remedy | str = self._without_them("skip", attempt.txid)
         if self.kind is SourceKind.OPAQUE:
-            remedy = "Clear begin: the replay has the rows that are left, or says what is lost."
+            remedy = "Clear begin: the replay takes the rows that are left, or lists the lost rows."
         return self.refused(f"rows of transaction {attempt.txid} are gone: {what}", remedy)
 
     def _without_them(self, action: str, txid: int | None = None) -> Remedy:
@@ -562,22 +569,23 @@ _MANY = 20
 
 
 class KafkaSource(KafkaTopics):
-    """The next offsets of every partition are a transaction; rows have key, value, topic, partition, offset, timestamp
-    and headers.
+    """A source of Kafka topics. A transaction takes the next offsets of every partition.
 
-    Only what is committed is read (``read_committed``): a batch ends before the first transaction that is open in
-    Kafka. Offsets are counted, and markers and aborted rows have some, too: a batch has at most as many rows.
+    A row has the columns key, value, topic, partition, offset, timestamp and headers. The source reads only committed
+    messages (``read_committed``), so a batch ends before the first open Kafka transaction. It counts offsets. Markers
+    and aborted messages have offsets, too, so a batch may have fewer rows.
 
-    Rows that Kafka has deleted, or a topic that was deleted and made again, stop both kinds until a person accepts the
-    loss. A partition without a leader, or all of them, stops a transactional source; an opaque one leaves it out.
+    If Kafka has deleted the next rows, or a topic was deleted and created again, both kinds of source stop until a
+    person accepts the loss. If a partition has no leader, a transactional source stops. An opaque source omits the
+    partition.
 
     :param conn_id: Airflow connection of type kafka; its extra contains the settings of librdkafka.
     :param topic: one topic, or several topics with commas between them: ``orders,returns``.
     :param starting: where the first transaction begins to read a topic: ``earliest`` or ``latest``. A partition that is
         added later always begins with its first row.
-    :param value_schema: Spark DDL, such as ``user STRING, amount DOUBLE``: the source parses values as JSON, and makes
-        a struct of each (without Spark, a dict). If a value does not fit the schema, the batch fails, and the error
-        names the offset.
+    :param value_schema: Spark DDL, such as ``user STRING, amount DOUBLE``. The source parses values as JSON into a
+        struct (without Spark, a dict). If a value does not fit the schema, the batch fails, and the error names the
+        offset.
     :param options: options of Spark's connector, such as ``{"minPartitions": "8", "kafka.fetch.max.bytes": "..."}``.
     :param timeout: how many seconds to wait for an answer of Kafka.
     :param malformed: with a `value_schema`: ``refuse`` a message that does not fit it, or ``reject`` it into the
@@ -610,7 +618,7 @@ class KafkaSource(KafkaTopics):
         self._warn_of_waiting(logs, batch)
         if batch is None or batch.count:
             return batch
-        # Without rows, a batch is only there to fix where partitions begin.
+        # A batch without rows only records where partitions begin.
         given: Any = batch.metadata
         return batch if any(logs[name].latest or not logs[name].new for name in given) else None
 
@@ -656,19 +664,19 @@ class KafkaSource(KafkaTopics):
         snapshot: OffsetsSnapshot,
         positions: Mapping[str, Any],
     ) -> Batch | None:
-        """Put the last message of each partition into what the ledger keeps of a batch."""
+        """Add the last message of each partition to the metadata and the position of a batch."""
         if batch is None:
             return None
         rows: Any = batch.metadata
         after: Any = batch.position
-        # Before the first batch of a partition are messages that it leaves out.
+        # The first batch of a partition may begin after existing messages. One of them may be the last message.
         ranges = {
             name: OffsetRange(
                 each["from"] if name in positions else snapshot.extents[name].first, each["to"]
             )
             for name, each in rows.items()
         }
-        # Of a batch without a message, the last one of an earlier batch stays.
+        # If the batch has no message, keep the last message of an earlier batch.
         last = {name: last_message_of(each) for name, each in after.items()} | self._last_messages(
             ranges
         )
@@ -683,7 +691,7 @@ class KafkaSource(KafkaTopics):
         )
 
     def _warn_of_waiting(self, logs: Mapping[str, KafkaLog], batch: Batch | None) -> None:
-        """Name partitions that give nothing, since a transaction of Kafka is open."""
+        """Log a warning for each partition without new rows because of an open Kafka transaction."""
         taken: Any = {} if batch is None else batch.metadata
         for name, each in logs.items():
             if each.extent is None or not each.extent.waiting or taken.get(name):
@@ -706,7 +714,7 @@ class KafkaSource(KafkaTopics):
     def _logs_of(
         self, snapshot: OffsetsSnapshot, positions: Mapping[str, Json]
     ) -> dict[str, KafkaLog]:
-        """Make the logs of the existing partitions, and of partitions that a topic of another id no longer has."""
+        """Return the logs of the existing partitions, and of known partitions that an existing topic lacks."""
         taken_up = {split_name(name)[0] for name in positions}
         lacking = {name for name in positions if split_name(name)[0] in snapshot.ids}
         others = self._other_messages(snapshot, positions)
@@ -726,7 +734,7 @@ class KafkaSource(KafkaTopics):
         return found
 
     def _check_begin(self, snapshot: OffsetsSnapshot, positions: Mapping[str, Json]) -> None:
-        """Refuse to begin with less than all."""
+        """Refuse to begin a topic while it is missing, or while one of its partitions cannot be reached."""
         taken_up = {split_name(name)[0] for name in positions}
         left_out = taken_up if self.kind is SourceKind.OPAQUE else set()
         if missing := [topic for topic in snapshot.missing if topic not in left_out]:
@@ -734,7 +742,7 @@ class KafkaSource(KafkaTopics):
             raise self.refused(f"topic {', '.join(missing)} does not exist", remedy)
         for name, reason in snapshot.away.items():
             if split_name(name)[0] not in taken_up:
-                remedy = "Nothing was allocated: where a topic begins is fixed for all of its partitions at once."
+                remedy = "Nothing was allocated. The first batch of a topic must reach all of its partitions."
                 raise self.refused(f"partition {name} cannot be reached: {reason}", remedy)
 
     def partition_positions(self, position: Json) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Lists of Redis that only grow: the next messages of every list are a transaction."""
+"""The source of Redis lists that only grow. A transaction takes the next messages of every list."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from airflow_tx.sources.redis.source import (
 )
 
 # --- counted ------------------------------------------------------------------------------------------------------
-# Messages of Redis that are counted: what numbered keys and lists have in common.
+# The common part of numbered keys and lists, whose messages have consecutive numbers.
 #
-# The server hands out numbers in order. One that was killed and forgot its latest messages gives their numbers again.
-# So a position is the next number and a digest of the message before it, which is another one then.
+# A server that was killed and lost its latest messages gives their numbers to other messages. So a position has the
+# next number, and a digest of the message before it. If that message differs now, the server went back.
 #
 # Source: book chapter 8 (RQ).
 
 
 @dataclass(frozen=True)
 class Cursor:
-    """A position among counted messages.
+    """A position among numbered messages.
 
-    :param next: number of the message that comes next.
-    :param last: digest of the one before it; None if it is unknown.
-    :param life: how often numbers were given again, so that no position comes twice.
+    :param next: number of the next message.
+    :param last: digest of the message before it; None if unknown.
+    :param life: how often the server went back, so that positions stay unique.
     """
 
     next: int
@@ -46,7 +46,7 @@ class Cursor:
 
 
 def pages(first: int, end: int) -> list[range]:
-    """Divide the numbers from `first` up to `end` into requests."""
+    """Divide the numbers from `first` to `end`, exclusive, into pages of one request each."""
     return [range(start, min(start + PAGE, end)) for start in range(first, end, PAGE)]
 
 
@@ -55,14 +55,21 @@ class CountedMessages(MessageLog):
     id_column: ClassVar[str] = "number"
 
     def cursor(self, position: Json) -> Cursor:
-        """Read a position of the ledger; one of another log is refused."""
+        """Parse a position of the ledger.
+
+        :raises OtherSource: the position belongs to another log.
+        """
         try:
             return Cursor(**position)  # type: ignore[arg-type]
         except TypeError:
             raise self.foreign(position) from None
 
     def loss(self, cursor: Cursor, end: int, before: bytes | None) -> Gone | None:
-        """Find out whether the server went back: by its next number, and by what is before the cursor now."""
+        """Return the loss if the server went back, else None.
+
+        :param end: number that the next written message will get.
+        :param before: current message before the cursor; None if it is missing.
+        """
         went_back = f"{self.database.where} went back"
         if end < cursor.next:
             what = f"{went_back}: it would give {spelled(range(end, cursor.next))} again; what it held from "
@@ -77,7 +84,10 @@ class CountedMessages(MessageLog):
         return None
 
     def log_batch(self, snapshot: LogSnapshot, count: int, last: bytes) -> LogBatch:
-        """Make the portion of so many messages from the cursor on."""
+        """Return the batch of `count` messages from the cursor on.
+
+        :param last: the last of these messages.
+        """
         cursor: Cursor = snapshot.position
         after = replace(cursor, next=cursor.next + count, last=message_digest(last))
         rows: Json = {"from": cursor.next, "quantity": count, "last": after.last}
@@ -85,11 +95,14 @@ class CountedMessages(MessageLog):
         return LogBatch(rows, after.to_json(), count, start=cursor.to_json(), ended=ended)
 
     def check_last(self, rows: Any, last: bytes | None) -> None:
-        """Refuse replaced messages: since numbers are given in order, the last one would be replaced, too."""
+        """Refuse a batch whose messages were replaced.
+
+        The server gives numbers in order, so if any message was replaced, the last one was replaced, too.
+        """
         if last is not None and message_digest(last) != rows["last"]:
             first = rows["from"]
             end = rows["from"] + rows["quantity"]
-            what = f"{self.named(end - 1)} is another one than was taken: of {first} to {end - 1} some are gone"
+            what = f"{self.named(end - 1)} differs from the one taken: some of {first} to {end - 1} are gone"
             raise self.gone(what)
 
     def parts(self, client: Any, rows: Any, size: int) -> list[dict[str, Any]]:
@@ -100,33 +113,33 @@ class CountedMessages(MessageLog):
 
     @abstractmethod
     def check(self, client: Any, rows: Any) -> None:
-        """Refuse a batch of which a message is gone or replaced, in as few round trips as the server allows."""
+        """Refuse a batch with a message that is gone or replaced, in as few round trips as possible."""
 
 
 # --- list ---------------------------------------------------------------------------------------------------------
 
 
 class RedisListSource(RedisSource):
-    """The next messages of every list, by index, are a transaction.
+    """A source of Redis lists. A transaction takes the next messages of every list, by index.
 
         RedisListSource("redis_logs", lists=["web", "app"])
 
-    A writer appends (RPUSH) to a list, which is never shortened. A message is a row ``{"partition": ..., "number": 17,
-    "message": "..."}``: numbers count from 0 on in its partition.
+    A writer appends messages with RPUSH and never shortens a list. A message is a row ``{"partition": ..., "number":
+    17, "message": "..."}``. Its number is its index in the list, from 0.
 
-    A server that was killed and forgot messages is noticed: the list ends before the next number to be taken, or the
-    message before that one is another one. They are named and never skipped: the source refuses until they are back,
-    or accepted as lost. These losses cannot be noticed: messages that the server forgot before they were in a batch,
-    if no message was written since; and a message that was replaced by an equal one.
+    The source detects that a server lost messages: the list ends before the next number to take, or the message before
+    that number differs. The source then stops and names the loss, until the messages are back or a person accepts the
+    loss. It cannot detect two losses. One is a message that the server lost before a batch had it, if no message was
+    written since. The other is a message that was replaced by an equal one.
 
-    It needs the commands LLEN, LINDEX and LRANGE.
+    The source uses the commands LLEN, LINDEX and LRANGE.
 
-    :param conn_id: Airflow connection of type redis, or several.
-    :param lists: the key of a list, or several.
-    :param schema: Spark DDL, such as ``user STRING, text STRING``: messages are JSON objects with these fields, and the
-        column `message` is a STRUCT of them. Without one a message is a text.
+    :param conn_id: one or several Airflow connections of type redis.
+    :param lists: key of a list, or several keys.
+    :param schema: Spark DDL, such as ``user STRING, text STRING``, of messages that are JSON objects. The column
+        `message` is then a STRUCT. By default a message is a text.
 
-    The other parameters are the same as of `RedisSource`: `databases`, `kind`, `max_rows_per_batch`,
+    The other parameters are the same as for `RedisSource`: `databases`, `malformed`, `kind`, `max_rows_per_batch`,
     `max_bytes_per_batch` and `target_seconds`.
     """
 
@@ -149,7 +162,7 @@ class RedisListSource(RedisSource):
 
 @dataclass(frozen=True)
 class ListedMessages(CountedMessages):
-    """A list that only grows, at its end (RPUSH): the number of a message is its index, from 0 on."""
+    """The messages of a list that only grows at its end (RPUSH). The number of a message is its index, from 0."""
 
     def __str__(self) -> str:
         return f"the list {self.key}"
@@ -197,7 +210,7 @@ class ListedMessages(CountedMessages):
         return [len(message) for message in client.lrange(self.key, first, first + most - 1)]
 
     def _end_and(self, client: Any, index: int) -> tuple[int, bytes | None]:
-        """Return how many there are, and one of them."""
+        """Return the length of the list, and the message at an index."""
         pipeline = client.pipeline(transaction=True)
         pipeline.llen(self.key)
         pipeline.lindex(self.key, max(index, 0))

@@ -1,4 +1,4 @@
-"""Messages of Redis under numbered keys, with a cursor: the next ones are a transaction.
+"""The source of Redis messages under numbered keys. A transaction takes the next numbers.
 
 Source: book chapter 8 (TweetsTransactionalSpout, TweetsPartitionedTransactionalSpout, RQ, PartitionedRQ).
 """
@@ -22,29 +22,29 @@ NEXT_WRITE = "NEXT_WRITE"
 
 
 class RedisNumberedSource(RedisSource):
-    """The next messages of every database, by number, are a transaction.
+    """A source of Redis messages under numbered keys. A transaction takes the next numbers of every database.
 
-        RedisNumberedSource("redis_tweets")  # the book's: keys 1, 2, 3 ... and NEXT_WRITE
+        RedisNumberedSource("redis_tweets")  # keys 1, 2, 3 ... and NEXT_WRITE, as in the book
         RedisNumberedSource("redis_tweets", databases=[0, 1, 2, 3], max_rows_per_batch=50)
 
-    A writer puts message n under the key n, and then n + 1 under NEXT_WRITE, or both in one MULTI. A message is a row
-    ``{"partition": ..., "number": 17, "message": "..."}``: each partition has its own numbers.
+    A writer sets key n to message n, and then NEXT_WRITE to n + 1, or both in one MULTI. A message is a row
+    ``{"partition": ..., "number": 17, "message": "..."}``. Each partition has its own numbers.
 
-    A server that was killed and forgot messages is noticed: NEXT_WRITE is smaller than the next number to be taken; the
-    message before that one is another one; or numbers have no message. They are named and never skipped: the source
-    refuses until they are back, or accepted as lost. What cannot be noticed: messages that the server forgot before
-    they were in a batch, if no message was written since; and a message that was replaced by an equal one.
+    The source detects that a server lost messages. Then NEXT_WRITE is less than the next number to take, the message
+    before that number differs, or a number has no message. The source stops and names the loss, until the messages are
+    back or a person accepts the loss. It cannot detect two losses. One is a message that the server lost before a batch
+    had it, if no message was written since. The other is a message that was replaced by an equal one.
 
-    It needs the commands GET, MGET, EXISTS, STRLEN and TYPE; SET with `move_cursor`.
+    The source uses the commands GET, MGET, EXISTS, STRLEN and TYPE, and SET for `move_cursor`.
 
-    :param conn_id: Airflow connection of type redis, or several.
-    :param prefix: put before every key, or several such.
-    :param schema: Spark DDL, such as ``user STRING, text STRING``: messages are JSON objects with these fields, and the
-        column `message` is a STRUCT of them. Without one a message is a text.
-    :param move_cursor: set NEXT_READ to the position of `begin`, as the book does. If the key exists, the first batch
-        begins there.
+    :param conn_id: one or several Airflow connections of type redis.
+    :param prefix: prefix of every key, or several prefixes.
+    :param schema: Spark DDL, such as ``user STRING, text STRING``, of messages that are JSON objects. The column
+        `message` is then a STRUCT. By default a message is a text.
+    :param move_cursor: whether `begin` sets NEXT_READ to its position, as in the book. The first batch begins at
+        NEXT_READ if the key exists, else at 1.
 
-    The other parameters are the same as of `RedisSource`: `databases`, `kind`, `max_rows_per_batch`,
+    The other parameters are the same as for `RedisSource`: `databases`, `malformed`, `kind`, `max_rows_per_batch`,
     `max_bytes_per_batch` and `target_seconds`.
     """
 
@@ -79,9 +79,10 @@ class RedisNumberedSource(RedisSource):
 
 @dataclass(frozen=True)
 class NumberedMessages(CountedMessages):
-    """The messages of the book: 17 under the key `17`, and the number of the next one under NEXT_WRITE.
+    """Messages under numbered keys: key `17` holds message 17, and NEXT_WRITE holds the next number to write.
 
-    :param key: put before every key.
+    :param database: database of the messages.
+    :param key: prefix of every key.
     """
 
     def __str__(self) -> str:
@@ -162,7 +163,7 @@ class NumberedMessages(CountedMessages):
         return Gone(what, Cursor(after, life=cursor.life).to_json())
 
     def _all_and_last(self, client: Any, first: int, end: int) -> tuple[bool, Any]:
-        """Return whether all of these are there, and the last one."""
+        """Return whether all messages from `first` to `end`, exclusive, exist, and the last message."""
         pipeline = client.pipeline(transaction=False)
         found = pages(first, end)
         for page in found:
@@ -173,7 +174,7 @@ class NumberedMessages(CountedMessages):
         return counts == list(map(len, found)), last
 
     def _with(self, client: Any, first: int, end: int, *, there: bool) -> Iterator[int]:
-        """Yield the numbers that have a message, or the numbers without one."""
+        """Yield the numbers with a message if `there`, else the numbers without a message."""
         for numbers in pages(first, end):
             pipeline = client.pipeline(transaction=False)
             for number in numbers:

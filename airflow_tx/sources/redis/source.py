@@ -1,4 +1,4 @@
-"""The common part of the sources of Redis: their partitions, losses and rows."""
+"""The common part of the Redis sources: partitions, losses and rows."""
 
 from __future__ import annotations
 
@@ -55,12 +55,17 @@ if TYPE_CHECKING:
 
 
 # --- server -------------------------------------------------------------------------------------------------------
-# A database of a Redis server, as a source reads it: its failures become errors of this package.
+# A database of a Redis server. Its failures become errors of this package.
 
 
 @dataclass(frozen=True)
 class RedisPartition:
-    """The place of a partition, from the arguments; without a number, the database is the connection's."""
+    """The place of a partition, from the arguments of the source.
+
+    :param conn_id: Airflow connection.
+    :param database: number of the database; None for the database of the connection.
+    :param key: key of the list or stream, or prefix of numbered keys.
+    """
 
     conn_id: str
     database: int | None
@@ -77,13 +82,13 @@ class RedisPartition:
 
 @dataclass(frozen=True)
 class RedisDatabase:
-    """The place of a partition. It can be pickled; its repr shows no address.
+    """The database of a partition. It can be pickled. Its repr shows no address and no password.
 
-    :param partition: its name.
-    :param source: repr of the source that it belongs to, for messages.
-    :param conn_id: of the Airflow connection.
-    :param parameters: of `redis.Redis`, the password among them.
-    :param skip: the command that skips the transaction whose rows are read.
+    :param partition: name of the partition.
+    :param source: repr of the source, for errors.
+    :param conn_id: Airflow connection.
+    :param parameters: arguments of `redis.Redis`, including the password.
+    :param skip: command that skips the transaction, for errors.
     """
 
     partition: str
@@ -97,11 +102,11 @@ class RedisDatabase:
         return f"database {self.parameters.get('db') or 0} of connection {self.conn_id}"
 
     def client(self) -> Any:
-        """Make a client, not connected yet."""
+        """Create a client that connects on its first command."""
         return make_client(self.parameters, needed_by=self.source)
 
     def failures(self) -> AbstractContextManager[None]:
-        """Turn what Redis raises into errors of ours; no answer, or not now, is PartitionUnavailable."""
+        """Convert errors of Redis to errors of this package: PartitionUnavailable if the server does not answer."""
         return redis_failures(self.parameters, self._error)
 
     def _error(self, failure: RedisFailure) -> Exception:
@@ -122,82 +127,90 @@ class RedisDatabase:
 
 
 # --- log ----------------------------------------------------------------------------------------------------------
-# Messages in Redis that come in an order: numbered keys, a list, a stream; and their rows.
+# The ordered messages of one partition (numbered keys, a list or a stream), and their rows.
 
 
 RedisMessage: TypeAlias = "tuple[int | str, bytes | dict[bytes, bytes]]"
-"""A number or id, and its value in Redis: a text, or the fields of a stream's entry."""
+"""The number or id of a message, and its bytes, or the fields of a stream's entry."""
 
 PAGE = 1_000
-"""Messages of one request."""
+"""How many messages one request covers."""
 _SAMPLE = 100
 
 
 @dataclass(frozen=True)
 class MessageLog(ABC):
-    """The messages of one partition, in their order.
+    """The ordered messages of one partition.
 
-    :param database: where they are stored.
-    :param key: of the list or the stream; of numbered messages, what their keys begin with.
+    :param database: database of the messages.
+    :param key: key of the list or stream, or prefix of numbered keys.
     """
 
     id_column: ClassVar[str]
-    """The column of a message's number or id."""
+    """The name of the column with a message's number or id."""
 
     database: RedisDatabase
     key: str
 
     @abstractmethod
     def snapshot(self, client: Any, position: Json) -> LogSnapshot:
-        """Find what comes after a position, in one round trip.
+        """Find the messages after a position, in one round trip.
 
-        :param position: None: from the first message on.
-        :raises PartitionUnavailable: there is no such log now.
-        :raises SourceError: what is there is no such log, or the position is another source's.
+        :param position: position of the partition; None to begin at the first message.
+        :raises PartitionUnavailable: the key does not exist now.
+        :raises SourceError: the key has another type, or the position belongs to another source.
         """
 
     @abstractmethod
     def take(self, client: Any, snapshot: LogSnapshot, count: int) -> LogBatch | Gone | None:
-        """Decide the next messages, at most `count`, up to a missing one; `Gone` if that is the first."""
+        """Decide up to `count` next messages, up to the first missing one; `Gone` if the first message is missing."""
 
     @abstractmethod
     def parts(self, client: Any, rows: Any, size: int) -> list[dict[str, Any]]:
-        """Cut the messages that `rows` names into parts of at most `size`; refuse if one is gone or replaced."""
+        """Divide the messages that `rows` names into parts of at most `size`.
+
+        :raises SourceError: a message is gone or replaced.
+        """
 
     @abstractmethod
     def read(self, client: Any, part: Any) -> Iterator[RedisMessage]:
-        """Read exactly the messages of a part; refuse if one is gone."""
+        """Read exactly the messages of a part.
+
+        :raises SourceError: a message is gone.
+        """
 
     @abstractmethod
     def sizes(self, client: Any, snapshot: LogSnapshot, most: int) -> Sequence[int]:
-        """Measure the bytes of the next messages, at most `most`."""
+        """Return the sizes of up to `most` next messages, in bytes."""
 
     @abstractmethod
     def named(self, id_: int | str) -> str:
-        """Word one message."""
+        """Return the description of a message, for errors."""
 
     def gone(self, what: str) -> SourceError:
-        """Make the error for a batch whose messages are gone."""
+        """Return the error for a batch whose messages are gone."""
         remedy = f"Bring them back, then clear the task; if they are gone permanently: {self.database.skip}"
         return self.database.refused(f"{what} ({self.database.where})", remedy)
 
     def foreign(self, position: Json) -> OtherSource:
-        """Make the error for a position of another log."""
-        problem = f"position {str(position)[:80]!r} of partition {self.database.partition} is none of {self}"
+        """Return the error for a position of another log."""
+        problem = f"position {str(position)[:80]!r} of partition {self.database.partition} does not fit {self}"
         return OtherSource(source=self.database.source, problem=problem)
 
     def checked(self, key: str, reply: Any) -> Any:
-        """Return a reply of a pipeline; refuse one about a key of another type."""
+        """Return a reply of a pipeline; raise SourceError if the key has another type."""
         if isinstance(reply, Exception):
             if str(reply).startswith("WRONGTYPE"):
-                problem = f"key {key!r} in {self.database.where} is not what is read there: {str(reply)[:120]}"
+                problem = (
+                    f"key {key!r} in {self.database.where} has another type: {str(reply)[:120]}"
+                )
                 raise self.database.refused(problem, "Name another key, or remove this one.")
             raise reply
         return reply
 
 
 class RedisLog(PartitionLog):
-    """The messages of one partition, read by a client."""
+    """The messages of one partition, with a client that reads them."""
 
     def __init__(self, messages: MessageLog, client: Any) -> None:
         self.messages = messages
@@ -219,7 +232,7 @@ class RedisLog(PartitionLog):
             )
 
     def set_text(self, name: str, value: Any) -> None:
-        """Set the value under a name beside the messages."""
+        """Set a key with the prefix of this partition."""
         with self.messages.database.failures():
             self.client.set(f"{self.messages.key}{name}", value)
 
@@ -231,23 +244,24 @@ class RedisLog(PartitionLog):
         columns: Mapping[str, ColumnType] | None,
         rejects: bool = False,
     ) -> list[Part]:
-        """Cut a batch into parts of at most `size` messages."""
+        """Divide a batch into parts of at most `size` messages."""
         with self.messages.database.failures():
             parts = self.messages.parts(self.client, metadata, size)
         return [Part(self.messages, each, columns, rejects) for each in parts]
 
 
-# Messages that become one record batch.
+# How many messages one record batch has.
 _AT_ONCE = 5_000
 
 
 @dataclass(frozen=True)
 class Part:
-    """Messages that are read in one go. It can be pickled.
+    """A part of a batch that is read at once. It can be pickled.
 
-    :param messages: of a batch, from `MessageLog.parts`.
-    :param columns: of the JSON object that a message is; None: it is a text.
-    :param rejects: whether a message that cannot be read is given as a `MalformedRow`.
+    :param log: messages of the partition.
+    :param messages: item of `MessageLog.parts`.
+    :param columns: columns of JSON messages; None for texts.
+    :param rejects: whether to yield a `MalformedRow` for a message that cannot be read.
     """
 
     log: MessageLog
@@ -256,16 +270,20 @@ class Part:
     rejects: bool = False
 
     def rows(self, client: Any) -> Iterator[dict[str, Any] | MalformedRow]:
-        """Read the rows; RowsRefused for a message that cannot be read, SourceError for one that is gone."""
+        """Read the rows.
+
+        :raises RowsRefused: a message cannot be read.
+        :raises SourceError: a message is gone.
+        """
         with self.log.database.failures():
             yield from self._rows(self.log.read(client, self.messages))
 
     def batches(
         self, client: Any, types: Mapping[str, pa.DataType], malformed: list[MalformedRow]
     ) -> Iterator[pa.RecordBatch]:
-        """Read the rows as record batches; errors as of `rows`.
+        """Read the rows as record batches; raises like `rows`.
 
-        :param malformed: gets the malformed ones.
+        :param malformed: list to which malformed rows are added.
         """
         with self.log.database.failures():
             messages = iter(self.log.read(client, self.messages))
@@ -302,7 +320,7 @@ class Part:
         return pa.RecordBatch.from_pydict(values, pa.schema(types))
 
     def unreadable(self, id_: int | str, why: ValueError) -> RowsRefused:
-        """Make the error for a message that cannot be read: it fails the batch."""
+        """Return the error for a message that cannot be read, which fails the batch."""
         database = self.log.database
         named = f"{self.log.named(id_)} in {database.where}, partition {database.partition},"
         problem = f"{named} cannot be read"
@@ -320,12 +338,12 @@ class Part:
 
 
 def message_digest(message: bytes) -> str:
-    """Fingerprint a message."""
+    """Return the digest of a message."""
     return blake2b(message, digest_size=8).hexdigest()
 
 
 def spelled(numbers: Sequence[int]) -> str:
-    """Spell numbers, runs as ranges: 3, 7 to 9."""
+    """Return numbers as text with ranges, such as "3, 7 to 9"."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][1] + 1:
@@ -340,20 +358,21 @@ def spelled(numbers: Sequence[int]) -> str:
 
 
 PART = 20_000
-"""Messages that are read in one go."""
+"""How many messages a part has."""
 
 
 class RedisSource(LogSource):
-    """Messages of Redis: the base of `RedisNumberedSource`, `RedisListSource` and `RedisStreamSource`.
+    """The base of `RedisNumberedSource`, `RedisListSource` and `RedisStreamSource`.
 
-    Several connections, databases or keys are a partition each, every one with every other.
+    Every combination of a connection, a database and a key is a partition.
 
-    :param conn_id: Airflow connection of type redis, or several.
-    :param databases: numbers of databases of each connection; default: the one of the connection.
-    :param malformed: ``refuse`` a message that does not fit its `schema` or is no UTF-8, or ``reject`` it into the
+    :param conn_id: one or several Airflow connections of type redis.
+    :param keys: keys or prefixes.
+    :param databases: numbers of databases of each connection; by default the database of the connection.
+    :param malformed: ``refuse`` a message that does not fit its `schema` or is not UTF-8, or ``reject`` it into the
         `rejected` table of the `Transaction`.
 
-    The other parameters are the same as of `LogSource`.
+    The other parameters are the same as for `LogSource`.
     """
 
     rows_can_change: ClassVar[bool] = False
@@ -389,7 +408,10 @@ class RedisSource(LogSource):
             raise self.unusable("partitions", [each.name for each in partitions], remedy)
 
     def named_by(self, argument: str, value: str | Sequence[str], remedy: str) -> tuple[str, ...]:
-        """Read an argument that is a name, or several; ConfigError if there is none, or one is empty."""
+        """Parse an argument of one or several names.
+
+        :raises ConfigError: there is no name, or a name is empty.
+        """
         found = texts(value)
         if not found or not all(found):
             raise self.unusable(argument, value, remedy)
@@ -398,7 +420,7 @@ class RedisSource(LogSource):
 
     @abstractmethod
     def messages(self, database: RedisDatabase, key: str) -> MessageLog:
-        """Find the messages of one partition."""
+        """Return the messages of one partition."""
 
     def connections(self) -> Mapping[str, str]:
         return dict.fromkeys(self.conn_ids, "redis")
@@ -423,9 +445,9 @@ class RedisSource(LogSource):
     def gone_words(self, gone: Mapping[str, Gone]) -> tuple[str, Remedy]:
         text = "; ".join(f"partition {name}: {each.description}" for name, each in gone.items())
         remedy = (
-            "Bring them back, or let the source do without them: "
+            "Bring them back, or continue without them: "
             + self.command("accept-loss")
-            + ". Before the first batch, let NEXT_READ be the number of the first message there is."
+            + ". Before the first batch, set NEXT_READ to the number of the first existing message."
         )
         return f"messages that come next are gone: {text}", remedy
 
@@ -492,16 +514,15 @@ class RedisSource(LogSource):
     # --- servers
 
     def log_of(self, name: str, txid: int | None = None) -> RedisLog:
-        """Open the log of one partition.
+        """Return the log of one partition.
 
-        :param txid: of the transaction whose messages are read.
+        :param name: name of the partition.
+        :param txid: transaction whose messages are read, for errors.
         """
         partition = self._partitions.get(name)
         if partition is None:
-            remedy = "Bring it back, then clear the task; or skip the transaction."
-            problem = (
-                f"partition {name} is in the batch, and is none of {', '.join(self._partitions)}"
-            )
+            remedy = "Give the source this partition again, then clear the task. Or skip the transaction."
+            problem = f"the batch has partition {name}, but the source has only {', '.join(self._partitions)}"
             raise self.refused(problem, remedy)
         database = RedisDatabase(
             name,

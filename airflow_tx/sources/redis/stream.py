@@ -1,7 +1,8 @@
-"""Redis streams: the next entries of every stream, by id, are a transaction.
+"""The source of Redis streams. A transaction takes the next entries of every stream, by id.
 
-Redis 7 counts what was ever added to a stream. A position has that count up to itself, so the count of now less its own
-must be the number of entries after it: less, and entries were trimmed or deleted; more, and the server forgot some.
+Redis 7 counts the entries ever added to a stream, and a position holds this count. The current count minus the count of
+the position should be the number of entries after the position. If the stream has fewer entries, some were trimmed or
+deleted. If it has more, the server went back.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from airflow_tx.sources.redis.source import (
 
 FIRST = "0-0"
 _STEP = 10_000
-# Entries behind ARGV[1] up to ARGV[2], at most ARGV[3]: how many, the id of the last one, and the server's
-# description of the stream at that moment. The entries stay in the stream.
+# Finds at most ARGV[3] entries after ARGV[1] up to ARGV[2]. Returns their number, the id of the last one, and the
+# server's description of the stream at that moment. The script changes nothing.
 _FIND = """
 local found = {}
 if ARGV[3] ~= '0' then found = redis.call('XRANGE', KEYS[1], '(' .. ARGV[1], ARGV[2], 'COUNT', ARGV[3]) end
@@ -38,24 +39,24 @@ return {here, #found, #found > 0 and found[#found][1] or '', said['length'], sai
 
 
 class RedisStreamSource(RedisSource):
-    """The next entries of every stream, by id, are a transaction.
+    """A source of Redis streams. A transaction takes the next entries of every stream, by id.
 
         RedisStreamSource("redis_events", streams=["orders", "refunds"], max_rows_per_batch=10_000)
 
-    Every stream is a partition; with several connections or databases, every one of them is in each. An entry is a row
-    ``{"partition": ..., "id": "1700000000000-0", "message": {"field": "value", ...}}``; in Spark the message is a
-    MAP<STRING, STRING>. Nothing is written to the server, and no consumer group is used: the ledger has the position.
+    Every stream of every connection and database is a partition. An entry is a row ``{"partition": ..., "id":
+    "1700000000000-0", "message": {"field": "value", ...}}``. In Spark, the message is a MAP<STRING, STRING>. The source
+    writes nothing to the server and uses no consumer group, since the ledger stores the position.
 
-    Redis 7 counts what was ever added to a stream, so entries that are trimmed or deleted before they are taken are
-    noticed, and a server that forgot some; Redis 6.2 shows only if the last id went back. They are named and never
-    skipped: the source refuses until they are back, or accepted as lost.
+    Redis 7 counts the entries ever added to a stream. So the source detects entries that were trimmed or deleted before
+    it took them, and a server that went back. With Redis 6.2 it detects only that the last id went back. The source
+    then stops and names the loss, until the entries are back or a person accepts the loss.
 
-    It needs the commands XINFO, XRANGE and EVAL.
+    The source uses the commands XINFO, XRANGE and EVAL.
 
-    :param conn_id: Airflow connection of type redis, or several.
-    :param streams: the key of a stream, or several.
+    :param conn_id: one or several Airflow connections of type redis.
+    :param streams: key of a stream, or several keys.
 
-    The other parameters are the same as of `RedisSource`: `databases`, `kind`, `max_rows_per_batch`,
+    The other parameters are the same as for `RedisSource`: `databases`, `malformed`, `kind`, `max_rows_per_batch`,
     `max_bytes_per_batch` and `target_seconds`.
     """
 
@@ -95,9 +96,9 @@ class StreamPosition:
     """A position in a stream.
 
     :param after: id of the last entry that was taken.
-    :param read: how many entries were ever added up to it; None if the server does not count.
-    :param deleted: the greatest id that had been deleted when the batch was decided.
-    :param life: how often the server went back, so that no position comes twice.
+    :param read: number of entries ever added up to `after`; None if the server does not count.
+    :param deleted: greatest id that was deleted before the batch was decided.
+    :param life: how often entries were lost, so that positions stay unique.
     """
 
     after: str = FIRST
@@ -117,15 +118,15 @@ class StreamPosition:
 class StreamInfo:
     """The server's description of a stream, and of the entries after a position.
 
-    :param here: whether the entry at the position is there.
-    :param found: how many entries were found behind it.
-    :param to: id of the last of them.
-    :param length: how many entries the stream has.
-    :param last: the greatest id that was ever given.
-    :param first: id of the first entry there is; None if there is none.
-    :param final: id of the last entry there is.
-    :param added: entries that were ever added; None on a server that does not count.
-    :param deleted: the greatest id that was ever deleted.
+    :param here: whether the entry at the position exists.
+    :param found: number of entries found after the position.
+    :param to: id of the last entry found.
+    :param length: number of entries in the stream.
+    :param last: greatest id ever given.
+    :param first: id of the first entry; None if the stream is empty.
+    :param final: id of the last entry; None if the stream is empty.
+    :param added: number of entries ever added; None if the server does not count.
+    :param deleted: greatest id ever deleted.
     """
 
     here: bool
@@ -181,7 +182,10 @@ class StreamMessages(MessageLog):
     def _walk(
         self, client: Any, at: StreamPosition, count: int
     ) -> tuple[int, StreamPosition, Gone | None]:
-        """Advance by so many entries: how many there were, the position behind them, and what is missing."""
+        """Advance by up to `count` entries.
+
+        :return: the number of entries, the position after them, and the loss, if any.
+        """
         taken = 0
         to = at.after
         while taken < count:
@@ -196,7 +200,7 @@ class StreamMessages(MessageLog):
             taken = taken + said.found
             to = said.to or to
             if said.found < step or to == said.final:
-                # An older server did not count. Its position gets a count here: all added entries are before it.
+                # If the position has no count, because an older server gave none, it gets the count of all entries.
                 read = said.added if at.read is None else at.read + taken
                 return (
                     taken,
@@ -251,7 +255,7 @@ class StreamMessages(MessageLog):
 
     def _available(self, at: StreamPosition, said: StreamInfo) -> int:
         if at.read is None or said.added is None or self._all_after(at, said):
-            return said.length  # at most
+            return said.length  # an upper bound
         return min(max(said.added - at.read, 0), said.length)
 
     @staticmethod
@@ -259,10 +263,10 @@ class StreamMessages(MessageLog):
         return said.first is None or order(said.first) > order(at.after)
 
     def _lost(self, at: StreamPosition, said: StreamInfo) -> Gone | None:
-        """Find what is gone behind a position, as far as the server's counters show it."""
+        """Return the loss after a position that the server's counters show; None if they show none."""
         if order(said.last) < order(at.after):
-            what = f"the stream {self.key} in {self.database.where} went back from {at.after} to {said.last}; what came"
-            what += f" after {at.after} is gone, and the {said.length} entries that it has are taken for taken"
+            what = f"the stream {self.key} in {self.database.where} went back from {at.after} to {said.last}; its"
+            what += f" entries after {at.after} are gone, and the {said.length} entries that it has count as taken"
             after = StreamPosition(said.last, said.added, said.deleted, at.life + 1)
             return Gone(what, after.to_json(), went_back=True)
         if not self._all_after(at, said):
@@ -270,19 +274,19 @@ class StreamMessages(MessageLog):
         return self._gap(at, said.length, said, f"before {said.first}" if said.first else "")
 
     def _doubtful(self, at: StreamPosition, said: StreamInfo) -> bool:
-        """Whether entries behind a position may be missing that only counting shows."""
+        """Return whether entries may be missing after a position, so that they must be counted."""
         if at.read is None or said.added is None:
             return False
-        # Since the last batch an entry was deleted that may not have been taken.
+        # An entry was deleted since the last batch, and may not have been taken.
         deleted = order(said.deleted) > max(order(at.after), order(at.deleted))
-        # The counter says that there are entries, and there are none; or the other way round.
+        # The counter and the last id disagree about whether entries follow the position.
         ended = said.final is None or order(said.final) <= order(at.after)
-        # Entries before it are there, and it is not: it was deleted, or the server forgot it.
+        # The entry at the position is missing while earlier entries exist: it was deleted, or the server lost it.
         forgotten = not said.here and not self._all_after(at, said)
         return deleted or forgotten or (said.added <= at.read) != ended
 
     def _gap(self, at: StreamPosition, found: int, said: StreamInfo, until: str) -> Gone | None:
-        """Compare all entries after a position with the count of the server."""
+        """Return the loss if the number of entries after a position contradicts the server's count, else None."""
         if at.read is None or said.added is None or not (missing := said.added - at.read - found):
             return None
         where = f"the stream {self.key} in {self.database.where}"
@@ -293,7 +297,7 @@ class StreamMessages(MessageLog):
                 f"{missing} entries {between} of {where} are gone: trimmed or deleted",
                 after.to_json(),
             )
-        what = f"{where} went back: it knows {-missing} entries less than were taken; what it forgot {between} is gone"
+        what = f"{where} went back: it lost {-missing} entries that were taken; its entries {between} may be gone, too"
         return Gone(what, after.to_json(), went_back=True)
 
     def _find(self, client: Any, after: str, to: str, count: int) -> StreamInfo | None:

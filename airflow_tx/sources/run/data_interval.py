@@ -1,4 +1,4 @@
-"""The batch of a run is its own data interval."""
+"""The sources whose batch is the data interval of a run."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from airflow_tx.sources.run.partition import IntervalSource
 
 
 class DataIntervalSource(IntervalSource):
-    """What `reader` reads for the data interval of the run: ``reader(start, end, spark=None, **options)``.
+    """A source whose batch is the data interval of the run. It calls ``reader(start, end, spark=None, **options)``.
 
-    A run is known by its interval: another run of the same one, as after a backfill, is the same transaction.
-    Runs may come in any order. An interval that overlaps one that was taken is refused, since the rows of both would
-    count twice: so it is when the schedule has changed from a day to an hour. A run by hand is refused, too, if Airflow
-    has started it before its interval has ended.
+    The run key is the interval, so another run of the same interval, as after a backfill, is the same transaction. Runs
+    may come in any order. The source refuses an interval that overlaps one already taken, since common rows would count
+    twice. This happens if a schedule changes from daily to hourly. It also refuses a run that Airflow started before
+    the end of its interval.
 
-    With `in_order` txids follow the dates: a run that is ahead waits for the interval before it, and one that is late,
-    before the last interval that has a txid, is refused.
+    With `in_order`, txids follow the dates. A run that is ahead waits for the interval before it. The source refuses a
+    run that is late: a run before the last interval that has a txid.
 
     :param reader: a function at the top of an importable module, or its path ``package.module.function``. It gets
-        `start` (included) and `end` (excluded) in UTC, and gives a DataFrame, or rows as mappings. None: a task of the
-        block reads the rows, by its own ``data_interval_start`` and ``data_interval_end``.
-    :param options: further arguments for it, plain JSON.
-    :param kind: ``transactional`` if it reads the same rows for an interval every time, else ``opaque``.
-    :param in_order: whether txids follow the data intervals, in any order of the runs.
-    :param connections: ids of the Airflow connections that the function looks up, with
-        ``airflow.sdk.BaseHook.get_connection``. A Spark driver on this machine finds them as the task does.
+        `start` (inclusive) and `end` (exclusive) in UTC, and returns a DataFrame, or rows as mappings. With None, a
+        task of the block reads the rows of its ``data_interval_start`` to ``data_interval_end``.
+    :param options: further arguments of the reader, as plain JSON.
+    :param kind: ``transactional`` if the reader always returns the same rows for an interval, else ``opaque``.
+    :param in_order: whether txids follow the data intervals, even if the runs come in another order.
+    :param connections: ids of the Airflow connections that the reader looks up with
+        ``airflow.sdk.BaseHook.get_connection``. A Spark driver on this machine gets them from the task.
     """
 
     @property
     def can_omit_runs(self) -> bool:
-        # A subclass may decide its batches in another way.
+        # A subclass may decide its batches differently.
         return type(self) is DataIntervalSource
 
     def without_runs(self, schedule: IntervalSchedule) -> DatedSource:
@@ -48,16 +48,16 @@ class DataIntervalSource(IntervalSource):
 
 
 # --- next interval ------------------------------------------------------------------------------------------------
-# The next data interval of a schedule, for transactions without a run.
+# The next data interval of a schedule, for transactions without a DAG run.
 
 
 class NextIntervalSource(IntervalSource):
-    """A `DataIntervalSource` in order that needs no run: a batch is the interval that follows, once it has ended.
+    """A `DataIntervalSource` in order that needs no DAG run. A batch is the next interval that has ended.
 
-    The schedule says which one that is; it leaves out none. The first one is the next of the order, if it has begun,
-    else the one that Airflow would make its first run for.
+    The schedule defines the intervals, and the source omits none. If the order of txids has begun, the first batch is
+    the next interval in this order. Else it is the interval of the first run that Airflow would create.
 
-    :param schedule: of the DAG; also as `IntervalSchedule.to_json` gives it.
+    :param schedule: schedule of the DAG, or the result of its `to_json`.
     """
 
     per_run: ClassVar[bool] = False
@@ -82,7 +82,7 @@ class NextIntervalSource(IntervalSource):
 
     @classmethod
     def of(cls, source: IntervalSource, schedule: IntervalSchedule) -> NextIntervalSource:
-        """Return the source that takes the same intervals without their runs."""
+        """Return the source that takes the same intervals without DAG runs."""
         connections = source.conn_ids
         return cls(
             source.reader or None,
@@ -97,7 +97,7 @@ class NextIntervalSource(IntervalSource):
         try:
             return self.schedule.next_interval(after, datetime.now(timezone.utc))
         except ImportError as error:
-            remedy = "Let the coordinator run where Airflow's core is installed; runs of the schedule still work."
+            remedy = "Run the coordinator where Airflow's core is installed. Runs of the schedule still work."
             raise self.refused(f"the schedule cannot be read here ({error})", remedy) from None
 
     def decide(self, attempt: TransactionAttempt, position: Json) -> Batch | None:  # type: ignore[override]
@@ -111,7 +111,7 @@ class NextIntervalSource(IntervalSource):
             raise self.refused(
                 f"the order of txids stands at {ahead.missing.isoformat()}, and the schedule, which has an interval "
                 f"until {ahead.after.isoformat()}, has none that begins there",
-                "Nothing was allocated. Let the schedule have one. To continue without it, set in_order=False "
+                "Nothing was allocated. Correct the schedule. To continue without this interval, set in_order=False "
                 f"in the DAG, clear or create the run of {found.start.isoformat()}, and set "
                 "in_order=True again.",
             ) from None

@@ -1,4 +1,4 @@
-"""The batch of a run is its own partition, in a DAG that Airflow runs by partitions."""
+"""The source whose batch is the partition of a run, and the bases of sources that call a function of the user."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
 
 # --- reader -------------------------------------------------------------------------------------------------------
-# Sources that read the part of a run with a function of the user.
+# Sources that read the data of a run with a function of the user.
 #
-# The function is known by its path, since a Spark driver must find it, too.
+# The source stores the path of the function, since a Spark driver must import it, too.
 
 
 _REMEDY = (
@@ -53,12 +53,12 @@ _Self = TypeVar("_Self", bound="ReaderSource")
 
 
 class ReaderSource(Source):
-    """A source by a function: subclasses say which part of the data a run has, the function reads its rows.
+    """The base of sources that call a function. A subclass decides the part of a run; the function reads its rows.
 
-    :param reader: a function at the top of an importable module, or its path ``package.module.function``; None: tasks
-        of the block read the rows themselves.
-    :param options: further arguments for it, plain JSON.
-    :param kind: ``transactional`` if it reads the same rows for a part every time, else ``opaque``.
+    :param reader: a function at the top of an importable module, or its path ``package.module.function``. With None,
+        tasks of the block read the rows themselves.
+    :param options: further arguments of the function, as plain JSON.
+    :param kind: ``transactional`` if the function always returns the same rows for a part, else ``opaque``.
     :param connections: ids of the Airflow connections that the function looks up.
     """
 
@@ -91,7 +91,10 @@ class ReaderSource(Source):
         self._key = self._whose = ""
 
     def _path(self, reader: str | Callable[..., Any]) -> str:
-        """Find the path of a reader that other processes can import; a text is imported when it is read."""
+        """Return the import path of a reader. A path in text form is imported only when rows are read.
+
+        :raises ConfigError: other processes cannot import the reader.
+        """
         if isinstance(reader, str):
             parts = reader.split(".")
             if len(parts) < 2 or not all(part.isidentifier() for part in parts):
@@ -120,13 +123,19 @@ class ReaderSource(Source):
         return bound
 
     def key_of_run(self) -> str:
-        """Return the key of the run whose batch is decided; refuse if there is none."""
+        """Return the key of the run whose batch is decided.
+
+        :raises SourceError: the source belongs to no run.
+        """
         if not self._key:
             raise self.refused("it has no run to decide a batch for", "Use source.for_run(run).")
         return self._key
 
     def read(self, spark: SparkSession | None, *part: Any, **options: Any) -> EmittedRows:
-        """Call the reader; refuse if it cannot be imported, or gives nothing that could be rows."""
+        """Call the reader.
+
+        :raises SourceError: the reader cannot be imported, or does not return rows.
+        """
         if not self.reader:
             raise self.refused(
                 "it has no reader that gives rows",
@@ -150,7 +159,7 @@ class ReaderSource(Source):
 
 
 def _importable(module: str) -> bool:
-    """Check whether another process finds it: a DAG file has a name in `sys.modules` that only Airflow knows."""
+    """Return whether another process can import a module. A DAG file has a module name that only Airflow knows."""
     top = module.partition(".")[0]
     finders = [finder for finder in sys.meta_path if hasattr(finder, "find_spec")]
     return module != "__main__" and any(finder.find_spec(top, None) for finder in finders)
@@ -160,17 +169,17 @@ def _importable(module: str) -> bool:
 
 
 class RunPartitionSource(ReaderSource):
-    """What `reader` reads for the partition of the run: ``reader(partition=..., spark=None, **options)``.
+    """A source whose batch is the partition of the run. It calls ``reader(partition=..., spark=None, **options)``.
 
-    A run is known by its partition date, or, if it has none, by its partition key: a partitioned backfill makes a
-    second run beside a failed one, and both are the same transaction.
+    The run key is the partition date, or the partition key if there is no date. So if a partitioned backfill creates a
+    second run beside a failed one, both runs are the same transaction.
 
     :param reader: a function at the top of an importable module, or its path ``package.module.function``. It gets
-        `partition`, the date in UTC (ISO 8601) or the key, and gives a DataFrame, or rows as mappings. None: a task of
-        the block reads the rows.
-    :param options: further arguments for it, plain JSON.
-    :param kind: ``transactional`` if it reads the same rows for a partition every time, else ``opaque``.
-    :param connections: ids of the Airflow connections that the function looks up, as for `DataIntervalSource`.
+        `partition`, the date in UTC (ISO 8601) or the key, and returns a DataFrame, or rows as mappings. With None, a
+        task of the block reads the rows.
+    :param options: further arguments of the reader, as plain JSON.
+    :param kind: ``transactional`` if the reader always returns the same rows for a partition, else ``opaque``.
+    :param connections: ids of the Airflow connections that the reader looks up, as for `DataIntervalSource`.
     """
 
     def key(self, run: RunInfo) -> str:
@@ -212,7 +221,7 @@ class RunPartitionSource(ReaderSource):
         raise self.refused(f"run {run.run_id} has no partition date and no partition key", remedy)
 
     def _date(self, run_id: str, value: datetime | str) -> str:
-        """Convert to UTC, so that one date has one spelling."""
+        """Convert a partition date to UTC, so that equal dates have equal texts."""
         try:
             date = (
                 datetime.fromisoformat(value.replace("Z", "+00:00"))
@@ -235,10 +244,10 @@ class RunPartitionSource(ReaderSource):
 
 
 # --- interval -----------------------------------------------------------------------------------------------------
-# Batches that are data intervals: which ones were taken, which one may come next, and what the reader reads.
+# Batches that are data intervals: check overlaps and the order, and call the reader.
 
 
-_SKEW = timedelta(minutes=1)  # between the clocks of Airflow's own hosts
+_SKEW = timedelta(minutes=1)  # tolerated difference between the clocks of Airflow's hosts
 
 
 class IntervalSource(ReaderSource, DatedSource):
@@ -379,7 +388,7 @@ class IntervalSource(ReaderSource, DatedSource):
 
 
 def _merged(intervals: list[Interval]) -> list[Interval]:
-    """Join adjacent intervals: few are left for a schedule, in any order of its runs."""
+    """Join adjacent and overlapping intervals, so that a position stays small."""
     merged: list[Interval] = []
     for start, end in sorted(intervals):
         if merged and merged[-1][1] >= start:

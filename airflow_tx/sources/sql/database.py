@@ -1,4 +1,4 @@
-"""The database of a connection, for reading: how it is opened, and its failures in one line without credentials."""
+"""Open the database of a connection for reading, and report its failures in one line without credentials."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from airflow_tx.base.rows import READER, SETTINGS
 
 CONNECT_TIMEOUT = 10
 _EXTRAS = {"postgresql": "postgres", "mysql": "mysql"}
-# Options of a URL that only states know.
+# URL options that apply only to states.
 _OF_STATES = ("lock_timeout", "idle_timeout")
 
 
 @dataclass(frozen=True)
 class TableErrors:
-    """Makes the errors of one table of a source.
+    """Creates the errors of one table of a source.
 
-    :param source: the source's repr.
-    :param conn_id: whose database it is.
-    :param partition: of a source with partitions, the table's.
-    :param replay: the command that takes the current rows of the transaction.
+    :param source: repr of the source.
+    :param conn_id: connection of the database.
+    :param partition: partition of the table; None for a source without partitions.
+    :param replay: command that replays the transaction with its current rows.
     """
 
     source: str
@@ -49,20 +49,20 @@ class TableErrors:
     replay: Command | None = None
 
     def refused(self, problem: str, remedy: Remedy | str) -> SourceError:
-        """Make the error for what only a person can change."""
+        """Return the error for a problem that only a person can solve."""
         return SourceError(source=self.source, problem=f"{self._where}{problem}", remedy=remedy)
 
     def rows_refused(self, problem: str, remedy: str, place: str) -> RowsRefused:
-        """Make the error for rows with a value that no reader takes.
+        """Return the error for rows with a value that no reader accepts.
 
-        :param place: where the value is that the problem quotes.
+        :param place: place of the value that `problem` quotes.
         """
         problem = f"{self._where}{problem}"
         place = f"{self._where}{place}"
         return RowsRefused(source=self.source, problem=problem, remedy=remedy, place=place)
 
     def other_source(self, problem: str) -> OtherSource:
-        """Make the error for what another source has left in the ledger."""
+        """Return the error for a record that another source has written into the ledger."""
         return OtherSource(source=self.source, problem=f"{self._where}{problem}")
 
     @property
@@ -70,7 +70,7 @@ class TableErrors:
         return "" if self.partition is None else f"partition {self.partition}: "
 
     def away(self, reason: str) -> SourceError:
-        """Make the error for a table that cannot be reached now."""
+        """Return the error for a table that cannot be reached now."""
         if self.partition is not None:
             return PartitionUnavailable(partition=self.partition, source=self.source, reason=reason)
         problem = f"the database of connection {self.conn_id} cannot be reached: {reason}"
@@ -79,17 +79,20 @@ class TableErrors:
         )
 
     def missing(self, table: str) -> SourceError:
-        """Make the error for a table that is not there."""
+        """Return the error for a missing table."""
         if self.partition is not None:
             return self.away(f"there is no table {table}")
         problem = f"the database of connection {self.conn_id} has no table {table}"
         return self.refused(
-            problem, "Make it, or correct table=, or the database of the connection."
+            problem, "Create it, or correct table= or the database of the connection."
         )
 
 
 class Database:
-    """The database of a connection; ConfigError if its type is not supported, or the driver is missing."""
+    """The database of a connection.
+
+    :raises ConfigError: the type of the database is not supported, or its driver is missing.
+    """
 
     def __init__(self, conn_id: str, errors: TableErrors, *, what: str) -> None:
         self.url = url_of_connection(conn_id, what=what)
@@ -100,29 +103,29 @@ class Database:
 
     @contextmanager
     def connected(self) -> Iterator[Connection]:
-        """Open a connection on which each statement is a transaction, and sees all earlier commits."""
+        """Open a connection in autocommit mode, so that each statement sees all earlier commits."""
         with self.failures(), self._engine.connect() as connection:
             yield connection.execution_options(isolation_level="AUTOCOMMIT")
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """Open a connection with one transaction that only reads, in one state of the database."""
+        """Open a connection with one transaction that reads from one snapshot of the database."""
         with self.failures(), closing(self.hold()) as connection:
             yield connection
 
     def hold(self) -> Connection:
-        """Open the connection of `reading`; the caller closes it."""
+        """Open a connection as in `reading`; the caller must close it."""
         connection = self._engine.connect()
         if self.kind != "sqlite":
             connection = connection.execution_options(isolation_level="REPEATABLE READ")
         if self.kind == "postgresql":
-            # It may be open for as long as Spark works.
+            # The transaction may stay open for as long as Spark reads.
             connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
         return connection
 
     @contextmanager
     def failures(self) -> Iterator[None]:
-        """Turn what the database's driver raises into errors of ours."""
+        """Convert errors of the database driver to errors of this package."""
         try:
             yield
         except sa.exc.DBAPIError as error:
@@ -135,7 +138,7 @@ class Database:
             raise self._errors.refused(problem, "Correct the table or the source.") from None
 
     def scrubbed(self, text: str) -> str:
-        """Put a foreign text into one line, without the password."""
+        """Return a text in one line, without the password."""
         line = " ".join(text.split())
         return line.replace(self._secret, "***") if self._secret else line
 
@@ -151,7 +154,7 @@ class Database:
 
     def _made(self, url: URL, what: str) -> sa.Engine:
         try:
-            # A connection that is closed is over; a rollback before would only log that a server is away.
+            # Do not roll back before a close. If the server is away, the rollback would only log that.
             engine = sa.create_engine(
                 url, poolclass=NullPool, hide_parameters=True, pool_reset_on_return=None
             )
@@ -161,7 +164,7 @@ class Database:
                 f"The driver {error.name} is missing: pip install 'airflow-provider-tx[{extra}]'."
             )
             raise ConfigError(option=f"{what} database", value=self.kind, remedy=remedy) from None
-        # First, because SQLAlchemy asks a new connection how texts are quoted.
+        # Insert the listener first, because SQLAlchemy queries each new connection about quoting.
         sa.event.listen(engine, "connect", _prepared(self.kind), insert=True)
         return engine
 
@@ -184,7 +187,7 @@ def _with_options(url: URL) -> URL:
         return url.update_query_dict(
             {"connect_timeout": str(CONNECT_TIMEOUT), "charset": "utf8mb4"}
         )
-    # A missing file must not be made by reading it.
+    # Open SQLite in read-only mode, which does not create a missing file.
     return url.set(database=f"file:{quote(url.database or '')}").update_query_dict(
         {"uri": "true", "mode": "ro"}
     )
@@ -193,7 +196,7 @@ def _with_options(url: URL) -> URL:
 def _prepared(kind: str) -> Callable[[Any, Any], None]:
     def prepare(connection: Any, record: Any) -> None:
         if kind == "sqlite":
-            # `Table.row` refuses a text that is not Unicode, with its row.
+            # Accept texts that are not UTF-8 here. `Table.row` refuses them and names the row.
             connection.text_factory = lambda text: text.decode(errors="surrogateescape")
             return
         with closing(connection.cursor()) as cursor:
@@ -204,17 +207,18 @@ def _prepared(kind: str) -> Callable[[Any, Any], None]:
 
 
 # --- unique -------------------------------------------------------------------------------------------------------
-# Whether the database itself keeps the order of a table unique.
+# Check that a constraint of the database keeps the order of a table unique.
 
 
-Names = Sequence[str | None]  # an expression has none
+Names = Sequence[str | None]  # an expression in an index has no name
 log = logging.getLogger(__name__)
 
 _INVALID = """
 SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
 WHERE i.indrelid = CAST(:table AS regclass) AND NOT i.indisvalid
 """
-# An index of a partitioned table holds for its partitions, too.
+# The tables that inherit from an ordinary table. Partitions of a partitioned table do not matter, since its indexes
+# cover them.
 _CHILDREN = """
 SELECT h.inhrelid::regclass::text FROM pg_inherits h JOIN pg_class c ON c.oid = h.inhparent
 WHERE c.oid = CAST(:table AS regclass) AND c.relkind = 'r' ORDER BY 1
@@ -225,8 +229,11 @@ WHERE c.oid = CAST(:table AS regclass) AND c.relkind = 'r' ORDER BY 1
 class OrderOfTable:
     """The order of the rows of a table.
 
-    :param place: the table and its schema.
-    :param spelled: the table in SQL.
+    :param table: name of the table.
+    :param columns: columns of the order.
+    :param place: table and schema.
+    :param spelled: quoted name of the table in SQL.
+    :param errors: creates the errors.
     """
 
     table: str
@@ -236,7 +243,7 @@ class OrderOfTable:
     errors: TableErrors
 
     def check_unique(self, inspector: sa.Inspector, connection: Connection) -> None:
-        """Refuse an order in which two rows may have one place; warn if no index serves it."""
+        """Refuse an order in which two rows may be equal; log a warning if no index supports the order."""
         invalid: set[str] = set()
         if connection.dialect.name == "postgresql":
             named = {"table": self.spelled}

@@ -1,4 +1,4 @@
-"""One table of one connection: what its next rows are, whether it has lost some, and the rows of a batch."""
+"""Read one table of one connection: decide the next rows, detect lost rows, and read the rows of a batch."""
 
 from __future__ import annotations
 
@@ -37,17 +37,23 @@ if TYPE_CHECKING:
 
 
 # --- settled ------------------------------------------------------------------------------------------------------
-# Up to which row a table is settled: no transaction can commit a row at or below it any more.
+# Find the row up to which a table is settled: no transaction can commit a row at or below it any more.
 #
-# Ids are drawn in order, and committed in any order. Each database says in its own way which transactions may still
-# commit a smaller one, and these are waited for.
+# A database hands out ids in order, but transactions commit them in any order. Each kind of database has its own way to
+# find the transactions that may still commit a smaller id. The source waits for these transactions.
 
 
 log = logging.getLogger(__name__)
 
 
 class Settling(ABC):
-    """How a kind of database says up to where a table is settled; it waits for transactions until `deadline`."""
+    """Finds the row up to which a table is settled; a subclass serves one kind of database.
+
+    :param connection: connection in autocommit mode.
+    :param table: table to read.
+    :param errors: creates the errors.
+    :param deadline: monotonic time until which to wait for transactions.
+    """
 
     first_pause: ClassVar[float] = 0.02
     longest_pause: ClassVar[float] = 0.5
@@ -62,59 +68,65 @@ class Settling(ABC):
 
     @abstractmethod
     def end(self, after: RowKey | None) -> RowKey | None:
-        """Find the last settled key behind `after`; None: there is none yet. Refuse if this server cannot say."""
+        """Return the last settled key after `after`; None if there is none yet.
+
+        :raises SourceError: this server cannot tell which rows are settled.
+        """
 
     @abstractmethod
     def drawn(self) -> int | None:
-        """Find the last id that the database has handed out; None: it hands out none, or does not say."""
+        """Return the last id that the database has handed out; None if it hands out no ids, or does not tell."""
 
     def identity(self) -> str | None:
-        """Name what is another once the table begins again, and seldom else; None: this database says nothing."""
+        """Return a value that changes when the table begins again, and seldom otherwise; None if there is none."""
         return None
 
     @abstractmethod
     def earlier(
         self, key: sa.ColumnElement[object], kind: str, seconds: float
     ) -> sa.ColumnElement[bool]:
-        """Build the condition that a time is so many seconds before now, by the database's clock.
+        """Return the condition that a time is at least `seconds` ago, by the database's clock.
 
-        :param kind: "time" (without a zone: it is the database's own), or "instant".
+        :param kind: "time" without a zone, which is in the database's zone, or "instant".
         """
 
     def newest(self, after: RowKey | None, *conditions: sa.ColumnElement[bool]) -> RowKey | None:
-        """Find the last key behind `after` that is committed."""
+        """Return the last committed key after `after`."""
         return self.table.newest(self.connection, self.table.after(after), *conditions)
 
     def past(self) -> sa.ColumnElement[bool]:
-        """Build the condition of rows whose time is `settle` seconds old; all rows, if no time orders them."""
+        """Return the condition that the time of a row is `settle` seconds old; true if no time orders the rows."""
         first = self.table.order[0]
         if first.kind not in ("time", "instant"):
             return sa.true()
         return self.earlier(self.table.keys[0], first.kind, self.table.spec.settle)
 
     def set_back(self, last: RowKey | None) -> int | None:
-        """Find the last id that was handed out, if it is smaller than `last`: the next ones would count as taken."""
+        """Return the last id that was handed out if it is less than `last`, since new ids would count as taken."""
         if last is None or [column.kind for column in self.table.order] != ["integer"]:
             return None
         drawn = self.drawn()
         return drawn if drawn is not None and drawn < last[0] else None
 
     def pauses(self, waits_for: object) -> Iterator[None]:
-        """Pause between attempts, until time is up; then say what was waited for, by its text at that moment."""
+        """Sleep before each further attempt. At the deadline, stop, and log what the source has waited for.
+
+        :param waits_for: object whose text at the deadline says what the source has waited for.
+        """
         pause = self.first_pause
         while (left := self.deadline - time.monotonic()) > 0:
             time.sleep(min(pause, left))
             pause = min(2 * pause, self.longest_pause)
             yield
         log.warning(
-            "%s takes no new row of table %s: %s. Nothing is lost, it continues when they are over; it has waited for "
-            "them as long as `patience` says, %g s.",
+            "%s takes no new row of table %s: %s. No row is lost: the source continues when these transactions end. "
+            "It has waited for `patience`, %g s.",
             self.errors.source, self.table.name, waits_for, self.table.spec.patience,
         )  # fmt: skip
 
 
 class SqliteSettling(Settling):
-    """SQLite has one writer at a time: what it draws and what it commits is in one order."""
+    """Every committed row of SQLite is settled: it has one writer at a time, so ids commit in order."""
 
     def end(self, after: RowKey | None) -> RowKey | None:
         return self.newest(after, self.past())
@@ -145,10 +157,10 @@ class SqliteSettling(Settling):
 
 
 # --- settled mysql ------------------------------------------------------------------------------------------------
-# Up to which row a table of MySQL or MariaDB is settled.
+# Find the row up to which a table of MySQL or MariaDB is settled.
 #
-# A transaction that has begun to write a table holds a metadata lock on it until it ends, taken before it draws an
-# id. A lock on the table is granted once all of these are over; under it the last committed id is read.
+# A transaction takes a metadata lock on a table before it draws an id, and holds the lock until it ends. So once the
+# source gets a lock on the table, all of these transactions are over. Under this lock it reads the last committed id.
 
 
 _LOCKED = (1205, 3572)
@@ -158,11 +170,11 @@ _EXTRA = f"SELECT extra FROM information_schema.columns WHERE {_OF_TABLE} AND co
 
 
 class MySqlSettling(Settling):
-    """Holds a lock on the table for the time of one read of its index.
+    """Holds a lock on the table while it reads the last key from the index.
 
-    A read lock disturbs no statement, and is never granted where transactions that write overlap all the time: new
-    ones go before it. So a write lock is requested after it, behind which new statements on the table wait: for one
-    second at most, with pauses that grow.
+    It first requests a read lock, which delays no other statement. If writing transactions overlap all the time, the
+    server never grants this lock, since new writers overtake it. So it then requests a write lock, for which new
+    statements on the table wait. Each request lasts at most one second, with growing pauses between them.
     """
 
     first_pause: ClassVar[float] = 1.0
@@ -170,7 +182,7 @@ class MySqlSettling(Settling):
 
     def end(self, after: RowKey | None) -> RowKey | None:
         self._check_server()
-        # Rows that wait for our lock have earlier times.
+        # Compute the time limit before the lock. Rows that wait for the lock may get times before its release.
         past = self.past()
         if self.newest(after, past) is None or not self._locked():
             return None
@@ -188,7 +200,7 @@ class MySqlSettling(Settling):
         return None if found is None else int(found) - 1
 
     def _given_by_server(self) -> bool:
-        """Check whether AUTO_INCREMENT is on the column that orders the rows."""
+        """Return whether the column that orders the rows has AUTO_INCREMENT."""
         column = {**self._named(), "column": self.table.order[0].name}
         return (
             "auto_increment"
@@ -208,7 +220,7 @@ class MySqlSettling(Settling):
         return True
 
     def _granted(self, lock: str) -> bool:
-        """Request a lock for as long as the session waits for one: a second."""
+        """Request a lock, and return whether the server grants it within the session's lock timeout, one second."""
         name = self.connection.dialect.identifier_preparer.format_table(self.table.clause)
         try:
             self.connection.exec_driver_sql(f"LOCK TABLES {name} {lock}")
@@ -224,17 +236,17 @@ class MySqlSettling(Settling):
         ).one()
         if str(read_only) not in ("0", "OFF"):
             problem = "its server is read-only, as a replica is, which does not know the running transactions"
-            raise self.errors.refused(problem, "Let the connection lead to the primary.")
+            raise self.errors.refused(problem, "Use a connection to the primary server.")
         if step > 1 and self._given_by_server():
             raise self.errors.refused(
                 f"auto_increment_increment is {step}: several servers hand out ids, in no common order",
-                "Order by a time and the id, or let one server hand them out.",
+                "Order by a time and the id, or let only one server hand out ids.",
             )
 
     def earlier(
         self, key: sa.ColumnElement[object], kind: str, seconds: float
     ) -> sa.ColumnElement[bool]:
-        # The zone of our own session is UTC.
+        # This session is in UTC.
         now = (
             "UTC_TIMESTAMP(6)"
             if kind == "instant"
@@ -247,12 +259,12 @@ class MySqlSettling(Settling):
 
 
 # --- settled postgres ---------------------------------------------------------------------------------------------
-# Up to which row a table of PostgreSQL is settled.
+# Find the row up to which a table of PostgreSQL is settled.
 #
-# A transaction that has drawn a value of a sequence holds a lock on that sequence until it ends, also when the
-# statement is undone. A transaction that runs at all holds one on its own virtual id. Both kinds are in `pg_locks`,
-# which any user may read. So transactions that could have drawn an id below the last committed one are noted, and
-# waited for; no writer waits.
+# A transaction that has drawn a value of a sequence holds a lock on the sequence until it ends, even if the statement
+# was rolled back. Every running transaction holds a lock on its own virtual id. Any user can read both in `pg_locks`.
+# So the source lists the transactions that may have drawn an id below the last committed id, and waits for them. No
+# writer waits for the source.
 
 
 _SEQUENCE = """
@@ -272,7 +284,7 @@ JOIN pg_depend d ON d.classid = 'pg_attrdef'::regclass AND d.objid = a.oid AND d
 JOIN pg_sequence s ON s.seqrelid = d.refobjid
 WHERE c.attrelid = CAST(:table AS regclass) AND c.attname = :column
 """
-# The zone that the session began with, before we set ours.
+# The zone of the session before this package set it.
 _ZONE = "SELECT reset_val FROM pg_settings WHERE name = 'TimeZone'"
 _DRAWN = """
 SELECT CASE WHEN has_sequence_privilege(CAST(:id AS oid), 'USAGE, SELECT')
@@ -285,7 +297,7 @@ FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
 WHERE l.locktype = 'relation' AND l.relation = CAST(:id AS oid) AND l.mode = 'RowExclusiveLock'
   AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
 """
-# A backend whose user is unknown is the server's own, such as the backend of autovacuum.
+# A backend without a user is a process of the server itself, such as autovacuum.
 _OF_ALL = """
 SELECT l.virtualtransaction, l.pid, a.application_name, a.xact_start
 FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
@@ -306,11 +318,11 @@ class Sequence:
 
 
 class PostgresSettling(Settling):
-    """Waits for the transactions that could have drawn a smaller id, or a smaller time, than the last committed one."""
+    """Waits for the transactions that may have drawn a smaller id or time than the last committed row."""
 
     def end(self, after: RowKey | None) -> RowKey | None:
         if self.connection.execute(sa.text("SELECT pg_is_in_recovery()")).scalar():
-            remedy = "Let the connection lead to the primary."
+            remedy = "Use a connection to the primary server."
             raise self.errors.refused(
                 "its server is a standby, which does not know the running transactions", remedy
             )
@@ -351,8 +363,8 @@ class PostgresSettling(Settling):
         return found
 
     def _over(self, sequence: Sequence | None) -> bool:
-        """Wait until the transactions that run now, of which one may have drawn a smaller value, are over."""
-        # A sequence that was never used does not hand out the ids.
+        """Wait for the running transactions that may have drawn a smaller value; return False at the deadline."""
+        # If the sequence was never used, the ids come from elsewhere.
         drawing = sequence if sequence is not None and self.drawn() is not None else None
         noted = self._running(drawing)
         if not noted:
@@ -360,7 +372,7 @@ class PostgresSettling(Settling):
         waiting = Holders(list(noted.values()))
         for _ in self.pauses(waiting):
             running = self._running(drawing)
-            # One that was noted may be prepared by now, and has another name then.
+            # A listed transaction may have become a prepared one, which has another id.
             still = [
                 name
                 for each, name in running.items()
@@ -372,7 +384,7 @@ class PostgresSettling(Settling):
         return False
 
     def _running(self, sequence: Sequence | None) -> dict[str, str]:
-        """Find the transactions that may have drawn a value, each with its name in messages."""
+        """Return the running transactions that may have drawn a value, with their names for log lines."""
         if sequence is None:
             found = self.connection.execute(sa.text(_OF_ALL), {"reader": READER})
         else:
@@ -403,7 +415,10 @@ class PostgresSettling(Settling):
 
 @dataclass
 class Holders:
-    """The transactions that are waited for, by their names."""
+    """The transactions that the source waits for. The text names them.
+
+    :param names: names of the transactions.
+    """
 
     names: list[str]
 
@@ -423,7 +438,7 @@ def _named(pid: int | None, application: str | None, since: Any) -> str:
 
 
 MOST_RANGES = 1_000
-"""A batch has at most so many ranges: they are its metadata."""
+"""The most ranges of a batch, since its metadata lists them all."""
 SAMPLED_ROWS = 100
 _AT_ONCE = 2_000
 _SETTLING: Mapping[str, type[Settling]] = {
@@ -436,9 +451,9 @@ _SETTLING: Mapping[str, type[Settling]] = {
 
 @dataclass(frozen=True)
 class ShardSnapshot(LogSnapshot):
-    """The rows of a table after a position.
+    """The state of a table after a position.
 
-    :param end: the last row that may be taken; None: there is none.
+    :param end: last row that may be taken; None if no row may be taken.
     """
 
     end: RowKey | None = None
@@ -451,7 +466,10 @@ class ShardSnapshot(LogSnapshot):
 
 
 class Shard(PartitionLog):
-    """One table of one connection, for one decision or for the rows of one batch; `what` is the class of the source."""
+    """One table of one connection, for one decision or for the rows of one batch.
+
+    :param what: class name of the source, for errors.
+    """
 
     def __init__(
         self, conn_id: str, table: str, spec: SqlSpec, errors: TableErrors, *, what: str
@@ -466,7 +484,7 @@ class Shard(PartitionLog):
     # --- deciding -------------------------------------------------------------------------------------------------
 
     def snapshot(self, position: Json) -> ShardSnapshot:
-        """Find out up to where rows may be taken. It waits for transactions as long as the source's patience says."""
+        """Find the rows that may be taken. It waits for open transactions up to the source's `patience`."""
         at = self.position(position)
         with self.database.connected() as connection:
             settling = self._settling(connection, self._deadline)
@@ -474,13 +492,13 @@ class Shard(PartitionLog):
             gone = self._lost(settling, at, kept)
             if gone is not None:
                 return ShardSnapshot(at, 0, gone)
-            # A deleted row must not be counted in place of a late one.
+            # Begin with the current count, so that a deleted row does not hide a late row.
             at = replace(at, rows=kept)
             end = settling.end(at.last)
         return ShardSnapshot(at, 0 if end is None else None, end=end)
 
     def sizes(self, snapshot: ShardSnapshot) -> list[int]:
-        """Measure the bytes of each of the next rows, as many as make a sample."""
+        """Return the sizes of a sample of the next rows, in bytes."""
         with self.database.connected() as connection:
             table = self.checked(connection)
             rows = connection.execute(table.read(table.within(snapshot.range), most=SAMPLED_ROWS))
@@ -513,21 +531,21 @@ class Shard(PartitionLog):
         return LogBatch(rows.to_json(), after.to_json(), rows.count, ended=ended)
 
     def backlog(self, position: Json) -> int:
-        """Count the rows behind a position, settled or not."""
+        """Count the rows after a position, including rows that are not settled."""
         at = self.position(position)
         with self.database.connected() as connection:
             table = self.checked(connection)
             return table.count(connection, table.after(at.last))
 
     def gone(self, position: Json, most: int | None = None) -> Gone | None:
-        """Find the rows at or before a position that are in no batch, or that the next ones would be taken for."""
+        """Return the loss if late rows before the position are in no batch, or the table begins again; else None."""
         at = self.position(position)
         with self.database.connected() as connection:
             settling = self._settling(connection)
             return self._lost(settling, at, self._kept(settling, at))
 
     def lacks(self, position: Json) -> str | None:
-        """Say that the table went back to before a position, if the database or the greatest key shows that."""
+        """Return a clause if the last id of the database, or the greatest key, shows that the table went back."""
         at = self.position(position)
         if at.last is None:
             return None
@@ -535,7 +553,7 @@ class Shard(PartitionLog):
             settling = self._settling(connection)
             newest = settling.newest(None)
             drawn = settling.set_back(at.last)
-            # Rows that were deleted say nothing, if the database still knows which ids it has handed out.
+            # If the database knows the last id that it handed out, a smaller greatest key may only mean deleted rows.
             is_before = settling.drawn() is None and newest is not None and newest < at.last
             if drawn is None and not is_before and not self._is_other(settling, at.mark):
                 return None
@@ -548,7 +566,7 @@ class Shard(PartitionLog):
         )
 
     def _mark(self, settling: Settling, taken: KeyRange) -> Mark | None:
-        """Mark the last of the rows that were taken; only ids can begin again."""
+        """Return the mark of the last rows taken; None unless an id alone orders the rows: only ids can restart."""
         table = settling.table
         if [column.kind for column in table.order] != ["integer"]:
             return None
@@ -556,7 +574,7 @@ class Shard(PartitionLog):
         return Mark.of(table.order[0].name, rows, settling.identity())
 
     def _is_other(self, settling: Settling, mark: Mark | None) -> bool:
-        """Find out whether other rows have the ids of the last ones that were taken."""
+        """Return whether other rows have the ids of the last rows taken."""
         if mark is None or not mark.rows:
             return False
         table = settling.table
@@ -565,7 +583,7 @@ class Shard(PartitionLog):
         return mark.is_other(table.order[0].name, rows, settling.identity())
 
     def _kept(self, settling: Settling, position: TablePosition) -> int:
-        """Count the current rows, of the rows that are counted again."""
+        """Count the current rows in the range that is checked for late rows."""
         if position.last is None:
             return 0
         return settling.table.count(
@@ -597,7 +615,10 @@ class Shard(PartitionLog):
     # --- the rows of a batch --------------------------------------------------------------------------------------
 
     def rows(self, metadata: Json) -> Iterator[Mapping[str, Any]]:
-        """Read exactly the rows that were decided, in their order; refuse at the end if there are more or fewer."""
+        """Read exactly the decided rows, in order.
+
+        :raises SourceError: at the end, if the table has more or fewer rows.
+        """
         rows = self.parsed(metadata)
         found = 0
         with self.database.reading() as connection:
@@ -610,25 +631,27 @@ class Shard(PartitionLog):
             raise self.changed(rows, found)
 
     def row_types(self) -> RowTypes:
-        """Give the types that Arrow has for the columns of these rows."""
+        """Return the Arrow types of the columns."""
         with self.database.connected() as connection:
             return self.checked(connection).arrow_types()
 
     def changed(self, rows: Rows, found: int) -> SourceError:
-        """Make the error for rows that differ from the decided ones."""
+        """Return the error for a number of rows that differs from the decided number."""
         after = "the beginning" if rows.after is None else shown(rows.after)
         problem = f"table {self.table} had {rows.count} rows behind {after} up to {shown(rows.ends[-1])}, and has "
         problem += f"{found}: rows were deleted, changed or inserted since the batch was decided"
         remedy = Remedy.of(
-            "Bring the table back to what it was, then clear the task; or take what is left of "
-            "them: ",
+            "Restore the rows, then clear the task; or take the rows that are left: ",
             self.errors.replay,
-            "; with kind='opaque' clear `begin`: the batch is decided again.",
+            "; or, with kind='opaque', clear `begin` to decide the batch again.",
         )
         return self.errors.refused(problem, remedy)
 
     def again(self, metadata: Json) -> Json:
-        """Count the current rows between the same keys; refuse more, which by the position are in no batch."""
+        """Return the metadata of the same keys with the current number of rows.
+
+        :raises SourceError: there are more rows than before; the surplus would be in no batch by the position.
+        """
         rows = self.parsed(metadata)
         with self.database.connected() as connection:
             table = self.checked(connection)
@@ -637,26 +660,32 @@ class Shard(PartitionLog):
         if found.count > rows.count:
             problem = f"table {self.table} had {rows.count} rows up to {shown(rows.ends[-1])}, and has {found.count}"
             raise self.errors.refused(
-                problem, "Give those inserted ids that come last, then clear this task."
+                problem, "Give the inserted rows ids that come last, then clear this task."
             )
         return found.to_json()
 
     def parsed(self, metadata: Json) -> Rows:
-        """Read the metadata of a batch; metadata of another source is refused."""
+        """Parse the metadata of a batch.
+
+        :raises OtherSource: the metadata belongs to another source.
+        """
         try:
             return Rows.from_json(metadata, len(self.spec.order_by))
         except ValueError as error:
             raise self.errors.other_source(f"metadata {error}") from None
 
     def position(self, at: Json) -> TablePosition:
-        """Read a position; one of another source is refused."""
+        """Parse a position.
+
+        :raises OtherSource: the position belongs to another source.
+        """
         try:
             return TablePosition.from_json(at, len(self.spec.order_by))
         except ValueError as error:
             raise self.errors.other_source(f"position {error}") from None
 
     def checked(self, connection: Connection) -> Table:
-        """Check the table, once."""
+        """Return the table, which is checked on the first call."""
         if self._checked is None:
             self._checked = Table(connection, self.table, self.spec, self.errors)
         return self._checked
@@ -668,16 +697,17 @@ def _size(value: Any) -> int:
 
 
 # --- jdbc ---------------------------------------------------------------------------------------------------------
-# A batch of a SQL table read by Spark over JDBC, its ranges in parallel.
+# Spark reads a batch of a SQL table over JDBC, with its ranges in parallel.
 
 
 class JdbcRows:
     """Reads the rows of a batch as a DataFrame.
 
-    On PostgreSQL all of them are of one state of the database, however long Spark takes and however often it reads:
-    the state in which they were counted. On MySQL and MariaDB they are counted just before.
+    On PostgreSQL, Spark reads all rows from the snapshot in which they were counted, even if it takes long or reads
+    repeatedly. On MySQL and MariaDB, the rows are only counted before Spark reads them.
 
-    :param rows: which they are.
+    :param shard: reader of the table.
+    :param rows: decided rows.
     """
 
     def __init__(self, shard: Shard, rows: Rows) -> None:
@@ -686,7 +716,10 @@ class JdbcRows:
         self._held: Connection | None = None
 
     def frame(self, spark: SparkSession) -> DataFrame:
-        """Read the rows, each range a partition of Spark; refuse if they differ from the decided ones."""
+        """Return a DataFrame of the rows, with one Spark partition for each range.
+
+        :raises SourceError: the number of rows differs from the decided number.
+        """
         try:
             return self._frame(spark)
         except BaseException:
@@ -694,7 +727,7 @@ class JdbcRows:
             raise
 
     def close(self) -> None:
-        """Let go of the state of the database; Spark cannot read further rows afterwards."""
+        """Release the snapshot of the database. Afterwards Spark cannot read further rows."""
         held = self._held
         self._held = None
         if held is not None:
@@ -711,7 +744,7 @@ class JdbcRows:
             in_session = session_of_spark(self._held, shared=True)
             dialect = self._held.dialect
         if database.kind != "postgresql":
-            self.close()  # it has no state that others could read
+            self.close()  # MySQL cannot share a snapshot with other connections
         query = Query(table, dialect)
         predicates = [query.predicate(each) for each in self._rows.ranges]
         read = JdbcQuery(query.name, table.read_exactly.in_spark(), predicates, in_session)
@@ -722,7 +755,7 @@ class JdbcRows:
 
 
 class Query:
-    """Build the query by which Spark reads a table: the same one as Python's."""
+    """Builds the query with which Spark reads a table. Python uses the same query."""
 
     def __init__(self, table: Table, dialect: Dialect) -> None:
         self._table = table
@@ -733,10 +766,10 @@ class Query:
 
     @property
     def name(self) -> str:
-        """Spell what is selected from."""
+        """The subquery that Spark selects from, as text."""
         keys = [key.label(f"tx_key_{number}") for number, key in enumerate(self._table.keys)]
         return f"({sql_text(sa.select(*self._table.selected, *keys), self._dialect)}) AS tx_rows"
 
     def predicate(self, rows: KeyRange) -> str:
-        """Spell the condition of a range as text: Spark takes no parameters."""
+        """Return the condition of a range as text, since Spark accepts no query parameters."""
         return sql_text(self._table.within(rows, self._keys), self._dialect)

@@ -1,6 +1,6 @@
-"""Rows of a SQL table, by id or by time: each batch is the next ones.
+"""The sources of SQL tables. A transaction takes the next rows, by id or by time.
 
-Importing this costs little: what needs SQLAlchemy is loaded when a batch is decided or read.
+The import is cheap: modules that need SQLAlchemy load only when a batch is decided or read.
 """
 
 from __future__ import annotations
@@ -27,18 +27,17 @@ if TYPE_CHECKING:
 
 
 class SqlRows(LimitedSource):
-    """The common part of the sources of SQL tables: their arguments, and the rows of a batch of one table.
+    """The base of the SQL sources, with their arguments, which reads the rows of a batch of one table.
 
-    :param order_by: a column whose values grow and are unique, such as ``"id"``; or a time and such a column:
+    :param order_by: a column with unique, growing values, such as ``"id"``. Or a time and such a column:
         ``["updated_at", "id"]``.
-    :param columns: the columns of the rows; None: all.
-    :param settle: minimum age in seconds of a row's time before it is taken; no meaning for an id alone.
-    :param patience: seconds that `begin` waits for running transactions that may still commit a row before the last
-        one that is there. After that it takes no row, and names what it waited for.
-    :param rows_per_read: Spark reads a batch in ranges of so many rows, in parallel.
+    :param columns: columns to read; None for all.
+    :param settle: minimum age of a row in seconds, by its time column; no effect if an id alone orders the rows.
+    :param patience: seconds that `begin` waits for running transactions that may still commit an earlier row. After
+        that, it takes no row, and logs the transactions.
+    :param rows_per_read: number of rows in each range that Spark reads in parallel.
 
-    The other parameters are the same as of `LimitedSource`: `kind` is ``transactional`` for rows that are only ever
-    added.
+    The other parameters are the same as for `LimitedSource`. Use `kind` ``transactional`` if rows are only ever added.
     """
 
     always_written: ClassVar[tuple[str, ...]] = (
@@ -82,24 +81,23 @@ class SqlRows(LimitedSource):
             self._read.pop().close()
 
     def dataset_of(self, conn_id: str, table: str) -> Dataset:
-        """Name the place of one table, as a state of the same table names it."""
+        """Return the dataset of one table, which equals the dataset of a state of the same table."""
         from airflow_tx.state import SqlTable
 
         return SqlTable(conn_id, table=table).dataset()
 
     def accept(self) -> Remedy:
-        """Word what a person can do about rows that are in no batch."""
+        """Return the remedy for rows that are in no batch."""
         return (
-            "Correct the table, if these rows can be counted elsewhere or given ids that come "
-            "last; or accept it: "
+            "Correct the table, for example give late rows ids that come last. Or accept it: "
         ) + self.command("accept-loss")
 
     def shard(
         self, conn_id: str, table: str, *, partition: str | None = None, txid: int | None = None
     ) -> Shard:
-        """Make the reader of one table.
+        """Return the reader of one table.
 
-        :param txid: of the transaction whose rows are read.
+        :param txid: transaction whose rows are read, for errors.
         """
         from airflow_tx.sources.sql.database import TableErrors
         from airflow_tx.sources.sql.shard import Shard
@@ -110,19 +108,19 @@ class SqlRows(LimitedSource):
         return Shard(conn_id, table, self.spec, errors, what=type(self).__name__)
 
     def partition_contains(self, partition: str, metadata: Json, what: str) -> bool | None:
-        """Whether an id or a time is within the rows of one table; None if only the database can tell."""
+        """Return whether the rows of one table include an id or a time; None if only the database can tell."""
         from airflow_tx.sources.sql.table import Rows
 
         return Rows.from_json(metadata, len(self.spec.order_by)).contains(what, self.zone)
 
     def partition_reaches(self, partition: str, position: Json, what: str) -> bool | None:
-        """Whether all rows of one table up to an id or a time were taken; None if only the database can tell."""
+        """Return whether the source took all rows of one table up to an id or a time; None if unknown."""
         from airflow_tx.sources.sql.table import TablePosition
 
         return TablePosition.from_json(position, len(self.spec.order_by)).reaches(what, self.zone)
 
     def rows_of(self, shard: Shard, metadata: Json, spark: SparkSession | None) -> EmittedRows:
-        """Read exactly the decided rows; rows of SQLite come through this process, not by Spark."""
+        """Read exactly the decided rows. This process reads SQLite itself, even for Spark."""
         from airflow_tx.base.rows import JDBC_DATABASES
         from airflow_tx.sources.sql.shard import JdbcRows
 
@@ -133,7 +131,7 @@ class SqlRows(LimitedSource):
         return read.frame(spark)
 
     def types_of(self, shards: Iterable[Shard]) -> RowTypes:
-        """Give the types of the columns of tables that are read as one."""
+        """Return the column types of several tables together; None for a column with different types."""
         found: dict[str, Any] = {}
         for shard in shards:
             for name, kind in shard.row_types().items():
@@ -142,16 +140,16 @@ class SqlRows(LimitedSource):
 
 
 class SqlSource(SqlRows, TransactionalSource):
-    """The next rows of a table in PostgreSQL, MySQL, MariaDB or SQLite, each in exactly one batch.
+    """A source of a table in PostgreSQL, MySQL, MariaDB or SQLite. Each row is in exactly one batch.
 
-    Transactions commit in another order than the one in which they drew their ids. A batch ends at a row before which
-    no transaction can commit any more: the database names the ones that may, and the source waits for them. What this
-    takes, and when it does not hold, is in docs/sql_source.md.
+    Transactions of the database may commit in another order than their ids. The source finds the open transactions that
+    may still commit an earlier row, and waits for them. So it ends a batch only where no earlier row can appear any
+    more. See docs/sql_source.md for the conditions and limits.
 
-    :param conn_id: Airflow connection of type postgres, mysql or sqlite; looked up when it is needed.
+    :param conn_id: Airflow connection of type postgres, mysql or sqlite.
     :param table: "table" or "schema.table".
 
-    The other parameters are the same as of `SqlRows`.
+    The other parameters are the same as for `SqlRows`.
     """
 
     def __init__(self, conn_id: str, table: str, **options: Any) -> None:
@@ -209,20 +207,20 @@ class SqlSource(SqlRows, TransactionalSource):
 
 
 # --- shards -------------------------------------------------------------------------------------------------------
-# Rows of several SQL tables, or of one table on several servers: each is a partition with its own position.
+# Rows of several SQL tables, or of one table on several servers. Each table is a partition with its own position.
 
 
 class PartitionedSqlSource(SqlRows, LogSource):
-    """Like `SqlSource`, for the same kind of rows in several tables: every table of every connection is a partition.
+    """A `SqlSource` for several tables with the same columns. Every table of every connection is a partition.
 
-    A partition is called ``<conn_id>.<table>``; more of them may be added at any time. One that cannot be reached, or
-    whose table is gone, stops a transactional source with the reason; an opaque one leaves it out, and takes it up
-    again at its position. The limits hold for a batch as a whole; partitions share it evenly.
+    A partition is named ``<conn_id>.<table>``. You can add partitions at any time. If a partition cannot be reached, or
+    its table is gone, a transactional source fails. An opaque source omits the partition, and later resumes it at its
+    position. The limits apply to the whole batch, and partitions share them evenly.
 
-    :param conn_ids: one Airflow connection, or several.
-    :param tables: one table, or several.
+    :param conn_ids: one or several Airflow connections.
+    :param tables: one or several tables.
 
-    The other parameters are the same as of `SqlRows`.
+    The other parameters are the same as for `SqlRows`.
     """
 
     def __init__(
@@ -270,7 +268,11 @@ class PartitionedSqlSource(SqlRows, LogSource):
         return self.shard_of(partition).again(metadata)
 
     def shard_of(self, partition: str, txid: int | None = None) -> Shard:
-        """Make the reader of a partition; PartitionUnavailable: it is none of this source any more."""
+        """Return the reader of a partition.
+
+        :param txid: transaction whose rows are read, for errors.
+        :raises PartitionUnavailable: the source no longer has this partition.
+        """
         table = self._tables().get(partition)
         if table is None:
             reason = "it is not among the conn_ids and tables any more"

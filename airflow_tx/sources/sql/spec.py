@@ -1,4 +1,4 @@
-"""The arguments of the sources of SQL tables: in which order rows come, which columns, how long to wait."""
+"""The arguments of the SQL sources: the order of rows, the columns, and how long to wait."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROWS_PER_READ = 100_000
 
 @dataclass(frozen=True)
 class SqlSpec:
-    """How rows are taken from a table; the parameters are the same as of `SqlRows`."""
+    """How to take rows from a table. The parameters are the same as for `SqlRows`."""
 
     order_by: tuple[str, ...]
     columns: tuple[str, ...] | None = None
@@ -34,7 +34,11 @@ class SqlSpec:
         patience: float,
         rows_per_read: int,
     ) -> SqlSpec:
-        """Check the arguments of a source; ConfigError names it, and the one that cannot be used."""
+        """Check the arguments of a source.
+
+        :param source: name of the source, for errors.
+        :raises ConfigError: an argument is unusable.
+        """
         order = (order_by,) if isinstance(order_by, str) else tuple(order_by)
         if not 1 <= len(order) <= 2 or not _names(order):
             remedy = 'Give the column of an id, such as "id", or of a time and an id, such as ["updated_at", "id"].'
@@ -66,7 +70,10 @@ class SqlSpec:
 
 
 def checked_text(source: str, option: str, value: Any, example: str) -> str:
-    """Check an argument that is a name."""
+    """Check an argument that is a name.
+
+    :raises ConfigError: the name is empty or not a text.
+    """
     if not isinstance(value, str) or not value.strip():
         raise ConfigError(
             option=f"{option} of {source}", value=value, remedy=f'Give a name, such as "{example}".'

@@ -1,4 +1,4 @@
-"""One table of a source: checked, and the statements on it by the order of its rows."""
+"""Check one table of a source, and build the statements that read it in the order of its rows."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ from airflow_tx.sources.sql.database import OrderOfTable, TableErrors
 from airflow_tx.sources.sql.spec import SqlSpec
 
 # --- positions ----------------------------------------------------------------------------------------------------
-# Positions in a SQL table, and which rows a batch has, as plain JSON.
+# Positions in a SQL table, and the rows of a batch, as plain JSON.
 
 
 RowKey: TypeAlias = tuple[Any, ...]
-"""The values of a row in the columns that it is ordered by, as the database's driver has them."""
+"""The values of a row in the columns of the order, as returned by the database driver."""
 
 CHECKED_ROWS = 100_000
-"""Taken rows are counted again with every decision: at least the last batch, and up to so many rows."""
+"""How many taken rows each decision counts again, to find late rows. It always counts at least the last batch."""
 MARKED_ROWS = 4
 MARKED_COLUMNS = 16
 
 
 @dataclass(frozen=True)
 class KeyRange:
-    """Rows behind the key `after`, or from the first on, up to the key `upto`, included."""
+    """A range of rows: after the key `after` (None for the first row), up to and including the key `upto`."""
 
     after: RowKey | None
     upto: RowKey
@@ -54,10 +54,10 @@ class KeyRange:
 
 @dataclass(frozen=True)
 class Mark:
-    """By what a table is known again: what the last rows that were taken had in their columns.
+    """The content of the last rows taken, which shows whether the table has begun again with other rows.
 
-    :param rows: by key, a digest of each column; only of columns in which not all of them are the same.
-    :param identity: what the database says of the table that is another once it begins again; None: it says nothing.
+    :param rows: digest of each column, by key. Columns with equal values in all rows are omitted.
+    :param identity: value of the database that changes when the table begins again; None if there is none.
     """
 
     rows: Mapping[int, Mapping[str, str]]
@@ -65,7 +65,12 @@ class Mark:
 
     @classmethod
     def of(cls, key: str, rows: Sequence[Mapping[str, Any]], identity: str | None) -> Mark:
-        """Mark rows during the reading, by the column `key`."""
+        """Return the mark of some rows.
+
+        :param key: name of the id column.
+        :param rows: last rows taken.
+        :param identity: value of the database that changes when the table begins again; None if there is none.
+        """
         columns = [column for row in rows[:1] for column in row if column != key]
         digests = {
             int(row[key]): {column: _digest(row[column]) for column in columns} for row in rows
@@ -82,10 +87,10 @@ class Mark:
         return cls(kept, identity)
 
     def is_other(self, key: str, rows: Sequence[Mapping[str, Any]], identity: str | None) -> bool:
-        """Find out whether the rows with these keys are others now, and not the same ones after an update.
+        """Return whether the current rows with these keys are new rows, rather than updated rows.
 
-        One unchanged row is enough for the same table. Where the database has an identity for the table, this
-        one must be another, too. Where it has none, at least two rows must be others, in all columns together.
+        One unchanged row proves that the table is the same. If the database has an identity for the table, the identity
+        must differ, too. Else at least two rows must differ, and together in all columns.
         """
         if None not in (identity, self.identity) and identity == self.identity:
             return False
@@ -122,13 +127,13 @@ class Mark:
 
 @dataclass(frozen=True)
 class TablePosition:
-    """Every row up to `last` was taken.
+    """The position in a table: every row up to `last` was taken.
 
-    :param last: None: no row was.
-    :param since: rows after it and up to `last` are counted again, to find such as came too late; None: all are.
-    :param rows: how many they were.
-    :param restarts: how often the table has begun again, so that no position ever comes twice.
-    :param mark: of the last of these rows; None: the order is not by an id, which alone can begin again.
+    :param last: key of the last row taken; None if no row was taken.
+    :param since: key after which rows are counted again to find late rows; None to count all rows up to `last`.
+    :param rows: number of rows between `since` and `last` when they were taken.
+    :param restarts: how often the table has begun again, so that positions stay unique.
+    :param mark: mark of the last rows; None if no id alone orders the rows, since only ids can restart.
     """
 
     last: RowKey | None = None
@@ -144,9 +149,10 @@ class TablePosition:
         return TablePosition(upto, self.last, rows, self.restarts)
 
     def reaches(self, what: str, zone: str = "") -> bool | None:
-        """Ask whether all rows up to an id, or a time, were taken; of a text only the database knows the order.
+        """Return whether all rows up to an id or a time were taken; None if unknown, as for the order of texts.
 
-        :param zone: of a time that has none; "" is UTC.
+        :param what: id or time that a person typed.
+        :param zone: zone of a time that names none; "" is UTC.
         """
         if self.last is None:
             return False
@@ -155,7 +161,7 @@ class TablePosition:
             return True if what == last else None
         try:
             start, end = _typed(what, last, zone)
-            # Of one time, more rows may follow.
+            # Further rows with the same time may follow.
             return bool(end < last if start == end and len(self.last) > 1 else end <= last)
         except (ValueError, ArithmeticError, TypeError):
             return None
@@ -171,7 +177,11 @@ class TablePosition:
 
     @classmethod
     def from_json(cls, value: Any, columns: int) -> TablePosition:
-        """Read what `to_json` wrote; None is the position before the first row. ValueError: it is something else."""
+        """Parse the result of `to_json`; None is the position before the first row.
+
+        :param columns: number of columns in the order.
+        :raises ValueError: the value is not a position in this order.
+        """
         if value is None:
             return cls()
         try:
@@ -187,11 +197,11 @@ class TablePosition:
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a batch: consecutive ranges, each with how many rows it has.
+    """The rows of a batch, in consecutive ranges.
 
-    :param after: where the first range begins; None: at the first row.
-    :param ends: the last key of each range.
-    :param counts: the rows of each range.
+    :param after: key before the first range; None to begin at the first row.
+    :param ends: last key of each range.
+    :param counts: number of rows in each range.
     """
 
     after: RowKey | None
@@ -203,9 +213,10 @@ class Rows:
         return sum(self.counts)
 
     def contains(self, what: str, zone: str = "") -> bool | None:
-        """Ask whether an id, or a time, is between the keys; of a text only the database knows the order.
+        """Return whether the ranges include an id or a time; None if unknown, as for the order of texts.
 
-        :param zone: of a time that has none; "" is UTC.
+        :param what: id or time that a person typed.
+        :param zone: zone of a time that names none; "" is UTC.
         """
         low = None if self.after is None else self.after[0]
         high = self.ends[-1][0]
@@ -213,7 +224,7 @@ class Rows:
             return True if what == high else None
         try:
             start, end = _typed(what, high, zone)
-            # Rows of one key and several further columns may be in two batches.
+            # If the order has a second column, rows with the same first value may be in two batches.
             several = start == end and len(self.ends[-1]) > 1
             above = low is None or (low <= end if several else low < end)
             return bool(above and start <= high)
@@ -240,7 +251,11 @@ class Rows:
 
     @classmethod
     def from_json(cls, value: Any, columns: int) -> Rows:
-        """Read what `to_json` wrote; ValueError if it is something else."""
+        """Parse the result of `to_json`.
+
+        :param columns: number of columns in the order.
+        :raises ValueError: the value names no rows in this order.
+        """
         try:
             ends = tuple(_required(end[:-1], columns) for end in value["upto"])
             counts = tuple(int(end[-1]) for end in value["upto"])
@@ -252,12 +267,15 @@ class Rows:
 
 
 def key_json(key: RowKey | None) -> list[Any] | None:
-    """Spell a key as plain JSON, times as ISO 8601 and in UTC if they have a zone; ValueError: it cannot order rows."""
+    """Return a key as plain JSON. Times become ISO 8601, in UTC if they have a zone.
+
+    :raises ValueError: a value cannot order rows.
+    """
     return None if key is None else [_value_json(value) for value in key]
 
 
 def shown(key: RowKey) -> str:
-    """Word a key for a message."""
+    """Return a key as text, for errors and log lines."""
     texts = [
         str(value["at"] if isinstance(value, dict) else value) for value in key_json(key) or ()
     ]
@@ -290,9 +308,10 @@ def _required(value: Sequence[Any], columns: int) -> RowKey:
 
 
 def _typed(what: str, like: Any, zone: str) -> tuple[Any, Any]:
-    """Read what a person typed as a value of this kind: start and end, which are the same unless it is a day.
+    """Parse a typed id or time as a value of the type of `like`.
 
-    :raises ValueError, ArithmeticError, TypeError: it is none.
+    :return: start and end; they are equal unless the text is a day.
+    :raises ValueError, ArithmeticError, TypeError: the text has another type.
     """
     if isinstance(like, datetime):
         return span_of(what, zone if like.tzinfo else None)
@@ -313,14 +332,16 @@ def _digest(value: Any) -> str:
 
 Comparison = Callable[[Any, Any], Any]
 
-_KINDS = "An id is a whole number or a text; a time before it a timestamp or datetime."
+_KINDS = "An id must be a whole number or a text, and a time before it a timestamp or datetime."
 
 
 @dataclass(frozen=True)
 class Column:
     """A column that orders rows.
 
-    :param kind: integer, text, uuid, time (without a zone), instant (a time with a zone).
+    :param name: name of the column.
+    :param kind: integer, text, uuid, time (without a zone), instant (with a zone), or "" for any other type.
+    :param nullable: whether the column may be NULL.
     """
 
     name: str
@@ -329,7 +350,10 @@ class Column:
 
 
 class Table:
-    """A table whose rows have an order; refused if it or a column is missing, or the order is none."""
+    """A table whose rows have a unique order.
+
+    :raises SourceError: the table or a column is missing, or the columns cannot order the rows.
+    """
 
     def __init__(
         self, connection: Connection, name: str, spec: SqlSpec, errors: TableErrors
@@ -343,7 +367,7 @@ class Table:
         self._is_mariadb = getattr(connection.dialect, "is_mariadb", False)
         inspector = sa.inspect(connection)
         with warnings.catch_warnings():
-            # Of types that it does not know; `exact` says what becomes of them.
+            # SQLAlchemy warns about unknown types; `exact` handles them.
             warnings.simplefilter("ignore", sa.exc.SAWarning)
             if not inspector.has_table(*self.place):
                 raise errors.missing(name)
@@ -364,13 +388,13 @@ class Table:
 
     @cached_property
     def clause(self) -> sa.TableClause:
-        """The table in statements; its columns have no types, so the driver decides the types of values."""
+        """The table for statements. Its columns have no types, so the driver chooses the types of values."""
         names = dict.fromkeys([*self.spec.order_by, *self.columns])
         table, schema = self.place
         return sa.table(table, *map(sa.column, names), schema=schema)
 
     def spelled(self, dialect: Dialect) -> str:
-        """Spell the table for others than the driver of Python, for which every percent sign is doubled."""
+        """Return the quoted name of the table, without the doubled percent signs that Python's driver needs."""
         return dialect.identifier_preparer.format_table(self.clause).replace("%%", "%")
 
     @property
@@ -386,13 +410,16 @@ class Table:
         return _beyond(self.keys, key, le, lt, le)
 
     def within(self, rows: KeyRange, keys: Sequence[Element] = ()) -> sa.ColumnElement[bool]:
-        """Build the condition of a range; `keys` are the columns of the order under other names."""
+        """Return the condition of a range.
+
+        :param keys: columns of the order, if they have other names.
+        """
         columns = keys or self.keys
         after = sa.true() if rows.after is None else _beyond(columns, rows.after, ge, gt, gt)
         return sa.and_(after, _beyond(columns, rows.upto, le, lt, le))
 
     def newest(self, connection: Connection, *conditions: sa.ColumnElement[bool]) -> RowKey | None:
-        """Find the last key of the rows that meet all conditions; None: no row does."""
+        """Return the last key of the rows that meet all conditions; None if no row does."""
         query = self._last_first(self._selected_keys(self.clause), *conditions).limit(1)
         row = connection.execute(query).first()
         return None if row is None else self._key(tuple(row))
@@ -400,7 +427,7 @@ class Table:
     def count(
         self, connection: Connection, *conditions: sa.ColumnElement[bool], most: int | None = None
     ) -> int:
-        """Count the rows that meet all conditions, at most `most`."""
+        """Count the rows that meet all conditions; stop the count at `most`."""
         if most is None:
             query = sa.select(sa.func.count()).select_from(self.clause).where(*conditions)
         else:
@@ -417,7 +444,10 @@ class Table:
     def cuts(
         self, connection: Connection, rows: KeyRange, *, most: int, each: int
     ) -> list[tuple[RowKey, int]]:
-        """Find the keys of every `each`-th of at most `most` rows, and of the last one, with their numbers from 1."""
+        """Divide up to `most` rows into ranges of `each` rows.
+
+        :return: the last key of each range, with the number of rows up to it.
+        """
         inner = (
             sa.select(*self.keys)
             .where(self.within(rows))
@@ -435,30 +465,33 @@ class Table:
         return [(self._key(tuple(row[:-1])), int(row[-1])) for row in connection.execute(query)]
 
     def read(self, *conditions: sa.ColumnElement[bool], most: int | None = None) -> sa.Select[Any]:
-        """Select rows, in their order, for `row`."""
+        """Return the query that selects rows in order, for `row`."""
         return sa.select(*self.selected).where(*conditions).order_by(*self.keys).limit(most)
 
     @cached_property
     def read_exactly(self) -> ExactColumns:
-        """The columns of a row, as both readers read them."""
+        """The columns of a row, for the readers of Python and Spark."""
         return ExactColumns(self.exact, self.unfit)
 
     @cached_property
     def selected(self) -> list[sa.Label[Any]]:
-        """Select the columns of a row, then its key as a text if a value may be refused."""
+        """The selected columns of a row, and its key as text if the reader may refuse a value."""
         return self.read_exactly.selected(self.clause, self.keys)
 
     def row(self, selected: Sequence[Any]) -> dict[str, Any]:
-        """Make a row of what was selected; refuse a value that a reader does not have."""
+        """Convert a selected row to a dict.
+
+        :raises RowsRefused: Python or Spark cannot represent a value.
+        """
         return self.read_exactly.row(selected)
 
     def arrow_types(self) -> dict[str, Any]:
-        """Give the types that Arrow has for the columns of a row."""
+        """Return the Arrow types of the columns of a row."""
         backend = "mariadb" if self._is_mariadb else self._backend
         return {name: arrow_type_of(kind, backend) for name, kind in self._types.items()}
 
     def unfit(self, column: str, value: str, key: str) -> SourceError:
-        """Make the error for a value that Python or Spark does not have."""
+        """Return the error for a value that Python or Spark cannot represent."""
         order = ", ".join(self.spec.order_by)
         place = f"column {column} of table {self.name}"
         problem = f"{place} is {value} in the row whose {order} is {key}: "
@@ -469,7 +502,7 @@ class Table:
     def last(
         self, connection: Connection, *conditions: sa.ColumnElement[bool], most: int
     ) -> list[dict[str, Any]]:
-        """Select the last rows that meet all conditions, with their keys."""
+        """Return the last rows that meet all conditions, with their keys."""
         names = [*self.exact, *(name for name in self._exact_keys if name not in self.exact)]
         read = {**self._exact_keys, **self.exact}
         wanted = [read[name].query(self.clause.c[name]) for name in names]
@@ -499,8 +532,8 @@ class Table:
         wrong += [last] if not first and last.kind == "uuid" else []
         if wrong:
             name = wrong[0].name
-            problem = f"column {name} of table {self.name} is {types[name]}: by it, new rows do not come last"
-            remedy = f'{_KINDS} Such as order_by=["created_at", "{name}"] for a uuid.'
+            problem = f"column {name} of table {self.name} is {types[name]}: new rows do not come last in its order"
+            remedy = f'{_KINDS} For a uuid, use order_by=["created_at", "{name}"].'
             raise self.errors.refused(problem, remedy)
 
     def _exact(self, types: Mapping[str, Any]) -> dict[str, Exact]:
@@ -543,14 +576,14 @@ class Table:
                 raise self._no_place(column, value) from error
             if self._backend == "sqlite" and isinstance(key, str) == (column.kind == "integer"):
                 raise self._no_place(column, value)
-            # MySQL compares times with times without a zone; its session is in UTC.
+            # MySQL compares only times without a zone; its session is in UTC.
             naive = isinstance(key, datetime) and self._backend != "postgresql"
             found.append(key.replace(tzinfo=None) if naive else key)
         return tuple(found)
 
     def _no_place(self, column: Column, value: Any) -> SourceError:
         problem = f"table {self.name} has a row whose {column.name} is {shown_text(value)!r}"
-        problem += f", of type {type(value).__name__}: it has no place in an order of rows"
+        problem += f", of type {type(value).__name__}: rows cannot be ordered by it"
         return self.errors.refused(problem, f"Correct this row. {_KINDS}")
 
 
@@ -578,11 +611,11 @@ def _kind_of(declared: Any, backend: str) -> str:
 def _beyond(
     columns: Sequence[Any], key: RowKey, inner: Comparison, outer: Comparison, last: Comparison
 ) -> sa.ColumnElement[bool]:
-    """Compare keys as an index on the first column serves it in every database.
+    """Return a comparison of keys that can use an index on the first column in every database.
 
-    :param inner: of the first column, if there is a second one.
-    :param outer: of the first column, for any value of the second one.
-    :param last: of the last column.
+    :param inner: comparison of the first of two columns, which always must hold.
+    :param outer: comparison of the first of two columns that decides alone, for any value of the second.
+    :param last: comparison of the last column.
     """
     if len(columns) == 1:
         found: sa.ColumnElement[bool] = last(columns[0], key[0])

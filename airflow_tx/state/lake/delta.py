@@ -1,11 +1,11 @@
-"""Delta tables through deltalake: no Spark, no JVM.
+"""Delta tables through deltalake, without Spark and without a JVM.
 
-`max_commit_retries=0` makes each commit a compare-and-set of the version. With retries the library would put a commit
-of an outranked writer on top of the raise that outranked it.
+`max_commit_retries=0` makes each commit a compare-and-set of the version. With retries, the library would commit an
+outranked writer on top of the raise that outranked it.
 
-The fence is not a property of the table: with a property deltalake also commits a protocol that asks readers of tables
-with local timestamps for the type VARIANT. A raise commits two numbers, its own and a random one, which name the file
-with the text of the fence.
+The fence is not a property of the table. With a property, deltalake also commits a protocol that requires the type
+VARIANT of readers of tables with local timestamps. A raise commits two numbers, its own and a random one. Together they
+name the file with the text of the fence.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ else:
 
 
 # --- folder -------------------------------------------------------------------------------------------------------
-# The files in the folder of a table, live or not, wherever deltalake reaches.
+# The files in the folder of a table, live or not, on any storage that deltalake reaches.
 
 
 class Folder:
-    """A folder by its URI.
+    """A folder that is named by its URI.
 
     :param options: storage options of deltalake.
     """
@@ -80,7 +80,7 @@ class Folder:
         return DeltaStorageHandler(self._uri, self._options or None)
 
     def listed(self, folder: str) -> dict[str, int]:
-        """Name the files below a folder by their paths from the table, with their sizes."""
+        """List the files below a folder by their path from the table, with their sizes."""
         from pyarrow import fs
 
         if self._is_local and not os.path.isdir(self._uri):
@@ -95,7 +95,7 @@ class Folder:
 
     @contextmanager
     def writing(self, path: str) -> Iterator[Any]:
-        """Write a file; it is there once the block has ended."""
+        """Write a file, which exists once the block has ended."""
         if self._is_local:
             os.makedirs(self._uri, exist_ok=True)
         parent = path.rpartition("/")[0]
@@ -105,7 +105,7 @@ class Folder:
         out.close()
 
     def remove(self, path: str) -> None:
-        """Delete a file, and the folders that it leaves empty; an object store has none."""
+        """Delete a file and the folders that become empty. An object store has no folders."""
         self._handler.delete_file(path)
         if self._is_local:
             with suppress(OSError):
@@ -113,7 +113,7 @@ class Folder:
 
 
 class _Bytes:
-    """Hands pyarrow's buffers to a stream that takes bytes alone."""
+    """Passes pyarrow's buffers to a stream that accepts only bytes."""
 
     closed = False
 
@@ -125,16 +125,18 @@ class _Bytes:
         return len(data)
 
     def flush(self) -> None:
-        """Do nothing: the stream ends with its block."""
+        """Do nothing, because the stream ends with its block."""
 
     def close(self) -> None:
         """Do nothing, as `flush`."""
 
 
 # --- manifest -----------------------------------------------------------------------------------------------------
-# The manifest of an appended output: the Parquet files that tasks have written into the folder of a table.
+# The manifest of an appended output: the Parquet files that tasks have written into the folder of a
+# table.
 #
-# A task stages one row per file, like any other output. No row of a file is in the table before its commit.
+# A task stages one row per file, like any other output. No row of a file is in the table before its
+# commit.
 
 
 FENCES = f"{STAGED}/_fence"
@@ -148,12 +150,12 @@ _FENCE_FILE = re.compile(rf"{FENCES}/([0-9]+)-[0-9a-f]{{16}}\.json")
 
 @dataclass(frozen=True)
 class TableFile:
-    """One Parquet file, in or for a table.
+    """One Parquet file, in a table or staged for it.
 
-    :param path: relative to the table, in the spelling of the storage.
-    :param size: in bytes.
-    :param rows: how many rows it has.
-    :param partition: the text of each partition column; None is NULL.
+    :param path: path relative to the table, in the spelling of the storage.
+    :param size: size in bytes.
+    :param rows: number of rows.
+    :param partition: by partition column, its value as text; None is NULL.
     :param stats: Delta's statistics, as JSON text.
     :param schema: Spark's schema of the file, partition columns included, as JSON text.
     """
@@ -166,14 +168,14 @@ class TableFile:
     schema: str
 
     def to_row(self) -> dict[str, Any]:
-        """Give it as a row of a staged output."""
+        """Return the file as a row of a staged output."""
         return {**vars(self), "partition": json.dumps(dict(self.partition))}
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> TableFile:
-        """Read what `to_row` gave.
+        """Read a row that `to_row` made.
 
-        :raises ValueError: it is no such row.
+        :raises ValueError: `to_row` did not make this row.
         """
         texts = all(isinstance(row.get(name), str) for name in _TEXTS)
         numbers = all(type(row.get(name)) is int for name in _NUMBERS)
@@ -183,18 +185,18 @@ class TableFile:
 
 
 def names_digest(files: Iterable[TableFile]) -> int:
-    """Digest the names of files as a number of 63 bits: no two tries write files of the same name."""
+    """Digest the names of files as a number of 63 bits. No two tries write files of the same name."""
     text = "\n".join(sorted(each.path for each in files))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
 def txid_of(path: str) -> int | None:
-    """Read the txid of the transaction that has staged a file; None: no transaction has."""
+    """Return the txid of the transaction that has staged a file; None if no transaction has."""
     return _number(_STAGED_FILE.fullmatch(path))
 
 
 def raise_of(path: str) -> int | None:
-    """Read the number of the raise whose fence a file holds; None: it holds none."""
+    """Return the number of the raise whose fence a file has; None if the file has no fence."""
     return _number(_FENCE_FILE.fullmatch(path))
 
 
@@ -203,7 +205,8 @@ def _number(found: re.Match[str] | None) -> int | None:
 
 
 # --- probe --------------------------------------------------------------------------------------------------------
-# Whether a server of S3 honours conditional puts: without them, two committers overwrite each other's commits.
+# Check that an S3 server honours conditional puts. Without them, two committers overwrite each
+# other's commits.
 
 
 _CONFLICTS = (
@@ -211,7 +214,8 @@ _CONFLICTS = (
     "Tried committing existing table version",
     "already exists",
 )
-# What passes: a request that got no answer, a server that is busy or broken. A path or a column may have such words.
+# Temporary failures: the request got no answer, or the server is busy or broken. The pattern is
+# strict, since a path or a column may have such words.
 _PASSES = re.compile(
     r" HTTP error\b|\berror sending request\b|\bdispatch failure\b|\bstatus code\W+(?:\d+m\W+)*(?:408|425|429|5\d\d) "
     r"|<Code>(?:RequestTimeout|SlowDown|InternalError|ServiceUnavailable|OperationAborted)<"
@@ -235,12 +239,12 @@ _REMEDY = (
 def check_conditional_puts(
     folder: Folder, uri: str, options: Mapping[str, str], *, state: str
 ) -> None:
-    """Probe the server of a table, once per table and server: a file in the table says which server has passed.
+    """Probe the server of a table, once per table and server. A file in the table names each server that has passed.
 
-    Threads race to make one and the same table, as committers do. deltalake offers no other conditional put.
+    Threads race to make the same table, as committers do, because deltalake offers no other conditional put.
 
-    :raises ConfigError: two of them made it.
-    :raises StateUnavailable: no two of them have met.
+    :raises ConfigError: two threads made the table.
+    :raises StateUnavailable: no two threads met, so the result is unknown.
     """
     if uri.partition("://")[0] not in S3_SCHEMES:
         return
@@ -261,7 +265,7 @@ def check_conditional_puts(
 
 
 def _race(folder: Folder, uri: str, options: Mapping[str, str]) -> bool | None:
-    """Tell whether the server refused a put; None: each loser had seen the table before its put."""
+    """Return whether the server refused a put; None if each loser had seen the table before its put."""
     place = f"{STAGED}/_probe/{uuid.uuid4().hex}"
     start = Barrier(_RACERS)
     try:
@@ -278,7 +282,7 @@ def _race(folder: Folder, uri: str, options: Mapping[str, str]) -> bool | None:
 
 
 def _made(uri: str, options: Mapping[str, str], start: Barrier) -> bool | None:
-    """Make a table; False: the put of its first version was refused; None: the table was seen before."""
+    """Make a table; False if the put of its first version was refused, None if the table existed before."""
     schema = deltalake.Schema.from_json(json.dumps(struct([TXID_FIELD])))
     once = deltalake.CommitProperties(max_commit_retries=0)
     start.wait()
@@ -298,7 +302,7 @@ def _made(uri: str, options: Mapping[str, str], start: Barrier) -> bool | None:
 
 
 def is_conflict(error: Exception) -> bool:
-    """Whether deltalake says that another commit came first, and not that the storage failed."""
+    """Return whether deltalake reports that another commit came first, and not that the storage failed."""
     return any(each in str(error) for each in _CONFLICTS)
 
 
@@ -332,12 +336,13 @@ _DENIED = re.compile(
 class TableVersion:
     """A table at one version.
 
-    :param fence: the text that the last raise has left; "" if there is none.
-    :param number: of that raise; 0 before the first one.
-    :param applied: the number of the raise whose updates were all committed; None: of none.
-    :param written: how many rows that update had; `given`: the digest of its files.
+    :param fence: the text of the last raise; "" if there is none.
+    :param number: number of the last raise; 0 before the first one.
+    :param applied: number of the last raise whose updates were all committed; None if there is none.
+    :param written: how many rows that update had.
+    :param given: digest of the files of that update.
     :param empty: whether no file is live.
-    :param handle: of deltalake.
+    :param handle: the table of deltalake.
     """
 
     fence: str
@@ -355,10 +360,11 @@ class TableVersion:
 class LiveFile:
     """A file of a table at one version.
 
-    :param least: the least txid in it, `most` the greatest; None: unknown.
-    :param nobodys: how many rows of no transaction; None: unknown.
-    :param rows: how many it has; None: unknown.
-    :param removable: whether a commit of this store takes it out.
+    :param rows: number of rows; None if unknown.
+    :param least: the least txid in the file; None if unknown.
+    :param most: the greatest txid in the file; None if unknown.
+    :param nobodys: number of rows that belong to no transaction; None if unknown.
+    :param removable: whether this store can remove the file by a commit.
     """
 
     path: str
@@ -371,19 +377,19 @@ class LiveFile:
     removable: bool = True
 
     def may_hold(self, txids: Collection[int]) -> bool:
-        """Whether rows of one of these transactions may be in it."""
+        """Return whether the file may have rows of one of these transactions."""
         if self.least is None or self.most is None:
             return True
         return any(self.least <= txid <= self.most for txid in txids)
 
     def is_of(self, txids: Collection[int]) -> bool:
-        """Whether all of its rows are of one of these transactions."""
+        """Return whether all rows of the file are of one of these transactions."""
         alone = self.least is not None and self.least == self.most and self.nobodys == 0
         return alone and self.least in txids
 
 
 TableChange: TypeAlias = Callable[[Any], None]
-"""A method of `DeltaStore` that commits the version after the one it is given."""
+"""A method of `DeltaStore` that commits the version after the version that it gets."""
 
 
 # --- the table -------------------------------------------------------------------------------------------------------
@@ -392,7 +398,7 @@ TableChange: TypeAlias = Callable[[Any], None]
 class DeltaStore:
     """A Delta table.
 
-    The state relies on `cas`: a change lands on the very version that it was made for, or not at all.
+    The state relies on `cas`: a change is committed on exactly the version that it was made for, or not at all.
     """
 
     def __init__(self, uri: str, *, state: str, options: Mapping[str, str]) -> None:
@@ -407,10 +413,10 @@ class DeltaStore:
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def load(self) -> TableVersion | None:
-        """Read the current table; None: there is none.
+        """Read the current table; None if there is none.
 
-        :raises StateError: it has something that this store cannot keep right.
-        :raises StateUnavailable: it cannot be read.
+        :raises StateError: the table has a feature that this store cannot keep right.
+        :raises StateUnavailable: the table cannot be read.
         """
         with self.reached():
             try:
@@ -457,17 +463,17 @@ class DeltaStore:
         return [each for each in self.live_files(at) if each.may_hold(txids)]
 
     def asked(self, at: TableVersion, query: str) -> list[dict[str, Any]]:
-        """Ask a version of the table by SQL, where its name is `QUERIED`."""
+        """Run an SQL query on a version of the table, which the query calls `QUERIED`."""
         with self.reached():
             try:
                 found = deltalake.QueryBuilder().register(QUERIED, at.handle).execute(query)
                 return list(pa.table(found.read_all()).to_pylist())
             except Exception as error:
-                # Its engine has no class of its own for what it says.
+                # The query engine has no class for its errors.
                 raise deltalake.exceptions.DeltaError(str(error)) from error
 
     def history(self) -> list[dict[str, Any]]:
-        """Read what the log says of each commit, the newest first."""
+        """Read the log entry of each commit, the newest first."""
         with self.reached():
             return deltalake.DeltaTable(self._uri, storage_options=self._options).history()
 
@@ -476,19 +482,21 @@ class DeltaStore:
     def cas(
         self, at: TableVersion | None, change: TableChange, *, outcome_known: bool = True
     ) -> None:
-        """Commit a change as the version after `at`; None: as the first one.
+        """Commit a change as the version after `at`, or as the first version if `at` is None.
 
-        :param outcome_known: False: an update is lost or counted twice if a failed commit is taken for one that did
-            nothing.
-        :raises FenceMoved: another commit has happened, or may have: load again.
-        :raises StateUnavailable: it is unknown whether it was committed; load again.
+        :param outcome_known: whether the caller may treat a failed commit as one that did nothing. Pass False if this
+            could lose an update or count it twice.
+        :raises FenceMoved: another commit has happened, or may have. Load the table again.
+        :raises StateUnavailable: the storage failed. Load the table again.
+        :raises StateOutcomeUnknown: the storage failed, and the change may be committed.
         """
         with self.reached():
             check_conditional_puts(self.folder, self._uri, self._options, state=self._state)
         try:
             change(at)
         except (deltalake.exceptions.DeltaError, OSError) as error:
-            # A conflict may be our own put, whose reply was lost and which was sent again: loading again tells.
+            # The conflict may be our own put, if its reply was lost and it was sent again. Loading
+            # the table again shows this.
             if is_conflict(error):
                 raise FenceMoved from None
             is_known = outcome_known or is_denied(error)
@@ -497,16 +505,16 @@ class DeltaStore:
     def raise_fence(
         self, at: TableVersion | None, *, text: str, number: int, applied: bool = False
     ) -> None:
-        """Leave a new fence; make the table if it is not there.
+        """Write a new fence, and make the table if it does not exist.
 
-        :param number: of the raise, one more than in the version before.
-        :param applied: whether the updates under it are in the table already.
+        :param number: number of the raise, one more than in the version before.
+        :param applied: whether the updates under the fence are in the table already.
         """
         raised = self.name_fence(text, number)
         once = _once(app_transactions=raised + [deltalake.Transaction(_APPLIED, number)] * applied)
         if at is not None:
             return self._commit(at, [], once)
-        # The columns of the first rows replace this schema. Delta takes no table without columns.
+        # The columns of the first rows replace this schema. Delta allows no table without columns.
         self._create(struct([TXID_FIELD]), (), once)
 
     def _create(
@@ -522,10 +530,10 @@ class DeltaStore:
         )
 
     def name_fence(self, text: str, number: int) -> list[deltalake.Transaction]:
-        """Write the text of a fence before the commit that has it, and make the numbers that name it.
+        """Write the text of a fence before its commit, and return the numbers that name the text.
 
-        :param text: "" leaves no fence.
-        :param number: of the raise.
+        :param text: the text; "" for no fence.
+        :param number: number of the raise.
         """
         name = _NO_NAME
         if text:
@@ -535,29 +543,29 @@ class DeltaStore:
         return [deltalake.Transaction(_RAISE, number), deltalake.Transaction(_NAME, name)]
 
     def widen(self, at: TableVersion, *, fields: Sequence[FieldJson]) -> None:
-        """Add columns; rows that are there have NULL in them."""
+        """Add columns, which are NULL in existing rows."""
         added = [deltalake.Field.from_json(json.dumps(each)) for each in fields]
         at.handle.alter.add_columns(added, commit_properties=_once())
 
     def release(self, at: TableVersion, *, number: int, owned: bool) -> None:
         """Remove the fence and the txid of each row, because the next ledger has the same txids.
 
-        One commit does it: a killed release has done everything or nothing.
+        One commit does both, so a killed release has done everything or nothing.
 
-        :param number: of this raise.
-        :param owned: whether a row has a txid; each file with such a row is written again.
+        :param number: number of this raise.
+        :param owned: whether any row has a txid. The commit rewrites each file with such a row.
         """
         note = {COMMIT_NOTE: json.dumps(RELEASED)}
         once = _once(app_transactions=self.name_fence("", number), custom_metadata=note)
         if not owned:
-            # An update without rows commits nothing.
+            # An update that finds no rows commits nothing.
             return self._commit(at, [], once)
         at.handle.update(NOBODYS, predicate=OWNED, commit_properties=once)
 
     def define(
         self, at: TableVersion | None, *, schema: Schema, partition_by: Sequence[str] = ()
     ) -> None:
-        """Replace the columns of a table without files, or make it; nothing else can change its partition columns."""
+        """Make the table, or replace the columns of a table without files. Only this can change partition columns."""
         if at is None:
             return self._create(schema, partition_by, _once())
         empty = pa.schema(deltalake.Schema.from_json(json.dumps(schema)).to_arrow()).empty_table()
@@ -582,13 +590,13 @@ class DeltaStore:
         given: int,
         note: Mapping[str, Any],
     ) -> None:
-        """Put files in and take files out.
+        """Add files to the table and remove files from it.
 
-        :param raised: the numbers of a raise that this commit is as well, of `name_fence`; (): the table has it.
-        :param applied: the number of the raise whose updates are complete with it.
-        :param written: how many rows are put in, without rows that are only moved.
-        :param given: the digest of the files of the update, of 63 bits.
-        :param note: kept with the commit, as long as the store keeps its log.
+        :param raised: the numbers from `name_fence` if this commit also raises the fence; else empty.
+        :param applied: number of the raise whose updates are complete with this commit.
+        :param written: how many rows are added, without rows that only move to other files.
+        :param given: digest of the files of the update, of 63 bits.
+        :param note: JSON that the log keeps with the commit.
         """
         now = time.time_ns() // 1_000_000
         adds = [
@@ -646,7 +654,7 @@ def _fence_path(number: int, name: int) -> str:
 
 def _live(row: Mapping[str, Any], at: TableVersion) -> LiveFile:
     partition = {name: text_of(row[f"partition.{name}"]) for name in at.partition_by}
-    # The log has paths as URLs, and a RemoveAction makes an URL of what it is given.
+    # The log has paths as URLs, and a RemoveAction encodes its path as a URL again.
     return LiveFile(
         path=unquote(row["path"]),
         size=row["size_bytes"],
@@ -662,7 +670,7 @@ def _live(row: Mapping[str, Any], at: TableVersion) -> LiveFile:
 def _spelled(path: str) -> str:
     """Spell a path as deltalake does in a commit.
 
-    Spark spells letters such as é otherwise. A remove that is not spelled like the add removes nothing, for any reader.
+    Spark spells letters such as é differently. A remove action that is not spelled like its add action removes nothing.
     """
     return quote(path, safe="!$&'()+,/:;=@~")
 
@@ -672,12 +680,12 @@ def _once(**also: Any) -> deltalake.CommitProperties:
 
 
 def is_denied(error: Exception) -> bool:
-    """Whether a client says that it has no right to do this."""
+    """Return whether a client reports that it has no permission."""
     return isinstance(error, PermissionError) or _DENIED.search(str(error)) is not None
 
 
 def _passes(error: Exception) -> bool:
-    """Whether an error is on the list of what passes; any other one is final."""
+    """Return whether an error is on the list of temporary failures. Any other error is final."""
     number = error.errno if isinstance(error, OSError) else None
     said = _OS_ERROR.search(str(error))
     if number is None and said is not None:
@@ -693,7 +701,7 @@ def unreached(
     options: Mapping[str, str],
     outcome_known: bool = True,
 ) -> StateError:
-    """Make the refusal for a table that cannot be read or written; final, unless it is on the list of what passes."""
+    """Make the error for a table that cannot be read or written: final, unless the failure is temporary."""
     reason = scrubbed(str(error), options)
     if is_denied(error):
         problem = f"this process may not read or write {uri} ({reason})"
@@ -703,7 +711,7 @@ def unreached(
         kind = StateUnavailable if outcome_known else StateOutcomeUnknown
         return kind(state=state, where=uri, reason=reason)
     if not isinstance(error, OSError):
-        reason = scrubbed(first_line(error), options)  # what follows is a stack of Rust
+        reason = scrubbed(first_line(error), options)  # a Rust stack follows the first line
     problem = f"deltalake refuses the table {uri}: {reason.rstrip('.')}"
     remedy = "Repair it, or give the state another one, then clear the task."
     return StateDiffers(state=state, problem=problem, remedy=remedy)

@@ -1,4 +1,4 @@
-"""The fence of a table of a lake, as the text that a raise leaves. Source: protocol.md §7."""
+"""The fence of a lake table, as the text that a raise writes. Source: protocol.md §7."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class RaisedFence:
-    """A fence, with what a write under it has to know.
+    """A fence, with what a write under the fence must know.
 
-    :param number: of the raise; the commit of files notes it, so that both are known to belong together.
-    :param again: whether an earlier grant may have put rows of this transaction in.
-    :param replaces: the transaction whose rows this one takes out; None: it is no restatement.
-    :param taken: whether an earlier grant of this restatement has taken them out.
+    :param number: number of the raise. The commit of the files notes it, to prove that it belongs to this raise.
+    :param again: whether an earlier grant may have added rows of this transaction.
+    :param replaces: the transaction whose rows this transaction removes; None if it is no restatement.
+    :param taken: whether an earlier grant of this restatement has removed these rows.
     """
 
     fence: Fence
@@ -30,7 +30,7 @@ class RaisedFence:
 
     @property
     def text(self) -> str:
-        """Write it as JSON."""
+        """Write the fence as JSON."""
         fence = self.fence
         return json.dumps(
             {
@@ -48,10 +48,10 @@ class RaisedFence:
 
     @classmethod
     def of(cls, text: str, applied: int | None) -> RaisedFence | None:
-        """Read what `text` wrote; None: there is no fence.
+        """Read a text that `text` wrote; None if there is no fence.
 
-        :param applied: the number of the raise whose updates are all in the table.
-        :raises ValueError: a later release or another program has written it.
+        :param applied: number of the raise whose updates are all in the table.
+        :raises ValueError: a later release or another program has written the text.
         """
         if not text:
             return None
@@ -73,11 +73,11 @@ class RaisedFence:
         return cls(fence, **rest)
 
     def is_held_by(self, grant: Grant) -> bool:
-        """Whether this very grant has raised it."""
+        """Return whether exactly this grant has raised the fence."""
         return self.fence.token == grant.token
 
     def took_out(self, txid: int, birth: str, incarnation: str) -> bool:
-        """Whether this transaction is a restatement that has taken the rows of another one out."""
+        """Return whether this transaction is a restatement that has removed the rows of another transaction."""
         written = self.replaces is not None and self.fence.applied
         given = [self.fence] if self.taken or written else []
         return holds_for_good(given, txid, birth, incarnation)
@@ -86,14 +86,15 @@ class RaisedFence:
 def next_raise(
     found: RaisedFence | None, fence: Fence, grant: Grant, *, number: int
 ) -> RaisedFence:
-    """Make what the raise of a grant leaves.
+    """Return the fence that the raise of a grant writes.
 
-    :param found: what is there; `fence`: what the rules of the fence made of it.
-    :param number: of this raise; no two raises of a table have the same one.
+    :param found: the fence in the table; None if there is none.
+    :param fence: the new fence by the rules of the fence.
+    :param number: number of this raise, which no other raise of the table has.
     """
     replaces = grant.replaces
     if found is None:
-        # The rows of a table whose fence is gone may belong to any transaction.
+        # If the fence is gone, the rows of the table may belong to any transaction.
         return RaisedFence(fence, number, True, replaces)
     again = may_have_written(found.fence.token, grant.token)
     taken = found.took_out(grant.txid, grant.token.birth, grant.incarnation)

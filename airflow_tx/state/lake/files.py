@@ -46,14 +46,15 @@ else:
 # --- statistics ---------------------------------------------------------------------------------------------------
 # Delta's statistics of a file, from its Parquet footer. Pure.
 #
-# Readers skip files by them, so a bound that is too narrow loses rows without a word. Where a bound is not certain,
-# there is none. Doubles have none because of NaN, and decimals because some readers parse them as doubles.
+# Readers use them to skip files, so a bound that is too narrow silently loses rows. An uncertain
+# bound is left out. Doubles have no bounds because of NaN. Decimals have none because some readers
+# parse them as doubles.
 
 
 INDEXED = 32
-"""Columns that have statistics: as many as with Delta's own writers."""
+"""How many columns have statistics: as many as with Delta's own writers."""
 TEXT = 32
-"""Characters of a text that are kept."""
+"""How many characters of a text are kept."""
 _WHOLE = ("byte", "short", "integer", "long")
 _EPOCH = date(1970, 1, 1)
 _MILLIS = 1000
@@ -64,9 +65,9 @@ Bounds = tuple[Any, Any]
 
 
 def statistics(metadata: Any, fields: Sequence[Mapping[str, Any]]) -> str:
-    """Make the statistics of a file.
+    """Make the statistics of a file, as JSON text.
 
-    :param metadata: pyarrow's of its footer.
+    :param metadata: pyarrow's metadata of the footer.
     :param fields: Spark's fields of the columns in the file.
     """
     # A dot in a name reads like the path of a nested field.
@@ -96,7 +97,7 @@ def _add(
     if not all(each is not None and each.has_null_count for each in chunks):
         return
     found["nullCount"][name] = sum(each.null_count for each in chunks)
-    # A row group of nulls has no bounds.
+    # A row group with only NULLs has no bounds.
     valued = [each for each in chunks if each.num_values]
     if bounds is None or not valued or not all(each.has_min_max for each in valued):
         return
@@ -110,26 +111,26 @@ def _add(
 
 
 def bounds_of(kind: str, column: Any) -> Callable[[Any, Any], Bounds] | None:
-    """Choose how the bounds of a column are written; None: it has none."""
+    """Choose the function that writes the bounds of a column; None if the column has no bounds."""
     if kind in _WHOLE:
         return whole_bounds
     if kind == "date":
         return date_bounds
     if kind == "string":
         return text_bounds
-    # INT96 has no order, and another unit is not what a Delta table has.
+    # INT96 has no order, and Delta tables have no other unit than microseconds.
     if kind.startswith("timestamp") and _MICROS in str(column.logical_type):
         return utc_bounds if kind == "timestamp" else local_bounds
     return None
 
 
 def whole_bounds(least: int, most: int) -> Bounds:
-    """Give whole numbers unchanged."""
+    """Return whole numbers unchanged."""
     return least, most
 
 
 def date_bounds(least: int, most: int) -> Bounds:
-    """Write days since 1970 as dates; one that Python does not have is no bound."""
+    """Write days since 1970 as dates. A date that Python cannot represent becomes no bound."""
     return _day(least), _day(most)
 
 
@@ -141,7 +142,7 @@ def _day(days: int) -> str | None:
 
 
 def utc_bounds(least: int, most: int) -> Bounds:
-    """Write microseconds since 1970 in milliseconds, the bounds rounded outwards."""
+    """Write microseconds since 1970 in milliseconds, with the bounds rounded outwards."""
     return _millis(least // _MILLIS, "Z"), _millis(-(-most // _MILLIS), "Z")
 
 
@@ -159,7 +160,7 @@ def _millis(millis: int, zone: str) -> str | None:
 
 
 def text_bounds(least: bytes | str, most: bytes | str) -> Bounds:
-    """Cut long texts, the upper bound upwards."""
+    """Cut long texts, and round the upper bound upwards."""
     try:
         low = least.decode() if isinstance(least, bytes) else least
         high = most.decode() if isinstance(most, bytes) else most
@@ -169,7 +170,7 @@ def text_bounds(least: bytes | str, most: bytes | str) -> Bounds:
 
 
 def _next(text: str) -> str | None:
-    """Find a text that is greater than each text that begins with this one."""
+    """Return a text that is greater than every text that begins with this one."""
     for end in range(len(text), 0, -1):
         point = ord(text[end - 1]) + 1
         point = _SURROGATES.stop if point in _SURROGATES else point
@@ -179,7 +180,7 @@ def _next(text: str) -> str | None:
 
 
 # --- footer -------------------------------------------------------------------------------------------------------
-# The footer of a Parquet file: its columns, its rows, its statistics. It needs pyarrow alone.
+# The footer of a Parquet file: its columns, rows and statistics. Reading it needs only pyarrow.
 
 
 SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
@@ -197,11 +198,11 @@ def read_footer(
 ) -> TableFile:
     """Describe a file for the manifest.
 
-    :param path: relative to the table.
-    :param partition: the text of each partition column, which the file lacks.
+    :param path: path relative to the table.
+    :param partition: by partition column, its value as text. The file lacks these columns.
     :param partition_fields: the fields of these columns in Spark's schema.
-    :param shared: whether rows of several transactions may be in it.
-    :raises Misfit: the file cannot be one of a Delta table.
+    :param shared: whether the file may have rows of several transactions.
+    :raises Misfit: the file cannot be part of a Delta table.
     """
     footer = pq.ParquetFile(opened)
     own = _columns(footer)
@@ -217,10 +218,10 @@ def read_footer(
 
 
 def check_txid(stats: str, path: str, txid: int | None = None) -> None:
-    """Refuse a file in which not every row says its transaction, or not the same one.
+    """Refuse a file unless all of its rows have the same txid.
 
-    :param txid: of the transaction; None: any.
-    :raises Misfit: a row does not.
+    :param txid: the expected txid; None for any.
+    :raises Misfit: a row has no txid, or another one.
     """
     said = json.loads(stats)
     found = (said["minValues"].get(TXID), said["maxValues"].get(TXID))
@@ -250,17 +251,17 @@ def _columns(footer: Any) -> Schema:
 # --- files --------------------------------------------------------------------------------------------------------
 
 
-# Footers that are read at once: each is one or two requests to an object store.
+# How many footers are read in parallel. Each takes one or two requests to an object store.
 READERS = 16
 
 
 def staged_files(
     table: Folder, folder: str, partition_fields: Sequence[Mapping[str, Any]]
 ) -> list[TableFile]:
-    """Describe the Parquet files with rows in the folder of a try; their footers are read, and no row.
+    """Describe the Parquet files with rows in the folder of a try. Only their footers are read.
 
-    :param folder: relative to the table.
-    :raises Misfit: a file cannot be one of a Delta table.
+    :param folder: path relative to the table.
+    :raises Misfit: a file cannot be part of a Delta table.
     """
     found = [(path, size) for path, size in table.listed(folder).items() if _is_data(path, folder)]
     with ThreadPoolExecutor(READERS) as pool:
@@ -271,7 +272,7 @@ def staged_files(
 
 
 def staged_schema(listed: Sequence[TableFile]) -> pa.Schema:
-    """Give the columns of staged files, with the partition columns, and without the one of their transaction."""
+    """Return the columns of staged files, with the partition columns and without the txid column."""
     fields = dict[str, pa.DataType]()
     for each in listed:
         found = json.loads(each.schema)["fields"]
@@ -280,7 +281,7 @@ def staged_schema(listed: Sequence[TableFile]) -> pa.Schema:
 
 
 def staged_rows(table: Folder, file: TableFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Read the rows of a staged file in these columns, of which the path has the partition."""
+    """Read the rows of a staged file in these columns. The values of partition columns come from the path."""
     for batch in file_rows(table, file, schema.names):
         arrays = [batch.column(each.name).cast(each.type) for each in schema]
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -292,21 +293,21 @@ def file_rows(
     names: Sequence[str],
     txids: Collection[int] = (),
 ) -> Iterator[pa.RecordBatch]:
-    """Read columns of a file as it has them; of the partition columns, the texts.
+    """Read columns of a file with the types in the file. Partition columns are texts.
 
-    :param txids: leave out row groups that have no row of these transactions; none: read all.
+    :param txids: leave out row groups without rows of these transactions; empty to read all.
     """
     with table.open(file.path) as opened:
         parquet = pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")
         # UPDATE and MERGE of delta-spark leave the partition columns in the files.
         present = set(parquet.schema_arrow.names).difference(file.partition)
         own = [name for name in names if name in present]
-        # Arrow keeps what it reads ahead until an iteration ends.
+        # Arrow keeps its read-ahead until an iteration ends.
         groups = [[number] for number in _groups(parquet.metadata, txids)]
         for batch in chain.from_iterable(
             parquet.iter_batches(row_groups=group, columns=own) for group in groups
         ):
-            # One value a file; a text is cast as Delta spells it.
+            # A file has one value per partition column. A cast converts its text as Delta does.
             for name in file.partition:
                 texts = pa.array([file.partition[name]] * batch.num_rows, pa.string())
                 batch = batch.append_column(name, texts)
@@ -314,7 +315,7 @@ def file_rows(
 
 
 def _groups(metadata: Any, txids: Collection[int]) -> Iterator[int]:
-    """List the row groups that may have rows of transactions."""
+    """Yield the numbers of the row groups that may have rows of these transactions."""
     paths = [metadata.schema.column(number).path for number in range(len(metadata.schema))]
     for group in range(metadata.num_row_groups):
         found = TXID in paths and metadata.row_group(group).column(paths.index(TXID)).statistics
@@ -325,7 +326,7 @@ def _groups(metadata: Any, txids: Collection[int]) -> Iterator[int]:
 
 
 def count_rows(table: Folder, path: str, txids: Collection[int]) -> dict[int, int]:
-    """Count the rows of each of these transactions in a file; one without rows is left out."""
+    """Count the rows of each of these transactions in a file. Transactions without rows are left out."""
     with table.open(path) as opened:
         file = pq.ParquetFile(opened)
         if TXID not in file.schema_arrow.names:
@@ -336,13 +337,14 @@ def count_rows(table: Folder, path: str, txids: Collection[int]) -> dict[int, in
 
 
 def is_of(column: Any, txids: Collection[int]) -> Any:
-    """Ask of each number whether it is of one of these transactions."""
+    """Return for each txid of a column whether it is one of these transactions."""
     return pc.is_in(column, value_set=pa.array(sorted(txids), pa.int64()))
 
 
 def _is_data(path: str, folder: str) -> bool:
     *folders, name = path.removeprefix(f"{folder}/").split("/")
-    # A column name may begin with _ as well; Spark's own folder has no "=".
+    # The name of a partition folder may begin with _ as well, but Spark's temporary folders have no
+    # "=".
     unfinished = any(each.startswith("_") and "=" not in each for each in folders)
     return name.endswith(".parquet") and name[0] not in "_." and not unfinished
 
@@ -359,23 +361,23 @@ def _described(
 
 
 # --- python rows --------------------------------------------------------------------------------------------------
-# Rows of Python tasks as files of a table: one Parquet file a partition, written by the committer.
+# Rows of Python tasks as files of a table: the committer writes one Parquet file per partition.
 
 
 _Row = Mapping[str, Any]
 _DECIMAL = "decimal(38,18)"
-"""The type that Spark gives to a Decimal of Python, too."""
+"""The type that Spark also gives to Python's Decimal."""
 
 
 def write_python_rows(
     state: Any, rows: Sequence[_Row], attempt: TransactionAttempt
 ) -> list[dict[str, Any]]:
-    """Write rows into the folder of a table; returns the entries of their files.
+    """Write rows into the folder of a table, and return the manifest entries of their files.
 
-    A column takes the type that it has in the table.
+    A column gets the type that it has in the table.
 
     :param state: the table.
-    :raises StateError: the rows do not fit it, or its folder cannot be written.
+    :raises StateError: the rows do not fit the table, or its folder cannot be written.
     """
     if not rows:
         return []
@@ -404,8 +406,8 @@ def write_python_rows(
 def as_arrow(rows: Sequence[_Row], schema: Mapping[str, Any] | None) -> pa.Table:
     """Make an Arrow table of rows.
 
-    :param schema: Spark's schema of the table that they are for; None: there is no table yet.
-    :raises Misfit: a value has not the type of its column.
+    :param schema: Spark's schema of the table; None if there is no table yet.
+    :raises Misfit: a value does not have the type of its column.
     """
     fields = () if schema is None else schema["fields"]
     known = {each["name"]: arrow_type(each["type"]) for each in fields}
@@ -413,7 +415,7 @@ def as_arrow(rows: Sequence[_Row], schema: Mapping[str, Any] | None) -> pa.Table
         table = readable(exact_table(rows, known, decimals=arrow_type(_DECIMAL), named=_spelled))
     except NoTable as error:
         raise Misfit(str(error)) from None
-    # The type of a column without values is unknown. Readers see NULL where a file lacks the column.
+    # A column without values has no known type, so it is left out. Readers see NULL in it.
     unknown = [each.name for each in table.schema if pa.types.is_null(each.type)]
     return table.drop_columns(unknown) if unknown else table
 
@@ -426,7 +428,7 @@ def _spelled(kind: pa.DataType) -> str:
 
 
 def arrow_type(kind: Any) -> pa.DataType:
-    """Translate a type of Spark's schema."""
+    """Convert a type of Spark's schema to its Arrow type."""
     if not isinstance(kind, str):
         return _nested(kind)
     return (DELTA_TYPES.get(kind) or ColumnType.named(kind)).arrow_type()
@@ -443,7 +445,7 @@ def _nested(kind: Mapping[str, Any]) -> pa.DataType:
 def _parts(
     table: pa.Table, partition_by: Sequence[str], txid: int
 ) -> Iterator[tuple[dict[str, str | None], pa.Table]]:
-    """Divide rows by their partition; the columns of the partition are left out."""
+    """Divide rows by partition, and leave out the partition columns."""
     rows_of = dict[tuple[str | None, ...], list[int]]()
     values = {name: table.column(name).to_pylist() for name in partition_by}
     if empty := [name for name, column in values.items() if "" in column]:

@@ -1,4 +1,4 @@
-"""The rows of transactions in the files of a table of a lake, as another topology reads them."""
+"""The rows of transactions in the files of a lake table, for another topology that reads them."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ else:
 
 @dataclass(frozen=True)
 class VersionSnapshot(TableSnapshot):
-    """A table at one version: later commits leave its files there for the retention."""
+    """A table at one version. Later commits keep its files until the retention has passed."""
 
     at: TableVersion
 
 
 class CommittedFiles(CommittedTable):
-    """A table of a lake whose rows are read file by file."""
+    """A lake table whose rows are read file by file."""
 
     uri: str
     conn_id: str | None
@@ -109,9 +109,9 @@ class CommittedFiles(CommittedTable):
         txids: Collection[int],
         types: Mapping[str, pa.DataType],
     ) -> Iterator[pa.RecordBatch]:
-        """Read the files one after the other, by the least txid in each, and a row group at a time."""
+        """Read the files one after the other, by the least txid in each, with one row group in memory."""
         own = {name: kind for name, kind in types.items() if name != UPSTREAM_TXID}
-        # Last, so that a refused value of a row is the first one that is found.
+        # The txid column is last, so that a refused value of a row is found before it.
         read = pa.schema({**own, TXID: pa.int64()})
         named = [TXID if name == UPSTREAM_TXID else name for name in types]
         files = sorted(_files(store, at, txids), key=lambda each: (each.least or 0, each.path))

@@ -31,17 +31,17 @@ else:
 FieldJson = dict[str, Any]
 Schema = dict[str, Any]
 DELTA_TYPES = {each.delta: each for each in COLUMN_TYPES.values()}
-"""The types without parts, by the names that Delta has for them; a decimal may have any size."""
+"""The types without parts, by their names in Delta. Decimals of other sizes are also allowed."""
 _SHOWN = 100
-"""Characters of a rule that a message shows."""
+"""How many characters of a rule a message shows."""
 _DECIMAL = re.compile(r"decimal\(\d+, ?\d+\)")
 TXID_FIELD: FieldJson = {"name": TXID, "type": "long", "nullable": True, "metadata": {}}
 
 
 def nullable(kind: Any, *, column: str = "") -> Any:
-    """Make a type nullable at every depth, and leave out the notes of its fields.
+    """Make a type nullable at every depth, and drop the metadata of its fields.
 
-    Delta readers refuse a table that has a nested field that is not nullable.
+    Delta readers refuse a table with a nested field that is not nullable.
 
     :raises Misfit: Delta has no such type.
     """
@@ -62,7 +62,7 @@ def nullable(kind: Any, *, column: str = "") -> Any:
 
 
 def _unknown(column: str, kind: Any) -> Misfit:
-    problem = f"column {column} has the type {kind}, which a Delta table has not"
+    problem = f"column {column} has the type {kind}, which a Delta table cannot have"
     return Misfit(problem, cast_to(column, "string"))
 
 
@@ -88,8 +88,9 @@ def struct(fields: Sequence[FieldJson]) -> Schema:
 def new_fields(table: Schema, found: Schema) -> list[FieldJson]:
     """List the fields of a file that its table does not have yet.
 
-    :param table: its columns; `found`: the columns of a file, partition columns included.
-    :raises Misfit: a column has another type, or a name that differs by case alone.
+    :param table: columns of the table.
+    :param found: columns of the file, partition columns included.
+    :raises Misfit: a column has another type, or a name that differs only by case.
     """
     known = {each["name"]: nullable(each["type"], column=each["name"]) for each in table["fields"]}
     spelled = {name.lower(): name for name in known}
@@ -112,9 +113,9 @@ def new_fields(table: Schema, found: Schema) -> list[FieldJson]:
 def check_partition(
     found: Schema, partition: Mapping[str, str | None], columns: Sequence[str]
 ) -> None:
-    """Refuse a file that does not say the value of each partition column.
+    """Refuse a file that does not have a value for each partition column.
 
-    :raises Misfit: a column is missing, or there is one more.
+    :raises Misfit: a partition column is missing, or the file has one too many.
     """
     names = {each["name"] for each in found["fields"]}
     if missing := [name for name in columns if name not in names or name not in partition]:
@@ -124,7 +125,7 @@ def check_partition(
 
 
 def of_arrow(schema: pa.Schema) -> Schema:
-    """Spell an Arrow schema as Spark does.
+    """Convert an Arrow schema to Spark's schema.
 
     :raises Misfit: Delta has no such type.
     """
@@ -159,12 +160,12 @@ def _of_type(kind: Any, column: str) -> Any:
 def _of_plain(kind: Any, column: str) -> str:
     found = ColumnType.of_arrow(kind)
     if found is None:
-        raise Misfit(f"column {column} has the type {kind}, which a Delta table has not")
+        raise Misfit(f"column {column} has the type {kind}, which a Delta table cannot have")
     return found.delta
 
 
 def shown_type(kind: Any) -> str:
-    """Write a type as Spark's SQL does, which `cast` takes."""
+    """Write a type in Spark's SQL, for `cast`."""
     if isinstance(kind, str):
         return kind
     if kind["type"] == "array":
@@ -183,7 +184,7 @@ def _parts(kind: Mapping[str, Any]) -> list[Any]:
 
 
 def deepest(kind: Any, asked: Callable[[str], bool]) -> bool:
-    """Ask of each plain type within a type."""
+    """Return whether `asked` is true for any plain type within a type."""
     if isinstance(kind, str):
         return asked(kind)
     inner = [*_parts(kind), *(each["type"] for each in kind.get("fields", ()))]
@@ -191,7 +192,7 @@ def deepest(kind: Any, asked: Callable[[str], bool]) -> bool:
 
 
 def declared_in(field: FieldJson) -> Iterator[tuple[str, str]]:
-    """List what the metadata of a field, and of the fields in it, asks of a writer: a rule, a length, a default."""
+    """Yield what the metadata of a field and of its nested fields requires of a writer: a rule, a length, a default."""
     for name, value in sorted(field.get("metadata", {}).items()):
         if name.startswith(_ASKS) and not name.startswith(_MAPPED):
             yield name, " ".join(str(value).split())[:_SHOWN]
@@ -204,7 +205,7 @@ def declared_in(field: FieldJson) -> Iterator[tuple[str, str]]:
 
 
 def is_optional(kind: Any) -> bool:
-    """Whether NULL may stand at every depth within a type."""
+    """Return whether NULL is allowed at every depth within a type."""
     if isinstance(kind, str):
         return True
     if not kind.get("containsNull", True) or not kind.get("valueContainsNull", True):
@@ -216,7 +217,8 @@ def is_optional(kind: Any) -> bool:
 
 
 # --- requirements -------------------------------------------------------------------------------------------------
-# The requirements of a Delta table: commits of metadata alone keep a table exact only if it meets them.
+# The requirements of a Delta table. Commits of metadata alone keep a table exact only if it meets
+# them.
 
 
 _VECTORS = "deletionVectors"
@@ -227,7 +229,7 @@ _MAPPING = "delta.columnMapping.mode"
 _PREFIXES = "delta.randomizeFilePrefixes"
 _FORGETS = "delta.setTransactionRetentionDuration"
 _CONSTRAINT = "delta.constraints."
-# Names in the metadata of a field that ask something of a writer, except for the first one.
+# Names in the metadata of a field that require something of a writer, except for the first name.
 _MAPPED = "delta.columnMapping."
 _ASKS = (
     "delta.",
@@ -242,16 +244,17 @@ _ASKS = (
 class TableRequirements:
     """Refuses a table that this writer cannot keep right.
 
-    :param uri: of the table, as the state has it.
+    :param uri: URI of the table, as the state has it.
     """
 
     state: str
     uri: str
 
     def check(self, table: DeltaTable) -> None:
-        """Look at one version of the table.
+        """Check one version of the table.
 
-        :raises StateDiffers: it has something that this writer cannot keep right; the message says how to remove it.
+        :raises StateDiffers: the table has a feature that this writer cannot keep right. The message says how to remove
+            it.
         """
         self._check_settings(table)
         self._check_protocol(table)
@@ -263,14 +266,14 @@ class TableRequirements:
             name: str(value) for name, value in table.metadata().configuration.items() if value
         }
         if settings.get(_APPEND_ONLY, "").lower() == "true":
-            problem = f"lets no writer take rows back ({_APPEND_ONLY}=true)"
+            problem = f"does not allow a writer to delete rows ({_APPEND_ONLY}=true)"
             raise self._refusal(problem, self._unset(_APPEND_ONLY))
         if settings.get(_WITH_VECTORS, "").lower() == "true":
             raise self._refusal(f"has deletion vectors ({_WITH_VECTORS}=true)", self._purged)
         if (mode := settings.get(_MAPPING, "none")) != "none":
             raise self._refusal(f"has column mapping ({_MAPPING}={mode})", self._copied(table))
         if _FORGETS in settings:
-            problem = f"forgets which transaction it has ({_FORGETS}={settings[_FORGETS]})"
+            problem = f"forgets its last transaction ({_FORGETS}={settings[_FORGETS]})"
             raise self._refusal(problem, self._unset(_FORGETS))
         for name in (each for each in settings if each.startswith(_CONSTRAINT)):
             problem = (
@@ -288,7 +291,8 @@ class TableRequirements:
         if 2 < writer < 7 or writer > 7:
             problem = f"asks for a writer of version {writer}, which may check constraints or generate columns"
             raise self._refusal(problem, self._copied(table))
-        # Delta removes a file that has a vector only if the commit names the vector, and deltalake cannot name it.
+        # Delta removes a file with a vector only if the commit names the vector, which deltalake
+        # cannot do.
         if _VECTORS in features and _has_vectors(table):
             raise self._refusal("has deletion vectors", self._purged)
 
@@ -312,7 +316,7 @@ class TableRequirements:
             nullable(field["type"], column=name)
         except Misfit as error:
             remedy = f"Give the state a table without column {name}."
-            raise self._refusal(f"is none for rows of Spark: {error}", remedy) from None
+            raise self._refusal(f"cannot have rows of Spark: {error}", remedy) from None
         if name == TXID and deepest(field["type"], lambda kind: kind != "long"):
             raise self._refusal(
                 f"has a column {TXID} of type {field['type']}", "It must be a bigint."
@@ -357,9 +361,9 @@ def _has_vectors(table: DeltaTable) -> bool:
 
 
 def rewritten(uri: str, rows: str) -> str:
-    """Write the remedy that puts rows into new files whose paths each writer spells alike.
+    """Write the remedy that moves rows into new files whose paths every writer spells alike.
 
-    :param rows: a condition of SQL.
+    :param rows: an SQL condition.
     """
     table = spark_table(uri)
     statements = (
@@ -372,18 +376,19 @@ def rewritten(uri: str, rows: str) -> str:
 
 
 def spark_table(uri: str) -> str:
-    """Name a table by its URI, as Spark's SQL does."""
+    """Name a table by its URI in Spark's SQL."""
     return f"delta.`{uri.replace('s3://', 's3a://', 1)}`"
 
 
 # --- partitions ---------------------------------------------------------------------------------------------------
-# The partition columns of a table: which columns can be one, and their values as folders spell them. Pure.
+# The partition columns of a table: which columns are allowed, and how folders spell their values.
+# Pure.
 
 
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
-"""The name of NULL in a folder. Hive, Spark and Delta spell it so."""
+"""The folder name of NULL in Hive, Spark and Delta."""
 _LONGEST = 255
-"""Bytes of the name of a folder, in nearly every file system."""
+"""Maximum bytes of a folder name in nearly every file system."""
 _TYPES = re.compile(r"string|boolean|byte|short|integer|long|date|decimal\(.*\)")
 _ESCAPED = re.compile(r"""[\x00-\x1f"#%'*/:=?\\\x7f{\[\]^]""")
 _IMPOSSIBLE = re.compile(r"[ ,;{}()\n\t=]")
@@ -392,8 +397,8 @@ _IMPOSSIBLE = re.compile(r"[ ,;{}()\n\t=]")
 def check_columns(fields: Iterable[Mapping[str, Any]], partition_by: Sequence[str]) -> None:
     """Refuse rows that cannot become files of a table.
 
-    :param fields: of Spark's schema of the rows.
-    :raises Misfit: it names the column.
+    :param fields: fields of Spark's schema of the rows.
+    :raises Misfit: a column does not fit. The message names it.
     """
     found = {str(each["name"]): each for each in fields}
     if not found:
@@ -432,9 +437,9 @@ def text_of(value: Any) -> str | None:
 
 
 def empty_in(name: str) -> str:
-    """Say that a text of a partition column is empty."""
+    """Describe the problem of an empty text in a partition column."""
     return (
-        f"partition column {name} has an empty text, which readers of a Delta table take for NULL: "
+        f"partition column {name} has an empty text, which readers of a Delta table read as NULL: "
         "give NULL or another text"
     )
 
@@ -445,7 +450,7 @@ def folder_of(partition: Mapping[str, str | None]) -> str:
 
 
 def new_folder(partition: Mapping[str, str | None]) -> str:
-    """Spell the folders of a partition, if they can be made.
+    """Spell the folders of a partition, and check that they can be made.
 
     :raises Misfit: a value is too long for the name of a folder.
     """
@@ -460,7 +465,7 @@ def new_folder(partition: Mapping[str, str | None]) -> str:
 
 
 def values_in(folder: str) -> dict[str, str | None]:
-    """Read the folders of a partition, as `folder_of` spells them."""
+    """Read partition values from their folders, as `folder_of` spells them."""
     found = dict[str, str | None]()
     for part in filter(None, folder.split("/")):
         name, _, text = part.partition("=")

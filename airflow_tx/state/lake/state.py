@@ -1,6 +1,7 @@
 """A table of a lake to which transactions append rows. Source: protocol.md §7.
 
-Tasks write the files, in parallel, before the turn. The commit publishes them, in order, by one commit of metadata.
+Tasks write the files, in parallel, before the turn. The commit publishes them, in txid order, by one commit of
+metadata.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ else:
 
 
 # --- fit ----------------------------------------------------------------------------------------------------------
-# Whether staged files fit a table: no other check runs before readers read them.
+# Check whether staged files fit a table. No other check runs before readers read the files.
 
 
 @dataclass(frozen=True)
@@ -106,10 +107,10 @@ class TableFit:
     store: DeltaStore
 
     def change(self, at: TableVersion | None, files: Sequence[TableFile]) -> TableChange | None:
-        """Find the change of columns that a table needs before the files; None: none.
+        """Return the change of columns that a table needs before the files are added; None if it needs no change.
 
-        :param at: None: the table is not there yet.
-        :raises StateError: a file does not fit; nothing was committed.
+        :param at: the version of the table; None if there is no table yet.
+        :raises StateError: a file does not fit. Nothing was committed.
         """
         fresh = at is None or is_undefined(at)
         if at is not None and not fresh and set(at.partition_by) != set(self.partition_by):
@@ -159,9 +160,9 @@ class TableFit:
 
 
 def check_there(folder: Folder, files: Sequence[TableFile]) -> None:
-    """Compare the sizes of files with the storage: readers fail on another size.
+    """Check that the storage has the files with their sizes, because readers fail on another size.
 
-    :raises Misfit: one is not there, or has another size.
+    :raises Misfit: a file is missing, or has another size.
     """
     there = dict[str, int]()
     for name in {"/".join(each.path.split("/")[:2]) for each in files}:
@@ -177,21 +178,21 @@ def check_there(folder: Folder, files: Sequence[TableFile]) -> None:
 
 
 def is_undefined(at: TableVersion) -> bool:
-    """Whether a raise has made the table, and no rows have given it columns yet."""
+    """Return whether a raise has made the table, and no rows have given it columns yet."""
     return at.empty and not at.partition_by and at.schema["fields"] == [TXID_FIELD]
 
 
 # --- sweep --------------------------------------------------------------------------------------------------------
-# Clean-up of staged files that were never published, or that a commit has taken out again.
+# Clean up staged files that were never published, or that a commit has taken out again.
 #
-# VACUUM leaves the folder of staged files alone. A file may go once its transaction is over and no row of the table
-# is in it. It stays as long as readers of older versions may need it. Delta says nowhere when a file was taken out,
-# so the first sweep that finds it dead notes that.
+# VACUUM ignores the folder of staged files. A file may be deleted once its transaction is over and
+# the table no longer has the file. It stays as long as readers of older versions may need it. Delta
+# does not record when a file was taken out, so the first sweep that finds it dead notes the time.
 
 
 NOTES = f"{STAGED}/_dead.json"
 FENCES_KEPT = 100
-"""Texts of fences that are kept for processes that have read an older version."""
+"""How many texts of fences are kept, for processes that have read an older version."""
 log = logging.getLogger(__name__)
 
 
@@ -199,8 +200,8 @@ log = logging.getLogger(__name__)
 class DeadFiles:
     """Files that no version needs once the retention has passed.
 
-    :param since: by path, when a sweep first found it dead; in seconds.
-    :param over: the ones that may be deleted.
+    :param since: by path, the time in seconds at which a sweep first found the file dead.
+    :param over: paths of the files that may be deleted.
     """
 
     since: Mapping[str, float]
@@ -218,9 +219,10 @@ def dead_files(
 ) -> DeadFiles:
     """Decide which staged files may be deleted.
 
-    :param there: the paths of all files; `live`: the paths of the table.
-    :param known: by path, when it was first found dead.
-    :param txid: a transaction that is committed: those before it are over.
+    :param there: paths of all files in the folder.
+    :param live: paths of the files of the table.
+    :param known: by path, the time at which a sweep first found the file dead.
+    :param txid: a committed transaction. All transactions before it are over.
     """
     since = dict[str, float]()
     over = set[str]()
@@ -237,7 +239,7 @@ def dead_files(
 
 
 def old_fences(there: Iterable[str], number: int) -> set[str]:
-    """Find the texts of fences that are no longer read, `number` being the last raise."""
+    """List the texts of fences that are no longer read. `number` is the last raise."""
     numbers = {path: raise_of(path) for path in there}
     return {
         path
@@ -251,8 +253,8 @@ def sweep(
 ) -> int:
     """Delete the staged files of transactions before `txid` that have been dead for the retention.
 
-    :param number: of the last raise: fences long before it are deleted, too.
-    :return: how many were deleted.
+    :param number: number of the last raise. Texts of much older fences are deleted, too.
+    :return: how many staged files were deleted.
     """
     there = folder.listed(STAGED)
     found = dead_files(there, live, _notes(folder, there), txid=txid, now=now, retention=retention)
@@ -268,7 +270,7 @@ def sweep(
 
 
 def _notes(folder: Folder, there: Collection[str]) -> dict[str, float]:
-    """Read what earlier sweeps found; notes that cannot be read begin again, which only keeps files longer."""
+    """Read the notes of earlier sweeps; empty if they are unreadable, which only keeps files longer."""
     if NOTES not in there:
         return {}
     try:
@@ -281,14 +283,17 @@ def _notes(folder: Folder, there: Collection[str]) -> dict[str, float]:
 
 
 # --- taken back ---------------------------------------------------------------------------------------------------
-# The rows that a commit takes out of a table: whole files, and the rows of a transaction in shared files.
+# The rows that a commit takes out of a table: whole files, and rows of a transaction in shared
+# files.
 
 
 @dataclass(frozen=True)
 class TakenBack:
-    """What goes out of a table, and the files that keep the other rows of shared files.
+    """The files that leave a table, and the files that keep the other rows of shared files.
 
-    :param rows: how many rows are gone.
+    :param removed: files to remove from the table.
+    :param kept: new files with the rows of other transactions.
+    :param rows: how many rows leave the table.
     """
 
     removed: Sequence[LiveFile] = ()
@@ -301,7 +306,7 @@ class TakeBack:
     """Takes the rows of transactions out of files, with one row group in memory at a time.
 
     :param into: the folder for the rows of other transactions.
-    :param schema: of the table.
+    :param schema: schema of the table.
     """
 
     folder: Folder
@@ -311,7 +316,7 @@ class TakeBack:
     schema: pa.Schema = field(repr=False)
 
     def of(self, found: Sequence[LiveFile]) -> TakenBack:
-        """Take them out of these live files, which may have some."""
+        """Take the rows out of these live files, which may have such rows."""
         removed = list[LiveFile]()
         kept = list[TableFile]()
         gone = 0
@@ -321,7 +326,7 @@ class TakeBack:
             if not whole:
                 mine = sum(count_rows(self.folder, live.path, self.txids).values())
             if not whole and not mine:
-                continue  # the file has transactions before and after, or they are unknown
+                continue  # the file has only other transactions, some before and some after
             if not live.removable:
                 raise Misfit(f"deltalake cannot spell the path {live.path}")
             removed.append(live)
@@ -332,7 +337,7 @@ class TakeBack:
         return TakenBack(removed, kept, gone)
 
     def _others(self, live: LiveFile) -> TableFile | None:
-        """Write the rows of the other transactions in a file into one of their own."""
+        """Write the rows of other transactions in a shared file into a new file."""
         path = f"{self.into}/{folder_of(live.partition)}{uuid.uuid4().hex}.parquet"
         with self.folder.open(live.path) as opened, self.folder.writing(path) as out:
             self._copy(opened, out, live.partition)
@@ -354,14 +359,15 @@ class TakeBack:
         with pq.ParquetWriter(out, schema, coerce_timestamps="us") as writer:
             for number in range(file.num_row_groups):
                 group = file.read_row_group(number, use_threads=False)
-                # Arrow cannot filter the views of texts that deltalake reads from its UPDATE, DELETE and MERGE.
+                # Arrow cannot filter string views, which deltalake reads from files of its UPDATE,
+                # DELETE and MERGE.
                 rows = group.select(schema.names).cast(schema)
                 writer.write_table(rows.filter(pc.invert(is_of(group.column(TXID), self.txids))))
 
     def _written_schema(self, found: pa.Schema, partition: Collection[str]) -> pa.Schema:
-        """Choose the schema of a copy: the columns of the file, in the types of the table.
+        """Return the schema of a copy: the columns of the file, in the types of the table.
 
-        INT96 of Spark has no time zone. UPDATE and MERGE of delta-spark leave the partition columns in the files.
+        Spark's INT96 has no time zone. UPDATE and MERGE of delta-spark leave the partition columns in the files.
         """
         fields = [self.schema.field(name) for name in found.names if name not in partition]
         notes = {
@@ -384,17 +390,17 @@ class DeltaTable(CommittedFiles, AppendTable):
     """A Delta Lake table to which transactions append rows, each exactly once.
 
     Tasks write Parquet files into the folder of the table. The commit publishes them by one commit of the table,
-    without Spark. Each row has the column `tx_txid`. A replay takes out what the attempt before it has put in, in the
-    same commit. How, and which tables are refused: docs/stores.md.
+    without Spark. Each row has the column `tx_txid`. A replay removes the rows of the attempt before it, in the same
+    commit. docs/stores.md explains how, and which tables are refused.
 
-    :param uri: of the table: an absolute path, or a URI that deltalake reaches. One table is one state.
+    :param uri: the table, as an absolute path or as a URI that deltalake reaches. One table is one state.
     :param partition_by: columns whose values are in the path of each file.
-    :param retention_days: how long files are kept that no row is in: longer than the longest query, and longer than it
-        takes from the first task of a transaction to its commit.
-    :param conn_id: Airflow connection of type aws for a table on S3, looked up when the table is used. None: variables
-        of the environment (AWS_*), or the role of the machine.
-    :param storage_options: options of deltalake, which override the connection. They may be secret, and are shown
-        nowhere.
+    :param retention_days: how long files without live rows are kept. Choose more than the longest query, and more than
+        the time from the first task of a transaction to its commit.
+    :param conn_id: Airflow connection of type aws for a table on S3, looked up when the table is used. None for the
+        environment variables (AWS_*), or the role of the machine.
+    :param storage_options: options of deltalake, which override the connection. They may be secret, and are never
+        shown.
     """
 
     slow_to_raise = True
@@ -431,7 +437,7 @@ class DeltaTable(CommittedFiles, AppendTable):
         return self
 
     def options(self) -> dict[str, str]:
-        """Give the storage options of deltalake; they may be secret."""
+        """Return the storage options of deltalake, which may be secret."""
         if not self._is_on_s3:
             return dict(self._options)
         found = (
@@ -444,7 +450,7 @@ class DeltaTable(CommittedFiles, AppendTable):
         return self.uri.partition("://")[0] in S3_SCHEMES
 
     def table_schema(self) -> Schema | None:
-        """Read the columns of the table as Spark spells them; None: no rows have given it any."""
+        """Read the columns of the table as Spark spells them; None if no rows have given it columns."""
         at = self._store.load()
         return None if at is None or is_undefined(at) else at.schema
 
@@ -487,7 +493,7 @@ class DeltaTable(CommittedFiles, AppendTable):
             raise unreached(error, state=self.name, uri=self.uri, options=options) from None
 
     def undo(self, grant: Grant) -> None:
-        """Change nothing: the commit that appends other rows takes these out."""
+        """Do nothing, because the commit that appends other rows removes these rows."""
 
     def fence(self) -> Fence | None:
         at = self._store.load()
@@ -520,7 +526,8 @@ class DeltaTable(CommittedFiles, AppendTable):
 
     def at(self, txid: int, newest: int) -> str:
         commits = self._store.history()
-        # The newest first. A release has no txid: what came before it is of another ledger.
+        # The newest commit comes first. A release has no txid, and commits before it are of another
+        # ledger.
         notes = [(int(commit["version"]), _note_of(commit)) for commit in commits]
         later = list(takewhile(lambda each: not each[1] or each[1].get("txid", 0) > txid, notes))
         after = [version for version, note in later if note]
@@ -544,7 +551,7 @@ class DeltaTable(CommittedFiles, AppendTable):
         if store.load() is None:
             return []
         notes = list(takewhile(RELEASED.__ne__, map(_note_of, store.history())))
-        # The newest last: of one transaction the last one counts.
+        # The newest note comes last, because the last note of a transaction counts.
         notes.reverse()
         kept = {
             each["txid"]: replace(StoredReceipt(*map(each.__getitem__, _RECEIPT)), takes_out=True)
@@ -556,7 +563,7 @@ class DeltaTable(CommittedFiles, AppendTable):
     def sweep(self, txid: int) -> int:
         """Delete staged files of transactions before a committed one, if they are no longer needed.
 
-        :return: how many were deleted. What cannot be deleted now is left for the next sweep.
+        :return: how many files were deleted. Files that cannot be deleted now are left for the next sweep.
         """
         from deltalake.exceptions import DeltaError
 
@@ -586,7 +593,7 @@ class DeltaTable(CommittedFiles, AppendTable):
         self._between_commits(self._releasing)
 
     def _between_commits(self, plan: Callable[[TableVersion], TableChange]) -> None:
-        """Change the fence, if there is one, in a commit of its own."""
+        """Change the fence, if there is one, in a separate commit."""
         store = self._store
         for _ in range(10):
             at = store.load()
@@ -619,7 +626,7 @@ class DeltaTable(CommittedFiles, AppendTable):
         return True
 
     def _newest_txid(self, at: TableVersion) -> int | None:
-        """Read the greatest txid of the rows; None: no row has one."""
+        """Read the greatest txid of the rows; None if no row has one."""
         if at.empty or all(each["name"] != TXID for each in at.schema["fields"]):
             return None
         (found,) = self._store.asked(at, f"SELECT max({TXID}) AS newest FROM {QUERIED}")
@@ -627,7 +634,7 @@ class DeltaTable(CommittedFiles, AppendTable):
         return newest
 
     def check_numbers(self, at: TableVersion) -> None:
-        """Refuse rows that came without their fence, such as in a copy: their txids are of another ledger."""
+        """Refuse rows that came without their fence, such as in a copy, because their txids are of another ledger."""
         newest = self._newest_txid(at)
         if newest is not None:
             table = f"from deltalake import DeltaTable; DeltaTable({self.uri!r})"
@@ -636,7 +643,7 @@ class DeltaTable(CommittedFiles, AppendTable):
 
     @property
     def _store(self) -> DeltaStore:
-        """Reach the table. A process may live longer than a session token, so no connection is kept."""
+        """Reach the table. A process may outlive a session token, so no connection is kept."""
         return DeltaStore(self.uri, state=self.name, options=self.options())
 
     @contextmanager
@@ -658,7 +665,7 @@ class DeltaTable(CommittedFiles, AppendTable):
 
 
 class _TableTransaction:
-    """One write: a raise of the fence, a commit of files, or both as one commit."""
+    """One write: a raise of the fence, a commit of files, or both in one commit."""
 
     def __init__(
         self, state: DeltaTable, store: DeltaStore, write: StateWrite, files: list[TableFile]
@@ -688,7 +695,7 @@ class _TableTransaction:
 
     @property
     def _is_done(self) -> bool:
-        # A committer of a phase that runs again has the same grant, and may have other rows.
+        # If the commit phase runs again, its committer has the same grant, and may have other rows.
         return self._at is not None and self._has_written and self._at.given == self._given
 
     def put(self) -> int:
@@ -715,7 +722,7 @@ class _TableTransaction:
             self._state.sweep(self._write.grant.txid)
 
     def _next_raise(self, held: RaisedFence | None) -> RaisedFence | None:
-        """Make what the raise of this grant leaves; None: the fence holds it already."""
+        """Return the fence that this grant must leave; None if the fence already holds the grant."""
         at = self._at
         grant = self._write.grant
         stored = None if held is None else held.fence
@@ -735,11 +742,11 @@ class _TableTransaction:
         return next_raise(held, raised, grant, number=number)
 
     def _raise(self, raised: RaisedFence) -> None:
-        """Raise the fence without an update, or leave it to the commit of the files, which raises it as well.
+        """Raise the fence. A complete write leaves this to the commit of the files, which raises it as well.
 
-        Columns come before both. Until then every other attempt finds the fence unchanged.
+        New columns are committed first. Until the raise, every other attempt finds the fence unchanged.
         """
-        # Refuse files that do not fit while nothing has changed.
+        # Refuse files that do not fit before anything changes.
         change = self._fit.change(self._at, self._files)
         if not self._write.complete:
             change = partial(self._store.raise_fence, text=raised.text, number=raised.number)
@@ -755,7 +762,7 @@ class _TableTransaction:
             raise FenceMoved  # begin again on the version that has the columns
 
     def _take_back(self, at: TableVersion) -> None:
-        """Find what goes out with this commit: rows of an outranked attempt, or of a restated transaction."""
+        """Find the rows that this commit removes: rows of an outranked attempt, or of a restated transaction."""
         txids = set[int]()
         if self._held.again or self._has_written:
             txids.add(self._write.grant.txid)
@@ -765,7 +772,7 @@ class _TableTransaction:
         if not txids:
             return
         found = self._store.files_of(at, txids)
-        # An earlier grant of this attempt has put these very files in.
+        # An earlier grant of this attempt has added some of the same files.
         live = {each.path for each in found}
         same = {each.path for each in self._files} & live
         self._added = [each for each in self._files if each.path not in same]
@@ -827,13 +834,13 @@ def _checked_uri(uri: str) -> str:
         raise ConfigError(option="DeltaTable(uri)", value=uri, remedy=remedy)
     scheme, _, rest = found.partition("://")
     if "@" in rest.partition("/")[0] and scheme in S3_SCHEMES:
-        remedy = "Name the connection apart: conn_id=..."
+        remedy = "Name the connection separately: conn_id=..."
         raise ConfigError(option="DeltaTable(uri)", value=f"{scheme}://...@...", remedy=remedy)
     return found
 
 
 def _files(write: StateWrite, state: str) -> list[TableFile]:
-    """Read the manifest; files without rows are left out."""
+    """Read the manifest. Files without rows are left out."""
     try:
         found = [TableFile.from_row(row) for row in write.listed]
     except ValueError as error:

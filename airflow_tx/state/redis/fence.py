@@ -1,4 +1,4 @@
-"""The fence of a Redis state: a hash, raised by compare-and-set, so that its rules stay in `airflow_tx.state.fence`."""
+"""The fence of a Redis state: a hash, raised by compare-and-set. Its rules stay in `airflow_tx.state.fence`."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ from airflow_tx.state.redis.scripts import KEYS, RAISE, RECEIPTS_KEPT, RECOUNT, 
 
 
 class RedisServer:
-    """A server whose failures are reported in this package's words.
+    """A Redis server whose failures become errors of this package.
 
-    :param parameters: of `redis.Redis`.
-    :param state: for messages.
-    :param where: how messages name the server; no address, no password.
+    :param parameters: parameters of `redis.Redis`.
+    :param state: name of the state, for messages.
+    :param where: name of the server in messages, without address or password.
     """
 
     def __init__(self, parameters: Mapping[str, Any], *, state: str, where: str) -> None:
@@ -67,12 +67,12 @@ class RedisServer:
 
     @contextmanager
     def client(self, *, last: bool = False) -> Iterator[Any]:
-        """Lend the client; nothing is sent twice behind our back.
+        """Lend the client, which repeats no command by itself.
 
-        :param last: the answer to what is sent decides whether the update is complete.
-        :raises StateUnavailable: the server does not answer, or does not let us in.
-        :raises StateOutcomeUnknown: it does not answer to the last call.
-        :raises StateError: it refuses a command.
+        :param last: whether the answer decides if the update is complete.
+        :raises StateUnavailable: the server does not answer, or refuses the connection.
+        :raises StateOutcomeUnknown: the server does not answer to the last call.
+        :raises StateError: the server refuses a command.
         """
         with redis_failures(self._parameters, partial(self._error, last=last)):
             yield self._client
@@ -90,11 +90,11 @@ class RedisServer:
         whole: bool = False,
         last: bool = False,
     ) -> Any:
-        """Run scripts one after another without waiting in between; returns the reply of each.
+        """Run scripts one after another in one round trip, and return the reply of each script.
 
-        :param calls: script, keys, arguments.
-        :param whole: as one transaction.
-        :param last: as for `client`.
+        :param calls: script, keys and arguments of each call.
+        :param whole: whether the scripts run as one transaction.
+        :param last: see `client`.
         """
         with self.client(last=last) as client:
             if len(calls) == 1:
@@ -103,7 +103,7 @@ class RedisServer:
             pipeline = client.pipeline(transaction=whole)
             for script, keys, arguments in calls:
                 pipeline.eval(script, len(keys), *keys, *arguments)
-            # An error of a pipeline repeats the whole command.
+            # An error of a pipeline would repeat the whole command.
             replies = pipeline.execute(raise_on_error=False)
             for reply in replies:
                 if isinstance(reply, Exception):
@@ -125,7 +125,7 @@ class RedisServer:
 
 
 def server_of(conn_id: str, url: str | None, *, state: str) -> RedisServer:
-    """Find the server of a connection id, or of a URL if there is one."""
+    """Return the server of a URL if there is one, else of a connection id."""
     if url is not None:
         return RedisServer(parameters_of_url(url), state=state, where="Redis server")
     return RedisServer(
@@ -136,7 +136,7 @@ def server_of(conn_id: str, url: str | None, *, state: str) -> RedisServer:
 
 
 def checked_prefix(prefix: str, what: str) -> str:
-    """Refuse a prefix that cannot stand in a key as its hash tag."""
+    """Refuse a prefix that cannot be the hash tag of a key."""
     if not prefix or "{" in prefix or "}" in prefix:
         raise ConfigError(
             option=f"{what}(prefix=)", value=prefix, remedy="Give a text without braces."
@@ -153,7 +153,11 @@ Call = tuple[str, list[str], list[Any]]
 
 @dataclass(frozen=True)
 class FenceReading:
-    """The content of a fence: its row, once a grant has raised it, the grant as scripts compare it, and the columns."""
+    """The content of a fence.
+
+    :param row: the fence; None if no grant has raised it.
+    :param identity: the grant, in the form that scripts compare.
+    :param schema: names and types of the columns; None before the first update."""
 
     row: Fence | None
     identity: str
@@ -164,13 +168,13 @@ class FenceReading:
 
 
 def grant_text(row: Fence | Grant) -> str:
-    """Write a grant as the scripts compare it."""
+    """Write a grant in the form that scripts compare."""
     token = row.token
     return "|".join(map(str, (row.incarnation, *token.rank, token.nonce)))
 
 
 def receipt_arguments(grant: Grant, receipt: Receipt | None) -> list[Any]:
-    """Spell a receipt as the four arguments of a script; None: the script keeps none."""
+    """Return the four arguments of a script for a receipt. With None, the script keeps no receipt."""
     text = ["", ""] if receipt is None else [receipt.text, receipt.hash]
     return [grant.txid, grant.token.attempt, *text]
 
@@ -191,7 +195,7 @@ class RedisFence:
         self._kind = kind
 
     def read(self) -> FenceReading:
-        """Read what it holds now, and the schema at the same moment."""
+        """Read the fence and, at the same moment, the schema."""
         with self.server.client() as client:
             pipeline = client.pipeline(transaction=True)
             pipeline.hgetall(self.key["fence"])
@@ -202,15 +206,15 @@ class RedisFence:
         return FenceReading(row, "" if row is None else grant_text(row), schema)
 
     def raised(self, held: FenceReading, grant: Grant) -> Fence:
-        """Raise it by the rules of every fence."""
-        # The script checks the values: they may be written until it runs.
+        """Raise the fence by the rules of every fence."""
+        # The script checks the values, because writers may change them until the script runs.
         return fence.raised(held.row, grant, state=self._state, holds=lambda: False)
 
     def raise_calls(
         self, held: FenceReading, row: Fence, grant: Grant, *, undoing: bool
     ) -> list[Call]:
         token = row.token
-        # Values that a repair has accepted need not be complete.
+        # Values that a repair has accepted may be incomplete.
         accept = fence.owns(grant, state=self._state)
         if held.row is not None:
             accept = fence.accepted(held.row, grant, state=self._state)
@@ -230,11 +234,12 @@ class RedisFence:
         ]
 
     def has_raised(self, reply: list[Any], held: FenceReading, grant: Grant) -> bool:
-        """Read the reply to `raise_calls`, and do the rest of a long roll-back. False: read the fence again.
+        """Read the reply to `raise_calls`, and finish a long roll-back. If the result is False, read the fence again.
 
         :raises StateBehind: keys have vanished.
-        :raises StateDiffers: it has values and no fence.
-        :raises OutputChanged, SkipRefused: it holds something of the transaction that this grant does not write.
+        :raises StateDiffers: the state has values and no fence.
+        :raises OutputChanged: the state has rows of the transaction that this grant does not write.
+        :raises SkipRefused: the same, for a grant that skips.
         """
         if reply[0] == b"moved":
             return False
@@ -258,17 +263,17 @@ class RedisFence:
         return None if held.row is None else fence.if_held(held.row, grant, state=self._state)
 
     def outranked(self, grant: Grant) -> FenceOutranked:
-        """Find out why a write was refused."""
+        """Make the error for a refused write, with the grant that the fence holds now."""
         try:
             fence.check_write(self.read().row, grant, state=self._state)
         except FenceOutranked as error:
             return error
         return FenceOutranked(
-            state=self._state, token=str(grant.token), found="another one a moment ago"
+            state=self._state, token=str(grant.token), found="another grant a moment ago"
         )
 
     def vanished(self, reply: list[Any]) -> str:
-        """Word the reply "counts"."""
+        """Describe the numbers in the reply "counts"."""
         found, noted = (list(map(int, part.split(b":"))) for part in reply[1:])
         if found == noted:
             return (
@@ -281,7 +286,7 @@ class RedisFence:
         )
 
     def _of_nobody(self) -> StateDiffers:
-        # No value tells the ledger that it is of.
+        # The values have no txid, so no statement can release them.
         problem = "it has values and no fence, as a copy of another state has. Nothing was written"
         keys = " ".join(json.dumps(key, ensure_ascii=False) for key in self.keys)
         remedy = f"Give it another prefix, or delete them in Redis and clear the commit task: UNLINK {keys}"
@@ -309,9 +314,9 @@ class RedisFence:
 
 
 class RedisTransaction:
-    """One write: scripts that compare the fence before they change anything.
+    """One write: its scripts compare the fence before they change anything.
 
-    The first one is sent with the raise of the fence, in one transaction of the server.
+    The first script is sent with the raise of the fence, in one transaction of the server.
 
     :cvar scripts_at_once: how many scripts are sent before the reply to the first one is read.
     """
@@ -331,7 +336,7 @@ class RedisTransaction:
             self._raised = replace(self._held.row, applied=False)
 
     def put(self) -> int:
-        """Prepare what the scripts write."""
+        """Prepare what the scripts write, and return the number of keys."""
         raise NotImplementedError
 
     def end(self, receipt: Receipt | None) -> None:
@@ -344,11 +349,11 @@ class RedisTransaction:
         self._send(calls)
 
     def _calls(self, receipt: Receipt | None) -> list[Call]:
-        """Give the scripts of the write, at least one."""
+        """Return the scripts of the write, at least one."""
         raise NotImplementedError
 
     def _check(self, reply: list[Any]) -> None:
-        """Raise what a script was refused with."""
+        """Raise the error that the reply of a script names."""
         answer = reply[0]
         if answer == b"outranked":
             raise self._fence.outranked(self._write.grant)
@@ -356,7 +361,7 @@ class RedisTransaction:
             raise self._fence.server.restarted()
 
     def _raise_with(self, calls: list[Call]) -> list[Call]:
-        """Raise the fence and run the first script; returns the remaining ones."""
+        """Raise the fence and run the first script, and return the remaining scripts."""
         grant = self._write.grant
         raising = self._fence.raise_calls(
             self._held, self._raised, grant, undoing=self._write.undoing
@@ -367,13 +372,13 @@ class RedisTransaction:
         if not self._fence.has_raised(raised, self._held, grant):
             raise FenceMoved
         for reply in replies:
-            if reply[0] == b"undoing":  # there was too much to undo for one script
+            if reply[0] == b"undoing":  # the roll-back was too long for one script
                 return calls
             self._check(reply)
         return calls[1:]
 
     def _send(self, calls: list[Call]) -> None:
-        # The script that completes the update waits for the replies to all others.
+        # The script that completes the update is sent after the replies to all other scripts.
         others = len(calls) - 1 if self._write.complete else len(calls)
         for start in range(0, others, self.scripts_at_once):
             for reply in self._fence.server.run_scripts(

@@ -35,7 +35,7 @@ RedisCommands: TypeAlias = Callable[[list[dict[str, Any]]], Iterable[RedisComman
 
 
 class RedisGuard(FencedInRedis):
-    """Commands that run once per transaction, in one script with the note of its txid.
+    """Commands that run once per transaction, in one script that also notes the txid.
 
         def commands(rows):
             for row in rows:
@@ -43,17 +43,17 @@ class RedisGuard(FencedInRedis):
 
         RedisGuard("redis_default", prefix="tweets", commands=commands)
 
-    A commit that is tried again finds the txid and runs nothing; a committer thought dead is refused by the fence.
-    Redis does not take back the commands before one that fails, and not the commands of earlier scripts (5,000 each):
-    the next try continues after them, with the same commands, once the cause is removed (docs/stores.md).
+    If a commit is tried again, the guard finds the txid and runs nothing. The fence refuses a committer that was
+    declared dead. If a command fails, Redis does not undo earlier commands, of this script or of earlier scripts (5,000
+    commands each). Once you have removed the cause, the next try continues with the same command (docs/stores.md).
 
-    Commands that have run are not undone: a replay must have the same output, as with every transactional state, and an
-    opaque source is refused.
+    Commands that have run are not undone. So a replay must have the same output, as with every transactional state, and
+    an opaque source is refused.
 
-    :param conn_id: Airflow connection of type redis; looked up when the state is used.
-    :param prefix: the fence is at `{<prefix>}:fence`; the keys of the commands are yours.
-    :param commands: gives the commands for the rows of an update, each a sequence of its parts: texts,
-        bytes or numbers.
+    :param conn_id: Airflow connection of type redis, looked up when the state is used.
+    :param prefix: prefix of the fence, at `{<prefix>}:fence`. You choose the keys of the commands.
+    :param commands: returns the commands for the rows of an update. Each command is a sequence of parts: texts, bytes
+        or numbers.
     """
 
     kind = StateKind.TRANSACTIONAL
@@ -74,7 +74,7 @@ class RedisGuard(FencedInRedis):
         return last is not None and int(last) == txid and int(done) > 0
 
     def last_txid(self) -> int | None:
-        """Read the last transaction whose commands ran, or of which some did; None: there was none."""
+        """Read the last transaction whose commands were begun; None if there is none."""
         with self._server.client() as client:
             found = client.hget(self._fence.key["fence"], "LAST_COMMIT")
         return None if found is None else int(found)

@@ -21,13 +21,14 @@ _KEYS_AT_ONCE = 5_000
 
 
 class RedisMap(Addressed[RedisServer]):
-    """A backing map in Redis: a key `<prefix>:["man"]` for each key, its value as JSON. A get is MGETs, a put is MSETs,
-    sent together. It has the guarantees of the map above it and no more; `RedisState` is without their two gaps.
+    """A backing map in Redis: a key `<prefix>:["man"]` for each key, with its value as JSON.
 
-    Values may be plain JSON, Decimal, bytes, dates, times and tuples. A Redis Cluster is not spoken to.
+    A get sends MGETs together, and a put sends MSETs together. The map has only the guarantees of the map above it,
+    with the two gaps that `RedisState` closes. Values may be plain JSON, Decimal, bytes, dates, times and tuples. Redis
+    Cluster is not supported.
 
-    :param conn_id: Airflow connection of type redis; looked up when the map is used.
-    :param prefix: the keys begin with it.
+    :param conn_id: Airflow connection of type redis, looked up when the map is used.
+    :param prefix: the beginning of the keys.
     """
 
     def __init__(self, conn_id: str, *, prefix: str) -> None:
@@ -36,15 +37,15 @@ class RedisMap(Addressed[RedisServer]):
         self._texts = MapTexts(self.name)
 
     def dataset(self) -> Dataset:
-        """Name its place for OpenLineage."""
+        """Name the place of the map for OpenLineage."""
         return self._store.dataset(self.prefix)
 
     def for_executors(self) -> RedisMap:
-        """Copy it for a process without Airflow, with its password."""
+        """Copy the map, with its password, for a process without Airflow."""
         return self._copy_at(self._url or redis_url(self.conn_id, what="RedisMap"))
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
-        """Read the value of each key; None: the key has no value.
+        """Read the value of each key; None for a key without a value.
 
         :raises StateUnavailable: the server does not answer.
         :raises StateError: a key has a value that this map did not write.
@@ -61,8 +62,8 @@ class RedisMap(Addressed[RedisServer]):
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         """Store the value of each key; None removes it.
 
-        :raises StateUnavailable: the server does not answer; some of them may be stored.
-        :raises StateError: a value has no form in JSON; nothing is stored.
+        :raises StateUnavailable: the server does not answer. Some values may be stored.
+        :raises StateError: a value has no form in JSON. Nothing is stored.
         """
         pairs = list(zip(map(self._key, keys), values, strict=True))
         texts = [

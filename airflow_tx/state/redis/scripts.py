@@ -1,28 +1,28 @@
-"""The work of a Redis state inside Redis, as Lua: every script compares the fence before it changes anything.
+"""The Lua scripts of a Redis state. Every script compares the fence before it changes anything.
 
-Redis runs a script alone and whole. No value is calculated here, since Lua's numbers are doubles: values and txids are
-texts that are compared and stored.
+Redis runs a script completely, and nothing else during it. No script calculates values, since Lua's numbers are
+doubles. Values and txids are texts that scripts compare and store.
 
-Six keys hold a state. All have the state's name as hash tag, so that a server that shards keys has them on one node:
+A state has six keys. The state's name is their hash tag, so a server that shards keys keeps all six on one node:
 
-fence    hash: the grant that raised it, whether its update is complete, the run of the server, the counts below
-values   hash: key -> values
-touched  hash: key -> "<writer>|<values before>", for each key that the transaction in the fence has written
-undo     hash: the same of an outranked attempt, while its roll-back is running
-schema   text: names and types of the columns
-receipts stream: one receipt a transaction, the last ones of many
+* fence, a hash: the grant that raised it, whether its update is complete, the run of the server, and the counts of keys
+* values, a hash: key -> values
+* touched, a hash: key -> "<writer>|<values before>", for each key that the transaction in the fence has written
+* undo, a hash: the same for an outranked attempt, while its roll-back is running
+* schema, a text: names and types of the columns
+* receipts, a stream: one receipt per transaction, only for the last transactions
 
-`touched` is what lets an attempt be undone and a transactional value be skipped: it replaces the txid, token, chunk and
-previous value that a row of a SQL state carries, since only the transaction in the fence can ever be asked about them.
+`touched` serves to undo an attempt, and to skip a transactional value. It replaces the txid, token, chunk and previous
+value in each row of an SQL state. This is enough, because only the transaction in the fence can be undone.
 """
 
 from __future__ import annotations
 
 KEYS = ("fence", "values", "touched", "undo", "schema", "receipts")
 RECEIPTS_KEPT = 10_000
-"""About so many receipts; a server holds them in memory."""
+"""About how many receipts are kept, because a server holds them in memory."""
 
-# An unpack() of more values overflows Lua's stack (8000), and the command takes some, too.
+# Lua's stack (8000) overflows if unpack() returns more values, and the command needs some as well.
 _COMMON = """
 local FENCE, VALUES, TOUCHED, UNDO, SCHEMA, RECEIPTS = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local SLICE = 7000
@@ -45,9 +45,9 @@ local function noted()
   return redis.call('HGET', FENCE, 'counts') or '0:0:0'
 end
 
--- The value of one key of the last update:
--- an older copy of the values has another one.
--- Of another grant's fence it says nothing.
+-- The digest of one key of the last update:
+-- an older copy of the values has another digest.
+-- It is not compared with the fence of another grant.
 local function sampled(sample)
   local value = redis.call('HGET', VALUES, sample)
   local digest = redis.sha1hex(value or '')
@@ -72,8 +72,8 @@ local function note_counts()
   if sample then redis.call('HSET', FENCE, 'sampled', sampled(sample)) end
 end
 
--- Many keys come as one text, each with a line end behind it (in JSON there is none): a client takes far longer to send
--- them one by one.
+-- Many keys come as one text, with a line end after each (JSON has none).
+-- A client takes far longer to send them one by one.
 local function lines(text)
   local found = {}
   for line in string.gmatch(text, '([^\\n]*)\\n') do found[#found + 1] = line end
@@ -101,7 +101,7 @@ local function drop_all(key, fields)
   end
 end
 
--- The update is complete. Its receipt takes the place of the one that an earlier grant of the transaction has left.
+-- The update is complete. Its receipt replaces the receipt of an earlier grant of the transaction.
 local function complete(txid, attempt, receipt, hash)
   redis.call('HSET', FENCE, 'applied', '1')
   if receipt == '' then return end
@@ -121,7 +121,7 @@ local function base(entry)
   return found == '' and 'null' or found
 end
 
--- Sets back keys of an outranked attempt, about a slice of them; where to go on, '0' when all are done.
+-- Rolls back about a slice of the keys of an outranked attempt, and returns where to continue; '0' when all are done.
 local function undo(cursor)
   local done = 0
   repeat
@@ -147,9 +147,9 @@ local function undo(cursor)
 end
 """.replace("%d", str(RECEIPTS_KEPT))
 
-# ARGV: the grant that the fence is expected to hold, this grant, its txid, "1" if the state is opaque,
-# "1" to accept values that differ from the counts, "1" to refuse if the state has values of the transaction,
-# "1" to undo what this very grant has written, then the fields of the fence.
+# ARGV: the grant that the fence must hold; this grant; its txid; "1" if the state is opaque. Then
+# "1" to accept values that differ from the counts; "1" to refuse values of the transaction. Then
+# "1" to undo what this grant has written; the fields of the fence.
 RAISE = (
     _COMMON
     + """
@@ -158,7 +158,7 @@ local found = held()
 if found ~= expected then return {'moved'} end
 if not accept and is_changed() then return {'counts', counted(), noted()} end
 if ARGV[6] == '1' then
-  -- The fence holds a grant of this transaction; a guard notes how many of its commands ran.
+  -- The fence holds a grant of this transaction. A guard notes how many of its commands ran.
   local ran = redis.call('HMGET', FENCE, 'LAST_COMMIT', 'done')
   if redis.call('EXISTS', TOUCHED) == 1 or (ran[1] == txid and tonumber(ran[2]) > 0) then return {'held'} end
 end
@@ -166,7 +166,7 @@ if found ~= mine or ARGV[7] == '1' then
   if redis.call('HGET', FENCE, 'txid') ~= txid then
     redis.call('UNLINK', TOUCHED)
   elseif opaque and redis.call('EXISTS', TOUCHED) == 1 then
-    -- While an undo goes on nothing is written, so nothing can be in the way.
+    -- No script writes values during an undo, so UNDO is free for these keys.
     redis.call('RENAME', TOUCHED, UNDO)
   end
   redis.call('HSET', FENCE, unpack(ARGV, 8))
@@ -178,7 +178,7 @@ return {'ok', cursor}
 """
 )
 
-# ARGV: this grant, where to continue.
+# ARGV: this grant; where to continue.
 UNDO = (
     _COMMON
     + """
@@ -189,8 +189,8 @@ return {'ok', cursor}
 """
 )
 
-# A person has changed the values on purpose.
-# ARGV: the grant that the fence is expected to hold, what the fence keeps as its batch from now on.
+# Count again, after a person has changed the values on purpose. ARGV: the grant that the fence must
+# hold; the new batch of the fence.
 RECOUNT = (
     _COMMON
     + """
@@ -203,10 +203,12 @@ return {'ok'}
 """
 )
 
-# The values from which the update of each key starts, as one JSON array: null is no such key, false is a transactional
-# value that already contains this transaction.
-# ARGV: the grant that the fence is expected to hold, "1" if it has this txid, "1" if the state is opaque,
-# the token of this writer if the fence holds it, else "", this writer, the keys.
+# Return the values from which the update of each key starts, as one JSON array. JSON null means
+# that there is no such key. JSON false means that a transactional value already has this
+# transaction.
+#
+# ARGV: the grant that the fence must hold; "1" if it has this txid; "1" if the state is opaque.
+# Then the token of this writer if the fence holds it, else "". Then this writer; the keys.
 FETCH = (
     _COMMON
     + """
@@ -243,8 +245,9 @@ return {'ok', '[' .. table.concat(values, ',') .. ']'}
 """
 )
 
-# ARGV: this grant, its token, this writer, "1" if the state is opaque, "1" if this completes the update,
-# the schema, the receipt in four parts, then the keys and the values of each, if there are any.
+# ARGV: this grant; its token; this writer; "1" if the state is opaque; "1" if this completes the
+# update. Then the schema; the receipt in four parts. Then the keys and their values, if there are
+# any.
 PUT = (
     _COMMON
     + """
@@ -272,7 +275,7 @@ if #ARGV > 10 then
       writers[#writers + 1] = fields[i]
       writers[#writers + 1] = writer .. (stored[i] or '')
     elseif not opaque then
-      -- It is in already; its writer is noted all the same: two chunks with one key are found in a replay, too.
+      -- The value has the transaction already. Note the writer, so that a replay also finds two chunks with one key.
       writers[#writers + 1] = fields[i]
       writers[#writers + 1] = writer
     end
@@ -292,9 +295,11 @@ return {'ok'}
 """
 )
 
-# A guard has only the fence. It holds how many commands of a transaction are done.
-# ARGV: this grant, the receipt in four parts, the digest of all commands, the number of earlier commands, "1" if these
-# are the last ones, then per command the number of its parts and the parts.
+# A guard has only the fence, which notes how many commands of a transaction have run.
+#
+# ARGV: this grant; the receipt in four parts; the digest of all commands; the number of earlier
+# commands. Then "1" if these are the last commands. Then for each command, the number of its parts,
+# and the parts.
 COMMANDS = (
     _COMMON
     + """
@@ -326,7 +331,7 @@ while i <= #ARGV do
   end
   i = i + parts + 1
 end
--- Also after a failure: those that ran must not run again.
+-- Note this also after a failure, because commands that ran must not run again.
 redis.call('HSET', FENCE, 'LAST_COMMIT', txid, 'done', tostring(done), 'digest', digest)
 if failed then return failed end
 if last then complete(txid, ARGV[3], ARGV[4], ARGV[5]) end

@@ -38,7 +38,8 @@ from airflow_tx.state.redis.scripts import FETCH, PUT
 from airflow_tx.state.rows import CheckedRows
 
 # --- rows ---------------------------------------------------------------------------------------------------------
-# Rows of an update as keys and values of a Redis hash, and back. Source: protocol.md §7 (numbers are exact).
+# Convert rows of an update to keys and values of a Redis hash, and back. Source: protocol.md §7
+# (numbers are exact).
 
 
 _FORMAT = 1
@@ -47,9 +48,9 @@ Value = bytes
 
 
 class RedisRows:
-    """The columns of a state in the form Redis keeps: both keys and values are JSON arrays, columns sorted by name.
+    """The columns of a state in the form of Redis: keys and values are JSON arrays, with columns sorted by name.
 
-    :param key_types: type per key column, as the stored schema or the first row says.
+    :param key_types: type by key column, from the stored schema or the first row.
     """
 
     def __init__(self, columns: Columns, kind: StateKind, key_types: Mapping[str, str]) -> None:
@@ -73,7 +74,7 @@ class RedisRows:
 
     @classmethod
     def stored(cls, columns: Columns, kind: StateKind, schema: bytes) -> RedisRows:
-        """Make them as the stored schema says; a StateError if that is of other columns."""
+        """Make the rows of the stored schema, and raise StateError if the schema has other columns."""
         try:
             found = json.loads(schema)
             known = found["format"]
@@ -119,10 +120,10 @@ class RedisRows:
     # --- values ---------------------------------------------------------------------------------------------------
 
     def updated(self, portion: Sequence[Sequence[Any]], bases: Sequence[Any]) -> list[Value]:
-        """Update values.
+        """Combine stored values with the deltas of a portion.
 
-        :param bases: what each key starts from, as plain JSON; None: nothing, False: it is not changed.
-        :raises StateError: they cannot be combined, or the result does not fit.
+        :param bases: for each key the values to start from, as plain JSON; None for a new key, False for no change.
+        :raises StateError: values cannot be combined, or the result does not fit.
         """
         if (
             self._sums
@@ -143,7 +144,7 @@ class RedisRows:
         return result
 
     def _summed(self, portion: Sequence[Sequence[Any]], bases: Sequence[Any]) -> list[Value] | None:
-        """Add everything up at once; None: a sum does not fit."""
+        """Add up all rows in one pass; None if a sum does not fit."""
         named = self._named(portion)
         nothing = [None] * len(self._values)
         stored = zip(*[nothing if base is None else base for base in bases], strict=True)
@@ -172,7 +173,7 @@ class RedisRows:
         return tuple(row[key] for key in self.columns.keys)
 
     def _named(self, portion: Sequence[Sequence[Any]]) -> dict[str, Sequence[Any]]:
-        # A state without keys has one row, and its portion no columns for them.
+        # The portion of a state without keys has no key columns.
         return dict(zip((*self.columns.keys, *self.columns.values), portion, strict=True))
 
     def _row(self, plain: Iterable[Any]) -> dict[str, Any]:
@@ -199,10 +200,10 @@ def _shown(schema: bytes) -> str:
 # --- state --------------------------------------------------------------------------------------------------------
 
 
-# Keys in one script: some 10 ms in which the server does nothing else.
+# How many keys one script has. It blocks the server for about 10 ms.
 KEYS_AT_ONCE = 5_000
 KEYS_READ_AT_ONCE = 10_000
-# Scripts that are sent before the reply to the first one is read.
+# How many scripts are sent before the reply to the first one is read.
 PORTIONS_AT_ONCE = 4
 
 
@@ -215,19 +216,21 @@ class _Portion:
 class RedisState(FencedInRedis, QueryableState):
     """Values per key in Redis that transactions add to, each exactly once.
 
-    Values are in the hash `{<prefix>}:values`, which anyone may read: field `["AA","JFK"]`, value `[42,-7]`, the
-    columns of each in the order of their names. A writer that a later grant has outranked changes nothing; a replay
-    takes back what the attempt before it wrote; sums are exact, or refused. Up to 5,000 keys are one script, whole or
-    not at all; what breaks off between several is taken back, or completed. What Redis loses after its answer is
-    noticed at the next commit and named; the settings with which it loses nothing: docs/stores.md.
+    The values are in the hash `{<prefix>}:values`, which anyone may read: field `["AA","JFK"]`, value `[42,-7]`, both
+    in the order of the column names. A writer that a later grant has outranked changes nothing. A replay undoes what
+    the attempt before it wrote. Sums are exact, or refused.
 
-    :param conn_id: Airflow connection of type redis (host, port, login, password; extras db, ssl, ssl_*,
-        socket_timeout, socket_connect_timeout); looked up when the state is used, not when a DAG is parsed.
-    :param prefix: the keys of this state begin with it, in braces. One prefix of a database is one state.
-    :param keys: key columns; [] keeps one row for everything.
-    :param values: aggregator per value column: any.
-    :param kind: "opaque" (a replay may have other rows) or "transactional" (it has the same output).
-    :param types: key column -> type; a column without one gets the type of the first row that arrives.
+    One script writes up to 5,000 keys, completely or not at all. If a commit with several scripts breaks off, the next
+    try undoes or completes it. If Redis loses data after its answer, the next commit detects this. docs/stores.md lists
+    the settings with which Redis loses nothing.
+
+    :param conn_id: Airflow connection of type redis, looked up when the state is used, not when Airflow parses a DAG.
+        It has host, port, login and password. Its extras are db, ssl, ssl_*, socket_timeout and socket_connect_timeout.
+    :param prefix: the beginning of the keys of this state, in braces. One prefix of a database is one state.
+    :param keys: key columns; [] for a state with one row.
+    :param values: aggregator by value column, of any kind.
+    :param kind: "opaque" (a replay may have other rows) or "transactional" (a replay has the same output).
+    :param types: type by key column. A column without a type gets the type of its first row.
     """
 
     def __init__(
@@ -303,17 +306,18 @@ class RedisState(FencedInRedis, QueryableState):
         return self._copy_at(self._url or redis_url(self.conn_id, what="RedisState"))
 
     def stored_rows(self, held: FenceReading) -> RedisRows | None:
-        """Read the stored columns; None before the first update; a StateError if they are others."""
+        """Read the stored columns, and raise StateError if they differ from the columns of the state; None before the
+        first update."""
         return (
             None if held.schema is None else RedisRows.stored(self.columns, self.kind, held.schema)
         )
 
 
 class _RedisUpdate(RedisTransaction):
-    """An update of values, computed from what is stored before anything is written.
+    """An update of values, which is computed from the stored values before anything is written.
 
-    The values are read before or after the raise of the fence. The result is the same: a key that
-    the transaction has touched starts from the values before it.
+    The stored values may be read before or after the raise of the fence. The result is the same, because a key that the
+    transaction has updated starts from the values before the transaction.
     """
 
     def __init__(self, state: RedisState, held_by: RedisFence, write: StateWrite) -> None:
@@ -330,7 +334,7 @@ class _RedisUpdate(RedisTransaction):
         if first is None:
             return 0
         checked = CheckedRows(self._columns)
-        # The names are checked before the types of the store are.
+        # Check the names before the types of the store.
         types = checked.key_types(first)
         self._rows = known = self._rows or RedisRows(self._columns, self._kind, types)
         portions = list(
@@ -344,7 +348,7 @@ class _RedisUpdate(RedisTransaction):
         return sum(len(portion.fields) for portion in self._portions)
 
     def _bases(self, rows: RedisRows, fields: list[list[bytes]]) -> list[list[Any]]:
-        """Read what the keys of several portions start from, in one round trip."""
+        """Read the values that the keys of several portions start from, in one round trip."""
         held = self._held
         grant = self._write.grant
         mine = held.identity == grant_text(grant)

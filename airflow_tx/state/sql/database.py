@@ -1,4 +1,4 @@
-"""The database of a state: its transactions, its failures, and the tables of this package beside its values."""
+"""The database of a state: its transactions, its failures, and the tables of this package beside the values."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ from airflow_tx.state.sql.schema import (
 from airflow_tx.state.sql.sqlite import Sqlite
 
 # --- durable ------------------------------------------------------------------------------------------------------
-# Tables that a crash empties, or that keep a part of a transaction: they are refused before anything is read.
+# Tables that a crash empties, or that have no transactions. They are refused before anything is
+# read.
 
 
 _POSTGRES = """
@@ -69,7 +70,7 @@ _MYSQL = """
       AND COALESCE(e.transactions, 'NO')
         <> 'YES'
 """
-# By the name of SQLAlchemy's dialect: the query, what is wrong, what mends it.
+# By name of SQLAlchemy's dialect: the query, the problem, and the change that solves it.
 _CHECKS: Mapping[str, tuple[str, str, str]] = {
     "postgresql": (
         _POSTGRES,
@@ -88,9 +89,9 @@ _CHECKS = {**_CHECKS, "mariadb": _CHECKS["mysql"]}
 def check_durable(
     connection: Connection, schema: str | None, tables: Sequence[str], *, state: str
 ) -> None:
-    """Refuse tables whose content does not survive.
+    """Refuse tables whose content does not survive a crash or a roll-back.
 
-    :raises StateDiffers: naming the first one, and the DDL that mends it.
+    :raises StateDiffers: such a table exists. The message has the DDL that changes it.
     """
     for problem, ddl in not_durable(connection, schema, tables):
         raise StateDiffers(
@@ -103,7 +104,7 @@ def check_durable(
 def not_durable(
     connection: Connection, schema: str | None, tables: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
-    """Find tables whose content does not survive: what is wrong, and the DDL that mends it."""
+    """Yield tables whose content does not survive: the problem, and the DDL that solves it."""
     if connection.dialect.name not in _CHECKS:
         return
     text, problem, change = _CHECKS[connection.dialect.name]
@@ -118,21 +119,21 @@ def not_durable(
 # --- database -----------------------------------------------------------------------------------------------------
 
 
-# Another database is another subclass of `Dialect`, and one entry here.
+# To support another database, write a subclass of `Dialect` and add it here.
 DIALECTS: dict[str, type[Dialect]] = {
     "sqlite": Sqlite,
     "postgresql": Postgres,
     "mysql": MySql,
     "mariadb": MySql,
 }
-# Errors of the driver, and of values that it cannot send.
+# Errors of the driver, and of values that the driver cannot send.
 DRIVER_ERRORS = (sa.exc.StatementError, OverflowError, UnicodeError)
 COMPLETE = "the tables of fences, portions and receipts are there"
 NOTHING = "No row of this update was written."
 
 
 class OfState(Exception):
-    """An error of the driver in the work of one of the states that take part in a transaction."""
+    """An error of the driver in the work of one state of a transaction that several states share."""
 
     def __init__(self, database: StateDatabase, error: Exception) -> None:
         super().__init__(error)
@@ -143,15 +144,16 @@ class OfState(Exception):
 class StateDatabase:
     """The database of one state, inside transactions that `transaction()` opens.
 
-    :param state: its name, for messages.
+    :param state: name of the state, for messages.
     :param table: schema, if one is given, and name of the table beside the fence.
-    :param where: how messages name the database; no address, no password.
-    :param definition: what made each value of the state; another one is refused.
+    :param where: name of the database in messages, without address or password.
+    :param definition: aggregator by value column. A state whose values another aggregator made is refused.
     """
 
-    # Else the session means what its user has set.
+    # If False, the session has the settings of its user.
     runs_own_statements = True
-    # Between transactions: where no statements but ours leave traces in a session.
+    # Whether to keep the connection between transactions: if only our statements change the
+    # session.
     keeps_connection = False
 
     def __init__(
@@ -178,25 +180,29 @@ class StateDatabase:
         made = keeping_engine(self._dialect, url) if self._keeps else self._dialect.engine(url)
         self._engine = made
         self._schema, self._name = table
-        # Two spellings of one table name are one state: they share its fence.
+        # Two spellings of one table name are one state, and share its fence.
         self._identity = self._name
         self._definition = dict(definition or {})
         self._fence: sa.Table = fence_table(self._schema)
         self._portions: sa.Table = portions_table(self._schema)
         self._receipts: sa.Table = receipts_table(self._schema)
         self._placed = False
-        # What this object has found in the database. It looks again after a transaction that failed.
+        # What this object has found in the database. It looks again after a transaction that
+        # failed.
         self._facts: dict[str, Any] = {}
 
     @contextmanager
     def transaction(
         self, *, reading: bool = False, frozen: bool = False, beside: Sequence[StateDatabase] = ()
     ) -> Iterator[Connection]:
-        """Open a transaction of the database: committed at the end, undone by any error.
+        """Open a transaction of the database, which commits at the end, or is undone by any error.
 
-        :param frozen: whether its statements see what was there at the first one.
-        :param beside: other states of the same database that take part in it.
-        :raises StateUnavailable, StateOutcomeUnknown: it does not answer, or not to the commit; StateError: it refuses.
+        :param reading: whether the transaction only reads.
+        :param frozen: whether all statements see the moment of the first statement.
+        :param beside: other states of the same database that take part in the transaction.
+        :raises StateUnavailable: the database does not answer.
+        :raises StateOutcomeUnknown: the database does not answer to the commit.
+        :raises StateError: the database refuses a statement.
         """
         committing = False
         done = False
@@ -204,7 +210,7 @@ class StateDatabase:
         try:
             moment = self._dialect.one_moment if frozen else {}
             own = all(each.runs_own_statements for each in members)
-            # Where one of them leaves traces in a session, it is not kept.
+            # If one of the states changes the session, the connection is not kept.
             engine = next((each._engine for each in members if not each._keeps), self._engine)
             opened = engine.connect().execution_options(tx_reading=reading, tx_own=own, **moment)
             with opened as connection, _dropped_after_errors(connection), connection.begin():
@@ -219,15 +225,16 @@ class StateDatabase:
             raise self._worded(error, committing=committing, beside=beside) from None
         finally:
             if not done:
-                # Its own DDL is undone with it, and a table that it missed may be gone.
+                # The DDL of the transaction is undone with it, and a table that it missed may be
+                # gone.
                 for each in members:
                     each._facts = {}
 
     @contextmanager
     def at_work(self, connection: Connection, *, switched: bool) -> Iterator[None]:
-        """Do the work of this state in a transaction in which others take part: it names its errors.
+        """Do the work of this state in a shared transaction, so that its errors name this state.
 
-        :param switched: whether states with other settings of the session take part.
+        :param switched: whether the transaction has states with different settings of the session.
         """
         if switched:
             self._dialect.set_forms(connection, own=self.runs_own_statements)
@@ -237,7 +244,7 @@ class StateDatabase:
             raise OfState(self, error) from None
 
     def _place(self, connection: Connection) -> None:
-        """Learn the schema of the tables, which the user may have left to the database."""
+        """Find the schema of the tables, which the user may have left to the database."""
         if not self._placed:
             self._schema, self._identity = self._dialect.place(connection, self._schema, self._name)
             self._fence = fence_table(self._schema)
@@ -254,7 +261,7 @@ class StateDatabase:
         return self._dialect.has_table(connection, self._schema, name)
 
     def _ensure_tables(self, connection: Connection) -> None:
-        """Make the tables that stand beside the states of a schema."""
+        """Make the tables of this package that are beside the states of a schema."""
         if COMPLETE in self._facts:
             return
         if self._missing(connection):
@@ -263,7 +270,7 @@ class StateDatabase:
         self._facts[COMPLETE] = True
 
     def _make_table(self, connection: Connection, table: sa.Table) -> None:
-        """Make a table, unless another writer has made it while this one waited."""
+        """Make a table, unless another writer made it while this writer waited."""
         with self._dialect.ddl(connection) as ddl:
             if not self._has_table(ddl, table.name):
                 self._make_tables(ddl, [table])
@@ -271,9 +278,10 @@ class StateDatabase:
     def _make_tables(self, connection: Connection, tables: Sequence[sa.Table]) -> None:
         """Make tables.
 
-        :raises StateError: the database refuses it; with the statements, for a person who may run them.
+        :raises StateError: the database refuses this. The message has the statements, for a person with the right to
+            run them.
         """
-        # A database may answer nothing more after a refusal.
+        # After a refusal, a database may answer no further statement.
         statements = "; ".join(self._statement_for(connection, table) for table in tables)
         try:
             for table in tables:
@@ -296,11 +304,11 @@ class StateDatabase:
             ) from None
 
     def _statement_for(self, connection: Connection, table: sa.Table) -> str:
-        """Write in one line what makes a table; no space within a name is touched."""
+        """Write the statement that makes a table in one line. Spaces within names stay unchanged."""
         return re.sub(r"\s*\n\s*", " ", self._dialect.definition(connection.dialect, table))
 
     def owner_ddl(self, connection: Connection) -> list[str]:
-        """List the statements by which the owner of the tables makes or alters what the state needs.
+        """List the statements with which the owner of the tables makes or alters what the state needs.
 
         :raises StateError: no statement helps.
         """
@@ -324,18 +332,18 @@ class StateDatabase:
         return [*statements, *lost, *self._own_changes(connection)]
 
     def _own_table(self, connection: Connection) -> sa.Table | None:
-        """Describe the table of the state itself; None: it has none, or the first rows say what it is."""
+        """Describe the table of the state itself; None if it has no table, or if the first rows decide its columns."""
         return None
 
     def _own_changes(self, connection: Connection) -> Iterator[str]:
-        """Write the DDL that the table of the state lacks, or a comment that says why there is none."""
+        """Yield the DDL that the table of the state needs, or a comment that says why there is none."""
         return iter(())
 
     def _missing(self, connection: Connection, *, durable: bool = True) -> list[sa.Table]:
-        """Find the tables that are not there.
+        """List the tables that do not exist.
 
-        :param durable: refuse tables whose content does not survive.
-        :raises StateError: the table of receipts is another one.
+        :param durable: whether to refuse tables whose content does not survive.
+        :raises StateError: the table of receipts has other columns.
         """
         tables = (self._fence, self._portions, self._receipts)
         found = self._dialect.column_names(
@@ -369,7 +377,8 @@ class StateDatabase:
         if self._dialect.is_lock_timeout(error):
             kind = StateLocked
         elif not self._dialect.is_unavailable(error):
-            # What refuses the commit, such as a deferred constraint, may be a table of any of them.
+            # The table that refuses the commit, such as one with a deferred constraint, may be of
+            # any state.
             return _refusal(names, reason) if beside else self._refused(reason)
         elif committing:
             kind = StateOutcomeUnknown

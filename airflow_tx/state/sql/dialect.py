@@ -1,4 +1,4 @@
-"""What differs between databases, and nothing else: types, locks, connections, bulk statements."""
+"""The differences between databases: types, locks, connections, bulk statements."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
 # --- engines ------------------------------------------------------------------------------------------------------
-# The engines that keep a connection between transactions: one a process and address of a database server.
+# Engines that keep a connection between transactions: one engine per process and server address.
 #
-# To connect takes several times as long as a small commit, and one process may commit a hundred in a second.
+# Connecting takes several times as long as a small commit, and a process may commit a hundred per
+# second.
 
 
 NOTHING_KEPT: Mapping[str, Any] = {"poolclass": NullPool}
-# One connection is kept. A second one at the same time is closed after its use. A connection that the server has ended
-# is replaced before use. Each is replaced after 30 seconds: a server ends sessions that are silent for 60.
+# One connection is kept. A second connection at the same time is closed after its use. A connection
+# that the server has ended is replaced before use. Each connection is replaced after 30 seconds,
+# since a server may end sessions that are silent for 60.
 _KEEPING: Mapping[str, Any] = {
     "pool_size": 1,
     "max_overflow": -1,
@@ -42,13 +44,13 @@ _engines: dict[tuple[type[MakesEngines], URL], Engine] = {}
 
 
 class MakesEngines(Protocol):
-    """The work of a `Dialect` here."""
+    """The method of `Dialect` that this section needs."""
 
     def engine(self, url: URL, pool: Mapping[str, Any]) -> Engine: ...
 
 
 def keeping_engine(dialect: MakesEngines, url: URL) -> Engine:
-    """Return the engine of an address, made when it is first wanted; the oldest of too many keeps no more."""
+    """Return the engine of an address, which the first call makes. If there are too many, the oldest closes."""
     address = (type(dialect), url)
     if address not in _engines:
         _engines[address] = dialect.engine(url, _KEEPING)
@@ -58,7 +60,7 @@ def keeping_engine(dialect: MakesEngines, url: URL) -> Engine:
 
 
 def _leave_to_parent() -> None:
-    """Forget the connections without a word to the server: they belong to the process that has forked."""
+    """Drop the connections without closing them, because they belong to the parent process of the fork."""
     for engine in _engines.values():
         engine.dispose(close=False)
 
@@ -71,13 +73,14 @@ os.register_at_fork(after_in_child=_leave_to_parent)
 
 PARAM = "tx_p"
 WRITER_PARAM = "tx_w"
-# Parameters have other names than columns, which SQLAlchemy would also set in a part of the statement that is another
-# table's. These stand before the name of a column that is changed, or inserted; the last one names the state.
+# Parameters have other names than columns, because SQLAlchemy would also set a column of that name
+# in another table of the statement. The prefixes are for columns that are changed or inserted.
+# `OWN` names the state.
 _CHANGED = "tx_changed_"
 _INSERTED = "tx_inserted_"
 OWN = "tx_own"
 OTHER_COLLATION = "with another collation"
-# The number of a row within its statement.
+# The column with the number of a row within its statement.
 ORDINAL = "tx_number"
 Constants = dict[str, Any]
 Assignments = Sequence[tuple[str, Any]]
@@ -89,7 +92,7 @@ Wanted = Sequence[sa.Column[Any]]
 
 @dataclass(frozen=True)
 class PrimaryKeys:
-    """Keys of a table whose rows are wanted: of each column of the primary key the type, and the values of all."""
+    """Keys of wanted rows, with the type of each column of the primary key, and the values by column."""
 
     table: sa.Table
     kinds: Sequence[str]
@@ -106,9 +109,9 @@ class PrimaryKeys:
 def row_of_state(table: sa.Table, lock: str | None = None) -> sa.Select[Any]:
     """Select the row of the state that the parameter `OWN` names.
 
-    SQLAlchemy takes longer to build a small statement than to send one, so each is built once.
+    SQLAlchemy takes longer to build a small statement than to send it, so each statement is built once.
 
-    :param lock: "update", "share" or None, until the transaction ends.
+    :param lock: "update", "share" or None; held until the transaction ends.
     """
     query = sa.select(table).where(table.c.state == sa.bindparam(OWN))
     return query.with_for_update(read=lock == "share") if lock else query
@@ -116,23 +119,23 @@ def row_of_state(table: sa.Table, lock: str | None = None) -> sa.Select[Any]:
 
 @cache
 def update_of(table: sa.Table, names: Sequence[str]) -> sa.Update:
-    """Update these columns of the row of a state; `changed` names its parameters."""
+    """Update these columns of the row of a state. `changed` names the parameters."""
     own = table.c.state == sa.bindparam(OWN)
     return table.update().where(own).values(_given(table, names, _CHANGED))
 
 
 def changed(state: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Name the state and the values as `update_of` does."""
+    """Name the parameters of `update_of`."""
     return {OWN: state, **{f"{_CHANGED}{name}": value for name, value in values.items()}}
 
 
 def values_of_row(table: sa.Table) -> Constants:
-    """Write SQL for the values of a row that is inserted; `inserted` names its parameters."""
+    """Write SQL for the values of an inserted row. `inserted` names the parameters."""
     return _given(table, table.c.keys(), _INSERTED)
 
 
 def inserted(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Name values as `values_of_row` does."""
+    """Name the parameters of `values_of_row`."""
     return {f"{_INSERTED}{name}": value for name, value in values.items()}
 
 
@@ -141,23 +144,23 @@ def _given(table: sa.Table, names: Iterable[str], prefix: str) -> Constants:
 
 
 def statement_text(sql: sa.Dialect, statement: Any) -> str:
-    """Write a statement in one line, as a person types it."""
+    """Write a statement in one line, in the form that a person types."""
     text = str(statement.compile(dialect=sql, compile_kwargs={"literal_binds": True}))
     return " ".join(map(str.rstrip, as_typed(sql, text).splitlines()))
 
 
 def as_typed(sql: sa.Dialect, text: str) -> str:
-    """Write a text for a driver as a person types it: names in it may have a percent sign."""
+    """Convert a text for a driver to the form that a person types. Its names may have a percent sign."""
     return text.replace("%%", "%") if sql.paramstyle in ("format", "pyformat") else text
 
 
 def writer_parameters(writer: Sequence[int]) -> dict[str, Any]:
-    """Name the numbers of a writer as `Dialect.writer` does."""
+    """Name the parameters of `Dialect.writer`."""
     return {f"{WRITER_PARAM}{i}": number for i, number in enumerate(writer)}
 
 
 def own_type(kind: str) -> pa.DataType:
-    """Give the type that Arrow and Spark have for a column of ours: of a number, the one for Python's decimals."""
+    """Return the Arrow type for a column type of states. A numeric gets Spark's type for Python decimals."""
     if kind == "numeric":
         import pyarrow as pa
 
@@ -166,7 +169,7 @@ def own_type(kind: str) -> pa.DataType:
 
 
 class SumRefused(Exception):
-    """A sum that its column, the value column of this number, cannot store."""
+    """The value column with this number cannot store a sum."""
 
     def __init__(self, column: int) -> None:
         super().__init__(column)
@@ -176,8 +179,8 @@ class SumRefused(Exception):
 class ValueRefused(Exception):
     """A value that this database cannot store.
 
-    :param row: its row within the portion.
-    :param column: number of the column within the statement; None: it is the row as a whole.
+    :param row: number of its row within the portion.
+    :param column: number of the column within the statement; None if the whole row is refused.
     """
 
     def __init__(self, row: int, column: int | None, problem: str, remedy: str) -> None:
@@ -190,25 +193,27 @@ class ValueRefused(Exception):
 
 @dataclass(frozen=True)
 class TextLength:
-    """How long a text may be. Databases cut spaces at the end of a longer one; MariaDB cuts what JSON_TABLE gives.
+    """The maximum length of a text in a column.
 
-    :param in_bytes: whether its bytes count, and not its characters.
+    Databases cut trailing spaces of a longer text. MariaDB cuts texts from JSON_TABLE.
+
+    :param in_bytes: whether the limit is in bytes; if False, in characters.
     """
 
     most: int
     in_bytes: bool = False
 
     def refused(self, text: str) -> str:
-        """Say how long a text is that is longer; "": it is not."""
+        """Return the length of a text that is too long, with its unit; "" if it is not too long."""
         size = len(text.encode()) if self.in_bytes else len(text)
         unit = "bytes" if self.in_bytes else "characters"
         return f"{size} {unit}" if size > self.most else ""
 
 
 def check_lengths(lengths: Mapping[str, TextLength], names: Sequence[str], arrays: Arrays) -> None:
-    """Refuse a text that is longer than its column, also by spaces alone, which a database would cut.
+    """Refuse a text that is longer than its column, even by trailing spaces, which a database would cut.
 
-    :raises ValueRefused: naming the first one.
+    :raises ValueRefused: the first text that is too long.
     """
     for number, name in enumerate(names):
         length = lengths.get(name)
@@ -223,33 +228,33 @@ def check_lengths(lengths: Mapping[str, TextLength], names: Sequence[str], array
 
 
 class Dialect:
-    """One database."""
+    """The differences of one database."""
 
-    # Column type of ours -> type of SQLAlchemy.
+    # SQLAlchemy type by column type of states.
     types: ClassVar[Mapping[str, TypeEngine[Any]]]
-    # A column with a length cuts spaces at the end.
+    # Whether a column with a length cuts trailing spaces.
     cuts_texts: ClassVar[bool] = True
-    # Connecting is expensive, and a kept connection holds nothing that other sessions wait for.
+    # Whether connecting is expensive, and a kept connection blocks no other session.
     keeps_connection: ClassVar[bool] = True
     # Options of a transaction whose statements all read the same moment.
     one_moment: ClassVar[Mapping[str, Any]] = {"isolation_level": "REPEATABLE READ"}
-    # An assignment of an upsert sees what those before it have assigned.
+    # Whether an assignment of an upsert sees the results of earlier assignments.
     assigns_in_order: ClassVar[bool] = False
-    # The columns of :tables in a :schema, as (table, column).
+    # The columns of :tables in a :schema, as rows of (table, column).
     columns_query: ClassVar[str] = (
         "SELECT table_name AS t, column_name AS c FROM information_schema.columns "
         "WHERE table_schema = :schema AND table_name IN :tables"
     )
-    # Types of ours that a database declares as another one, of which it keeps every value: they are read as these.
+    # By type of states, the SQL type as which readers read its columns, if it is not the declared type.
     read_as: ClassVar[Mapping[str, TypeEngine[Any]]] = {}
-    # Other sessions can see the very state of the database that a transaction sees.
+    # Whether other sessions can see the same moment of the database as a transaction.
     shares_moments: ClassVar[bool] = False
-    # What OpenLineage calls a server of it, and the port that needs no naming.
+    # The scheme of its servers in OpenLineage, and the default port.
     lineage: ClassVar[tuple[str, int]]
-    # The user of the connection, as GRANT takes it; "": the database has no rights.
+    # Query for the user of the connection, as GRANT takes it; "" if the database has no rights.
     grantee_query: ClassVar[str] = ""
-    # The form of the table :tx_name in :tx_schema, as one text: another one once a value of a column would be kept
-    # otherwise. NULL: there is no such table.
+    # Query for the shape of the table :tx_name in :tx_schema, as one text; NULL if there is no
+    # table. The text changes as soon as the database would keep a value of a column differently.
     shape_query: ClassVar[str]
 
     def __init__(self) -> None:
@@ -258,29 +263,29 @@ class Dialect:
     def engine(self, url: URL, pool: Mapping[str, Any] = NOTHING_KEPT) -> Engine:
         """Make an engine.
 
-        :param pool: its options that say which connections it keeps.
+        :param pool: the options of its connection pool.
         """
         raise NotImplementedError
 
     def place(
         self, connection: Connection, schema: str | None, name: str
     ) -> tuple[str | None, str]:
-        """Find schema and name of a table: the same for all spellings that mean one table."""
+        """Return schema and name of a table, the same for all spellings that mean one table."""
         raise NotImplementedError
 
     def set_forms(self, connection: Connection, *, own: bool) -> None:
-        """Set the forms of values that our statements need, or the user's, where a session has such settings."""
+        """Set the forms of values that our statements need, or the user's forms, if a session has such settings."""
 
     # --- tables ---------------------------------------------------------------------------------------------------
 
     @contextmanager
     def ddl(self, connection: Connection) -> Iterator[Connection]:
-        """Lend a connection on which tables are made, by one of several first users at a time."""
+        """Yield a connection on which tables are made. Only one of several first users uses it at a time."""
         yield connection
 
     @contextmanager
     def alone(self, connection: Connection, table: str) -> Iterator[None]:
-        """Keep everybody else from a table that is changed; `table`: its name, quoted."""
+        """Lock a table against all other sessions while it is changed. `table` is its quoted name."""
         yield
 
     def create(self, connection: Connection, table: sa.Table) -> None:
@@ -295,7 +300,7 @@ class Dialect:
         return sa.inspect(connection).has_table(name, schema=schema)
 
     def shape(self, schema: str | None, name: str) -> sa.ScalarSelect[Any]:
-        """Write SQL for `shape_query`; a part of another statement, it costs no round trip."""
+        """Write SQL for `shape_query`. As a part of another statement, it costs no round trip."""
         query = sa.text(self.shape_query).bindparams(tx_schema=schema, tx_name=name)
         return query.columns(sa.column("shape", sa.Text())).scalar_subquery()
 
@@ -304,15 +309,15 @@ class Dialect:
         return found
 
     def found(self, connection: Connection, table: sa.Table) -> tuple[dict[str, str], list[str]]:
-        """Read the columns of a table, with their types in our words, and its primary key."""
+        """Read the columns of a table, with their types of states, and its primary key."""
         raise NotImplementedError
 
     def family(self, connection: Connection, table: sa.Table) -> Sequence[tuple[str, str]]:
-        """Name the tables, by schema and name, that share rows with this one, and that stand beside a fence table."""
+        """Name the tables, by schema and name, that share rows with this table and are beside a fence table."""
         return ()
 
     def spelled(self, sql: sa.Dialect) -> dict[str, str]:
-        """Spell each type of ours as a person declares a column of it."""
+        """Return by type of states its declaration in SQL."""
         columns = [
             sa.Column(f"tx_{kind}", made, comment=self.comment(kind), autoincrement=False)
             for kind, made in self.types.items()
@@ -324,10 +329,10 @@ class Dialect:
     def reading(
         self, sql: sa.Dialect, kind: str, declared: TypeEngine[Any]
     ) -> tuple[Exact, pa.DataType]:
-        """Find how a column is read exactly by Python and Spark, and its type in Arrow.
+        """Return how Python and Spark read a column exactly, and its type in Arrow.
 
-        :param kind: in our words, or in the database's.
-        :raises Unreadable: no reader has its values.
+        :param kind: a type of states, or else a type of the database.
+        :raises Unreadable: no reader supports its values.
         """
         found = self.read_as.get(kind, declared)
         backend = "mariadb" if getattr(sql, "is_mariadb", False) else sql.name
@@ -341,19 +346,19 @@ class Dialect:
         return Dataset(server, ".".join(filter(None, places)))
 
     def databases(self, url: URL) -> tuple[str, ...]:
-        """Name the database of an address, where its tables have a schema beside it."""
+        """Name the database of an address, if its tables also have a schema."""
         return ()
 
     def changes_others(self, connection: Connection, table: sa.Table) -> bool:
-        """Whether a statement that inserts rows may change other rows of the table, by a trigger or the like."""
+        """Return whether a statement that inserts rows may change other rows, for example by a trigger."""
         return False
 
     def numbered(self, connection: Connection, table: sa.Table) -> frozenset[str]:
-        """Name the columns of which a NULL becomes a number, though no NOT NULL is declared."""
+        """Name the columns in which a NULL becomes a number, even without NOT NULL."""
         return frozenset()
 
     def lengths(self, connection: Connection, table: sa.Table) -> Mapping[str, TextLength]:
-        """Read the lengths of columns that have a limit: spaces beyond it are cut without an error."""
+        """Read the maximum lengths of columns. Trailing spaces beyond them are cut without an error."""
         if not self.cuts_texts:
             return {}
         columns = sa.inspect(connection).get_columns(table.name, schema=table.schema)
@@ -362,22 +367,23 @@ class Dialect:
         return {name: each for name, each in found.items() if each is not None}
 
     def length_of(self, kind: TypeEngine[Any]) -> TextLength | None:
-        """Read the length of a type; None: it has no limit."""
+        """Read the maximum length of a type; None if it has none."""
         return TextLength(kind.length) if isinstance(kind, sa.VARCHAR) and kind.length else None
 
     def kept_as(self, kind: str) -> str:
-        """Give the type of ours whose values a column keeps unchanged or refuses, though it compares them otherwise.
+        """Return the type of states whose values a column keeps unchanged or refuses, even if it compares them
+        differently.
 
-        :param kind: as `found` gave it; also the answer, if there is none.
+        :param kind: type from `found`; returned if there is no such type of states.
         """
         return kind.removesuffix(f" {OTHER_COLLATION}")
 
     def column_names(
         self, connection: Connection, schema: str | None, tables: Sequence[str]
     ) -> dict[str, set[str]]:
-        """Read the columns of some tables, in one statement; none for a table that is not there.
+        """Read the column names of some tables, in one statement; empty for a table that does not exist.
 
-        :param schema: as `place` gave it.
+        :param schema: the schema from `place`.
         """
         query = sa.text(self.columns_query).bindparams(sa.bindparam("tables", expanding=True))
         found = dict[str, set[str]]((name, set()) for name in tables)
@@ -386,34 +392,35 @@ class Dialect:
         return found
 
     def checks(self, column: sa.Column[Any], kind: str) -> list[sa.CheckConstraint]:
-        """Name the constraints without which the column would not be exact."""
+        """Return the constraints without which the column would not be exact."""
         return []
 
     def key_type(self, kind: str) -> TypeEngine[Any]:
         return self.types[kind]
 
     def comment(self, kind: str) -> str | None:
-        """Write the comment of a column, where two of our types are one of the database's."""
+        """Return the comment of a column, if the database has one type for two types of states."""
         return None
 
     def needs_own_key(self, kinds: Sequence[str]) -> bool:
-        """Whether keys of these types are too long for an index, which then is on a column of ours."""
+        """Return whether keys of these types are too long for an index. The index is then on a column of this
+        package."""
         return False
 
     # --- failures -------------------------------------------------------------------------------------------------
 
     def is_lock_timeout(self, error: sa.exc.DBAPIError) -> bool:
-        """Whether a statement gave up because another session holds a lock."""
+        """Return whether a statement gave up because another session holds a lock."""
         raise NotImplementedError
 
     def is_unavailable(self, error: sa.exc.DBAPIError) -> bool:
-        """Whether a later try may pass: the database does not answer, is full or starts. Any other error is final."""
+        """Return whether a later try may pass: the database is silent, full or starting. Any other error is final."""
         raise NotImplementedError
 
     # --- statements -----------------------------------------------------------------------------------------------
 
     def combined(self, name: str, kind: str, base: Any, delta: Any, column: int) -> Any:
-        """Write SQL for what an aggregator of `PUSHED_DOWN` makes of two values of the column with this number."""
+        """Write SQL that combines two values of the column with this number, with an aggregator of `PUSHED_DOWN`."""
         if name == "first":
             return sa.func.coalesce(base, delta)
         if name == "last":
@@ -426,33 +433,34 @@ class Dialect:
         return self.added(kind, base, delta, column)
 
     def less(self, kind: str, a: Any, b: Any) -> Any:
-        """Write SQL for a < b in the order of Python; not true if one of them is NULL."""
+        """Write SQL for a < b in the order of Python. It is not true if one of them is NULL."""
         return a < b
 
     def added(self, kind: str, base: Any, delta: Any, column: int) -> Any:
-        """Write SQL for base + delta, where NULL changes nothing; it fails if the sum cannot be stored."""
+        """Write SQL for base + delta, where NULL changes nothing. It fails if the sum cannot be stored."""
         return sa.func.coalesce(base + delta, base, delta)
 
     def insert_if_absent(self, table: sa.Table) -> Any:
-        """Insert a row, unless it is there; this waits for another first writer. `inserted` names its parameters."""
+        """Insert a row unless it exists, after waiting for another first writer. `inserted` names the parameters."""
         raise NotImplementedError
 
     def insert_or_replace(self, table: sa.Table) -> Any:
-        """Insert a row, or replace the values of the row that is there. `inserted` names its parameters."""
+        """Insert a row, or replace the values of the existing row. `inserted` names the parameters."""
         raise NotImplementedError
 
     def update_and_put(
         self, connection: Connection, update: sa.Update, table: sa.Table, values: dict[str, Any]
     ) -> None:
-        """Run an `update_of` one table, and insert or replace a row of another one.
+        """Run an `update_of` one table, and insert or replace a row of another table.
 
-        :param values: the parameters of both.
+        :param values: the parameters of both statements.
         """
         connection.execute(update, values)
         connection.execute(self.insert_or_replace(table), values)
 
     def writer(self, names: Sequence[str]) -> Constants:
-        """Write SQL for the numbers that `execute_rows` gets of a writer: all writers share the statement."""
+        """Write SQL for the writer's numbers, which are parameters of `execute_rows`. All writers share the
+        statement."""
         return {
             name: sa.bindparam(f"{WRITER_PARAM}{i}", type_=sa.BigInteger())
             for i, name in enumerate(names)
@@ -468,19 +476,19 @@ class Dialect:
     ) -> Any:
         """Insert many rows.
 
-        :param also: columns that are the same for all of them.
-        :param copied: column -> the one of `columns` whose value it gets, too.
+        :param also: columns with the same value in all rows.
+        :param copied: by column, the column of `columns` whose value it gets as well.
         """
         raise NotImplementedError
 
     def given(self, insert: Any) -> Any:
-        """Name the values that `insert` would insert, by column."""
+        """Return SQL for the values that `insert` would insert, by column."""
         return insert.excluded
 
     def or_update(
         self, insert: Any, table: sa.Table, assignments: Assignments, allowed: Any
     ) -> Any:
-        """Let `insert` update the rows that are there and `allowed`; the assignments of the writer come last."""
+        """Make `insert` update existing rows that are `allowed`. The assignments of the writer come last."""
         return insert.on_conflict_do_update(
             index_elements=list(table.primary_key.columns), set_=dict(assignments), where=allowed
         ).execution_options(preserve_rowcount=True)
@@ -493,19 +501,20 @@ class Dialect:
         kinds: Sequence[str],
         columns: Arrays,
     ) -> int:
-        """Run what `or_update` gave for one portion of rows; returns how many were `allowed`.
+        """Run a statement of `or_update` for one portion of rows, and return how many rows were `allowed`.
 
-        :param writer: its numbers, in the order of `writer`.
-        :raises SumRefused, ValueRefused: a sum or value cannot be stored, where the dialect itself finds that.
+        :param writer: numbers of the writer, in the order of `writer`.
+        :raises SumRefused: a sum cannot be stored, if the dialect itself finds this.
+        :raises ValueRefused: a value cannot be stored, if the dialect itself finds this.
         """
         raise NotImplementedError
 
     def append_rows(
         self, connection: Connection, table: sa.Table, txid: int, portions: Iterable[RowPortion]
     ) -> int:
-        """Insert rows of a transaction, portion after portion; returns how many.
+        """Insert rows of a transaction, portion after portion, and return the number of rows.
 
-        :raises ValueRefused: a value of the newest portion cannot be stored, where the dialect itself finds that.
+        :raises ValueRefused: a value of the newest portion cannot be stored, if the dialect itself finds this.
         """
         written = 0
         for names, kinds, arrays in portions:
@@ -520,5 +529,6 @@ class Dialect:
     def look_up(
         self, connection: Connection, keys: PrimaryKeys, wanted: Wanted
     ) -> Iterator[Sequence[Any]]:
-        """Read the columns `wanted` of the rows with these keys, in one statement; before them the key's number."""
+        """Read the columns `wanted` of the rows with these keys, in one statement. The number of the key precedes
+        them."""
         raise NotImplementedError

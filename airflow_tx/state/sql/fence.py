@@ -1,4 +1,4 @@
-"""What all states in a database share: the fence row, and what is noted beside it. Source: protocol.md §7."""
+"""The common part of all states in a database: the fence row, and the notes beside it. Source: protocol.md §7."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ from airflow_tx.state.sql.schema import (
 )
 
 # --- imprint ------------------------------------------------------------------------------------------------------
-# The imprint of a table, kept beside its fence: it shows at the next raise that rows are gone. Source: protocol.md
-# §7.
+# The imprint of a table is kept beside its fence. The next raise compares it with the table, to
+# detect lost rows. Source: protocol.md §7.
 #
-# It costs a commit the same in a table of any size. A small table is counted. In a larger one some rows of the last
-# writer are looked up.
+# Its cost per commit does not grow with the table. The rows of a small table are counted. In a
+# larger table, some rows of the last writer are looked up.
 
 
 COUNTED = 1_000
-"""Rows up to which a table is counted."""
+"""Up to how many rows a table is counted."""
 SAMPLED = 8
-"""Keys of an update that are kept."""
-# Beside the aggregators, whose columns have other names.
+"""How many keys of an update are kept."""
+# The key of the imprint in a definition, beside the aggregators, whose columns have other names.
 IMPRINT = "tx_imprint"
 
 
@@ -60,11 +60,11 @@ IMPRINT = "tx_imprint"
 class Imprint:
     """The imprint of a table. Rows are never deleted, and their txids never fall, unless an attempt is undone.
 
-    :param txid: of the transaction that wrote the keys, or that a guard has noted; of counted rows the greatest one.
+    :param txid: the transaction that wrote the keys, or that a guard has noted; of counted rows the greatest txid.
     :param keys: some keys, as text.
-    :param types: of the key columns.
-    :param rows: how many there are; None: more than are counted.
-    :param txids: the sum of their txids, if they are counted.
+    :param types: type by key column.
+    :param rows: number of rows; None if the table has too many to count.
+    :param txids: sum of the txids of counted rows.
     """
 
     txid: int = 0
@@ -75,7 +75,7 @@ class Imprint:
 
     @classmethod
     def of(cls, definition: Mapping[str, object]) -> Imprint | None:
-        """Read the one in a definition; None: no update was complete since the fence was made or taken back."""
+        """Read the imprint of a definition; None if no update was complete since the fence was made or put back."""
         found = definition.get(IMPRINT)
         if not isinstance(found, dict):
             return None
@@ -83,24 +83,24 @@ class Imprint:
 
     @property
     def text(self) -> dict[str, object]:
-        """Give it as plain JSON, without what it does not know."""
+        """Return the imprint as plain JSON, without unknown fields."""
         unknown = asdict(Imprint())
         return {name: value for name, value in asdict(self).items() if value != unknown[name]}
 
     def with_rows(self, now: Imprint) -> Imprint:
-        """Take the rows of another one."""
+        """Return a copy with the row counts of another imprint."""
         return replace(self, rows=now.rows, txids=now.txids)
 
     def with_keys(self, wrote: Imprint, types: Mapping[str, str]) -> Imprint:
-        """Take the keys of a write, if it had any."""
+        """Return a copy with the keys of a write, if it had any."""
         if not wrote.keys:
             return self
         return replace(self, txid=wrote.txid, keys=wrote.keys[:SAMPLED], types=dict(types))
 
     def missing_keys(self, txids: Sequence[int | None]) -> str:
-        """Say which key has gone or gone back since then; "": none.
+        """Describe the first key that is missing or older than in the imprint; "" if there is none.
 
-        :param txids: of the rows with the keys; None: there is no such row.
+        :param txids: the txid of each key's row; None if there is no such row.
         """
         for key, txid in zip(self.keys, txids, strict=True):
             if txid is None:
@@ -110,7 +110,7 @@ class Imprint:
         return ""
 
     def missing(self, now: Imprint) -> str:
-        """Say what a table has lost since then; "": nothing that shows."""
+        """Describe what a table has lost since the imprint; "" if no loss shows."""
         if self.rows is None:
             if now.rows is None:
                 return ""
@@ -125,7 +125,7 @@ class Imprint:
 
 
 def sampled(kinds: Sequence[str], keys: Sequence[Sequence[object]]) -> list[str]:
-    """Choose some of the keys, which are given column by column, from the first to the last.
+    """Choose some keys, evenly from the first to the last. The keys are given column by column.
 
     :param kinds: type of each column.
     """
@@ -137,12 +137,12 @@ def sampled(kinds: Sequence[str], keys: Sequence[Sequence[object]]) -> list[str]
 
 
 def sample_text(keys: Sequence[str]) -> str:
-    """Write the sample of a portion."""
+    """Write the sampled keys of a portion as text."""
     return json.dumps(list(keys))
 
 
 def sample_of(texts: Sequence[str | None]) -> list[str]:
-    """Choose from the samples of portions."""
+    """Choose keys from the samples of portions."""
     return [key for text in texts if text for key in json.loads(text)[:1]][:SAMPLED]
 
 
@@ -156,7 +156,7 @@ class FencedStore(StateDatabase):
     """One fence in one database."""
 
     def begun(self, connection: Connection, write: StateWrite) -> SqlTransaction:
-        """Begin a write: raise the fence, or refuse unless it holds the grant."""
+        """Begin a write: raise the fence, or refuse the write unless the fence holds the grant."""
         if write.raising:
             kept = self.raise_fence(connection, write.grant)
         else:
@@ -168,13 +168,13 @@ class FencedStore(StateDatabase):
 
     @property
     def place(self) -> tuple[str, str]:
-        """Name the fence row: two writers of one transaction of the topology lock their rows in one order."""
+        """Name the fence row. Every writer locks the rows of one database transaction in the order of these names."""
         return self._schema or "", self._identity
 
     def put(self, connection: Connection, write: StateWrite, sample: list[str]) -> int:
-        """Add the rows of a write to the values; returns how many keys.
+        """Add the rows of a write to the values, and return the number of keys.
 
-        :param sample: gets some of them, as text.
+        :param sample: list to which some of the keys are added, as text.
         """
         raise NotImplementedError
 
@@ -185,8 +185,8 @@ class FencedStore(StateDatabase):
     ) -> Fence | None:
         """Read the fence row, under a lock ("update", "share" or None) until the transaction ends.
 
-        :param of: the place that a state was moved here from; "": read the row of this state.
-        :raises StateError: what was written at the other place is not here.
+        :param of: the earlier place of a state that was moved here; "" to read the row of this state.
+        :raises StateError: the values of the earlier place are not here.
         """
         found = self._read(connection, lock, self._identity_at(connection, of) if of else None)
         if of and found is not None:
@@ -197,7 +197,8 @@ class FencedStore(StateDatabase):
         """Raise the fence under its lock and undo what outranked tokens of this txid wrote.
 
         :return: the imprint of the values.
-        :raises FenceOutranked, FenceForeign, StateBehind, LedgerBehind: as the fence's rules say.
+        :raises FenceOutranked: see `airflow_tx.state.fence.raised`, also for FenceForeign, StateBehind and
+            LedgerBehind.
         :raises StateError: the values in the store were made by other aggregators.
         """
         self._ensure_tables(connection)
@@ -209,7 +210,8 @@ class FencedStore(StateDatabase):
             first = fence.raised(None, grant, state=self.state, there=there, is_empty=empty)
             insert = self._dialect.insert_if_absent(self._fence)
             connection.execute(insert, inserted(self._fence_values(first)))
-            # There was no row to lock, so another first grant may have inserted one: that row counts now.
+            # There was no row to lock, so another first grant may have inserted a row, which counts
+            # now.
             found = self._read(connection, "update")
             assert found is not None
             if found[0].token == grant.token and not fence.owns(grant, state=self.state):
@@ -229,42 +231,42 @@ class FencedStore(StateDatabase):
         )
         self._check_definition(found[1])
         if raised_before is None or fence.may_have_written(raised_before, grant.token):
-            # After a look, commits are refused as before it.
+            # A look must not hide a loss: after it, commits are refused as before.
             keeps = grant.token.is_look and self._has_lost(connection, found[1])
             self.roll_back(connection, grant)
             kept = kept if keeps else self.imprint(connection)
-        elif self.state in grant.grants:  # a roll forward knows none, and writes before later rows
+        elif self.state in grant.grants:  # not in a roll forward, which writes before later rows
             self.check_later(connection, raised_before.txid)
         connection.execute(*self._update(self._fence_values(raised, kept)))
         return kept
 
     def _check_numbers(self, connection: Connection) -> None:
-        """Refuse values that came without their fence, such as in a copy: their txids are of another ledger."""
+        """Refuse values that came without their fence, such as in a copy, because their txids are of another ledger."""
         newest = self._newest_txid(connection)
         if newest:
             release = statement_text(connection.dialect, self._releasing(connection))
             raise fence.of_nobody(newest, state=self.state, release=release)
 
     def check_later(self, connection: Connection, txid: int) -> None:
-        """Refuse values of transactions after the one in the fence, which has been the last one."""
+        """Refuse values of transactions after the transaction in the fence, which was the last one."""
 
     def _newest_txid(self, connection: Connection) -> int:
-        """Read the greatest txid that the values have; 0: they have none."""
+        """Read the greatest txid of the values; 0 if they have none."""
         raise NotImplementedError
 
     def _releasing(self, connection: Connection) -> Any:
-        """Write the statement after which no value has a txid of this ledger; the values are there."""
+        """Write the statement that removes the txids of this ledger from the values, and keeps the values."""
         raise NotImplementedError
 
     def _has_lost(self, connection: Connection, definition: Mapping[str, Any]) -> bool:
-        """Whether the values lack something that the fence says, so that a commit is refused."""
+        """Return whether the values lack something that the fence names, so that a commit is refused."""
         lost = self._missing_since(connection, definition, Imprint.of(definition))
         return bool(lost) or not self._is_there(connection)
 
     def put_back(self, connection: Connection, grant: Grant) -> None:
         """Put back the fence that a look covers, with the imprint that the look has left.
 
-        :raises FenceOutranked: the fence does not hold this look any more.
+        :raises FenceOutranked: the fence no longer holds this look.
         """
         found = self._read(connection, "update")
         back = fence.uncovered(None if found is None else found[0], grant, state=self.state)
@@ -278,68 +280,68 @@ class FencedStore(StateDatabase):
         return "" if kept is None else self.missing(connection, kept)
 
     def missing(self, connection: Connection, kept: Imprint) -> str:
-        """Say what the values have lost since an imprint of them was made; "": nothing that shows."""
+        """Describe what the values have lost since an imprint; "" if no loss shows."""
         raise NotImplementedError
 
     def imprint(
         self, connection: Connection, kept: Imprint | None = None, wrote: Imprint | None = None
     ) -> Imprint | None:
-        """Make an imprint of the current values; None: there are none.
+        """Make an imprint of the current values; None if there are none.
 
-        :param kept: the one before it, if nothing was undone since.
+        :param kept: the imprint before it, if nothing was undone since.
         :param wrote: transaction, keys and number of rows of a write since then.
         """
         raise NotImplementedError
 
     def check_columns(self, connection: Connection) -> None:
-        """Refuse what was written into columns that are others now, in which the database may have rounded it.
+        """Refuse a write if the columns have changed, since the database may have rounded its values.
 
         :raises StateError: another session has changed the table since its columns were read.
         """
 
     def accept_values(self, connection: Connection, change: int) -> None:
-        """Make a new imprint: a person has changed the values on purpose."""
+        """Make a new imprint, after a person has changed the values on purpose."""
         found = self._read(connection, "update")
         if found is not None:
             row = self._fence_values(fence.with_change(found[0], change), self.imprint(connection))
             connection.execute(*self._update(row))
 
     def _is_there(self, connection: Connection) -> bool:
-        """Whether the state's values have a table or row by now."""
+        """Return whether the values of the state have a table or row."""
         raise NotImplementedError
 
     def _has_nothing(self, connection: Connection) -> bool:
-        """Whether it has no values."""
+        """Return whether the state has no values."""
         return not self._is_there(connection)
 
     def holds_for_good(
         self, connection: Connection, txid: int, birth: str, incarnation: str
     ) -> bool:
-        """Whether the state has something of a transaction that it cannot undo."""
+        """Return whether the state has rows of a transaction that it cannot undo."""
         raise NotImplementedError
 
     def roll_back(self, connection: Connection, grant: Grant) -> None:
-        """Undo what was written of this txid, if the state can."""
+        """Undo what was written under this txid, if the state can."""
 
     def check_write(
         self, connection: Connection, grant: Grant, *, complete: bool
     ) -> Imprint | None:
-        """Refuse unless the fence holds exactly this grant; it stays so until the transaction ends.
+        """Refuse a write unless the fence holds exactly this grant, and lock the fence until the transaction ends.
 
-        Writers of one grant share the lock; only the one that will set `applied` takes it alone, since two
-        that wanted to upgrade a shared lock would wait for each other.
+        Writers of one grant share the lock. Only the writer that will set `applied` locks alone, since two writers that
+        upgrade a shared lock would wait for each other.
         """
         stored = self._read(connection, "update" if complete else "share")
         fence.check_write(None if stored is None else stored[0], grant, state=self.state)
         return None if stored is None else Imprint.of(stored[1])
 
     def undo(self, connection: Connection, grant: Grant) -> None:
-        """Undo what the grant that holds the fence has written."""
+        """Undo what the grant in the fence has written."""
         found = self._read(connection, "update")
         assert found is not None
         portions = self._portions.delete().where(self._portions.c.state == self._identity)
         if not connection.execute(portions).rowcount and not found[0].applied:
-            return  # most grants have written nothing yet: the table is not searched
+            return  # most grants have written nothing yet, so the table is not searched
         self.roll_back(connection, grant)
         row = self._fence_values(replace(found[0], applied=False), self.imprint(connection))
         connection.execute(*self._update(row))
@@ -352,10 +354,10 @@ class FencedStore(StateDatabase):
         connection.execute(self._dialect.insert_or_replace(self._portions), inserted(row))
 
     def check_portions(self, connection: Connection, grant: Grant) -> list[str]:
-        """Compare the existing portions with the confirmed ones, and forget them.
+        """Compare the noted portions with the confirmed portions, and delete the notes.
 
-        :return: some of their keys.
-        :raises PortionsLost: the store lost some.
+        :return: some of the keys.
+        :raises PortionsLost: the store has lost a portion.
         """
         if not grant.portions:
             return []
@@ -370,9 +372,9 @@ class FencedStore(StateDatabase):
     def set_applied(
         self, connection: Connection, receipt: Receipt | None, imprint: Imprint | None
     ) -> None:
-        """Note that all updates of the grant that holds the fence are in the store, and keep their receipt.
+        """Note that all updates of the grant in the fence are in the store, and keep their receipt.
 
-        :param receipt: it takes the place of one that an earlier grant of its transaction has left.
+        :param receipt: replaces the receipt of an earlier grant of its transaction.
         """
         noted = {"applied": True, WROTE: self._is_there(connection)}
         update, values = self._update({**noted, DEFINITION: self._definition_text(imprint)})
@@ -383,14 +385,14 @@ class FencedStore(StateDatabase):
             self._dialect.update_and_put(connection, update, self._receipts, values)
 
     def at(self, connection: Connection, txid: int, newest: int) -> str:
-        """Word the query of the values as of a final transaction, see `FencedState.at`."""
+        """Write the query for the values as of a final transaction, see `FencedState.at`."""
         raise NotImplementedError
 
     def _is_of(self, connection: Connection, txid: int, newest: int, kept: int = 0) -> Any:
-        """Write SQL that holds until the values as of a transaction are replaced.
+        """Write an SQL condition that is true until the values as of a transaction are replaced.
 
-        :param kept: of how many transactions the values before them are kept.
-        :raises StateError: they are.
+        :param kept: for how many transactions the state keeps the earlier values.
+        :raises StateError: the values are replaced already.
         """
         held = self.read_fence(connection)
         fence.check_as_of(held, txid, newest, state=self.state, kept=kept)
@@ -402,15 +404,15 @@ class FencedStore(StateDatabase):
         return sa.select(row[column]).where(row.state == self._identity).scalar_subquery()
 
     def receipts(self, connection: Connection) -> list[StoredReceipt]:
-        """Read the receipts that are kept, in the order of their txids."""
+        """Read the kept receipts, ordered by txid."""
         if not self._has_table(connection, RECEIPTS_TABLE):
             return []
         return read_receipts(connection, self._receipts, self._identity)
 
     def take_over(self, connection: Connection, place: str) -> None:
-        """Take the fence row of a state that was moved here from the table `place`.
+        """Take over the fence row of a state that was moved here from the table `place`.
 
-        :raises StateError: what it wrote is not here.
+        :raises StateError: the values are not here.
         """
         self._ensure_tables(connection)
         identity = self._identity_at(connection, place)
@@ -421,12 +423,12 @@ class FencedStore(StateDatabase):
             )
 
     def _identity_at(self, connection: Connection, place: str) -> str:
-        """Name the fence row of a state that was moved here from the table `place`."""
+        """Return the name of the fence row of a state that was moved here from the table `place`."""
         schema, _, name = place.rpartition(".")
         return self._dialect.place(connection, schema or None, name)[1]
 
     def _check_moved(self, connection: Connection, place: str) -> None:
-        """Refuse a fence of the table `place` whose values are not here."""
+        """Refuse the fence of the table `place` if its values are not here."""
         if not self._is_there(connection):
             schema, _, name = place.rpartition(".")
             quote = connection.dialect.identifier_preparer
@@ -443,7 +445,7 @@ class FencedStore(StateDatabase):
             connection.execute(self._fence.delete().where(self._fence.c.state == self._identity))
 
     def release(self, connection: Connection) -> None:
-        """Delete the fence row; the values stay, and say no more of which transaction they are."""
+        """Delete the fence row, and remove the txids from the values, which stay."""
         FencedStore.clear(self, connection)
         if self._is_there(connection):
             connection.execute(self._releasing(connection))
@@ -469,7 +471,7 @@ class FencedStore(StateDatabase):
         return read, json.loads(row[DEFINITION])
 
     def _check_definition(self, made: Mapping[str, Any]) -> None:
-        """Refuse values that another aggregator made: a sum is no maximum."""
+        """Refuse values that another aggregator made, such as a sum in place of a maximum."""
         for name, aggregator in self._definition.items():
             if made.get(name, aggregator) != aggregator:
                 problem = f"the stored values of column {name!r} were made by {made[name]!r}, "
@@ -500,10 +502,10 @@ class FencedStore(StateDatabase):
 class SqlTransaction:
     """One write, in a transaction of the database.
 
-    :param kept: the imprint of the values before it.
-    :param switched: whether states with other settings of the session take part.
-    :param sample: some of the keys that it has written.
-    :param rows: how many keys or rows it has written.
+    :param kept: the imprint of the values before the write.
+    :param switched: whether the transaction has states with different settings of the session.
+    :param sample: some of the written keys.
+    :param rows: number of keys or rows of each put.
     """
 
     store: FencedStore
@@ -538,7 +540,7 @@ class SqlTransaction:
 def begun_together(
     connection: Connection, pairs: Sequence[tuple[FencedStore, StateWrite]]
 ) -> list[SqlTransaction]:
-    """Begin the writes of several states in one transaction, in an order that is the same for every writer."""
+    """Begin the writes of several states in one transaction, in the same order for every writer."""
     switched = len({store.runs_own_statements for store, _ in pairs}) > 1
     begun = dict[tuple[str, str], SqlTransaction]()
     for store, write in sorted(pairs, key=lambda pair: pair[0].place):
@@ -548,7 +550,7 @@ def begun_together(
 
 
 # --- table --------------------------------------------------------------------------------------------------------
-# The table of a state in a database: its rows, and the imprint of them.
+# The table of a state in a database: its rows and their imprint.
 
 
 # One portion of rows: large enough for the database, small enough for memory and for one statement.
@@ -556,12 +558,12 @@ ROWS_AT_ONCE = 10_000
 FOUND = "the table, as the database has it"
 _SHAPE = "what the table was when it was found"
 LOOK_AGAIN = 10.0
-"""Seconds between two looks at a table of the same shape: a lane raises the fence many times a second."""
+"""Seconds between two looks at a table of the same shape, since a lane raises the fence many times a second."""
 _Found = TypeVar("_Found")
 
 
 class OneTableStore(FencedStore, Generic[_Found]):
-    """The store of a state whose values are in one table, whose columns it compares now and then."""
+    """The store of a state whose values are in one table. It compares the columns of the table from time to time."""
 
     _looked_at = 0.0
 
@@ -581,14 +583,14 @@ class OneTableStore(FencedStore, Generic[_Found]):
         return kept
 
     def _check_numbers(self, connection: Connection) -> None:
-        # First: the rows may be of the other table, which has a fence.
+        # First, because the rows may be of the other table, which has a fence.
         self._check_family(connection)
         super()._check_numbers(connection)
 
     def _check_family(self, connection: Connection) -> None:
-        """Refuse a table that shares rows with another one that has a fence: each would take out rows of the other.
+        """Refuse a table that shares rows with another table that has a fence: each would delete rows of the other.
 
-        :raises StateDiffers: naming both.
+        :raises StateDiffers: the message names both tables.
         """
         by_schema = dict[str, list[str]]()
         for schema, name in self._dialect.family(connection, self._bare):
@@ -609,7 +611,7 @@ class OneTableStore(FencedStore, Generic[_Found]):
                 )
 
     def _found(self, connection: Connection) -> _Found | None:
-        """Find the table, if it exists, with the columns that the last comparison saw."""
+        """Return the table with the columns of the last comparison; None if there is no table."""
         found: _Found | None = self._facts.get(FOUND)
         shape = None if found is not None else self._shape_now(connection)
         if shape is not None:
@@ -630,14 +632,14 @@ class OneTableStore(FencedStore, Generic[_Found]):
         self._check_shape(self._shape_now(connection))
 
     def _check_shape(self, shape: str | None) -> None:
-        """Compare the table with the one that was found; a transaction that has written to it keeps others from it."""
+        """Compare the shape of the table with its last look. A transaction that has written locks out other changes."""
         if shape != self._facts.get(_SHAPE, shape):
             problem = f"table {self._name} was changed while it was written to"
             remedy = "Nothing was written. Clear the commit task: it compares the columns again."
             raise StateError(state=self.state, problem=problem, remedy=remedy)
 
     def _look(self, connection: Connection) -> _Found:
-        """Read what the database has; StateDiffers: it does not fit the state."""
+        """Read the table from the database. Raises StateDiffers if it does not fit the state."""
         raise NotImplementedError
 
     def _is_there(self, connection: Connection) -> bool:

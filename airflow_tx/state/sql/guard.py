@@ -1,4 +1,4 @@
-"""SQL of one's own, exactly once per transaction: statements and the last committed txid in one database transaction.
+"""Your own SQL, exactly once per transaction: statements and the last committed txid in one database transaction.
 
 Source: the LAST_COMMIT table of the book on lambda architectures with Storm; protocol.md §7.
 """
@@ -23,19 +23,19 @@ Statements: TypeAlias = Callable[[list[dict[str, Any]]], Iterable[Statement]] | 
 class SqlGuard(FencedInSql["GuardStore"]):
     """SQL statements that run once per transaction, in the database transaction that notes its txid.
 
-    A commit that is tried again, by this process or another, finds the txid in the table `airflow_tx_guard` and runs
-    nothing; the fence refuses a committer that was declared dead. Statements that ran are not undone: a replay must
-    have the same output, as with every transactional state, and an opaque source is refused.
+    If a commit is tried again, by this process or another, the guard finds the txid in the table `airflow_tx_guard` and
+    runs nothing. The fence refuses a committer that was declared dead. Statements that have run are not undone. So a
+    replay must have the same output, as with every transactional state, and an opaque source is refused.
 
-    Parameters are written `:name` in every database; `:txid` is the transaction. A statement must not end the database
-    transaction: COMMIT and the like are refused before anything runs; what ends it out of sight, such as a procedure,
-    is found afterwards, and the error says what to do. Tables must be there already (docs/fence.md).
+    Parameters are written `:name` in every database. `:txid` is the transaction. A statement must not end the database
+    transaction. COMMIT and similar statements are refused before anything runs. If a procedure ends the transaction,
+    the guard finds this afterwards, and the error says what to do. Tables must exist already (docs/fence.md).
 
-    :param conn_id: Airflow connection of type sqlite, postgres or mysql; looked up when the state is used.
-    :param name: of the guard; two guards in one database have two names.
-    :param statements: what to run: a list of statements, or a function that makes it from the rows of the update.
-        A statement is `(sql, parameters)`: a mapping runs it once, a list of mappings once for each. Without
-        parameters, the SQL alone, it runs once for each row of the update, with the row's columns as parameters.
+    :param conn_id: Airflow connection of type sqlite, postgres or mysql, looked up when the state is used.
+    :param name: name of the guard. Two guards in one database need two names.
+    :param statements: a list of statements, or a function that makes it from the rows of the update. A statement is
+        `(sql, parameters)`: it runs once for a mapping, or once for each mapping of a list. SQL without parameters runs
+        once for each row of the update, with the row's columns as parameters.
     """
 
     kind = StateKind.TRANSACTIONAL
@@ -69,7 +69,7 @@ class SqlGuard(FencedInSql["GuardStore"]):
         return self._asked(self._store.holds_for_good, txid, birth, incarnation)
 
     def last_txid(self) -> int | None:
-        """Read the last transaction whose statements ran, or of which some did; None: there was none."""
+        """Read the last transaction whose statements ran, at least in part; None if there is none."""
         noted = self._asked(self._store.noted)
         return None if noted is None else abs(noted)
 

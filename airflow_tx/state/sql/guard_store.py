@@ -21,7 +21,7 @@ from airflow_tx.state.sql.schema import NAME
 GUARD_TABLE = "airflow_tx_guard"
 _Statement = str | tuple[str, Any]
 _Statements = Callable[[list[dict[str, Any]]], Iterable[_Statement]] | Iterable[_Statement]
-# They would end the transaction, and what ran before them would stay without its txid.
+# These statements would end the transaction and commit earlier statements without their txid.
 _ENDING = {"abort", "begin", "commit", "end", "release", "rollback", "savepoint", "start"}
 _ENDING_IN_MYSQL = {
     "alter",
@@ -36,8 +36,8 @@ _ENDING_IN_MYSQL = {
     "revoke",
 }
 _ENDING_IN_MYSQL |= {"repair", "set", "truncate", "unlock", "xa"}
-# Parts of a statement that are no code: texts, quoted names, comments. MySQL runs a comment that begins with an
-# exclamation mark.
+# The parts of a statement that are no code: texts, quoted names, comments. MySQL runs a comment
+# that begins with an exclamation mark.
 _NO_CODE = re.compile(
     r"""(?<!\w)[eE]'(?:[^'\\]|\\.|'')*' | '(?:[^']|'')*' | "(?:[^"]|"")*" | `[^`]*` | \$(\w*)\$.*?\$\1\$
     | --[^\n]* | /\*.*?\*/""",
@@ -48,19 +48,19 @@ _NO_CODE_IN_MYSQL = re.compile(
     re.DOTALL | re.VERBOSE,
 )
 _FIRST_WORD = re.compile(r"[\s(]*(?:/\*m?!\d*\s*)?([a-z]+)")
-# It is gone as soon as the database transaction has ended, for any reason.
+# The savepoint is gone as soon as the database transaction has ended, for any reason.
 _SAVEPOINT = "airflow_tx_guard"
 
 
 class GuardStore(FencedStore):
     """The work of a SqlGuard, inside transactions that it opens with `transaction()`.
 
-    The txid is noted before the statements run, as a negative number, and made positive when they have run and the
-    transaction is still the one that began. A negative number that another session can see was left by statements that
-    ended the transaction in between: they are not run again.
+    Before the statements run, the guard notes the txid as a negative number. After they have run, it makes the number
+    positive, if the transaction is still the one that began. If another session can see a negative number, the
+    statements ended the transaction while they ran. They do not run again.
 
     :param guard: name of the guard in this database.
-    :param statements: what to run, or what makes it from the rows of an update.
+    :param statements: the statements, or a function that makes them from the rows of an update.
     """
 
     runs_own_statements = False
@@ -75,7 +75,7 @@ class GuardStore(FencedStore):
 
     def _place(self, connection: Connection) -> None:
         super()._place(connection)
-        # A guard has no table of its own to stand beside.
+        # A guard has no table of its own.
         self._identity = f"guard:{self._guard_name}"
         self._guard = _guard_table(self._schema)
 
@@ -84,7 +84,7 @@ class GuardStore(FencedStore):
         return super().raise_fence(connection, grant)
 
     def roll_back(self, connection: Connection, grant: Grant) -> None:
-        """Forget the note of another transaction of this number, whose run a person has accepted."""
+        """Set the note back if it belongs to another transaction of this txid, which a person has accepted."""
         before = self.read_fence(connection)
         own = [before] if before is not None and before.txid == grant.txid else []
         if own and not holds_for_good(own, grant.txid, grant.token.birth, grant.incarnation):
@@ -102,7 +102,8 @@ class GuardStore(FencedStore):
 
     def missing(self, connection: Connection, kept: Imprint) -> str:
         noted = abs(self.noted(connection) or 0)
-        # A person sets 0 where statements have ended the transaction, and no row of theirs is there.
+        # A person sets 0 if statements have ended the transaction and none of their rows was
+        # written.
         if noted == 0 or noted >= kept.txid:
             return ""
         return f"{GUARD_TABLE} has noted {noted}, and had noted {kept.txid}"
@@ -126,7 +127,7 @@ class GuardStore(FencedStore):
         return holds_for_good([last], txid, birth, incarnation)
 
     def noted(self, connection: Connection) -> int | None:
-        """Read the last transaction whose statements ran; negative: they ended the database transaction."""
+        """Read the last transaction whose statements ran; negative if they ended the database transaction."""
         if not self._has_table(connection, GUARD_TABLE):
             return None
         query = sa.select(self._guard.c.txid).where(self._guard.c.guard == self._guard_name)
@@ -134,7 +135,7 @@ class GuardStore(FencedStore):
         return found
 
     def put(self, connection: Connection, write: StateWrite, sample: list[str]) -> int:
-        """Run the statements and note the txid, unless it is noted; under the lock of the fence row.
+        """Run the statements and note the txid under the lock of the fence row. Do nothing if the txid is noted.
 
         :raises TxidBehind: a later transaction has run its statements.
         :raises StateError: a statement cannot run here.
@@ -161,7 +162,7 @@ class GuardStore(FencedStore):
         return len(rows)
 
     def at(self, connection: Connection, txid: int, newest: int) -> str:
-        # Which tables its statements write, the person knows who asks.
+        # Only the person knows which tables the statements write.
         query = sa.select(sa.text("...")).select_from(sa.text("..."))
         return statement_text(
             connection.dialect, query.where(self._is_of(connection, txid, newest))
@@ -174,7 +175,7 @@ class GuardStore(FencedStore):
             connection.execute(self._guard.update().where(other).values(guard=self._guard_name))
 
     def _check_moved(self, connection: Connection, place: str) -> None:
-        """Refuse nothing: a guard has no table of its own."""
+        """Do nothing, because a guard has no table of its own."""
 
     def _identity_at(self, connection: Connection, place: str) -> str:
         return f"guard:{place}"
@@ -185,7 +186,8 @@ class GuardStore(FencedStore):
             connection.execute(self._releasing(connection))
 
     def _newest_txid(self, connection: Connection) -> int:
-        # A negative one may be of this ledger: a statement has rolled the fence back, and `put` tells of it.
+        # A negative txid may be of this ledger: a statement has rolled back the fence. `put` raises
+        # the error.
         return max(self.noted(connection) or 0, 0)
 
     def _releasing(self, connection: Connection) -> sa.Delete:
@@ -212,16 +214,16 @@ class GuardStore(FencedStore):
             text = sa.text(sql)
             if "txid" in text.compile().params:
                 given = _with_txid(given, grant.txid)
-            # An empty list of parameters would run the statement once, without any.
+            # With an empty list, SQLAlchemy would run the statement once, without parameters.
             if given or isinstance(given, Mapping):
                 connection.execute(text, given)
 
     def _check(self, connection: Connection, number: int, sql: str) -> None:
-        """Refuse what would end the transaction by its first word; of several statements in one text, of each."""
+        """Refuse statements whose first word would end the transaction, also within a text of several statements."""
         mysql = connection.dialect.name in ("mysql", "mariadb")
         ending = _ENDING | _ENDING_IN_MYSQL if mysql else _ENDING
         code = (_NO_CODE_IN_MYSQL if mysql else _NO_CODE).sub(" ", sql).lower().lstrip("; \n\t\r")
-        # The driver of SQLite takes one statement, and the body of a trigger has several.
+        # SQLite's driver runs one statement, but the body of a trigger has several.
         for part in [code] if connection.dialect.name == "sqlite" else code.split(";"):
             word = _FIRST_WORD.match(part)
             if word is not None and word[1] in ending:
@@ -233,7 +235,7 @@ class GuardStore(FencedStore):
     def _check_open(self, connection: Connection, txid: int) -> None:
         """Refuse to continue if the transaction has ended, for example by a procedure.
 
-        The fence and the noted txid may then say something else than the tables. The statements are not run again.
+        The fence and the noted txid may then not match the tables. The statements do not run again.
         """
         try:
             connection.exec_driver_sql(f"RELEASE SAVEPOINT {_SAVEPOINT}")
@@ -241,7 +243,7 @@ class GuardStore(FencedStore):
             if error.connection_invalidated:
                 raise
             connection.rollback()
-            # It may have ended by a rollback, which has taken the note along.
+            # If the transaction ended by a rollback, the note is gone, so write it again.
             with suppress(sa.exc.DBAPIError), self._engine.begin() as other:
                 self._ensure_guard_table(other)
                 self._note(other, -txid)
@@ -253,15 +255,15 @@ class GuardStore(FencedStore):
         return StateError(
             state=self.state,
             problem="its statements ended the guard's transaction while they ran (by COMMIT, ROLLBACK, DDL, or a "
-            f"procedure), so a part of transaction {txid} may be written. What states before it in the same database "
-            "transaction got may be visible, and the next try replaces it",
+            f"procedure), so a part of transaction {txid} may be written. Rows of earlier states in the same database "
+            "transaction may be visible, and the next try replaces them",
             remedy="They are not run again. Remove the statement that ended it, and look at the rows that are written. "
             f"Then set: UPDATE {table} SET txid = N WHERE guard = '{name}', where N is {txid} if all rows are written, "
             "and 0 if no row is. Then clear the commit task.",
         )
 
     def _refused(self, reason: str) -> StateError:
-        """Say of a statement that failed after another one had ended the transaction that something may be written."""
+        """Make the error of a failed statement. It warns if an earlier statement has ended the transaction."""
         with suppress(sa.exc.DBAPIError), self._engine.connect() as connection:
             noted = self.noted(connection)
             if noted is not None and noted < 0:

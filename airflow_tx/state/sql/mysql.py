@@ -1,7 +1,7 @@
-"""MySQL and MariaDB: what is their own.
+"""The differences of MySQL and MariaDB.
 
-DDL ends a transaction there, so tables are made on another connection. An upsert has no condition: a row that must
-not be touched is refused by an assignment that cannot be made, and with it the whole statement.
+DDL ends a transaction there, so tables are made on another connection. An upsert cannot have a condition. Instead, a
+row that must stay gets an assignment that fails, which makes the whole statement fail.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ from airflow_tx.state.sql.schema import (
 )
 
 # --- mysql rows ---------------------------------------------------------------------------------------------------
-# Rows for MySQL and MariaDB as one JSON document: one parameter for thousands of rows.
+# Rows for MySQL and MariaDB as one JSON document, so that thousands of rows are one parameter.
 
 
 DOC = "tx_rows"
-# Where a connection keeps the server's max_allowed_packet.
+# The key under which a connection keeps the server's max_allowed_packet.
 PACKET = "tx_packet"
 _STATEMENT = 2**23
 _WHOLE = 35
 _FRACTION = 30
 _MANY = Context(prec=100_000)
 
-# Some types of JSON_TABLE cut a value without an error. Only types that do not are used.
+# Some types of JSON_TABLE cut a value without an error, so only other types are used.
 _READ_AS = {"bigint": "BIGINT", "double": "DOUBLE", "boolean": "BIGINT"}
 _AFTERWARDS = {
     "numeric": "CAST({} AS DECIMAL(65,30))",
@@ -83,7 +83,8 @@ def source(kinds: Sequence[str]) -> Any:
     for number, kind in enumerate(kinds):
         declared = _READ_AS.get(kind, "LONGTEXT CHARACTER SET utf8mb4")
         columns.append(f"c{number} {declared} PATH '$[{number}]' ERROR ON ERROR")
-    # Written into the statement: PyMySQL would take longer to quote it than the server to read it.
+    # The document is a literal, because PyMySQL takes longer to quote a parameter than the server
+    # to read it.
     document = sa.bindparam(DOC, type_=sa.Text(), literal_execute=True)
     return sa.text(f"JSON_TABLE(:{DOC}, '$[*]' COLUMNS({', '.join(columns)})) AS {DOC}").bindparams(
         document
@@ -94,7 +95,7 @@ def source(kinds: Sequence[str]) -> Any:
 def looking_up(
     table: sa.Table, kinds: tuple[str, ...], wanted: tuple[sa.Column[Any], ...]
 ) -> sa.Select[Any]:
-    """Select columns of the rows whose primary keys are in the document, with the number of the key."""
+    """Select columns of the rows whose primary keys are in the document, with the number of each key."""
     primary = enumerate(zip(kinds, table.primary_key.columns, strict=True))
     on = [sa.literal_column(read_row(kind, i)) == column for i, (kind, column) in primary]
     query: Any = sa.select(sa.literal_column(f"{DOC}.{ORDINAL}"), *wanted).prefix_with(
@@ -121,7 +122,7 @@ _WRITE: Mapping[str, Callable[[Any], Any]] = {
 def parts(
     connection: Connection, kinds: Sequence[str], columns: Arrays
 ) -> Iterator[tuple[int, str]]:
-    """Write the rows as documents that the server takes: how many rows, and the text."""
+    """Yield the rows as documents that the server accepts: the number of rows, and the text."""
     ready = []
     for number, (kind, values) in enumerate(zip(kinds, columns, strict=True)):
         if kind == "numeric":
@@ -138,7 +139,7 @@ def parts(
 
 def _cut(rows: Sequence[Any], start: int, limit: int, packet: int) -> Iterator[tuple[int, str]]:
     document = json.dumps(rows, ensure_ascii=False, separators=(",", ":"))
-    # These are doubled in a statement.
+    # A statement doubles these characters.
     size = len(document.encode()) + sum(map(document.count, "'\\"))
     if size <= limit:
         yield len(rows), document
@@ -158,7 +159,7 @@ def _cut(rows: Sequence[Any], start: int, limit: int, packet: int) -> Iterator[t
 
 
 def _check_digits(number: int, values: Sequence[Decimal | None]) -> None:
-    """DECIMAL(65,30) would round what has more digits after the point."""
+    """Refuse more digits than DECIMAL(65,30) has, which would round them."""
     for row, value in enumerate(values):
         if value is None or not value:
             continue
@@ -171,7 +172,7 @@ def _check_digits(number: int, values: Sequence[Decimal | None]) -> None:
                 row,
                 number,
                 problem,
-                "Round it before writing: MySQL and MariaDB keep no longer ones.",
+                "Round it before writing: MySQL and MariaDB store no more digits.",
             )
 
 
@@ -180,18 +181,19 @@ def _check_digits(number: int, values: Sequence[Decimal | None]) -> None:
 
 _T = TypeVar("_T")
 
-# A server that a network has swallowed is noticed after half a minute; PyMySQL leaves that to TCP, which takes hours.
+# These options detect a lost server after half a minute. PyMySQL leaves this to TCP, which takes
+# hours.
 _SIGNS_OF_LIFE = {
     socket.TCP_NODELAY: 1,
     socket.TCP_KEEPINTVL: 5,
     socket.TCP_KEEPCNT: 4,
 }
-if sys.platform == "linux":  # other systems have no such options, or call them otherwise
+if sys.platform == "linux":  # other systems lack these options, or name them differently
     _SIGNS_OF_LIFE |= {socket.TCP_KEEPIDLE: 10, socket.TCP_USER_TIMEOUT: 30_000}
-# Seconds; in the query of the URL, or in the extra of the connection, under these names.
+# Seconds. The query of the URL, or the extra of the connection, may set them under these names.
 _TIMEOUTS = {"lock_timeout": "30", "idle_timeout": "60"}
-# Errors of the client, except a statement that is too long, and errors of a server that is full (or its disk), going
-# down, read-only for a while, or not there for this user.
+# Errors of the client, except for a statement that is too long. Errors of a server that is full (or
+# its disk), stops, is read-only for some time, or refuses this user.
 _UNAVAILABLE = {
     *(set(range(2000, 3000)) - {2020}),
     0,
@@ -211,8 +213,8 @@ _UNAVAILABLE = {
     1160,
 }
 _UNAVAILABLE |= {1114, 1161, 1184, 1203, 1226, 1290, 1836, 1927, 4031}
-# A value that does not fit is an error. The columns of a table are one text, of any length. No answer is cut, no check
-# is left out, and a commit begins no other transaction.
+# Values that do not fit are errors. The description of a table's columns is one text of any length.
+# No result is cut, no check is left out, and a commit begins no other transaction.
 _SETTINGS: Mapping[str, Any] = {
     "sql_mode": "'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO'",
     "time_zone": "'+00:00'",
@@ -256,7 +258,7 @@ _COMMENTED = {"timestamptz": "datetime(6)", "json": "longtext"}
 
 
 class MySql(Dialect):
-    """MySQL from 8.0.17 and MariaDB from 10.6, with any driver of SQLAlchemy; the extra `mysql` brings PyMySQL."""
+    """MySQL from 8.0.17 and MariaDB from 10.6, with any driver of SQLAlchemy. The extra `mysql` brings PyMySQL."""
 
     types: ClassVar[Mapping[str, TypeEngine[Any]]] = {
         "bigint": sa.BigInteger(),
@@ -270,7 +272,7 @@ class MySql(Dialect):
         "bytes": mysql.LONGBLOB(),
         "json": ExactJson(),
     }
-    # As many digits before the point as Spark has, beside 18 behind it.
+    # As many digits before the point as Spark allows with 18 digits after it.
     read_as: ClassVar[Mapping[str, TypeEngine[Any]]] = {
         "numeric": sa.Numeric(56, 18),
         "boolean": sa.Boolean(),
@@ -289,8 +291,10 @@ class MySql(Dialect):
     )
 
     def engine(self, url: URL, pool: Mapping[str, Any] = NOTHING_KEPT) -> Engine:
-        """READ COMMITTED and strict, for any server default: the statement after a lock must see the rows of the
-        holder, and a value that does not fit must fail."""
+        """Make an engine with READ COMMITTED and strict mode, for any server default.
+
+        The statement after a lock must see the rows of the lock's last holder, and a value that does not fit must
+        fail."""
         times = {
             name: self._seconds(name, url.query.get(name, default))
             for name, default in _TIMEOUTS.items()
@@ -331,7 +335,8 @@ class MySql(Dialect):
 
         if url.get_driver_name() == "pymysql" and "unix_socket" not in url.query:
             event.listen(engine, "do_connect", _connect_with_signs_of_life)
-        # First: SQLAlchemy reads the mode when it is connected, and writes names and texts by it.
+        # Insert this listener first. SQLAlchemy reads the mode at connect, and writes names and
+        # texts by it.
         event.listen(engine, "connect", on_connect, insert=True)
         return engine
 
@@ -363,7 +368,7 @@ class MySql(Dialect):
     @contextmanager
     def ddl(self, connection: Connection) -> Iterator[Connection]:
         with connection.engine.connect() as other:
-            # Not kept: when it ends, the lock ends.
+            # Do not keep this connection: its end releases the lock.
             other.detach()
             other.execute(sa.text("SELECT GET_LOCK('airflow_tx', 30)"))
             yield other
@@ -384,8 +389,8 @@ class MySql(Dialect):
         return f"{super().definition(sql, table)} {how}"
 
     def has_table(self, connection: Connection, schema: str | None, name: str) -> bool:
-        # SQLAlchemy describes the table. If the table is missing, MySQL locks its name until the transaction
-        # ends, and the connection that makes the table waits for this lock.
+        # SQLAlchemy would describe the table. If the table is missing, MySQL locks its name until
+        # the transaction ends, and the connection that makes the table waits for this lock.
         of_table = {"schema": schema, "name": name}
         return _when_made(
             connection, lambda made: made.execute(_HAS_TABLE, of_table).first() is not None
@@ -520,7 +525,7 @@ class MySql(Dialect):
 def check_version(dialect: Any) -> None:
     """Refuse a server without the collation of keys (MySQL) or without JSON_TABLE (MariaDB).
 
-    :raises ConfigError: it is too old.
+    :raises ConfigError: the server is too old.
     """
     oldest = _OLDEST_MARIADB if dialect.is_mariadb else _OLDEST_MYSQL
     version = tuple(dialect.server_version_info)
@@ -533,9 +538,10 @@ def check_version(dialect: Any) -> None:
 
 
 def _when_made(connection: Connection, describe: Callable[[Connection], _T]) -> _T:
-    """Describe a table; while it is made, a connection that holds locks is refused, and another one waits.
+    """Describe a table, on another connection if this one cannot.
 
-    While it is altered, MariaDB gives such a connection an empty answer, with a warning.
+    While the table is made, the server refuses a connection that holds locks, and lets another connection wait. While
+    it is altered, MariaDB returns an empty answer with a warning to such a connection.
     """
     try:
         found = describe(connection)
@@ -575,7 +581,8 @@ def _code(error: sa.exc.DBAPIError) -> int:
 
 
 def _kind_of(declared: str, exact: bool, comment: str) -> str:
-    """Find our word for a declared type; the type itself if a value in it would be cut or compared otherwise."""
+    """Return the type of states for a declared type, or the type itself if it would cut a value or compare
+    differently."""
     if not exact:
         return f"{declared} {OTHER_COLLATION}"
     if declared == _COMMENTED.get(comment):
@@ -583,7 +590,7 @@ def _kind_of(declared: str, exact: bool, comment: str) -> str:
     binary = [f"varbinary({length})" for length in (KEY_LENGTH, OWN_KEY_BYTES)]
     if declared in (f"varchar({KEY_LENGTH})", *binary):
         return "text" if declared.startswith("varchar") else "bytes"
-    # Not the bare name: their "timestamp" is not ours.
+    # Prefix the name, because MySQL's "timestamp" is not the timestamp of states.
     return _KINDS.get(
         declared.partition("(")[0] if "int(" in declared else declared, f"MySQL's {declared}"
     )

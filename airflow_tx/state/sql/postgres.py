@@ -1,4 +1,4 @@
-"""PostgreSQL: what is its own."""
+"""The differences of PostgreSQL."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from airflow_tx.state.sql.dialect import (
 )
 from airflow_tx.state.sql.schema import FENCE_TABLE, array_literal, pg_type
 
-# Defaults of a session; its user, database or connection may set others. Without them, a committer
-# whose machine vanished would hold the fence until its TCP connection is given up, which takes hours. A session that
-# waits for the lines of COPY is not idle.
+# Defaults of a session, unless its user, database or connection sets other values. Without them, a
+# committer whose machine vanished would hold the fence for hours, until TCP gives up the
+# connection. A session that waits for the lines of COPY is not idle.
 _TIMEOUTS = {"lock_timeout": "30s", "idle_in_transaction_session_timeout": "60s"}
 _TIMEOUTS |= {
     "tcp_keepalives_idle": "10",
@@ -50,11 +50,12 @@ _CHOSEN = (
 _SET_TIMEOUTS = (
     "SELECT set_config(name, timeout, true) "
     f"FROM (VALUES {', '.join(map(str, _TIMEOUTS.items()))}) AS timeouts(name, timeout) WHERE name NOT IN ({_CHOSEN}) "
-    # Without it, the server forgets in a crash what it has confirmed.
+    # Otherwise the server loses confirmed commits in a crash.
     "UNION ALL SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'"
 )
-# The values of our statements depend on these settings, which a user, a database or a connection may set otherwise. The
-# driver itself asks how to write quotes and backslashes when it connects.
+# The values of our statements depend on these settings, for which a user, a database or a
+# connection may set other values. The driver itself asks at connect how to write quotes and
+# backslashes.
 _FORMS = {
     "array_nulls": "on",
     "bytea_output": "hex",
@@ -70,7 +71,7 @@ _SET_FORMS = (
 _RESET_FORMS = (
     f"SELECT set_config(name, reset_val, true) FROM pg_settings WHERE name IN {tuple(_FORMS)}"
 )
-# Columns that take texts of other characters for equal.
+# Columns whose collation treats different strings as equal.
 _COMPARED_OTHERWISE = sa.text(
     "SELECT a.attname FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid "
     "JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_collation l ON l.oid = a.attcollation "
@@ -80,7 +81,7 @@ _HAS_TABLE = sa.text(
     "SELECT true FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
     "WHERE n.nspname = :schema AND c.relname = :name AND c.relkind IN ('r', 'p', 'v', 'm', 'f')"
 )
-# Parents and children of a table, of any rank, in schemas that have a fence table.
+# Parents and children of a table, at any depth, in schemas that have a fence table.
 _FAMILY = sa.text(
     " ".join(
         (
@@ -95,18 +96,19 @@ _FAMILY = sa.text(
         )
     )
 )
-# Its triggers, also of its partitions, and its rules.
+# The triggers of the table and of its partitions, and the rules of the table.
 _CHANGES_OTHERS = sa.text(
     "SELECT true FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
     "WHERE n.nspname = :schema AND c.relname = :name AND (c.relhasrules OR EXISTS (SELECT FROM pg_trigger t "
     "WHERE NOT t.tgisinternal AND (t.tgrelid = c.oid OR t.tgrelid IN (SELECT relid FROM pg_partition_tree(c.oid)))))"
 )
-# A statement of this many characters is cut in two: the server's limit is 1 GB for a parameter.
+# A longer statement, in characters, is split in two: the server's limit is 1 GB per parameter.
 STATEMENT = 2**26
 
 
-# Codes, and beginnings of codes, of errors that may pass: of connections, of a server that is short of something, goes
-# down, starts or is a standby for a while, of its disk, of other sessions. An error of the driver itself has no code.
+# Codes, and beginnings of codes, of temporary errors. They are about connections, other sessions
+# and the disk, or the server lacks resources, stops, starts, or is a standby. An error of the
+# driver has no code.
 _PASSES = tuple("08 25006 25P03 25P04 28 3D000 40001 40003 53000 53100 53200 53300 57P 58".split())
 
 
@@ -126,7 +128,7 @@ _COPIED: Mapping[str, Callable[[Any], str]] = {
 class _Lines:
     """Rows as the lines that COPY reads.
 
-    :ivar error: what has ended the reading: the driver keeps only its text.
+    :ivar error: the error that ended the reading, since the driver keeps only its text.
     """
 
     error: BaseException | None = None
@@ -162,7 +164,8 @@ def _code(error: sa.exc.DBAPIError) -> str | None:
 
 
 def _has_row_security(connection: Connection, place: str) -> bool:
-    """Whether policies choose the rows of a table for this user: COPY refuses it. A connection asks once."""
+    """Return whether policies choose the table's rows for this user, so that COPY is refused. A connection asks
+    once."""
     known: dict[str, bool] = connection.info.setdefault(_POLICIES, {})
     if place not in known:
         own = {"place": as_typed(connection.dialect, place)}
@@ -190,7 +193,7 @@ def _update_and_put(update: sa.Update, table: sa.Table) -> Any:
 
 
 class Postgres(Dialect):
-    """PostgreSQL, with any driver of SQLAlchemy; psycopg2 is the one that Airflow brings."""
+    """PostgreSQL, with any driver of SQLAlchemy. Airflow brings psycopg2."""
 
     types: ClassVar[Mapping[str, TypeEngine[Any]]] = {
         "bigint": sa.BigInteger(),
@@ -202,13 +205,13 @@ class Postgres(Dialect):
         "timestamp": sa.TIMESTAMP(),
         "timestamptz": sa.TIMESTAMP(timezone=True),
         "bytes": sa.LargeBinary(),
-        # Not JSONB, which would give numbers back in another form.
+        # Not JSONB, which returns numbers in another form.
         "json": sa.JSON(),
     }
     shares_moments = True
     lineage = ("postgres", 5432)
     grantee_query = "SELECT quote_ident(current_user)"
-    # The information schema hides what the user has no right to.
+    # The information schema hides tables on which the user has no rights.
     columns_query = (
         "SELECT c.relname, a.attname FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid "
         "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = :schema AND c.relname IN :tables "
@@ -230,7 +233,7 @@ class Postgres(Dialect):
             hide_parameters=True,
             isolation_level="READ COMMITTED",
             connect_args={**signs_of_life(url), **encoding},
-            # Of a user whose sessions only read unless they say otherwise.
+            # Allow writes to a user whose sessions are read-only by default.
             execution_options={"postgresql_readonly": False},
         )
         event.listen(engine, "begin", self._on_begin)
@@ -272,7 +275,8 @@ class Postgres(Dialect):
         yield
 
     def has_table(self, connection: Connection, schema: str | None, name: str) -> bool:
-        # The inspector of SQLAlchemy takes longer than the statement, and a lane asks for each transaction.
+        # SQLAlchemy's inspector takes longer than this statement, and a lane asks for each
+        # transaction.
         found = connection.execute(_HAS_TABLE, {"schema": schema, "name": name})
         return found.first() is not None
 
@@ -362,7 +366,7 @@ class Postgres(Dialect):
     def append_rows(
         self, connection: Connection, table: sa.Table, txid: int, portions: Iterable[RowPortion]
     ) -> int:
-        """Copy them in one stream: the server stores rows while this process writes the next ones."""
+        """Copy the rows in one stream, so that the server stores rows while this process writes the next ones."""
         quote = connection.dialect.identifier_preparer
         place = quote.format_table(table)
         if connection.dialect.driver != "psycopg2" or _has_row_security(connection, place):
@@ -371,7 +375,7 @@ class Postgres(Dialect):
         for names, same in groupby(portions, itemgetter(0)):
             columns = ", ".join(map(quote.quote, (TXID, *names)))
             text = f"COPY {place} ({columns}) FROM STDIN WITH (ENCODING 'UTF8')"
-            # The driver takes no parameters here, so that a percent sign in a name is no escape.
+            # The driver gets no parameters here, so a percent sign in a name is not an escape.
             written += _copied(connection, text.replace("%%", "%"), _Lines(txid, same))
         return written
 

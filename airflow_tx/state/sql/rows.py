@@ -1,4 +1,4 @@
-"""The rows of transactions in a table of a database, as another topology reads them. Source: protocol.md §7."""
+"""The rows of transactions in a database table, for another topology that reads them. Source: protocol.md §7."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 ROW = "tx_row"
 """The column with the number of a row in the output of its transaction."""
 ROWS_A_PART = 100_000
-"""Rows that one partition of Spark reads, as far as the numbers of rows tell them apart."""
+"""How many rows a partition of Spark reads, if the table has row numbers to divide them."""
 _BUFFERED = 2_000
 _KEYS = ("tx_key_0", "tx_key_1")
 
 
 @dataclass(frozen=True)
 class HeldSnapshot(TableSnapshot):
-    """The state of a database that an open transaction sees."""
+    """The moment of a database that an open transaction sees."""
 
     connection: Connection
     held: ExitStack
 
     def close(self) -> None:
-        # The rows are read by now, so it does no harm if the server has ended the session.
+        # The rows are read already, so ignore it if the server has ended the session.
         with suppress(StateError):
             self.held.close()
 
@@ -45,8 +45,9 @@ class HeldSnapshot(TableSnapshot):
 class UpstreamRows:
     """A table whose rows are read by the transactions that have committed them.
 
-    :param columns: of the rows, with their types in Arrow; without the ones of this package.
-    :param order: the columns of a row's place: its txid, and its number if the table has one.
+    :param columns: columns of the rows without the columns of this package.
+    :param types: Arrow type by column.
+    :param order: the txid column, and the column of the row number if the table has one.
     """
 
     table: sa.TableClause
@@ -62,16 +63,16 @@ class UpstreamRows:
         return {number: found.get(number, 0) for number in txids}
 
     def read(self, connection: Connection, txids: Collection[int]) -> Iterator[dict[str, Any]]:
-        """Read the rows of these transactions in their order, with few of them in memory."""
+        """Read the rows of these transactions in their order, with only some rows in memory."""
         selected = self.columns.selected(self.table, self.order)
         query = sa.select(*selected).where(self.order[0].in_(txids)).order_by(*self.order)
         streamed = query.execution_options(stream_results=True, max_row_buffer=_BUFFERED)
         return map(self.columns.row, connection.execute(streamed))
 
     def query(self, dialect: sa.Dialect, counts: Mapping[int, int], in_session: str) -> JdbcQuery:
-        """Build what Spark reads: the same query as Python's, in parts.
+        """Build the query for Spark: the query of Python, divided into parts.
 
-        :param counts: how many rows each transaction has.
+        :param counts: number of rows by txid.
         """
         keys = [key.label(name) for key, name in zip(self.order, _KEYS, strict=False)]
         selected = sa.select(*self.columns.selected(self.table, self.order), *keys)
@@ -80,7 +81,7 @@ class UpstreamRows:
         return JdbcQuery(text, self.columns.in_spark(), parts or ["1 = 0"], in_session)
 
     def _parts(self, counts: Mapping[int, int]) -> Iterator[sa.ColumnElement[bool]]:
-        """Cut the rows: several small transactions are one part, and a large one is several."""
+        """Divide the rows. Several small transactions are one part, and a large transaction is several parts."""
         txid, row = [sa.column(name, sa.BigInteger) for name in _KEYS]
         is_numbered = len(self.order) > 1
         few = list[int]()
@@ -97,7 +98,7 @@ class UpstreamRows:
 
 
 def _ranges(row: sa.ColumnClause[Any], count: int) -> Iterator[sa.ColumnElement[bool]]:
-    """Cut numbers into ranges, of which the first has what has no number, and the last has no end."""
+    """Divide row numbers into ranges. The first range includes NULL, and the last has no end."""
     cuts = range(ROWS_A_PART, count, ROWS_A_PART)
     yield sa.or_(row < cuts[0], row.is_(None))
     for start in cuts[:-1]:
@@ -114,14 +115,15 @@ def upstream_rows(
     state: str,
     upstream_txid: bool,
 ) -> UpstreamRows:
-    """Find how the rows of a table are read.
+    """Return how the rows of a table are read.
 
     :param place: the table, without columns.
-    :param kinds: of its columns, in our words or in the database's.
-    :raises StateDiffers: no reader has the values of a column; it has no txids; or it has a column of the name of ours.
+    :param kinds: by column, a type of states or else a type of the database.
+    :raises StateDiffers: no reader supports the values of a column, the table has no txids, or it has a column
+        `upstream_txid`.
     """
     with warnings.catch_warnings():
-        # Of types that it does not know: `exact` says what becomes of them.
+        # SQLAlchemy warns of types that it does not know. `exact` handles them.
         warnings.simplefilter("ignore", sa.exc.SAWarning)
         found = sa.inspect(connection).get_columns(place.name, schema=place.schema)
     declared = {each["name"]: each["type"] for each in found}
@@ -158,7 +160,7 @@ def upstream_rows(
     def unfit(column: str, value: str, key: str) -> StateError:
         problem = f"column {column} of table {place.name} is {value} in the row whose {place_of} is {key}: "
         problem += "Python or Spark has no such value"
-        remedy = "Restate that transaction with a value that has a place in each reader."
+        remedy = "Restate that transaction with a value that every reader supports."
         return StateError(state=state, problem=problem, remedy=remedy)
 
     return UpstreamRows(table, ExactColumns(reads, unfit), types, order)

@@ -1,6 +1,6 @@
-"""The tables of a SQL state: the fence, one row per state table, and the values with what the protocol keeps of them.
+"""The tables of a SQL state: the fence with a row per state table, and the values with the protocol's columns.
 
-Key and value columns have the user's names; everything of ours begins with `tx_`.
+Key and value columns have the user's names. Columns of this package begin with `tx_`.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from airflow_tx.state.maps import Writer
 from airflow_tx.state.sql.dialect import Dialect, as_typed
 
 # --- primary key --------------------------------------------------------------------------------------------------
-# A key column of ours, for states without keys and for keys that no index takes.
+# A key column of this package, for states without keys and for keys that are too long for an index.
 
 
 OWN_KEY = "tx_key"
 OWN_KEY_BYTES = 255
-# No text in UTF-8 and no number has this byte, so no short key is a long one.
+# No UTF-8 text and no number has this byte, so no short key equals a long key.
 _LONG = b"\xff"
 
 
 def has_own_key(table: sa.Table) -> bool:
-    """Whether the primary key of a table is a column of ours."""
+    """Return whether the primary key of a table is a column of this package."""
     return OWN_KEY in table.c
 
 
 def own_values(kinds: Sequence[str], keys: Sequence[Sequence[Any]], rows: int) -> Sequence[Any]:
-    """Make the values of the column of ours, from the key columns: equal keys have equal ones, other keys others."""
+    """Make the values of the own key column from the key columns. Only equal keys have equal values."""
     if not keys:
         return [0] * rows
     forms = _forms(kinds, keys)
@@ -60,7 +60,7 @@ def _forms(kinds: Sequence[str], keys: Sequence[Sequence[Any]]) -> list[bytes]:
     columns = [_column_forms(kind, values) for kind, values in zip(kinds, keys, strict=True)]
     if len(columns) == 1:
         return columns[0]
-    # With their lengths: "ab", "c" is not "a", "bc".
+    # Lengths keep the keys "ab", "c" and "a", "bc" apart.
     return [
         b"".join(b"%d:%b" % (len(form), form) for form in row) for row in zip(*columns, strict=True)
     ]
@@ -75,15 +75,17 @@ def _column_forms(kind: str, values: Sequence[Any]) -> list[bytes]:
 
 
 # --- types --------------------------------------------------------------------------------------------------------
-# Column types in the words of `airflow_tx.state.aggregators`, for databases that lack them or name them differently.
+# Column types in the words of `airflow_tx.state.aggregators`, for databases that lack them or name
+# them differently.
 
 
-# Key columns of MySQL; as long as the longest key.
+# The length of key columns in MySQL: as long as the longest key.
 KEY_LENGTH = 1024
 
 
 class ExactDecimal(UserDefinedType[Decimal]):
-    """A Decimal in SQLite, as text: its own numbers would make it a float. The declared name gives text affinity."""
+    """A Decimal in SQLite, as text, because SQLite's own numbers make it a float. The declared name gives text
+    affinity."""
 
     cache_ok = True
 
@@ -104,7 +106,7 @@ class ExactDecimal(UserDefinedType[Decimal]):
 
 
 class UtcTimestamp(TypeDecorator[dt.datetime]):
-    """A time with zone in SQLite, which keeps none: stored as UTC."""
+    """A time with zone in SQLite, which stores no zone: stored as UTC."""
 
     impl = sa.TIMESTAMP
     cache_ok = True
@@ -117,7 +119,7 @@ class UtcTimestamp(TypeDecorator[dt.datetime]):
 
 
 class JsonText(UserDefinedType[Any]):
-    """Plain JSON in SQLite, as text; the declared name tells it from other text, and gives text affinity."""
+    """Plain JSON in SQLite, as text. The declared name distinguishes it from other texts, and gives text affinity."""
 
     cache_ok = True
 
@@ -132,8 +134,9 @@ class JsonText(UserDefinedType[Any]):
 
 
 class ExactText(TypeDecorator[str]):
-    """A text of MySQL or MariaDB that equals itself only: no other case, no other accent, no more spaces. Without
-    a length, no index takes it."""
+    """A text of MySQL or MariaDB that equals only itself: case, accents and trailing spaces count.
+
+    Without a length, it cannot have an index."""
 
     impl = sa.Text
     cache_ok = True
@@ -149,12 +152,12 @@ class ExactText(TypeDecorator[str]):
 
 
 def collation(dialect: Any) -> str:
-    """Name the collation of MySQL or MariaDB that compares characters, and spaces at the end, too."""
+    """Return the collation of MySQL or MariaDB that compares characters, and also trailing spaces."""
     return "utf8mb4_nopad_bin" if dialect.is_mariadb else "utf8mb4_0900_bin"
 
 
 class ExactJson(ExactText):
-    """Plain JSON of MySQL or MariaDB, as text: their own JSON would sort, round or refuse some of it."""
+    """Plain JSON in MySQL or MariaDB, as text, because their own JSON type sorts, rounds or refuses some values."""
 
     cache_ok = True
 
@@ -163,7 +166,7 @@ class ExactJson(ExactText):
 
 
 class UtcDatetime(UtcTimestamp):
-    """A time with zone in MySQL, whose own ends in 2038: stored as UTC."""
+    """A time with zone in MySQL, whose own type ends in 2038: stored as UTC."""
 
     cache_ok = True
 
@@ -172,7 +175,7 @@ class UtcDatetime(UtcTimestamp):
 
 
 class ShortDecimal(TypeDecorator[Decimal]):
-    """A Decimal in MySQL's longest fixed form, read without the zeros that fill it up."""
+    """A Decimal in MySQL's longest fixed form. Its values are read without trailing zeros."""
 
     impl = mysql.DECIMAL
     cache_ok = True
@@ -189,7 +192,8 @@ def _without_zeros(value: Decimal) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-# Columns of our own tables: MySQL needs lengths, and compares texts as the server likes unless a column says how.
+# Columns of this package's own tables. MySQL needs lengths, and compares texts by the server's
+# collation unless a column names one.
 NAME = sa.String(255).with_variant(ExactText(255), "mysql", "mariadb")
 LONG_TEXT = sa.Text().with_variant(ExactText(), "mysql", "mariadb")
 
@@ -208,18 +212,18 @@ _SQLITE_NAMES = {
 
 
 def sqlite_type(declared: str) -> str:
-    """Find our word for a declared type of SQLite; the declared type itself if there is none."""
+    """Return the type of states for a declared type of SQLite, or the declared type if there is none."""
     declared = declared.upper().removesuffix(" GENERATED ALWAYS")
-    # A numeric or a json of SQLite makes numbers of texts.
+    # SQLite converts texts in a NUMERIC or JSON column to numbers.
     named = f"SQLite's {declared.lower()}" if declared in ("NUMERIC", "JSON") else declared.lower()
-    # By parts of the name, as SQLite itself says how it keeps values.
+    # SQLite decides by parts of the name how it stores values.
     parts = {"INT": "bigint", "CHAR": "text", "CLOB": "text"}
     kept = next((kind for part, kind in parts.items() if part in declared), named)
     return _SQLITE_NAMES.get(declared, kept)
 
 
 def pg_type(found: TypeEngine[Any]) -> str:
-    """Find our word for a type of PostgreSQL; the type's own name if a value in it would be cut, padded or rounded."""
+    """Return the type of states for a PostgreSQL type, or the type's own name if it would cut, pad or round a value."""
     if isinstance(found, sa.TIMESTAMP):
         precision = getattr(found, "precision", None)
         rounded = "" if precision in (None, 6) else f"({precision})"
@@ -238,7 +242,7 @@ def pg_type(found: TypeEngine[Any]) -> str:
         "bigint": sa.Integer,
     }
     if isinstance(found, postgresql.JSONB):
-        return "jsonb"  # which gives numbers back in another form
+        return "jsonb"  # it returns numbers in another form
     others |= {"double": sa.Double, "json": sa.JSON, "bytes": sa.LargeBinary}
     return next(
         (name for name, kind in others.items() if isinstance(found, kind)), str(found).lower()
@@ -280,13 +284,14 @@ RAISED_BY = "raised_by"
 DEFINITION = "definition"
 WROTE = "wrote"
 SAMPLE = "sample"
-# The writer of a row: its token without the nonce (the fence admits one nonce per rank), and its part of the batch.
+# The writer of a row: its token without the nonce (the fence admits one nonce per rank), and its
+# chunk.
 WRITER = ("tx_txid", "tx_generation", "tx_attempt", "tx_epoch", "tx_chunk")
 
 
 @cache
 def fence_table(schema: str | None) -> sa.Table:
-    """Describe the fence table beside the state tables of a schema."""
+    """Describe the fence table of a schema, which is beside the state tables."""
     return sa.Table(
         FENCE_TABLE,
         sa.MetaData(),
@@ -300,7 +305,8 @@ def fence_table(schema: str | None) -> sa.Table:
         sa.Column("nonce", sa.String(64), nullable=False),
         sa.Column("applied", sa.Boolean, nullable=False),
         sa.Column("batch", LONG_TEXT, nullable=False),
-        # Of which name the state was, what made its values, whether there are any, and the birth of the transaction.
+        # The state's name at the raise, its aggregators, whether values were written, and the
+        # birth.
         sa.Column(RAISED_BY, LONG_TEXT),
         sa.Column(DEFINITION, LONG_TEXT),
         sa.Column(WROTE, sa.Boolean),
@@ -313,7 +319,8 @@ def fence_table(schema: str | None) -> sa.Table:
 def portions_table(schema: str | None) -> sa.Table:
     """Describe the table of the portions that the grant in a fence has written, beside the fence table.
 
-    They have a table of their own: the writers of a grant share the lock of the fence, and none may wait for another.
+    Portions have a separate table, because the writers of a grant share the lock of the fence, and must not wait for
+    each other.
     """
     return sa.Table(
         PORTIONS_TABLE,
@@ -321,7 +328,7 @@ def portions_table(schema: str | None) -> sa.Table:
         sa.Column("state", NAME, primary_key=True),
         sa.Column("chunk", sa.BigInteger, primary_key=True, autoincrement=False),
         sa.Column("nonce", sa.String(64), nullable=False),
-        # Some keys of it, for the imprint of the table.
+        # Some keys of the portion, for the imprint of the table.
         sa.Column(SAMPLE, LONG_TEXT),
         schema=schema,
     )
@@ -329,9 +336,9 @@ def portions_table(schema: str | None) -> sa.Table:
 
 @cache
 def receipts_table(schema: str | None) -> sa.Table:
-    """Describe the table that stands beside the fence table of a schema, for all states of that schema.
+    """Describe the table of receipts of a schema, for all of its states. It is beside the fence table.
 
-    A ledger that is emptied begins with transaction 1 again, as another incarnation.
+    Rows of two incarnations may have one txid, because a ledger that was emptied begins with transaction 1 again.
     """
     return sa.Table(
         RECEIPTS_TABLE,
@@ -350,7 +357,7 @@ def receipts_table(schema: str | None) -> sa.Table:
 def check_receipts_table(table: sa.Table, found: Collection[str], *, state: str) -> None:
     """Refuse a table of receipts that this package did not make.
 
-    :raises StateError: naming a column that it lacks, and what to do.
+    :raises StateDiffers: the table lacks a column. The message names it, and what to do.
     """
     missing = [column.name for column in table.c if column.name not in found]
     if missing:
@@ -366,7 +373,7 @@ def check_receipts_table(table: sa.Table, found: Collection[str], *, state: str)
 def row_of(receipt: Receipt, identity: str) -> dict[str, Any]:
     """Make the row of a receipt.
 
-    :param identity: of the state, as its fence has it.
+    :param identity: name of the state in its fence row.
     """
     of_the_transaction = {
         "txid": receipt.txid,
@@ -378,7 +385,7 @@ def row_of(receipt: Receipt, identity: str) -> dict[str, Any]:
 
 
 def read_receipts(connection: Connection, table: sa.Table, identity: str) -> list[StoredReceipt]:
-    """Read the receipts of a state, in the order of their txids."""
+    """Read the receipts of a state, ordered by txid."""
     wanted = (table.c.txid, table.c.attempt, table.c.receipt, table.c.hash)
     query = (
         sa.select(*wanted)
@@ -397,7 +404,7 @@ def state_table(
     schema: str | None,
     name: str,
 ) -> sa.Table:
-    """Describe the table of a state, for these types of its keys."""
+    """Describe the table of a state with these key types."""
     types = dialect.types
     made = list[sa.schema.SchemaItem]()
     for key in columns.keys:
@@ -418,7 +425,8 @@ def state_table(
         made += [column, *dialect.checks(column, aggregator.type)]
     made += [sa.Column(writer, sa.BigInteger, nullable=False) for writer in WRITER]
     if kind is StateKind.OPAQUE:
-        # A row whose values are all NULL is not the same as no row, so "there was none before" has its own column.
+        # A row with only NULLs is not the same as no row, so a separate column notes that there was
+        # no row before.
         made.append(sa.Column("tx_created", sa.Boolean, nullable=False))
         for value, aggregator in columns.values.items():
             made.append(
@@ -438,9 +446,9 @@ def existing_table(
     schema: str | None,
     name: str,
 ) -> tuple[sa.Table, dict[str, str]]:
-    """Read the table in the database, with its key types; a StateError if this state would make another one.
+    """Read the table and its key types from the database. Raises StateDiffers if this state needs another table.
 
-    :param make: describes the table for types of its keys.
+    :param make: describes the table for given key types.
     """
     found, primary = dialect.found(connection, sa.Table(name, sa.MetaData(), schema=schema))
     table = make(_known_types(found, columns, dialect))
@@ -476,9 +484,9 @@ def lost_key(
     schema: str | None,
     name: str,
 ) -> Iterator[str]:
-    """Write the statement that gives a table without a primary key the one that this state needs.
+    """Write the statement that adds the primary key that this state needs to a table without one.
 
-    :param make: as in `existing_table`.
+    :param make: see `existing_table`.
     """
     found, primary = dialect.found(connection, sa.Table(name, sa.MetaData(), schema=schema))
     table = make(_known_types(found, columns, dialect))
@@ -499,7 +507,7 @@ def _known_types(found: Mapping[str, str], columns: Columns, dialect: Dialect) -
 
 
 def _key_type(found: str, dialect: Dialect) -> str:
-    """Find the type that a key column should have, where the state names none: any of ours will do."""
+    """Return the type that a key column should have if the state does not name it: any type of states is right."""
     return found if found in dialect.types else "text"
 
 
@@ -534,10 +542,10 @@ def upsert(
     kind: StateKind,
     pushed: bool,
 ) -> Any:
-    """Make an upsert of many rows by any writer; rows that it may not update stay and are not counted.
+    """Make an upsert of many rows, for any writer. Rows that the writer may not update stay, and do not count.
 
-    :param names: columns that differ from row to row: the key columns, then the values.
-    :param pushed: whether the rows bring deltas, or new values that were computed from what is stored.
+    :param names: columns that differ between rows: the key columns, then the value columns.
+    :param pushed: whether the rows have deltas; if False, new values that were computed from the stored values.
     """
     writer = dialect.writer(WRITER)
     opaque = kind is StateKind.OPAQUE
@@ -546,7 +554,8 @@ def upsert(
     copied = dict[str, str]()
     if opaque:
         constants["tx_created"] = sa.true()
-        # A previous value of one size is stored from the start, even if it is empty: a row that grows later is moved.
+        # A previous value of fixed size is stored from the start, because the database moves a row
+        # that grows later.
         copied = {
             PREV + value: value
             for value, each in values.items()
@@ -569,13 +578,13 @@ def upsert(
         updated.append((value, new if opaque else sa.case((same, stored), else_=new)))
     if opaque:
         updated.append(("tx_created", sa.case((same, table.c.tx_created), else_=sa.false())))
-    # The txid last: all before it ask for the old one.
+    # The txid comes last, because all earlier assignments read the old txid.
     updated += [(name, given[name]) for name in reversed(WRITER)]
     return dialect.or_update(insert, table, updated, may_update(table, writer))
 
 
 def writer_of(writer: Writer) -> dict[str, int]:
-    """Give the columns that say who wrote a row."""
+    """Return the columns that say who wrote a row."""
     token = writer.token
     assert token is not None
     numbers = (writer.txid, token.generation, token.attempt, token.epoch, writer.chunk or 0)
@@ -583,12 +592,12 @@ def writer_of(writer: Writer) -> dict[str, int]:
 
 
 def of_another(table: sa.Table, writer: Mapping[str, Any]) -> Any:
-    """Write SQL for rows of another attempt, or of another grant of it."""
+    """Write an SQL condition for rows of another attempt, or of another grant of the same attempt."""
     return sa.or_(*[table.c[name] != writer[name] for name in WRITER[1:4]])
 
 
 def may_update(table: sa.Table, writer: Mapping[str, Any]) -> Any:
-    """Write SQL for rows of an earlier transaction, of another attempt of this one, or of this writer."""
+    """Write an SQL condition for rows of an earlier transaction, of another attempt of this one, or of this writer."""
     mine = sa.or_(of_another(table, writer), table.c.tx_chunk == writer["tx_chunk"])
     return sa.or_(
         table.c.tx_txid < writer["tx_txid"], sa.and_(table.c.tx_txid == writer["tx_txid"], mine)

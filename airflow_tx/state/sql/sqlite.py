@@ -1,4 +1,4 @@
-"""SQLite: what is its own."""
+"""The differences of SQLite."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ from airflow_tx.state.sql.schema import ExactDecimal, JsonText, UtcTimestamp, sq
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
-# SQL as literals: a bulk statement has no parameters but the values of the rows.
+# SQL as literals, because a bulk statement has no parameters except for the values of the rows.
 LARGEST_DOUBLE: sa.ColumnClause[float] = sa.literal_column(repr(sys.float_info.max))
 REAL: sa.ColumnClause[str] = sa.literal_column("'real'")
 REFUSED = "tx_refused"
-# SQLite's default limit is 32,766 parameters a statement.
+# SQLite's default limit is 32,766 parameters per statement.
 PARAMETERS = 30_000
-# One by one they take half as long again; more at once save nothing.
+# Single rows take half as long again. More rows in a statement save nothing.
 ROWS_A_STATEMENT = 500
 _ROWS = "(VALUES (tx_rows))"
-# A placeholder for a number of the writer until the text is ready: no name has this character. From Python 3.14 on, a
-# sequence of parameters is refused where the text numbers them, as in ?1.
+# A placeholder for a number of the writer until the text is ready. No name has this character.
+# Since Python 3.14, a sequence of parameters is refused if the text numbers them, as in ?1.
 _MARK = "\0"
 _NUMBER = re.compile(f"{_MARK}(\\d)")
-# As SQLAlchemy writes them, in a third of its time.
+# The same texts as SQLAlchemy's, in a third of the time.
 _WRITTEN: Mapping[str, Callable[[Any], str]] = {
     "date": str,
     "timestamp": lambda value: value.isoformat(" ", "microseconds"),
@@ -74,7 +74,7 @@ _PRIMARY_COLLATIONS = sa.text(
     "SELECT c.name, c.coll FROM pragma_index_list(:name, :schema) i, pragma_index_xinfo(i.name, :schema) c "
     "WHERE i.origin = 'pk' AND c.key"
 )
-# An INTEGER PRIMARY KEY is the number of the row, so that it needs no index.
+# An INTEGER PRIMARY KEY is the number of the row, so it needs no index.
 _ROW_NUMBERS = sa.text(
     "SELECT name FROM pragma_table_info(:name, :schema) WHERE pk "
     "AND NOT EXISTS (SELECT 1 FROM pragma_index_list(:name, :schema) WHERE origin = 'pk')"
@@ -83,9 +83,9 @@ _ROW_NUMBERS = sa.text(
 
 @dataclass(frozen=True)
 class _Part:
-    """A part of a statement, before or behind its rows.
+    """The part of a statement before or after its rows.
 
-    :param numbers: which number of the writer each of its parameters is.
+    :param numbers: for each parameter, which number of the writer it is.
     """
 
     text: str
@@ -100,7 +100,7 @@ class _Part:
 
 
 class Sqlite(Dialect):
-    """SQLite: one writer at a time; its transactions begin with BEGIN IMMEDIATE, which is the lock on the fence."""
+    """SQLite: one writer at a time. Its transactions begin with BEGIN IMMEDIATE, which is the lock on the fence."""
 
     types: ClassVar[Mapping[str, TypeEngine[Any]]] = {
         "bigint": sa.BigInteger(),
@@ -119,15 +119,15 @@ class Sqlite(Dialect):
         "SELECT group_concat(printf('%s %s %d %s %d', name, type, \"notnull\", dflt_value, pk)) AS shape "
         "FROM pragma_table_info(:tx_name, coalesce(:tx_schema, 'main'))"
     )
-    # A transaction that only reads is one moment by itself.
+    # A read-only transaction sees one moment in any case.
     one_moment: ClassVar[Mapping[str, Any]] = {}
     cuts_texts = False
-    # A file is opened in no time, and an open one must not outlive a fork.
+    # Opening a file is fast, and an open file must not outlive a fork.
     keeps_connection = False
 
     def __init__(self) -> None:
         super().__init__()
-        # Upserts as text, by statement.
+        # The parts of each upsert as text, by statement.
         self._texts: dict[Any, list[_Part]] = {}
 
     def engine(self, url: URL, pool: Mapping[str, Any] = NOTHING_KEPT) -> Engine:
@@ -149,7 +149,7 @@ class Sqlite(Dialect):
 
     def found(self, connection: Connection, table: sa.Table) -> tuple[dict[str, str], list[str]]:
         rows = connection.execute(
-            # With generated columns, which pragma_table_info leaves out.
+            # Include generated columns, which pragma_table_info leaves out.
             sa.text(
                 "SELECT name, type, pk FROM pragma_table_xinfo(:name, :schema) WHERE hidden <> 1"
             ),
@@ -190,7 +190,7 @@ class Sqlite(Dialect):
     def _compared_otherwise(
         connection: Connection, table: sa.Table, texts: Sequence[str]
     ) -> Iterator[str]:
-        """Find the columns that take texts of other characters for equal, in the table or in its primary key."""
+        """Yield the columns whose collation, in the table or in its primary key, treats different strings as equal."""
         keys = connection.execute(
             _PRIMARY_COLLATIONS, {"name": table.name, "schema": table.schema or "main"}
         )
@@ -198,7 +198,7 @@ class Sqlite(Dialect):
         quote = connection.dialect.identifier_preparer
         for name in texts:
             column = f"SELECT {quote.quote(name)} AS t FROM {quote.format_table(table)} WHERE false"
-            # The texts of a compound select are compared as its first column is.
+            # A compound select compares its texts like its first column.
             exact = f"SELECT count(DISTINCT t) = 3 FROM ({column} UNION ALL VALUES ('a'), ('A'), ('a '))"
             if (
                 collations.get(name, "BINARY") != "BINARY"
@@ -232,8 +232,9 @@ class Sqlite(Dialect):
         return any(each in str(error.orig) for each in _PASSES)
 
     def added(self, kind: str, base: Any, delta: Any, column: int) -> Any:
-        """Decimals are added in Python, since SQLite would add them as floats. An integer sum that overflows would
-        become a float, and a float one infinite, for ever."""
+        """Add decimals in Python, since SQLite would add them as floats, and refuse sums that overflow.
+
+        An integer sum that overflows would become a float, and a float sum infinite, permanently."""
         number: sa.ColumnClause[int] = sa.literal_column(str(column))
         if kind == "numeric":
             return sa.func.tx_add(base, delta, number)
@@ -294,7 +295,7 @@ class Sqlite(Dialect):
             for start in range(0, rows, most):
                 count = min(most, rows - start)
                 text = f"{before.text}(VALUES {', '.join([marks] * count)}){after.text}"
-                # Row after row, put together column by column.
+                # Fill the rows column by column.
                 values = [None] * (count * width)
                 for number, column in enumerate(ready):
                     values[number::width] = column[start : start + count]
@@ -331,7 +332,7 @@ class Sqlite(Dialect):
         for start in range(0, rows, step):
             numbers = range(start, min(start + step, rows))
             values = ", ".join([f"({marks})"] * len(numbers))
-            # A CROSS JOIN keeps the order: each value is looked up in the primary key.
+            # A CROSS JOIN keeps the order, so each value is looked up in the primary key.
             statement = (
                 f"WITH tx_rows({', '.join([ORDINAL, *(f'k{i}' for i in range(width))])}) AS (VALUES {values}) "
                 f"SELECT {names} FROM tx_rows CROSS JOIN {named} ON {on}"
@@ -374,7 +375,8 @@ class Sqlite(Dialect):
 
     @staticmethod
     def _on_connect(dbapi_connection: Any, record: Any) -> None:
-        # An exception of a function reaches the caller without its text: which column it was is left here.
+        # An exception of a function loses its text on the way to the caller, so note the column
+        # here.
         def refuse(column: int) -> NoReturn:
             record.info[REFUSED] = column
             raise SumRefused(column)
@@ -392,11 +394,12 @@ class Sqlite(Dialect):
         dbapi_connection.isolation_level = None
         dbapi_connection.create_function("tx_less", 2, less, deterministic=True)
         dbapi_connection.create_function("tx_add", 3, add_texts, deterministic=True)
-        # Not deterministic: a constant call of such a function is made even if its result is not used.
+        # Not deterministic, because SQLite calls a deterministic function of constants even if it
+        # does not use the result.
         dbapi_connection.create_function("tx_refuse", 1, refuse)
-        # 64 MiB: with SQLite's 2 MiB, a large commit reads and writes its pages over and over.
+        # 64 MiB. With SQLite's 2 MiB, a large commit reads and writes its pages again and again.
         dbapi_connection.execute("PRAGMA cache_size = -65536")
-        # A library may have been built with less: a crash would take back what was committed.
+        # The default of a library build may be lower, and a crash would then undo a commit.
         dbapi_connection.execute("PRAGMA synchronous = FULL")
 
     @staticmethod

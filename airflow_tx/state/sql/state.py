@@ -1,4 +1,4 @@
-"""A state in a table of SQLite, PostgreSQL, MySQL or MariaDB: a guarded upsert. Source: protocol.md §7."""
+"""A state in a table of SQLite, PostgreSQL, MySQL or MariaDB, by a guarded upsert. Source: protocol.md §7."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class FencedInSql(Addressed[_Store], StoredState):
             yield [*begun_together(connection, pairs)]
 
     def _asked(self, question: Callable[..., _Answer], *given: Any) -> _Answer:
-        """Ask the store, in a transaction that only reads."""
+        """Run a question of the store, in a read-only transaction."""
         with self._store.transaction(reading=True) as connection:
             return question(connection, *given)
 
@@ -101,20 +101,20 @@ class FencedInSql(Addressed[_Store], StoredState):
 class SqlState(FencedInSql["SqlStore"], SoleWriterState):
     """A table of values per key that transactions add to, each exactly once.
 
-    The table is made by the first update, with your names for key and value columns, and can be read with plain SQL;
-    columns of this package begin with `tx_`. The table `airflow_tx_fence` beside it holds the fence.
+    The first update makes the table, with your names for key and value columns. You can read it with plain SQL. Columns
+    of this package begin with `tx_`. The table `airflow_tx_fence` beside it holds the fence.
 
-    Sums, counts, minima, maxima, first and last values are combined in the database: one statement for 10,000 keys.
-    With any other aggregator among them, such as CollectSet or your own, the values are read, combined in Python and
-    written back, in the same transaction: two statements. Time-outs, versions and limits: docs/stores.md.
+    The database combines sums, counts, minima, maxima, first and last values: one statement for 10,000 keys. With any
+    other aggregator, such as CollectSet or your own, a commit reads the values, combines them in Python and writes them
+    back. This takes two statements in the same transaction. Time-outs, versions and limits: see docs/stores.md.
 
-    :param conn_id: Airflow connection of type sqlite, postgres or mysql; looked up when the state is used, not
-        when a DAG is parsed.
+    :param conn_id: Airflow connection of type sqlite, postgres or mysql, looked up when the state is used, not when
+        Airflow parses a DAG.
     :param table: "table" or "schema.table".
-    :param keys: key columns; [] keeps one row for everything.
-    :param values: aggregator per value column, such as Sum(), Count(), Max("timestamp") or Avg().
-    :param kind: "opaque" (a replay may have other rows) or "transactional" (it has the same output).
-    :param types: key column -> bigint, double, numeric, text, boolean, date, timestamp, timestamptz or bytes.
+    :param keys: key columns; [] for a state with one row.
+    :param values: aggregator by value column, such as Sum(), Count(), Max("timestamp") or Avg().
+    :param kind: "opaque" (a replay may have other rows) or "transactional" (a replay has the same output).
+    :param types: type by key column: bigint, double, numeric, text, boolean, date, timestamp, timestamptz or bytes.
     """
 
     def __init__(
@@ -184,11 +184,11 @@ class SqlState(FencedInSql["SqlStore"], SoleWriterState):
         from airflow_tx.base.connections import parsed_url, url_of_connection
 
         url = parsed_url(self._url) if self._url is not None else url_of_connection(self.conn_id)
-        # SQLite has one writer, and on another machine its file would be another one.
+        # SQLite allows one writer, and its path on another machine would be another file.
         if url.get_backend_name() == "sqlite" and not local:
             return None
         copied = self._copy_at(url.render_as_string(hide_password=False))
-        # A worker process of Spark outlives its tasks, and there may be hundreds.
+        # A worker process of Spark outlives its tasks, and there may be hundreds of workers.
         copied._keeps_connection = False
         return copied
 

@@ -1,6 +1,7 @@
-"""A state's values in a database: roll-back, and the upsert of thousands of keys at once. Source: protocol.md §7.
+"""The values of a state in a database: roll-back, and the upsert of thousands of keys. Source: protocol.md §7.
 
-Where SQL can express every aggregator, 10,000 keys take one statement; else two: they are read, combined and written.
+If SQL can express every aggregator, 10,000 keys take one statement. Otherwise a commit reads the values, combines them
+and writes them: two statements.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ _HALF = 2**32
 
 @lru_cache
 def _count(table: sa.Table, most: int, shape: sa.ScalarSelect[Any]) -> sa.Select[Any]:
-    """Count up to one more than `most` rows. Built once: that takes longer than to send it."""
+    """Count up to one more than `most` rows. The query is built once, since building takes longer than sending."""
     some = sa.select(table.c.tx_txid).limit(most + 1).subquery()
     numbers = [sa.func.coalesce(each(some.c.tx_txid), 0) for each in (sa.func.sum, sa.func.max)]
     return sa.select(sa.func.count(), *numbers, shape).select_from(some)
@@ -108,7 +109,7 @@ class StateTable(OneTableStore[tuple[sa.Table, dict[str, str]]]):
         ]
 
     def each_row(self, connection: Connection) -> Iterator[Cells]:
-        """Read all rows, key columns first, in no order; the driver holds some of them at a time."""
+        """Read all rows, key columns first, in no order. The driver has only some of them in memory."""
         found = self._found(connection)
         if found is None:
             return
@@ -116,7 +117,8 @@ class StateTable(OneTableStore[tuple[sa.Table, dict[str, str]]]):
         try:
             yield from map(tuple, connection.execute(query))
         except sa.exc.DBAPIError as error:
-            # Raised here: a caller that reads two states at once would take it for an error of the other state.
+            # Raise the error here. A caller that reads two states would take it for an error of the
+            # other state.
             raise self._failure(error, committing=False) from None
 
     def _every_row(self, table: sa.Table) -> sa.Select[Any]:
@@ -136,14 +138,14 @@ class StateTable(OneTableStore[tuple[sa.Table, dict[str, str]]]):
     def totals(
         self, connection: Connection, names: Collection[str], without: int = 0
     ) -> dict[str, int]:
-        """Add up columns.
+        """Sum up columns.
 
-        :param without: leave out what this transaction wrote; 0: none.
+        :param without: the transaction whose writes are left out; 0 for none.
         """
         found = self._found(connection)
         if found is None or not names:
             return dict.fromkeys(names, 0)
-        # In two parts: a total may leave 64 bits, in which SQLite adds up.
+        # Sum two parts, because a total may exceed 64 bits, in which SQLite adds.
         half = sa.literal(_HALF, sa.BigInteger())
         columns = [_before(found[0], name, without) for name in names]
         parts = [
@@ -195,7 +197,7 @@ class StateTable(OneTableStore[tuple[sa.Table, dict[str, str]]]):
                 connection, primary, wanted
             ):
                 if created and txid == own:
-                    continue  # an earlier try has made it
+                    continue  # an earlier try of this transaction has made the row
                 alone = replaces(chunk) or (created and txid in txids)
                 values = tuple(row[count:] if txid == own else row[:count])
                 result[start + number] = values if alone else None
@@ -258,7 +260,7 @@ class StateTable(OneTableStore[tuple[sa.Table, dict[str, str]]]):
     # --- tables ---------------------------------------------------------------------------------------------------
 
     def _keys(self, table: sa.Table, key_types: Mapping[str, str]) -> tuple[list[str], list[str]]:
-        """Name the columns of ours and of the user that make a key, the primary key first, and their types."""
+        """Return the columns that make a key, the primary key first, and their types."""
         names = list(self.columns.keys)
         kinds = [key_types[key] for key in names]
         if not has_own_key(table):
@@ -266,7 +268,7 @@ class StateTable(OneTableStore[tuple[sa.Table, dict[str, str]]]):
         return [OWN_KEY, *names], ["bytes" if names else "bigint", *kinds]
 
     def _make(self, key_types: Mapping[str, str]) -> sa.Table:
-        """Describe the table: the same object for the same types, by which statements are known that were compiled."""
+        """Describe the table. Equal types return the same object, so that compiled statements are found again."""
         types = tuple(key_types.items())
         if types not in self._made:
             self._made[types] = state_table(
@@ -298,7 +300,7 @@ class StateTable(OneTableStore[tuple[sa.Table, dict[str, str]]]):
             yield f"-- table {self._name}: name the type of {', '.join(untyped)} in types= of the state"
 
     def _look(self, connection: Connection) -> tuple[sa.Table, dict[str, str]]:
-        """Read the table, its key types and the lengths of its texts."""
+        """Read the table, its key types and the maximum lengths of its texts."""
         self._lengths = self._dialect.lengths(connection, self._bare)
         return existing_table(
             connection,
@@ -331,7 +333,7 @@ class SqlStore(StateTable):
         return all(name in PUSHED_DOWN for name in self._definition.values())
 
     def put(self, connection: Connection, write: StateWrite, sample: list[str]) -> int:
-        """Add rows to the stored values, a portion at a time; returns how many keys."""
+        """Combine rows with the stored values, one portion after the other, and return the number of keys."""
         iterator = iter(write.rows or ())
         first = next(iterator, None)
         if first is None:
@@ -406,7 +408,7 @@ class SqlStore(StateTable):
         arrays: Arrays,
         writer: Writer,
     ) -> Arrays:
-        """Compute the new values, in place of the deltas: for what SQL cannot express.
+        """Compute the new values from the deltas, for aggregators that SQL cannot express.
 
         No other writer changes the rows before they are written back. Writers of other grants wait for the fence, and
         the upsert refuses other writers of this grant.
@@ -450,7 +452,7 @@ class SqlStore(StateTable):
         values: list[Any] = [table.c[name] for name in self.columns.values]
         asked = [self._is_of(connection, txid, newest, kept)]
         if kept:
-            # Of the one transaction after it, which may be undone, and written again.
+            # The next transaction may be undone and written again, so its previous values are read.
             wrote = sa.and_(table.c.tx_txid == txid + 1, table.c.tx_epoch != 0)
             values = [
                 sa.case((wrote, table.c[PREV + name]), else_=table.c[name]).label(name)
@@ -475,7 +477,7 @@ class SqlStore(StateTable):
         return self.kind is not StateKind.OPAQUE and is_own and self.holds(connection, txid)
 
     def _fence_of(self, connection: Connection, txid: int) -> list[Fence]:
-        """Read the fence, if it is of this txid: a row has no birth, and was written under the fence of its txid."""
+        """Read the fence if it has this txid. A row has no birth, but was written under the fence of its txid."""
         last = self.read_fence(connection)
         return [last] if last is not None and last.txid == txid else []
 
@@ -498,13 +500,13 @@ class SqlStore(StateTable):
         return found[0].update().values(self._of_nobody())
 
     def _of_nobody(self) -> dict[str, Any]:
-        """Give what rows have as their writer that belong to no transaction."""
+        """Return the writer columns of rows that belong to no transaction."""
         opaque = self.kind is StateKind.OPAQUE
         return {**dict.fromkeys(WRITER, 0), **({"tx_created": False} if opaque else {})}
 
     def raise_fence(self, connection: Connection, grant: Grant) -> Imprint | None:
         kept = super().raise_fence(connection, grant)
-        # A table of other columns is refused before anything is written.
+        # Refuse a table with other columns before anything is written.
         self._found(connection)
         return kept
 
@@ -519,12 +521,12 @@ class SqlStore(StateTable):
         written = table.c.tx_txid == grant.txid
         connection.execute(table.delete().where(written, table.c.tx_created))
         restored = {table.c[value]: table.c[PREV + value] for value in self.columns.values}
-        # No grant has epoch 0: any writer may come next, and a row is rolled back once.
+        # No grant has epoch 0, so any writer may write next, and a row is rolled back only once.
         epoch = table.c.tx_epoch
         connection.execute(table.update().where(written, epoch != 0).values({**restored, epoch: 0}))
 
     def _forget_another(self, connection: Connection, table: sa.Table, grant: Grant) -> None:
-        """Let the rows of another transaction of this number have no txid: a person has accepted them."""
+        """Remove the txid from the rows of another transaction of this number, which a person has accepted."""
         own = self._fence_of(connection, grant.txid)
         if own and not holds_for_good(own, grant.txid, grant.token.birth, grant.incarnation):
             of_it = table.update().where(table.c.tx_txid == grant.txid)
@@ -556,7 +558,7 @@ class SqlStore(StateTable):
                 continue
             if txid > writer.txid:
                 return TxidBehind(txid=writer.txid, stored=txid)
-            # A state without keys has one row, whose key is ours and not shown.
+            # A state without keys has one row, whose key belongs to this package and is not shown.
             shown = dict(zip(self.columns.keys, key, strict=False))
             return ChunkConflict(
                 state=self.state, key=shown, found=found, chunk=writer.chunk, txid=writer.txid

@@ -1,4 +1,4 @@
-"""A table of a database to which transactions append rows, and from which a restatement takes them out again.
+"""A database table to which transactions append rows, and from which a restatement removes them.
 
 Source: protocol.md §7.
 """
@@ -27,20 +27,20 @@ class SqlTable(FencedInSql["TableStore"], CommittedTable):
 
         updates=[append(orders.output["rows"], state=SqlTable("warehouse", table="orders"))]
 
-    One transaction of the database takes out the rows of replaced attempts, and of the transaction that is restated,
-    and inserts the rows of this one. A reader finds all rows of a transaction, or none.
+    One transaction of the database inserts the rows of the topology's transaction. It first deletes the rows of
+    replaced attempts, and of the transaction that is restated. A reader finds all rows of a transaction, or none.
 
-    The column `tx_txid` says which transaction a row is of, and `tx_row` is its number in the output: in the order of
-    the map indexes, of the files and of the rows. Both are the primary key of a table that the first rows make. A table
-    of your own needs a column `tx_txid` and an index that begins with it; it may have no `tx_row`.
+    The column `tx_txid` has the txid of each row. `tx_row` is the number of the row in the output, in the order of the
+    map indexes, the files and the rows. If the first rows make the table, both columns are its primary key. A table of
+    your own needs a column `tx_txid` and an index that begins with it. It may lack `tx_row`.
 
-    :param conn_id: Airflow connection of type sqlite, postgres or mysql; looked up when the state is used.
+    :param conn_id: Airflow connection of type sqlite, postgres or mysql, looked up when the state is used.
     :param table: "table" or "schema.table".
-    :param types: column -> bigint, double, numeric, text, boolean, date, timestamp, timestamptz, bytes or json; of a
-        column that is not named, the first rows say it.
-    :param add_columns: whether rows with a column that the table lacks add it; False: they are refused.
-    :param journal_rows: whether the journal keeps the rows, so that a table that came back from a backup gets the
-        rows that it lacks: docs/journal.md says what that costs. False: it gets none, and only a newer backup helps.
+    :param types: type by column: bigint, double, numeric, text, boolean, date, timestamp, timestamptz, bytes or json.
+        The first rows decide the type of any other column.
+    :param add_columns: whether rows add the columns that the table lacks; if False, such rows are refused.
+    :param journal_rows: whether the journal keeps the rows, from which a restored table gets the rows that it lacks. If
+        False, only a newer backup helps. docs/journal.md describes the cost.
     """
 
     def __init__(

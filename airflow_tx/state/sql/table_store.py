@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
 _OURS = {TXID: "bigint", ROW: "bigint"}
-# The receipts of restatements have it.
+# The receipt of every restatement has this text.
 _RESTATING = '"replaces":{'
 _FILLED = "the table has rows"
 _AGAIN = "then clear the commit task"
@@ -67,14 +67,14 @@ class FoundTable:
     """A table as the database has it.
 
     :param state: the name of the state whose table it is.
-    :param types: of each column, in our words or in the database's.
-    :param filled: the columns that take no NULL.
-    :param required: the ones of these that have no default, so that a row must have them.
-    :param lengths: of the text columns that have one.
-    :param changes_others: whether a statement that inserts rows may change others.
-    :param defaults: the columns of which a row that lacks them gets another value than NULL.
+    :param types: type by column: a type of states, or else a type of the database.
+    :param filled: the columns that do not accept NULL.
+    :param required: the columns of `filled` without a default, which every row must have.
+    :param lengths: maximum length by text column, for the columns that have one.
+    :param changes_others: whether a statement that inserts rows may change other rows.
+    :param defaults: the columns that get another value than NULL in a row that lacks them.
     :param generated: the columns whose values the database computes.
-    :param spelled: the types of ours that this database keeps exactly, as a person declares them.
+    :param spelled: by type of states that this database keeps exactly, its declaration in SQL.
     """
 
     state: str
@@ -91,7 +91,7 @@ class FoundTable:
     def check_columns(self, names: Sequence[str], start: int) -> None:
         """Refuse rows with these columns, unless they fit the table.
 
-        :param start: the number of the first of these rows.
+        :param start: number of the first of these rows.
         """
         if not names:
             raise _differs(self.state, "a row has no columns", "Give it some.")
@@ -116,9 +116,9 @@ class FoundTable:
             raise _differs(self.state, problem, f"Declare it as one of: {known}.")
 
     def converted(self, name: str, values: Sequence[Any], start: int) -> Sequence[Any]:
-        """Bring the values of a column into its type.
+        """Convert the values of a column to its type.
 
-        :param start: the number of the first row, for the error.
+        :param start: number of the first row, for the error.
         """
         kind = self.types[name]
         try:
@@ -143,7 +143,7 @@ class FoundTable:
         raise AssertionError("a column that does not fit has a value that does not")
 
     def misfit(self, row: int, name: str | None, problem: str, remedy: str) -> StateError:
-        """Make the error of a value, or of a row, that the table cannot store."""
+        """Make the error for a value, or for a row, that the table cannot store."""
         where = f"row {row}" if name is None else f"row {row}, column {name}"
         return StateError(
             state=self.state, problem=f"{where}: {problem}", remedy=f"{NOTHING} {remedy}"
@@ -151,10 +151,10 @@ class FoundTable:
 
 
 class TableLacks(FenceMoved):
-    """Columns that a table has to get before rows can be written, with their types.
+    """Columns, with their types, that a table must get before rows can be written.
 
-    :param store: gives them to the table; None: a person does.
-    :param replaced: the ones that it has with another type, while it has no rows.
+    :param store: the store that adds them; None if a person does.
+    :param replaced: the columns that the table has with another type, while it has no rows.
     """
 
     def __init__(
@@ -174,10 +174,10 @@ class TableLacks(FenceMoved):
 
 
 class _GivenRows(Iterator[RowPortion]):
-    """The rows of an update as the database takes them, portion after portion.
+    """The rows of an update in the form that the database takes, portion after portion.
 
-    :ivar start: the number of the first row of the newest portion, whose columns are `names`.
-    :ivar count: how many rows there are until now.
+    :ivar start: number of the first row of the newest portion, whose columns are `names`.
+    :ivar count: number of rows up to now.
     """
 
     def __init__(
@@ -209,7 +209,7 @@ class _GivenRows(Iterator[RowPortion]):
         return (*names, ROW), (*kinds, "bigint"), [*arrays, range(self.start, self.count)]
 
     def _check_defaults(self, names: Collection[str]) -> None:
-        """Refuse rows of which some have a column with a default, and others do not: one statement inserts many."""
+        """Refuse rows if only some of them have a column with a default, because one statement inserts many rows."""
         defaults = self._found.defaults
         if not defaults:
             return
@@ -247,9 +247,9 @@ class TableStore(OneTableStore[FoundTable]):
     # --- a write --------------------------------------------------------------------------------------------------
 
     def put(self, connection: Connection, write: StateWrite, sample: list[str]) -> int:
-        """Take out what this transaction replaces, and insert its rows; returns how many.
+        """Delete the rows that this transaction replaces, insert its rows, and return the number of inserted rows.
 
-        :param sample: gets the txids whose rows are taken out.
+        :param sample: list to which the txids of the deleted rows are added.
         """
         if not write.complete:
             problem = "it was given a part of an update, and a table takes the whole update"
@@ -260,8 +260,9 @@ class TableStore(OneTableStore[FoundTable]):
         found = self._found(connection) if first is None else self._fitting(connection, first)
         if found is None:
             return 0
-        # Here, and not with the raise: other readers would miss the rows in between. A committer that runs again under
-        # the same grant may have other rows, so its own are always taken out.
+        # The raise does not delete these rows, since other readers would miss them until the write.
+        # A committer that runs again under the same grant may have other rows, so its own rows are
+        # always deleted.
         taken = _replaced(write.grant)
         sample += map(str, taken)
         self._take_out(connection, found, taken)
@@ -281,13 +282,13 @@ class TableStore(OneTableStore[FoundTable]):
             raise StateError(state=self.state, problem=problem, remedy=_CHANGED)
         after = self._count_others(connection, found, write.grant.txid)
         if after != before:
-            problem = f"the table had {before} rows of others, and has {after} after {written} were inserted"
+            problem = f"the table had {before} rows of other transactions, and has {after} after {written} inserts"
             raise StateError(state=self.state, problem=problem, remedy=_CHANGED)
         self._facts[_FILLED] = True
         return written
 
     def _count_others(self, connection: Connection, found: FoundTable, txid: int) -> int:
-        """Count the rows that an insert leaves unchanged; 0: no insert changes any."""
+        """Count the rows that an insert must leave unchanged; 0 if no insert changes other rows."""
         if not found.changes_others:
             return 0
         own = found.table.c[TXID].is_not_distinct_from(txid)
@@ -301,7 +302,7 @@ class TableStore(OneTableStore[FoundTable]):
     # --- the fence ------------------------------------------------------------------------------------------------
 
     def roll_back(self, connection: Connection, grant: Grant) -> None:
-        """Take out the rows of a transaction that is skipped, or looked at: no write of its own follows."""
+        """Delete the rows of a transaction that is skipped, or looked at, because no write of it follows."""
         found = self._found(connection)
         if found is not None and (grant.is_skip or grant.token.is_look):
             self._take_out(connection, found, [grant.txid])
@@ -309,7 +310,7 @@ class TableStore(OneTableStore[FoundTable]):
     def holds_for_good(
         self, connection: Connection, txid: int, birth: str, incarnation: str
     ) -> bool:
-        """Whether this transaction has taken out the rows of the one that it restates."""
+        """Return whether this transaction has deleted the rows of the transaction that it restates."""
         if not self._has_table(connection, RECEIPTS_TABLE):
             return False
         receipts = self._receipts
@@ -336,7 +337,7 @@ class TableStore(OneTableStore[FoundTable]):
         found = self._found(connection)
         if found is None:
             return None
-        # Not of a transaction without rows: that the rows of the others are gone would not show any more.
+        # Not the imprint of a transaction without rows, which would hide a loss of all other rows.
         now = self._newest(connection, found)
         if wrote is not None:
             self._check_count(connection, found, now, wrote)
@@ -347,14 +348,14 @@ class TableStore(OneTableStore[FoundTable]):
     def _check_count(
         self, connection: Connection, found: FoundTable, now: Imprint, wrote: Imprint
     ) -> None:
-        """Compare how many rows the table has of a transaction with how many were written."""
+        """Compare the rows of a transaction in the table with the number of written rows."""
         there = now.rows if now.txid == wrote.txid else self._rows_of(connection, found, wrote.txid)
         if there != wrote.rows:
             problem = f"{wrote.rows} rows of transaction {wrote.txid} were written, {there} are in the table"
             raise StateError(state=self.state, problem=problem, remedy=_CHANGED)
 
     def _newest(self, connection: Connection, found: FoundTable) -> Imprint:
-        """Count the rows of the newest transaction that has some."""
+        """Count the rows of the newest transaction that has rows."""
         txid = found.table.c[TXID]
         newest = sa.select(sa.func.max(txid)).where(txid > 0).scalar_subquery()
         query = sa.select(sa.func.max(txid), sa.func.count(), self._shape).where(txid == newest)
@@ -373,7 +374,7 @@ class TableStore(OneTableStore[FoundTable]):
         found = self._found(connection)
         if found is not None and self._rows_of(connection, found, txid):
             return True
-        # A restatement without rows has taken out the rows of another transaction.
+        # A restatement without rows has deleted the rows of another transaction.
         last = self.read_fence(connection)
         return last is not None and self.holds_for_good(
             connection, txid, last.birth, last.incarnation
@@ -391,7 +392,7 @@ class TableStore(OneTableStore[FoundTable]):
         later = sa.select(receipts.receipt).where(mine, receipts.txid > txid)
         for text in connection.execute(later.order_by(receipts.txid)).scalars():
             self._check_kept(Receipt.from_json(json.loads(text)), txid, newest)
-        # A restatement that is not final yet may have taken rows out, or do so at any time.
+        # A restatement that is not final yet may have deleted rows, or may delete them at any time.
         restating = sa.func.replace(receipts.receipt, _RESTATING, "") != receipts.receipt
         taken = sa.select(receipts.txid).where(mine, receipts.txid > newest, restating)
         is_of = found.table.c[TXID] <= txid
@@ -401,7 +402,7 @@ class TableStore(OneTableStore[FoundTable]):
         return statement_text(connection.dialect, query)
 
     def _check_kept(self, later: Receipt, txid: int, newest: int) -> None:
-        """Refuse to read rows as of a transaction, if a later one has taken out some of them."""
+        """Refuse to read rows as of a transaction if a later transaction has deleted some of them."""
         restated = 0 if later.replaces is None else later.replaces.txid
         if restated and (later.txid > newest or (later.takes_out and restated <= txid)):
             why = f"{later.txid} restates {restated}, whose rows are gone"
@@ -415,7 +416,7 @@ class TableStore(OneTableStore[FoundTable]):
         query = sa.select(txid, sa.func.count()).group_by(txid)
         counts: dict[int | None, int] = {}
         for number, count in map(tuple, connection.execute(query)):
-            # Rows of an earlier topology, and rows that a person has put in.
+            # Other rows are from an earlier topology, or a person has inserted them.
             own = number if number is not None and number > 0 else None
             counts[own] = counts.get(own, 0) + count
         return counts
@@ -446,7 +447,7 @@ class TableStore(OneTableStore[FoundTable]):
         return TableCounts(counts, snapshot)
 
     def row_types(self, *, upstream_txid: bool) -> dict[str, pa.DataType]:
-        """Give the types of the rows; of a table that is not there, the declared ones."""
+        """Return the types of the rows; the declared types if there is no table."""
         with self._moment(None) as connection:
             rows = self._upstream(connection, upstream_txid=upstream_txid)
         return self._row_types(rows, upstream_txid)
@@ -477,7 +478,7 @@ class TableStore(OneTableStore[FoundTable]):
         return pa.RecordBatchReader.from_batches(pa.schema(types), batches())
 
     def frame(self, spark: Any, counted: TableCounts, *, upstream_txid: bool) -> Any:
-        """Let Spark read the rows of transactions, see `CommittedTable`."""
+        """Return a DataFrame of the rows of transactions, see `CommittedTable`."""
         url = self._engine.url
         if url.get_backend_name() not in JDBC_DATABASES:
             remedy = "Read it in a Python task, or keep the table in PostgreSQL, MySQL or MariaDB."
@@ -498,7 +499,7 @@ class TableStore(OneTableStore[FoundTable]):
     def _upstream(
         self, connection: Connection, *, upstream_txid: bool = False
     ) -> UpstreamRows | None:
-        """Find how the rows are read; None: there is no table yet."""
+        """Return how the rows are read; None if there is no table yet."""
         if not self._has_table(connection, self._name):
             return None
         kinds = self._declared(connection)
@@ -512,7 +513,7 @@ class TableStore(OneTableStore[FoundTable]):
         )
 
     def _hold(self) -> HeldSnapshot:
-        """Open a transaction that sees one state of the database for as long as Spark, or a task, works."""
+        """Open a transaction that sees one moment of the database for as long as Spark, or a task, reads."""
         held = ExitStack()
         connection = held.enter_context(self.transaction(reading=True, frozen=True))
         connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
@@ -520,7 +521,7 @@ class TableStore(OneTableStore[FoundTable]):
 
     @contextmanager
     def _moment(self, snapshot: TableSnapshot | None) -> Iterator[Connection]:
-        """Read in the transaction of a snapshot, or in one of its own."""
+        """Read in the transaction of a snapshot, or in a new transaction."""
         if not isinstance(snapshot, HeldSnapshot):
             with self.transaction(reading=True, frozen=True) as connection:
                 yield connection
@@ -558,7 +559,7 @@ class TableStore(OneTableStore[FoundTable]):
         found = self._found(connection)
         assert found is not None
         txid = found.table.c[TXID]
-        # Another topology begins with transaction 1 again. Its rows must not meet these.
+        # Another topology begins with transaction 1 again, and its txids must not equal these.
         least = connection.execute(sa.select(sa.func.min(txid))).scalar_one() or 0
         free = min(least, 0)
         return found.table.update().where(txid > after).values({TXID: sa.literal(free) - txid})
@@ -568,7 +569,7 @@ class TableStore(OneTableStore[FoundTable]):
     def _look(self, connection: Connection) -> FoundTable:
         """Read the columns and the indexes of the table.
 
-        :raises StateDiffers: it is no table for rows of transactions, with the DDL that makes it one.
+        :raises StateDiffers: the table cannot have rows of transactions. The message has the DDL that changes this.
         """
         types = self._declared(connection)
         for problem, remedy, ddl in self._lacks(connection, types):
@@ -609,9 +610,9 @@ class TableStore(OneTableStore[FoundTable]):
     def _lacks(
         self, connection: Connection, types: Mapping[str, str]
     ) -> Iterator[tuple[str, str, str]]:
-        """Find what the table lacks to have rows of transactions: what is wrong, and the DDL that mends it.
+        """Yield what the table lacks for rows of transactions: the problem, the remedy, and the DDL.
 
-        :raises StateDiffers: no DDL does.
+        :raises StateDiffers: no DDL helps.
         """
         if types.get(TXID) != "bigint":
             problem, ddl = self._without_txid(connection, types)
@@ -628,7 +629,8 @@ class TableStore(OneTableStore[FoundTable]):
             yield problem, "Make one", as_typed(connection.dialect, ddl)
 
     def _without_txid(self, connection: Connection, types: Mapping[str, str]) -> tuple[str, str]:
-        """Word that a table lacks the column of txids, with the statement that makes it, or makes room for it."""
+        """Describe that a table lacks the txid column, with the statement that adds it, or that renames another
+        column."""
         quote = connection.dialect.identifier_preparer.quote
         place = self._quoted(connection)
         alike = next((name for name in types if name.casefold() == TXID), "")
@@ -643,7 +645,7 @@ class TableStore(OneTableStore[FoundTable]):
         return problem, f"ALTER TABLE {place} RENAME COLUMN {quote(alike)} TO {other}"
 
     def _check_is_table(self, inspector: sa.Inspector) -> None:
-        """Refuse a view, which takes no index."""
+        """Refuse a view, which cannot have an index."""
         if self._name not in inspector.get_table_names(schema=self._schema):
             problem = f"{self._name} is a view, or another kind of table that takes no index"
             raise _differs(self.state, problem, "Give the state the table behind it.")
@@ -658,10 +660,10 @@ class TableStore(OneTableStore[FoundTable]):
             yield f"-- table {self._name}: name the types of its columns in types= of the state"
 
     def _fitting(self, connection: Connection, rows: _Columns) -> FoundTable:
-        """Find the table with the columns of the rows, or make it.
+        """Return the table with the columns of the rows, or make it.
 
-        :raises TableLacks: it may get columns.
-        :raises StateDiffers: it may not, with the DDL.
+        :raises TableLacks: the table may get the missing columns.
+        :raises StateDiffers: the table may not get them. The message has the DDL.
         """
         names = dict.fromkeys([*rows, *self._types])
         self._check_names(names)
@@ -677,7 +679,8 @@ class TableStore(OneTableStore[FoundTable]):
         lacks = self._types_of(rows, [name for name in names if name not in found.types])
         others = {} if _FILLED in self._facts else self._others(rows, found)
         if (others or lacks) and self._is_empty(connection, found) and self._is_made(connection):
-            # Its types are of rows that are gone. The database may have kept it when it has undone them.
+            # Its types are of rows that are gone. The database may have kept the table when it
+            # undid the rows.
             raise TableLacks({**lacks, **others}, self, tuple(others))
         if lacks and not self._adds_columns:
             problem = f"table {self._name} lacks column {next(iter(lacks))} of the rows"
@@ -691,9 +694,10 @@ class TableStore(OneTableStore[FoundTable]):
         return found
 
     def _note_made(self, connection: Connection) -> None:
-        """Note the table as this state has made it: of any other one, no column is changed.
+        """Note the shape in which this state has made the table, because it changes columns of no other table.
 
-        Beside the portions, with what makes the table: some databases keep it when they undo the rows.
+        The note is beside the portions, in the transaction that makes the table. Some databases keep both when they
+        undo the rows.
         """
         with self._dialect.ddl(connection) as ddl:
             shape = self._dialect.read_shape(ddl, self._shape)
@@ -701,7 +705,7 @@ class TableStore(OneTableStore[FoundTable]):
             ddl.execute(self._dialect.insert_or_replace(self._portions), inserted(row))
 
     def _is_made(self, connection: Connection) -> bool:
-        """Whether the table is as this state has made it."""
+        """Return whether the table still has the shape in which this state made it."""
         noted = sa.select(self._portions.c[SAMPLE]).where(self._portions.c.state == self._made)
         return connection.execute(noted).scalar_one_or_none() == self._shape_now(connection)
 
@@ -710,20 +714,20 @@ class TableStore(OneTableStore[FoundTable]):
         return f"columns of {self._identity}"
 
     def _check_names(self, names: Iterable[object]) -> None:
-        """Refuse names that no database takes, or that some database would cut."""
+        """Refuse names that no database accepts, or that some database would cut."""
         for name in names:
             if not is_name(name):
                 problem = f"{name!r} cannot be the name of a table or column"
                 raise _differs(self.state, problem, f"Give it one of 1 to {LONGEST_NAME} bytes.")
 
     def _check_cases(self, present: Collection[str], names: Iterable[str]) -> None:
-        """Refuse a new column that most databases take for another one."""
+        """Refuse a new column whose name differs from another column only by case."""
         known = {name.casefold(): name for name in present}
         for name in names:
             other = known.setdefault(name.casefold(), name)
             if name != other and name not in present:
                 problem = f"column {name} differs from column {other} by case alone"
-                raise _differs(self.state, problem, f"Name it {other}, or otherwise.")
+                raise _differs(self.state, problem, f"Name it {other}, or give it another name.")
 
     def _is_empty(self, connection: Connection, found: FoundTable) -> bool:
         if _FILLED in self._facts:
@@ -732,7 +736,7 @@ class TableStore(OneTableStore[FoundTable]):
         return connection.execute(query).first() is None
 
     def _others(self, rows: _Columns, found: FoundTable) -> dict[str, str]:
-        """Find the columns that would have other types if these rows had made the table."""
+        """Return the columns that would have other types if these rows had made the table."""
         told = [
             name
             for name in rows
@@ -742,11 +746,11 @@ class TableStore(OneTableStore[FoundTable]):
         return {name: kind for name, kind in types.items() if kind != found.types[name]}
 
     def change(self, lacks: TableLacks) -> None:
-        """Give the table what it lacks, in a transaction of its own: some databases commit with each change."""
+        """Add what the table lacks, in a separate transaction, because some databases commit with each change."""
         with self.transaction() as connection:
             place = self._quoted(connection)
             is_made = self._is_made(connection)
-            # A lock may need a further privilege, and an added column harms no reader.
+            # A lock may need another privilege, and an added column harms no reader.
             alone = self._dialect.alone(connection, place) if lacks.replaced else nullcontext()
             with alone:
                 found = self._looked_again(connection)
@@ -768,7 +772,8 @@ class TableStore(OneTableStore[FoundTable]):
         return kind
 
     def _without_type(self, name: str, values: Sequence[Any]) -> StateError:
-        """Make the error of a column whose values say no type, with a type that takes all of them, if there is one."""
+        """Make the error for a column whose values have no common type. It names a type that fits all values, if
+        any."""
         present = [value for value in values if value is not None]
         kinds = {_kind_of(value) or type(value).__name__ for value in present}
         shown = f"its values are {', '.join(sorted(kinds))}" if kinds else "all are NULL"
@@ -807,7 +812,7 @@ class TableStore(OneTableStore[FoundTable]):
     def _changes(
         self, connection: Connection, lacks: TableLacks, found: FoundTable | None = None
     ) -> Iterator[str]:
-        """Write the DDL that gives the table what it lacks; `found`: what another writer may have given it by now."""
+        """Write the DDL for what the table lacks. `found` has the columns that another writer may have added."""
         place = self._quoted(connection)
         quote = connection.dialect.identifier_preparer.quote
         for name in lacks.replaced:
@@ -829,7 +834,7 @@ class TableStore(OneTableStore[FoundTable]):
 
 
 def _has_default(column: Mapping[str, Any]) -> bool:
-    """Whether a column that a statement does not name becomes another value than NULL."""
+    """Return whether a column that a statement does not name gets another value than NULL."""
     default = column.get("default")
     is_null = default is None or str(default).upper().startswith("NULL")
     return not is_null or column.get("autoincrement") is True or column.get("identity") is not None
@@ -852,12 +857,12 @@ def _fits(kind: str, values: Sequence[Any]) -> bool:
 
 
 def _common(kinds: set[str | None]) -> str | None:
-    """Find the one type that takes values of these types exactly."""
+    """Return the one type that has exactly these values; None if there is none."""
     if len(kinds) == 1:
         return next(iter(kinds))
     return next((wide for wide in ("double", "numeric") if kinds == {"bigint", wide}), None)
 
 
 def _replaced(grant: Grant) -> list[int]:
-    """Name the transactions whose rows a write takes out: its own, and the one that it restates."""
+    """Return the transactions whose rows a write deletes: its own, and the transaction that it restates."""
     return [grant.txid] if grant.replaces is None else [grant.txid, grant.replaces]

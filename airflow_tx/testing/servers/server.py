@@ -1,4 +1,4 @@
-"""What all servers that tests start have in common: a port, a folder, one way to start and several to end."""
+"""The base of all servers that tests start: a port, a folder, one way to start and several ways to end."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-# The system gives a client a port of 32768 and up (Linux), or of 49152 and up. Such a port may belong to a client
-# before its server has started, or a poll that waits for that server may connect to itself.
+# The system gives clients ports from 32768 (Linux) or 49152 up. A client could get such a port before the server
+# starts, or a poll that waits for the server could connect to itself. So use lower ports.
 _SERVER_PORTS = range(10_000, 32_768)
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports of 127.0.0.1, all different, that no server uses now and no client will be given."""
+    """Return different ports of 127.0.0.1 that no server uses, and that the system gives to no client."""
     found: set[int] = set()
     while len(found) < count:
         port = secrets.choice(_SERVER_PORTS)
@@ -42,7 +42,7 @@ def free_ports(count: int) -> list[int]:
 
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
-        # A connection that has just ended does not keep a server from its port.
+        # Without this option a connection that has just ended would make the port look used.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
@@ -56,27 +56,30 @@ def free_port() -> int:
 
 
 def clean_environment(*folders: str) -> dict[str, str]:
-    """Return an environment without our variables: PGDATA, MYSQL_HOME and the like would change what a server does.
+    """Return an environment without variables such as PGDATA and MYSQL_HOME, which would change a server.
 
-    :param folders: further ones on its PATH.
+    :param folders: further folders of its PATH.
     """
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), *folders])
     return {"PATH": path, "LC_ALL": "C", "TZ": "UTC"}
 
 
 def pyspark_jars(pattern: str) -> list[Path]:
-    """Return the jars of pyspark whose names match; none if pyspark is missing or has no jars."""
-    # Asked of the import system, because importing pyspark takes a second.
+    """Return the jars of pyspark whose names match; empty if pyspark is missing or has no jars."""
+    # Ask the import system, because an import of pyspark takes a second.
     spec = importlib.util.find_spec("pyspark")
     folders = (spec.submodule_search_locations or []) if spec else []
     return sorted(jar for folder in folders for jar in (Path(folder) / "jars").glob(pattern))
 
 
 def find_program(title: str, *names: str, package: str, folder: str = "") -> str:
-    """Find the program of a server, on PATH or in a folder where Debian puts it.
+    """Find the program of a server, on PATH or in Debian's folder.
 
-    :param package: Debian's.
-    :raises TxError: it is not installed.
+    :param title: name of the server, for the error.
+    :param names: possible names of the program.
+    :param package: Debian package.
+    :param folder: folder in which Debian installs the program; "": on PATH.
+    :raises TxError: the program is not installed.
     """
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), folder])
     found = next(filter(None, (shutil.which(name, path=path) for name in names)), None)
@@ -88,9 +91,9 @@ def find_program(title: str, *names: str, package: str, folder: str = "") -> str
 
 
 def find_java() -> str:
-    """Find the program `java`, in JAVA_HOME if that is set.
+    """Find the program `java`, in JAVA_HOME if it is set, else on PATH.
 
-    :raises TxError: there is none.
+    :raises TxError: Java is not installed.
     """
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=os.path.join(home, "bin") if home else None)
@@ -103,24 +106,24 @@ def find_java() -> str:
 
 
 class LocalServer(ABC):
-    """One server on 127.0.0.1 with a folder of its own; a context manager that starts and stops it.
+    """One server on 127.0.0.1 with its own folder; a context manager that starts and stops it.
 
-    A subclass says how it is called, how it is started, and how to see that it serves. The server ends with this
-    process, even if that is killed.
+    A subclass defines the names, the command line, and the check that the server answers. The server ends with this
+    process, even if this process is killed.
 
-    :param data_dir: its folder, kept afterwards; default: a temporary one, removed at the end.
-    :param port: port to listen on; default: a free one, the same for the life of the object.
+    :param data_dir: folder of the server, which is kept; None: a temporary folder, removed at the end.
+    :param port: port to listen on; None: a free port, the same for the life of the object.
     :param start_timeout: seconds that a start may take.
     """
 
     title: ClassVar[str]
-    """Its name in messages."""
+    """Name of the server in messages."""
     slug: ClassVar[str]
-    """Its name in the names of files."""
+    """Name of the server in file names."""
     end_signal: ClassVar[signal.Signals] = signal.SIGTERM
-    """What :meth:`stop` sends."""
+    """Signal that :meth:`stop` sends."""
     poll_interval: ClassVar[float] = 0.05
-    """Seconds between two looks at a server that is starting."""
+    """Seconds between two checks of a server that is starting."""
 
     def __init__(
         self,
@@ -142,20 +145,20 @@ class LocalServer(ABC):
 
     @abstractmethod
     def _command(self) -> list[str]:
-        """How the server is started.
+        """Return the command line of the server.
 
-        :raises TxError: what it needs is not installed.
+        :raises TxError: a program that the server needs is not installed.
         """
 
     @abstractmethod
     def _serves(self) -> bool:
-        """Whether the server answers; what it raises counts as "not yet"."""
+        """Return whether the server answers; an exception counts as "not yet"."""
 
     def _environment(self) -> Mapping[str, str]:
         return clean_environment()
 
     def _prepare(self) -> None:
-        """Requirements of a start, such as data and settings."""
+        """Prepare a start, for example create data and settings."""
 
     def _remove_data(self) -> None:
         if self._temporary:
@@ -167,19 +170,19 @@ class LocalServer(ABC):
 
     @property
     def pid(self) -> int:
-        """Its process, once it is started."""
+        """Return the pid of the started server."""
         assert self._process is not None
         return self._process.pid
 
     @property
     def mark(self) -> str:
-        """Return the mark that all of its processes carry, see `processes.marked`."""
+        """Return the mark of all its processes, see `processes.marked`."""
         return self._family.mark
 
     def start(self) -> Self:
-        """Start the server and wait until it answers; does nothing if it runs already.
+        """Start the server and wait until it answers; do nothing if it is running.
 
-        :raises TxError: what it needs is not installed, its port is taken, or it does not come up.
+        :raises TxError: a program is not installed, the port is taken, or the server does not start.
         """
         if self.running:
             return self
@@ -206,7 +209,7 @@ class LocalServer(ABC):
         return self
 
     def stop(self, timeout: float = 10.0) -> None:
-        """End the server in order, after `timeout` seconds by SIGKILL; what it keeps is there after a :meth:`start`."""
+        """Shut down the server, after `timeout` seconds with SIGKILL. Its data are there after a :meth:`start`."""
         if self._process is not None and self.running:
             self._process.send_signal(self.end_signal)
             # A stopped process (SIGSTOP) sees the signal only after it resumes.
@@ -216,9 +219,9 @@ class LocalServer(ABC):
         self.kill()
 
     def kill(self) -> None:
-        """End the server as a crash would (SIGKILL); what it keeps is there after a :meth:`start`."""
+        """End the server with SIGKILL, like a crash. Its stored data are there after a :meth:`start`."""
         if self._process is not None:
-            # At once, because it takes a moment to find the rest of its family.
+            # Kill this process first, as it takes a moment to find the rest of the family.
             self._process.kill()
             self._family.end()
             self._process = None
@@ -228,7 +231,7 @@ class LocalServer(ABC):
         self.start()
 
     def close(self) -> None:
-        """Stop the server and remove its folder if that is a temporary one."""
+        """Stop the server, and remove its folder if the folder is temporary."""
         self.stop()
         if os.getpid() == self._owner:
             self._remove_data()
@@ -249,7 +252,7 @@ class LocalServer(ABC):
         self.close()
 
     def _require_free_port(self) -> None:
-        # Asked first, because what answers later may be the other server.
+        # Check this before the start, as another server on the port could answer the poll.
         if not _is_free(self.port):
             told = f"{self.title} cannot start: port {self.port} is taken. Free it, or use another one."
             raise TxError(message=told)
@@ -265,9 +268,9 @@ class LocalServer(ABC):
         )
 
     def _run_program(self, *command: str) -> None:
-        """Run a program that prepares a start, to its end.
+        """Run a program that prepares a start, and wait for its end.
 
-        :raises TxError: it failed.
+        :raises TxError: the program failed.
         """
         done = subprocess.run(
             command, env=self._environment(), cwd=self.data_dir, capture_output=True
@@ -278,7 +281,7 @@ class LocalServer(ABC):
 
 
 def _last_lines(log: str) -> str:
-    # The lines of a Java stack trace begin with a tab; what went wrong stands above them.
+    # The lines of a Java stack trace begin with a tab. The error is above them.
     told = [line.strip() for line in log.splitlines() if line.strip() and not line.startswith("\t")]
     return " | ".join(told[-5:])
 
@@ -291,9 +294,9 @@ class JavaServer(LocalServer):
 
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
-        """Let the server hang within the block: connections stay open, requests go unanswered.
+        """Make the server hang during the block: connections stay open, but requests get no answer.
 
-        One thread after the other gets the signal; until all have stopped, one may still answer.
+        The threads of the server stop one after the other, so a thread may still answer for a moment.
         """
         if self._process is None or not self.running:
             raise TxError(message="A server that is not running cannot hang. Call start() first.")
@@ -303,6 +306,6 @@ class JavaServer(LocalServer):
         try:
             yield
         finally:
-            # Only if it is still our process: after its end another process may have its id.
+            # Check that the process still runs: after its end another process may have its pid.
             if self.running:
                 signal_process(pid, signal.SIGCONT)

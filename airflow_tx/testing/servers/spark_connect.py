@@ -1,4 +1,4 @@
-"""A real Spark Connect server on this machine, from the jars that pyspark ships."""
+"""A real Spark Connect server on this machine, from the jars in pyspark."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from airflow_tx.spark.submit import WITH_JARS, check_release
 from airflow_tx.testing.servers.server import LocalServer, pyspark_jars
 
 _MAIN = "org.apache.spark.sql.connect.service.SparkConnectServer"
-# A server of minutes for small batches: no UI, no more partitions than there is work for. The first compiler only: the
-# client reads the files, and what is left for Spark does not pay for the second one (docs/lane.md, Costs).
+# Settings for small batches and a life of minutes: no UI, and few partitions. Java uses only its first compiler, as the
+# client reads the files, and Spark's small rest of the work does not repay the second one (docs/lane.md, Costs).
 _CONF = {
     "spark.driver.memory": "700m",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
@@ -31,12 +31,13 @@ _CONF = {
 class LocalSparkConnect(LocalServer):
     """One Spark Connect server on 127.0.0.1 at a free port; a context manager that starts and stops it.
 
-    Its executors are threads of the server, its Python is this one. It ends with this process, even if that is killed.
+    Its executors are threads of the server, and its Python is this Python. The server ends with this process, even if
+    this process is killed.
 
-    :param folder: for its log and its temporary files, kept afterwards; default: a temporary one, removed at the end.
-    :param master: of the session, such as ``local[2]``.
-    :param conf: settings of Spark, on top of those for a small server.
-    :param env: what its processes get besides this process's environment.
+    :param folder: folder of its log and temporary files, which is kept; None: a temporary folder, removed at the end.
+    :param master: Spark master, such as ``local[2]``.
+    :param conf: further settings of Spark.
+    :param env: further environment of its processes.
     :param start_timeout: seconds until a start counts as failed.
     """
 
@@ -64,7 +65,7 @@ class LocalSparkConnect(LocalServer):
 
     @property
     def url(self) -> str:
-        """For ``SparkSession.builder.remote()``."""
+        """Return the URL for ``SparkSession.builder.remote()``."""
         return f"sc://127.0.0.1:{self.port}"
 
     def _command(self) -> list[str]:
@@ -106,7 +107,7 @@ def _spark_submit() -> str:
 
 
 def _inherited() -> dict[str, str]:
-    # What says of this process that it is a client would make the server one.
+    # Variables that make this process a client of Spark Connect would make the server a client, too.
     ours = (
         "SPARK_REMOTE",
         "SPARK_LOCAL_REMOTE",

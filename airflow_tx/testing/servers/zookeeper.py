@@ -1,6 +1,6 @@
-"""A real ZooKeeper on this machine, from the jars that pyspark ships, with faults on demand.
+"""A real ZooKeeper on this machine, from the jars in pyspark, with faults on demand.
 
-``python -m airflow_tx.testing.servers.zookeeper --data FOLDER`` runs one until it is interrupted.
+``python -m airflow_tx.testing.servers.zookeeper --data FOLDER`` runs a server until you interrupt it.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ maxClientCnxns=0
 class LocalZooKeeper(JavaServer):
     """One ZooKeeper server on 127.0.0.1 with a real data directory; a context manager that starts and stops it.
 
-    Sessions and data survive :meth:`restart` and :meth:`kill` followed by :meth:`start`, as they do on a real
-    ensemble. It is one server: no quorum, no leader election.
+    Sessions and data survive :meth:`restart`, and :meth:`kill` with a :meth:`start`, as on a real ensemble. It is one
+    server, without a quorum or a leader election.
 
-    :param data_dir: folder for its data, kept afterwards; default: a temporary one, removed at the end.
-    :param port: port to listen on; default: a free one, the same for the life of the object.
-    :param fsync: force every write to the disk, as production does; without it, writes are faster and survive
-        the death of the process all the same.
+    :param data_dir: folder of its data, which is kept; None: a temporary folder, removed at the end.
+    :param port: port to listen on; None: a free port, the same for the life of the object.
+    :param fsync: whether to force every write to the disk, as in production. Without it writes are faster, and still
+        survive the death of the process.
     :param start_timeout: seconds until a start counts as failed.
     """
 
@@ -72,14 +72,14 @@ class LocalZooKeeper(JavaServer):
         return f"127.0.0.1:{self.port}"
 
     def snapshot_to(self, path: str | os.PathLike[str]) -> None:
-        """Copy all data to the folder ``path``, replacing its content; a running server is stopped for it."""
+        """Replace the content of the folder ``path`` by a copy of all data; a running server stops for a moment."""
         with self._stopped():
             _replace_tree(self.data_dir / _DATA, Path(path) / _DATA)
 
     def restore_from(self, path: str | os.PathLike[str]) -> None:
-        """Put back what :meth:`snapshot_to` copied, as an operator does with a lost ensemble's last backup.
+        """Restore a copy of :meth:`snapshot_to`, as an operator restores the last backup of a lost ensemble.
 
-        :raises TxError: if ``path`` holds no such copy.
+        :raises TxError: ``path`` has no such copy.
         """
         source = Path(path) / _DATA
         if not source.is_dir():
@@ -90,9 +90,9 @@ class LocalZooKeeper(JavaServer):
             _replace_tree(source, self.data_dir / _DATA)
 
     def expire_session(self, client: KazooClient) -> None:
-        """End the session of a connected client on the server, as if it had been silent for too long.
+        """End the session of a connected client on the server, as if the client had been silent for too long.
 
-        Its ephemeral nodes are gone when this returns; the client learns it when it reconnects, at once.
+        Its ephemeral nodes are gone when this returns. The client reconnects immediately, and then learns the end.
         """
         self._take_over(client, end_session=True)
 
@@ -101,7 +101,7 @@ class LocalZooKeeper(JavaServer):
         self._take_over(client, end_session=False)
 
     def drop_connections(self) -> None:
-        """Cut the connections of all clients by a crash and a restart of the server; sessions survive."""
+        """Cut the connections of all clients with a crash and a restart of the server; sessions survive."""
         self.kill()
         self.start()
 
@@ -140,8 +140,8 @@ class LocalZooKeeper(JavaServer):
             self.start()
 
     def _take_over(self, client: KazooClient, *, end_session: bool) -> None:
-        # The server serves a session on one connection only: a second one with the same id and password makes
-        # it close the first. Spoken by hand, because a client library would close the session when it leaves.
+        # The server serves a session on only one connection: a second one with the same id and password makes it close
+        # the first. This code speaks the protocol itself, as a client library would close the session at its end.
         identity = client.client_id
         if identity is None:
             raise TxError(
@@ -155,12 +155,12 @@ class LocalZooKeeper(JavaServer):
             + b"\0"
         )
         frames = [hello, struct.pack(">ii", 1, _CLOSE_SESSION)] if end_session else [hello]
-        # The client reconnects at once: if it takes its session back first, the twin gets no answer.
+        # The client reconnects immediately. If it takes back its session first, the second connection gets no answer.
         while not self._answers(frames):
             pass
 
     def _answers(self, frames: Sequence[bytes]) -> bool:
-        """Send a greeting and requests together, and say whether all are answered, or the session is over."""
+        """Send a greeting and requests together; return whether all are answered, or the session is over."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=60) as twin:
             twin.sendall(b"".join(struct.pack(">i", len(each)) + each for each in frames))
             welcome = _read_frame(twin)
@@ -189,7 +189,7 @@ def _replace_tree(source: Path, target: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a server until SIGINT or SIGTERM, for trying things out: its data survive, but there is no second copy."""
+    """Run a server until SIGINT or SIGTERM, for trials. Its data survive, but there is no second copy."""
     parser = argparse.ArgumentParser(
         prog="python -m airflow_tx.testing.servers.zookeeper", description=main.__doc__
     )

@@ -1,4 +1,4 @@
-"""Aggregators of every kind with deltas of every type, and what comes of them."""
+"""Test cases for aggregators of every kind, with deltas of every type."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from airflow_tx.state.column_types import KEY_TYPES
 from airflow_tx.state.sketches import ApproxCountDistinct
 
 UTC = dt.timezone.utc
-# Of every type, in their order.
+# Values of every type, in ascending order.
 EXAMPLES: dict[str, list[Any]] = {
     "bigint": [-(2**63), -1, 0, 7, 2**63 - 1],
     "double": [-1.7e308, -0.1, 5e-324, 1.5, 1.7e308],
@@ -104,9 +104,12 @@ def steps(*values: int) -> list[dict[str, int]]:
 
 @dataclass(frozen=True)
 class Case:
-    """An aggregator, its deltas, one a transaction, and what comes of them.
+    """A test case of an aggregator.
 
-    :param wrong: deltas of attempts that are replayed.
+    :param aggregator: the aggregator.
+    :param deltas: delta of each transaction.
+    :param expected: value after all transactions.
+    :param wrong: deltas of earlier attempts, which replays replace.
     """
 
     aggregator: Aggregator

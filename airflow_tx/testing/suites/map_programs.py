@@ -1,4 +1,4 @@
-"""Random programs for maps: batches of several attempts, by several writers, some of which end in the middle."""
+"""Random programs for maps: batches with several attempts by several writers, some of which fail in the middle."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from airflow_tx.testing.suites.map_tools import AnyMap, Counting, Deltas, Lost, 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attempt at a batch: by which of the maps, its updates, and how many of them it gets to.
+    """One attempt of a batch.
 
-    :param ends: "refused" or "unanswered" is how its last update ends; "quiet": after it.
+    :param writer: index of the map that writes.
+    :param updates: updates that the attempt gets to.
+    :param ends: how its last update fails: "refused" or "unanswered"; "quiet": the update succeeds.
     """
 
     writer: int
@@ -28,7 +30,7 @@ _ends = st.sampled_from(["refused", "unanswered", "quiet"])
 
 @st.composite
 def opaque_batches(draw: st.DrawFn) -> list[Attempt]:
-    """Attempts of one batch with other deltas each; the last one touches all keys that any of them does."""
+    """Generate attempts of one batch with different deltas; the last one has all keys of the others."""
     keys = draw(st.lists(st.sampled_from("abcde"), min_size=1, max_size=4))
     some = st.lists(st.tuples(st.sampled_from(keys), _numbers), max_size=4)
     early = st.builds(Attempt, st.integers(0, 2), st.lists(some, max_size=3).map(tuple), _ends)
@@ -38,7 +40,7 @@ def opaque_batches(draw: st.DrawFn) -> list[Attempt]:
 
 @st.composite
 def transactional_batches(draw: st.DrawFn) -> list[Attempt]:
-    """Attempts of one batch with the same updates, of which the earlier attempts get to some."""
+    """Generate attempts of one batch with the same updates; the earlier attempts get only to some of them."""
     some = st.lists(st.tuples(st.sampled_from("abcde"), _numbers), max_size=4)
     final = draw(st.lists(some, min_size=1, max_size=4).map(tuple))
     early = [
@@ -56,8 +58,8 @@ _prefixes = itertools.count()
 
 
 def check_program(opened: Opened, program: list[list[Attempt]]) -> None:
-    """Perform all attempts of a program, and compare with the last attempt of each batch applied once."""
-    # Keys of its own for every program: a store each would take a server too long.
+    """Run all attempts of a program; compare the values with one application of each batch's last attempt."""
+    # Every program has its own keys, as a new store for each would take a server too long.
     prefix = f"program {next(_prefixes)}"
     expected = dict[str, int]()
     writers: list[AnyMap] = []
@@ -72,7 +74,7 @@ def check_program(opened: Opened, program: list[list[Attempt]]) -> None:
         writers[final.writer].commit(txid)
         for word, delta in itertools.chain(*final.updates):
             expected[word] = expected.get(word, 0) + delta
-    # The others may still be in a batch that ended for them in the middle.
+    # Other writers may still be in a batch that failed for them in the middle.
     for state in (writers[program[-1][-1].writer], opened()):
         assert {word: value(state, word, prefix) for word in expected} == expected
 

@@ -1,4 +1,4 @@
-"""What every backing map must do, as tests: subclass `MapSuite` and say how to open yours.
+"""The tests of a backing map: subclass `MapSuite`, and override the fixture that opens your map.
 
 class TestMyMap(MapSuite):
     @pytest.fixture
@@ -33,10 +33,10 @@ from airflow_tx.testing.suites.map_tools import (
 
 
 class MapSuite:
-    """The behaviour of the maps over a backing map. Override the fixture `make_backing`.
+    """The tests of the maps over a backing map. Override the fixture `make_backing`.
 
-    :cvar values: the values that the store must give back unchanged; some stores take less than JSON.
-    :cvar examples: how many random programs are tried.
+    :cvar values: values that the store must return unchanged; some stores accept fewer types than JSON.
+    :cvar examples: number of random programs to run.
     """
 
     values: ClassVar[Sequence[Any]] = [
@@ -65,7 +65,7 @@ class MapSuite:
     def opened(
         self, make_backing: MakeBacking, kind: str, request: pytest.FixtureRequest
     ) -> Opened:
-        """Opens maps of each kind, with and without a cache."""
+        """Return a function that opens maps of the kind, with or without a cache."""
         return Opened(make_backing, kind, request.param)
 
     @pytest.fixture

@@ -1,4 +1,4 @@
-"""What tests of maps share: maps opened over a backing map that counts round trips and fails on demand."""
+"""Tools for tests of maps, which open maps over a backing map that counts round trips and fails on demand."""
 
 from __future__ import annotations
 
@@ -37,7 +37,11 @@ class Lost(Exception):
 
 
 class Counting:
-    """A backing map that counts round trips, and that fails on demand."""
+    """A backing map that counts round trips, and fails on demand.
+
+    :ivar trips: `get` or `put` for each round trip.
+    :ivar fail: how the next put fails: `refused`, `unanswered`, or None.
+    """
 
     def __init__(self, backing: BackingMap[Any]) -> None:
         self._backing = backing
@@ -49,7 +53,7 @@ class Counting:
         return self._backing.multi_get(keys)
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
-        """Put as the backing map does. Refused: nothing happens. Unanswered: the put happens, and fails."""
+        """Put values. A refused put stores nothing, and an unanswered put stores all values; both raise `Lost`."""
         assert len(set(keys)) == len(keys)
         self.trips.append("put")
         fail, self.fail = self.fail, None
@@ -60,10 +64,10 @@ class Counting:
 
 
 class MakeBacking(Protocol):
-    """Opens the store under test; within a test, the same store again, as another process would."""
+    """Opens the store under test; within one test always the same store, like another process."""
 
     def __call__(self, kind: str) -> BackingMap[Any]:
-        """Open it for values of one kind: "opaque", "transactional" or "non-transactional"."""
+        """Open the store for values of one kind: "opaque", "transactional" or "non-transactional"."""
 
 
 class Opened:
@@ -76,14 +80,14 @@ class Opened:
         self.last: Counting
 
     def __call__(self) -> AnyMap:
-        """A map as another process would open it."""
+        """Open a new map, like another process."""
         self.last = Counting(self._make(self.kind))
         backing: BackingMap[Any] = CachedMap(self.last, 3) if self.cached else self.last
         opened: AnyMap = MAPS[self.kind](backing)
         return opened
 
     def put(self, values: dict[Key, Any]) -> None:
-        """Store values unchanged, behind all maps."""
+        """Store values directly in the backing map."""
         self._make(self.kind).multi_put(list(values), list(values.values()))
 
     def stored(self, key: Key) -> Any:
@@ -95,7 +99,7 @@ def plus(delta: int) -> ValueUpdater[Any]:
 
 
 def apply(state: AnyMap, deltas: Deltas, prefix: str = "") -> list[Any]:
-    """Apply one update and return the new values."""
+    """Add these numbers in one update, and return the new values."""
     return state.multi_update(
         [(prefix, word) for word, _ in deltas], [plus(delta) for _, delta in deltas]
     )

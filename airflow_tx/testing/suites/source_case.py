@@ -1,4 +1,4 @@
-"""The base of the tests of a source: the methods of its suite, and the ledger's side of every step."""
+"""The base of the tests of a source: the methods that you override, and the ledger's side of each step."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _MANY = 1_000  # more batches than any test makes
 
 
 class SourceLedger:
-    """The ledger's side of a source, without failures: a position per txid, one batch after another.
+    """A ledger for the tests of a source: it keeps a position for each txid, and decides one batch after another.
 
-    :param suite: makes the source, once for every step as another process would.
+    :param suite: creates a new source for every step, like another process.
     """
 
     def __init__(self, suite: SourceCase) -> None:
@@ -35,12 +35,12 @@ class SourceLedger:
         self.asked: Source | None = None
 
     def close(self) -> None:
-        """Let the source that has decided give back its connections."""
+        """Close the source that has decided the last batch."""
         if self.asked is not None:
             self.asked.close()
 
     def decide(self, attempt: int = 1, run: RunInfo | None = None) -> Batch | None:
-        """Decide the batch after the last one; it is not taken yet."""
+        """Decide the batch after the last kept one, without keeping it; None: no data."""
         self.close()
         source = self.suite.make()
         self.asked = source if run is None else source.for_run(run)
@@ -48,7 +48,7 @@ class SourceLedger:
         return self.asked.decide(txid, plain(self.places[-1])) if self.asked.is_ready() else None
 
     def keep(self, batch: Batch) -> None:
-        """Take a batch as the next transaction's: the one after it begins at its position."""
+        """Keep a batch as the next transaction, so that the batch after it begins at its position."""
         place = plain(batch.position)
         partitioned = self.suite.make().partitioned
         self.places.append(position_after(self.places[-1], place, partitioned=partitioned))
@@ -57,14 +57,14 @@ class SourceLedger:
         self.close()
 
     def next_run(self) -> RunInfo | None:
-        """Return the next run, if the batch of the source belongs to a run."""
+        """Return the next run without a batch; None: no run, or runs of this source have no batches of their own."""
         for run in self.suite.runs():
             if run is None or self.suite.make().key(run) not in self.keys:
                 return run
         return None
 
     def take(self) -> Batch | None:
-        """Decide the next batch and keep it."""
+        """Decide the next batch and keep it; None: no data."""
         run = self.next_run()
         if run is None and self.suite.make().per_run:
             return None
@@ -76,9 +76,9 @@ class SourceLedger:
         return batch
 
     def every(self) -> list[Batch]:
-        """Batches of what was added, until there is no data.
+        """Take batches until there is no data.
 
-        :raises AssertionError: there is no batch, so a test of each would say nothing.
+        :raises AssertionError: there is no batch, so a test of all batches would pass without a check.
         """
         batches = self.rest()
         if not batches:
@@ -86,7 +86,7 @@ class SourceLedger:
         return batches
 
     def rest(self) -> list[Batch]:
-        """Batches until there is no data."""
+        """Take batches until there is no data; there may be none."""
         batches: list[Batch] = []
         while (batch := self.take()) is not None:
             batches.append(batch)
@@ -95,7 +95,7 @@ class SourceLedger:
 
 
 def _some(rows: Iterable[Row], problem: str) -> list[Row]:
-    """Return rows that were added, and fail if there are none."""
+    """Return added rows as a list, and fail if there are none."""
     found = list(rows)
     if not found:
         raise AssertionError(problem)
@@ -103,64 +103,65 @@ def _some(rows: Iterable[Row], problem: str) -> list[Row]:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as it comes back from the ledger."""
+    """Return a value after a round trip through JSON, as the ledger returns it."""
     return json.loads(json.dumps(value))
 
 
 def sorted_texts(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return rows in an order of their own, to compare them."""
+    """Return rows as sorted texts, to compare them without their order."""
     return sorted(json.dumps(row, sort_keys=True, default=str) for row in rows)
 
 
 class SourceCase:
-    """One source, as its suite describes it."""
+    """The description of one source for its tests."""
 
-    # No batch of these tests may have more metadata: it is one record of the ledger.
+    # Characters of metadata that a batch of these tests may have, since metadata is one record of the ledger.
     metadata_limit: ClassVar[int] = 10_000
-    # Texts that must not be shown, such as the password of the source.
+    # Texts that must not appear in output, such as the password of the source.
     secrets: ClassVar[tuple[str, ...]] = ()
-    # Whether the rows of a partition (of the source, if it has none) come in the order in which they were added.
+    # Whether the rows of a partition (or of a source without partitions) come in the order in which they were added.
     ordered: ClassVar[bool] = True
-    # Whether the rows of a committed batch can be read again; whether it is cheap to find out that they are gone.
+    # Whether the rows of a committed batch can be read again.
     gives_again: ClassVar[bool] = True
+    # Whether the source can find out that rows are gone without reading them.
     knows_what_is_gone: ClassVar[bool] = False
 
-    # --- what you say of your source ------------------------------------------------------------------------------
+    # --- methods to override --------------------------------------------------------------------------------------
 
     def make(self) -> Source:
-        """Return the source: a new object every time, on the same data."""
+        """Return a new source object on the same data."""
         raise NotImplementedError("override `make`")
 
     def add(self) -> list[Row]:
-        """Add data for at least two batches, in every partition there is (in one at least), and return its rows."""
+        """Add data for at least two batches to every partition (to at least one), and return the rows."""
         raise NotImplementedError("override `add`")
 
     def runs(self) -> Iterable[RunInfo | None]:
-        """Return the runs there are, if the batch is the run's own (`per_run`); else any run takes the next rows."""
+        """Return the existing runs, if each run has its own batch (`per_run`); else any run gets the next rows."""
         return [None]
 
     def add_partition(self) -> list[Row]:
-        """Add a partition with data for at least one batch, and return its rows."""
+        """Add a partition with data for at least one batch, and return the rows."""
         pytest.skip("no partition can be added")
 
     def lose_partition(self) -> None:
-        """Make a partition that has data disappear."""
+        """Remove a partition that has data."""
         pytest.skip("no partition can be lost")
 
     def return_partition(self) -> None:
-        """Bring back the partition that disappeared, with its data."""
+        """Restore the removed partition with its data."""
         pytest.skip("no partition can be lost")
 
     def lose_rows(self) -> None:
-        """Make a row of the first batch disappear for ever."""
+        """Delete a row of the first batch permanently."""
         pytest.skip("no row can be lost")
 
     @pytest.fixture
     def spark(self) -> SparkSession | None:
-        """Return the session that reads the rows; None: they are read without Spark."""
+        """Return the session that reads the rows; None: the source needs no Spark."""
         return None
 
-    # --- what the tests use ---------------------------------------------------------------------------------------
+    # --- methods for the tests ------------------------------------------------------------------------------------
 
     @pytest.fixture
     def ledger(self) -> Iterator[SourceLedger]:
@@ -173,7 +174,7 @@ class SourceCase:
         self._spark = spark
 
     def added(self) -> list[Row]:
-        """Add data, and fail if there is none: over nothing, each test of a source would pass."""
+        """Add data, and fail if there is none, since without data each test would pass."""
         return _some(
             self.add(),
             "`add` added no rows: it should add data for two batches, and return its rows",
@@ -189,7 +190,7 @@ class SourceCase:
     def rows(self, metadata: Any, source: Source | None = None, attempt: int = 1) -> list[Row]:
         source = source or self.make()
         found: Any = source.emit_batch(TransactionAttempt(1, attempt), plain(metadata), self._spark)
-        if hasattr(found, "collect"):  # Spark's
+        if hasattr(found, "collect"):  # a frame of Spark
             found = [row.asDict(True) for row in found.collect()]
         rows = [dict(row) for row in dicts_of(found)]
         source.close()
@@ -199,7 +200,7 @@ class SourceCase:
         return [row for batch in batches for row in self.rows(batch.metadata)]
 
     def some(self, ledger: SourceLedger) -> Batch:
-        """Take the next batch, which has rows."""
+        """Take the next batch, and fail if there is none."""
         batch = ledger.take()
         assert batch is not None, "there is data, and it gave no batch"
         return batch

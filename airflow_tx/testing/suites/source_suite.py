@@ -1,4 +1,4 @@
-"""What every `Source` must do, as tests: subclass `SourceSuite`, say how to make yours and how data gets into it.
+"""The tests of a `Source`: subclass `SourceSuite`, and define how to create your source and how to add data.
 
 class TestMySource(SourceSuite):
     @pytest.fixture(autouse=True)
@@ -29,10 +29,10 @@ _CREDENTIALS = re.compile(r"://[^/\s]*:[^/\s]*@|\bpassw(or)?d\W+\w|\bat 0x[0-9a-
 
 
 class SourceSuite(SourceCase):
-    """The behaviour of a source. Override `make` and `add`, and what else it has of the methods that skip a test.
+    """The tests of a source. Override `make` and `add`, and the methods that skip a test if your source supports them.
 
-    The rows that `add` gives are all different, and the rows of the source are equal to them. For a source that
-    only Spark can read override the fixture `spark`.
+    `add` must return rows that are all different, and equal to the rows of the source. For a source that only Spark can
+    read override the fixture `spark`.
     """
 
     # --- metadata ---------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The writes that a fence accepts and refuses, as tests; `StateSuite` brings them along."""
+"""Tests of the writes that a fence accepts and refuses; they are part of `StateSuite`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ every_raise = pytest.mark.parametrize("use", [_raise, _raise_and_write])
 
 
 def _granted(grants: Grants, txid: int, attempt: int = 1, **how: Any) -> Grant:
-    """Give a grant that says what its transaction is, as each grant of a ledger does."""
+    """Return a grant with the facts of its transaction, like a grant of a real ledger."""
     return replace(grants(txid, attempt), batch=batch_of(f"run {txid}"), **how)
 
 
@@ -194,8 +194,8 @@ class FenceSuite(StateTests):
         grants.commit(1, state, {"a": 1})
         grants.final(
             grants(2), state
-        )  # committed, and lost when the store was restored from a backup
-        with pytest.raises(StateBehind, match="The store went back"):
+        )  # the store was restored from a backup, and has lost this commit
+        with pytest.raises(StateBehind, match="The store was restored from an older backup"):
             use(state, grants(3), rows({"a": 1}))
         assert totals(state) == {"a": 1}
 
@@ -208,7 +208,7 @@ class FenceSuite(StateTests):
         state.raise_fence(second)
         grants.final(
             second, state
-        )  # its updates had been confirmed, and were not yet on the disk or the standby
+        )  # the store has confirmed the updates, but lost them before they reached the disk or the standby
         with pytest.raises(StateBehind, match="2, without all of its updates.*--state-lost"):
             use(state, grants(3), rows({"a": 1}))
         assert totals(state) == {"a": 1}
@@ -219,8 +219,8 @@ class FenceSuite(StateTests):
     ) -> None:
         grants.commit(1, state, {"a": 1})
         state.raise_and_write(grants(2), rows({"a": 2}))
-        grants.final(grants(2, attempt=2), state)  # committed, and lost when the store was restored
-        with pytest.raises(StateBehind, match="says 2.1. The store went back"):
+        grants.final(grants(2, attempt=2), state)  # the restored store has lost this commit
+        with pytest.raises(StateBehind, match="says 2.1. The store was restored"):
             use(state, grants(3), rows({"a": 1}))
         assert totals(state) == {"a": 3}
 
@@ -232,7 +232,7 @@ class FenceSuite(StateTests):
             grants.commit(txid, state, {"a": txid})
         grants.last = {state.name: 1}  # ZooKeeper was restored from an older snapshot
         grants.births.clear()
-        with pytest.raises(LedgerBehind, match="If the ledger went back"):
+        with pytest.raises(LedgerBehind, match="If ZooKeeper was restored from an older backup"):
             use(state, grants(2), rows({"a": 1}))
         assert totals(state) == {"a": 6}
 
@@ -262,7 +262,7 @@ class FenceSuite(StateTests):
             grants.commit(txid, state, {"a": txid})
         late = grants(3)
         grants.generation = 2
-        grants.last = {}  # the ledger accepted what the state holds
+        grants.last = {}  # a repair of the ledger has accepted the values of the state
         grants.commit(4, state, {"a": 4})
         for use in (_raise, _write, _raise_and_write):
             with pytest.raises((FenceOutranked, LedgerBehind)):
@@ -331,7 +331,7 @@ class FenceSuite(StateTests):
         grants.generation, grants.last = 2, {}
         for fence in ({**seen.token.to_json(), "txid": 7}, None):
             noted = {state.name: {"generation": 2, "fence": fence}}
-            with pytest.raises(StateBehind, match="what a person has accepted said"):
+            with pytest.raises(StateBehind, match="the fence that a person accepted said"):
                 use(state, _granted(grants, 8, accepted=noted), rows({"a": 1}))
         noted = {state.name: {"generation": 2, "fence": seen.token.to_json()}}
         use(state, _granted(grants, 8, accepted=noted), rows({"b": 1}))
@@ -343,7 +343,7 @@ class FenceSuite(StateTests):
     ) -> None:
         for attempt in (1, 2):
             use(state, _granted(grants, 1, attempt), rows({"a": 1}))
-            assert _began(state) in (True, None)  # it may not know
+            assert _began(state) in (True, None)  # None: the state does not know
 
     def test_the_fence_of_the_second_transaction_does_not_say_it(
         self, state: FencedState, grants: Grants

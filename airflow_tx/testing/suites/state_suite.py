@@ -1,4 +1,4 @@
-"""What every `FencedState` must do, as tests: subclass `StateSuite` and say how to make one.
+"""The tests of a `FencedState`: subclass `StateSuite`, and override the fixture that creates your state.
 
 class TestMyState(StateSuite):
     @pytest.fixture
@@ -17,4 +17,4 @@ from airflow_tx.testing.suites.state_values import ValueSuite
 
 
 class StateSuite(FenceSuite, UpdateSuite, ValueSuite, ReceiptSuite):
-    """The behaviour of a fenced state. Override the fixture `make_state`; `cannot` says what a store does not take."""
+    """The tests of a fenced state. Override the fixture `make_state`, and `cannot` if your store lacks some types."""

@@ -1,4 +1,4 @@
-"""What states of one store must do that are written in one moment, as tests: subclass `TogetherSuite`.
+"""The tests of states that one store transaction writes together: subclass `TogetherSuite`.
 
 class TestMyStates(TogetherSuite):
     @pytest.fixture
@@ -49,23 +49,24 @@ from airflow_tx.testing.suites.state_tools import (
 )
 
 GivenRows = Sequence[Mapping[str, Any]]
-# Not in the order of the alphabet, in which fences are raised.
+# Fences are raised in alphabetical order, so the names have another order.
 NAMES = ("second", "third", "first")
 FIRST, SECOND, OTHER = {"a": 1, "b": 2}, {"a": 10, "c": 3}, {"a": 7, "d": 5}
 
 
 @dataclass(frozen=True)
 class Group:
-    """States of some kinds in one store, in the order in which they are written.
+    """States in one store, in the order in which they are written.
 
-    :param kinds: one for each state.
+    :param kinds: kind of each state.
+    :param make_state: opens a state.
     """
 
     kinds: tuple[str, ...]
     make_state: MakeState
 
     def opened(self) -> list[StoredState]:
-        """Open all of them, as another process does."""
+        """Open all states, like another process."""
         found = []
         for kind, name in zip(self.kinds, NAMES, strict=False):
             state = self.make_state(kind, name)
@@ -74,7 +75,7 @@ class Group:
         return found
 
     def totals(self) -> list[dict[str, Any]]:
-        """Read the values of each state, as anybody sees them."""
+        """Read the values of each state with a new connection."""
         return [totals(state) for state in self.opened()]
 
 
@@ -84,7 +85,7 @@ def joint_writes(
     given: Sequence[Iterable[Mapping[str, Any]]],
     **how: Any,
 ) -> list[tuple[StoredState, StateWrite]]:
-    """Say that each state gets its rows; its fence is raised in the same moment."""
+    """Return the write of each state, with its rows, that also raises its fence."""
     how = {"raising": True, **how}
     return [
         (state, StateWrite(state.name, grant, RowTally.of(each, state.added_up), **how))
@@ -98,14 +99,14 @@ def together(
     given: Sequence[Iterable[Mapping[str, Any]]],
     **how: Any,
 ) -> list[Written]:
-    """Raise and write all in one moment."""
+    """Raise the fences and write all states in one store transaction."""
     return write_together(joint_writes(grant, states, given, **how))
 
 
 def in_portions(
     grant: Grant, states: Sequence[StoredState], portions: Sequence[GivenRows]
 ) -> list[Written]:
-    """Give each state the same rows in one moment: in portions, or at once if it takes rows unchanged."""
+    """Write the same rows to all states in one store transaction: in portions, or at once to a state without keys."""
     whole = [row for each in portions for row in each]
 
     def divided(state: StoredState) -> Iterator[tuple[int, RowTally]]:
@@ -128,7 +129,7 @@ def apart(
     states: Sequence[StoredState],
     given: Sequence[Iterable[Mapping[str, Any]]],
 ) -> None:
-    """Raise all, then write one after the other: what a commit without `together` does."""
+    """Raise all fences, then write the states one after the other, like a commit without `together`."""
     for state in states:
         state.raise_fence(grant)
     for state, each in zip(states, given, strict=True):
@@ -136,13 +137,13 @@ def apart(
 
 
 def _died(grant: Grant, states: Sequence[StoredState], given: Sequence[GivenRows]) -> None:
-    """Raise all, write the first, and end: what a commit without `together` may leave."""
+    """Raise all fences, write the first state, and stop, like a commit without `together` that dies."""
     for state in states:
         state.raise_fence(grant)
     states[0].write(grant, given[0])
 
 
-# How an attempt was written that another one replaces.
+# Ways to write an attempt that a later attempt replaces.
 _EARLIER: Mapping[str, Callable[..., object]] = {
     "together": together,
     "apart": apart,
@@ -153,7 +154,7 @@ _PLANS = [(one, other) for one in _EARLIER for other in _LATER if "together" in 
 
 
 def all_given(states: Sequence[StoredState], updates: Mapping[str, int | None]) -> list[GivenRows]:
-    """Give each state the same rows."""
+    """Return the same rows for each state."""
     return [rows(updates) for _ in states]
 
 
@@ -163,18 +164,18 @@ def _added(*updates: Mapping[str, int]) -> dict[str, int]:
 
 
 class TogetherSuite(StateTests):
-    """The behaviour of states that one store transaction writes: every row is there, or none.
+    """The tests of states that one store transaction writes: all rows are stored, or none.
 
-    Override the fixture `make_state`, as for `StateSuite`: it takes the kinds in `kinds`, and makes all states in one
-    store. Every state shows its values by `read()`, as the column `key` and the column `n`.
+    Override the fixture `make_state`, as for `StateSuite`. It must accept the kinds in `kinds`, and create all states
+    in one store. The `read()` of each state must return the columns `key` and `n`.
 
-    :cvar kinds: each of them is tried beside each other one.
+    :cvar kinds: kinds of states, which are tested in all combinations.
     """
 
     kinds: ClassVar[tuple[str, ...]] = ("opaque", "transactional")
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """Try kinds in pairs, also two of one kind, and different ones in threes."""
+        """Parametrize tests with all pairs of kinds, also two of one kind, and all triples of different kinds."""
         if "kinds_of_group" in metafunc.fixturenames:
             pairs = combinations_with_replacement(self.kinds, 2)
             found = list(chain(pairs, combinations(self.kinds, 3)))
@@ -185,7 +186,7 @@ class TogetherSuite(StateTests):
         return Group(kinds_of_group, make_state)
 
     def refusals(self, kind: str) -> Mapping[str, GivenRows]:
-        """Give, by what is wrong with them, rows that a state of this kind refuses; the first, also if it is new."""
+        """Return rows that a state of this kind refuses, by the problem; a new state also refuses the first ones."""
         row = {"key": "a", "n": 1}
         return {
             "a value of another type": [row, {"key": "b", "n": "many"}],
@@ -195,7 +196,7 @@ class TogetherSuite(StateTests):
         }
 
     def everything(self, states: Sequence[StoredState]) -> object:
-        """Read what the store has of these states."""
+        """Read the fence, the receipts and the values of each state."""
         return [(state.fence(), state.receipts(), state.read()) for state in states]
 
     def _begin(self, group: Group, grants: Grants) -> list[StoredState]:
@@ -391,7 +392,7 @@ class TogetherSuite(StateTests):
         assert group.totals() == [*most, _added(FIRST, OTHER)]
 
     def _refused(self, group: Group, grant: Grant, number: int, error: type[StateError]) -> None:
-        """Fail if a grant is not refused by the state of this number, or leaves something in another one."""
+        """Check that the state at this index refuses a grant, and that no state changes."""
         states = group.opened()
         before = self.everything(states)
         with pytest.raises(error) as refusal:
@@ -517,7 +518,7 @@ class TogetherSuite(StateTests):
         together(grants(2), states, all_given(states, SECOND))
         writes = joint_writes(grants(2, 2), states, all_given(states, SECOND))
         number = opaque.index(True)
-        # The attempt before it has made this key.
+        # The attempt before has created the key "c".
         writes[number] = (states[number], replace(writes[number][1], require=_requiring("a", "c")))
         with pytest.raises(_Lacks, match="c"):
             write_together(writes)
@@ -537,11 +538,11 @@ class TogetherSuite(StateTests):
 
 
 class _Lacks(Exception):
-    """A key that is not there."""
+    """A required key is missing."""
 
 
 def _requiring(*keys: str) -> Callable[[LookUp], None]:
-    """Refuse a state that lacks one of these keys."""
+    """Return a check that refuses a state without one of these keys."""
 
     def check(look_up: LookUp) -> None:
         for key, found in zip(keys, look_up([(key,) for key in keys]), strict=True):
@@ -557,5 +558,5 @@ def _tally(state: StoredState, given: GivenRows) -> Written:
 
 
 def _of_attempt(state: StoredState, number: int) -> dict[str, int]:
-    """Give what an attempt writes: each its own, unless the state cannot undo it."""
+    """Return the numbers of an attempt: attempts differ, unless the state cannot undo one."""
     return SECOND if number == 1 or state.kind is StateKind.TRANSACTIONAL else OTHER

@@ -1,4 +1,4 @@
-"""What tests of a fenced state share: how it is opened, the grants of a ledger, rows and values of one column."""
+"""Tools for tests of a fenced state: opening it, grants of a ledger, and rows and values of one column."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from airflow_tx.state.api import FencedState, Grant
 
 
 class MakeState(Protocol):
-    """Opens a state; without more arguments one with the key column `key` and the value column `n` (a sum of integers).
+    """Opens a state; the default has the key column `key` and the value column `n`, a sum of integers.
 
-    The same name within a test opens the same store again, as another process would; another name is another state.
+    Within a test, the same name opens the same store again, like another process. Another name is another state.
     """
 
     def __call__(
@@ -33,8 +33,10 @@ class MakeState(Protocol):
 
 
 class Grants:
-    """Gives grants as a ledger does: a growing epoch, a nonce of their own, the birth of their transaction, and what
-    became final in which state."""
+    """Creates grants like a ledger, each with a larger epoch, a new nonce, and the birth of its transaction.
+
+    A grant also says which transaction was the last final one in each state.
+    """
 
     def __init__(self) -> None:
         self.incarnation = uuid.uuid4().hex
@@ -46,7 +48,7 @@ class Grants:
         self._epoch = 0
 
     def __call__(self, txid: int, attempt: int = 1) -> Grant:
-        """Give a new grant of a transaction attempt."""
+        """Return a new grant for an attempt of a transaction."""
         self._epoch += 1
         birth = self._birth_of.setdefault(txid, uuid.uuid4().hex)
         token = Token(self.generation, txid, attempt, self._epoch, uuid.uuid4().hex, birth)
@@ -83,14 +85,14 @@ class Grants:
         )
 
     def final(self, grant: Grant, *states: FencedState) -> None:
-        """Note that the transaction of `grant` became final; the next grant knows it."""
+        """Note that the transaction of `grant` became final in these states; later grants have this fact."""
         self.last.update({state.name: grant.txid for state in states})
         self.births.update({state.name: grant.token.birth for state in states})
         own = [grant.token.attempt, grant.token.epoch]
         self.grants.update({state.name: own for state in states})
 
     def go_back(self, txid: int) -> None:
-        """Set the ledger back to before transaction `txid` began: ZooKeeper was restored from an old snapshot."""
+        """Go back to the moment before transaction `txid` began, like a ZooKeeper restored from an old snapshot."""
         self.last = {name: min(last, txid - 1) for name, last in self.last.items() if txid > 1}
         self.births.clear()
         self._birth_of = {each: birth for each, birth in self._birth_of.items() if each < txid}
@@ -109,7 +111,7 @@ class Grants:
 class StateTests:
     """Fixtures of the tests of a fenced state.
 
-    :cvar cannot: what the store does not take: names of aggregators and of types.
+    :cvar cannot: names of the aggregators and types that the store does not support.
     """
 
     cannot: ClassVar[frozenset[str]] = frozenset()
@@ -132,17 +134,23 @@ class StateTests:
 
 
 def rows(updates: Mapping[str, int | None]) -> list[dict[str, Any]]:
-    """Return the rows of an update: key -> delta."""
+    """Return the rows of an update.
+
+    :param updates: delta by key.
+    """
     return [{"key": key, "n": delta} for key, delta in updates.items()]
 
 
 def totals(state: FencedState) -> dict[str, Any]:
-    """Return what is stored: key -> value."""
+    """Return the stored values by key."""
     return {row["key"]: row["n"] for row in state.read()}
 
 
 def about_to_write(grant: Grant, state: FencedState, output: str) -> Grant:
-    """Return the grant of a committer that is about to write an output, given as text, to a state."""
+    """Return the grant of a committer that is about to write an output to a state.
+
+    :param output: text that identifies the output.
+    """
     return replace(grant, batch=batch_of(outputs={state.name: output}))
 
 
@@ -158,14 +166,14 @@ def about_to_restate(grant: Grant, txid: int) -> Grant:
 
 
 def batch_of(key: str = "run", **said: Any) -> FenceBatch:
-    """Return what a grant says of its transaction, for the fence."""
+    """Return the facts of a transaction that a grant writes to the fence."""
     granted = "2026-01-01T00:00:00+00:00"
     unsaid: dict[str, Any] = dict.fromkeys(("skip", "rows", "position", "prev"))
     return FenceBatch(key=key, run_id=key, granted=granted, **unsaid | said)
 
 
 def is_applied(state: FencedState) -> bool:
-    """Answer whether all updates of the grant in the fence are in the store."""
+    """Return whether all updates of the grant in the fence are in the store."""
     row = state.fence()
     assert row is not None
     return row.applied

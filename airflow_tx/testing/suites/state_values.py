@@ -1,4 +1,4 @@
-"""Keys and values of every type, as tests; `StateSuite` brings them along."""
+"""Tests of keys and values of every type; they are part of `StateSuite`."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from airflow_tx.testing.suites.aggregator_cases import (
 )
 from airflow_tx.testing.suites.state_tools import Grants, MakeState, StateTests, rows
 
-# Our errors, or errors of a database that adds up by itself.
+# An error of this package, or of a database that adds up the values itself.
 _TOO_LARGE = "the (sum|count) of column v|out of range"
 
 
 class ValueSuite(StateTests):
-    """Keys and values of every type."""
+    """Tests of keys and values of every type."""
 
     def _open(self, make_state: MakeState, kind: str, case: Case) -> FencedState:
         needed = {case.aggregator.name, getattr(case.aggregator, "type", "")}
@@ -351,7 +351,7 @@ class ValueSuite(StateTests):
 
 
 def queried(state: FencedState) -> QueryableState:
-    """Return the state if it answers queries for many keys at once; else skip the test."""
+    """Return the state if it has `multi_get`; else skip the test."""
     if not isinstance(state, QueryableState):
         pytest.skip("the state has no multi_get")
     return state

@@ -1,4 +1,4 @@
-"""The subject of a commit: the attempt, and how a try reaches ledger and Airflow."""
+"""The attempt to commit, with the ledger and the task instance of the try."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from airflow_tx.transaction.spec import TransactionSpec
 
 @dataclass(eq=False)
 class CommitCase:
-    """The attempt that a try commits, and how the try reaches ledger and Airflow.
+    """The attempt that a try commits, with the ledger and the task instance of the try.
 
-    :param updates: what the task adds to which state.
-    :param ti: the task instance that reaches Airflow and, unless a lane commits, the run of the transaction.
+    :param updates: the updates of the committing task.
+    :param ti: the task instance that asks Airflow. In a lane, it does not belong to the run of the transaction.
     """
 
     spec: TransactionSpec
@@ -31,7 +31,7 @@ class CommitCase:
 
     @cached_property
     def area(self) -> StagingArea:
-        """The staging area of its topology."""
+        """Return the staging area of the topology."""
         return self.spec.staging().of_topology(self.begun.incarnation)
 
     @cached_property
@@ -40,7 +40,7 @@ class CommitCase:
 
     @property
     def where(self) -> Mapping[str, Any]:
-        """Name the attempt for a failpoint."""
+        """Return the names of the attempt, for failpoints."""
         return {
             "topology": self.spec.topology,
             "txid": self.begun.txid,
@@ -53,5 +53,5 @@ class CommitCase:
 
     @property
     def task_id(self) -> str:
-        """Name the committer."""
+        """Return the task id of the committer."""
         return str(self.ti.task_id)

@@ -1,7 +1,7 @@
-"""Checks of the output that a transaction is about to commit, before a reader sees it.
+"""Checks of the output that a transaction is about to commit.
 
-A kind of check is a class with `find`, which the committer calls once for all checks of that kind. `SqlCheck` asks
-DuckDB, over the rows of one acked output.
+A kind of check is a class with `find`, which the committer calls once for all checks of that kind. `SqlCheck` runs a
+DuckDB query over the rows of one acked output.
 """
 
 from __future__ import annotations
@@ -48,14 +48,15 @@ else:
 ERROR = "error"
 WARN = "warn"
 _refused_rows = logging.getLogger("airflow_tx.refused_rows")
-"""Logs rows, and nothing else: the Transactions page finds them in the log of a task by its name."""
+"""The logger of refused rows only. By its name, the Transactions page finds these rows in the log of a task."""
 
 
 class ChecksFailed(TxError):
-    """Checks of an output that did not pass: it is not committed, unless a person accepts what they found.
+    """An output did not pass its checks. It is not committed unless a person accepts the findings.
 
-    :param problem: the findings in words; `names`: of the checks.
-    :param checks: per check, what was found in which output.
+    :param problem: the findings in words.
+    :param names: the names of the failed checks.
+    :param checks: the note of each check, by name.
     """
 
     for_good = of_values = True
@@ -74,9 +75,9 @@ class ChecksFailed(TxError):
 class FailedCheck:
     """A check that did not pass.
 
-    :param found: in numbers, and without a value of a row: errors, records and receipts keep it.
-    :param digest: of the rule and the rows that it was found in; "": a person cannot accept it.
-    :param samples: rows that failed, or values of rows, for the log of the task alone.
+    :param found: the finding, with counts but without values of rows, since errors, records and receipts keep it.
+    :param digest: the digest of the rule and the checked rows; "": a person cannot accept the finding.
+    :param samples: rows that failed, or values of rows. Only the log of the task shows them.
     """
 
     check: Check
@@ -86,11 +87,11 @@ class FailedCheck:
 
     @property
     def text(self) -> str:
-        """Say it in one clause."""
+        """Return the finding in one clause."""
         return f"check {self.check.name!r} failed: {self.found}"
 
     def log_samples(self) -> None:
-        """Name the rows that failed, in the log of the task."""
+        """Write the rows that failed to the log of the task."""
         if self.samples:
             _refused_rows.warning(
                 "Rows that check %r refuses: %s", self.check.name, "; ".join(self.samples)
@@ -98,17 +99,17 @@ class FailedCheck:
 
     @property
     def note(self) -> CheckNote:
-        """Give it as records and receipts keep it."""
+        """Return the form that records and receipts keep."""
         severity = "" if self.check.severity == ERROR else self.check.severity
         return CheckNote(False, self.found, self.digest, severity)
 
 
 @dataclass(frozen=True)
 class CheckedCommit:
-    """The commit that checks look at.
+    """The commit to check.
 
     :param processed: the acks of the attempt.
-    :param rows: gives the rows of an acked output, by its XComArg.
+    :param rows: a function that returns the rows of an acked output, by its XComArg.
     """
 
     processed: Processed
@@ -117,10 +118,11 @@ class CheckedCommit:
 
 @dataclass(frozen=True)
 class Check(ABC):
-    """A rule for what a transaction commits.
+    """A rule for the output that a transaction commits.
 
-    :param severity: "error" refuses the commit; "warn" notes what was found.
-    :param input: the XComArg of the output that it reads; None: it reads none.
+    :param name: the name of the check.
+    :param severity: "error" refuses the commit; "warn" only notes the finding.
+    :param input: the XComArg of the output that the check reads; None: the check reads no output.
     """
 
     name: str
@@ -130,23 +132,26 @@ class Check(ABC):
     @classmethod
     @abstractmethod
     def find(cls, checks: Sequence[Any], commit: CheckedCommit) -> Iterable[FailedCheck]:
-        """Run all checks of this kind; what did not pass.
+        """Run all checks of this kind, and return the failed checks.
 
         :raises ConfigError: a check cannot be run.
         """
 
 
 def find_all(checks: Sequence[Check], commit: CheckedCommit) -> Iterator[FailedCheck]:
-    """Run checks of any kind; what did not pass. Raises as `Check.find`."""
+    """Run checks of any kind, and return the failed checks.
+
+    :raises ConfigError: a check cannot be run.
+    """
     kinds: dict[type[Check], None] = dict.fromkeys(map(type, checks))
     for kind in kinds:
         yield from kind.find([each for each in checks if type(each) is kind], commit)
 
 
 def checked_checks(checks: Iterable[Check]) -> tuple[Check, ...]:
-    """Check the checks of a committer.
+    """Return the checks of a committer as a tuple.
 
-    :raises ConfigError: they are no list of checks.
+    :raises ConfigError: the argument is not a list of checks.
     """
     option = "CommitOperator(checks=)"
     if not isinstance(checks, Iterable) or isinstance(checks, str):
@@ -168,19 +173,19 @@ def check(
     value: str | None = None,
     severity: str = ERROR,
 ) -> SqlCheck:
-    """Refuse to commit unless the output of a task passes a check (an audit, an expectation: write, audit, publish).
+    """Create a check that the output of a task must pass before the commit (write, audit, publish).
 
         checks=[check("no negative sums", counts.output["counts"], rows="amount >= 0"),
                 check("some rows", counts.output["counts"], value="count(*) > 0")]
 
-    DuckDB runs it, right before the commit: install the extra `checks`. A replay is checked again.
+    DuckDB runs the check directly before the commit, also in a replay. Install the extra `checks`.
 
-    :param name: unique in the DAG; a person accepts a failed check by its name.
-    :param output: such as ``counts.output["counts"]``, or what a ``@task`` call gives; of a mapped task, the rows of
-        all its instances.
-    :param rows: an SQL condition that must be TRUE for each row; NULL fails, and so do NaN and a division by zero.
+    :param name: the name of the check, unique in the DAG. A person accepts a failed check by its name.
+    :param output: the output of a task, such as ``counts.output["counts"]``, or the result of a ``@task`` call. The
+        output of a mapped task has the rows of all instances.
+    :param rows: an SQL condition that must be TRUE for each row. NULL, NaN and a division by zero fail.
     :param value: an SQL condition with aggregates over all rows that must be TRUE.
-    :param severity: "error" refuses the commit until a person acts; "warn" notes what was found, and commits.
+    :param severity: "error" refuses the commit until a person acts; "warn" notes the finding, and commits.
     :raises ConfigError: an argument cannot be used.
     """
     if not isinstance(name, str) or not name.strip() or name[0] == "-" or not name.isprintable():
@@ -202,18 +207,18 @@ def check(
 
 
 # --- rows ---------------------------------------------------------------------------------------------------------
-# The rows of an acked output as Arrow batches, from our own files: DuckDB opens none.
+# The rows of an acked output as Arrow batches. This module reads the files, since DuckDB must not open files.
 
 
 Batches = Callable[["Sequence[str]"], "Iterator[pa.RecordBatch]"]
 
 
 class OutputRows:
-    """The rows of an output of all instances of a task, as Arrow batches of one schema.
+    """The rows of an output, from all instances of a task, as Arrow batches with one schema.
 
-    :param parts: their schemas, each with a function that reads the rows in some columns.
-    :ivar schema: None: there is no row that could tell it.
-    :raises NoTable: the parts have no schema in common.
+    :param parts: the schema of each part, and a function that reads the part's rows with some columns.
+    :ivar schema: the common schema; None: the output has no rows, so its schema is unknown.
+    :raises NoTable: the parts have no common schema.
     """
 
     def __init__(self, parts: Iterable[tuple[pa.Schema, Batches]]) -> None:
@@ -232,14 +237,14 @@ class OutputRows:
                     raise NoTable(f"{problem}: no type holds the values of both")
 
     def columns(self, mentioned: Iterable[str]) -> list[str]:
-        """Name the columns of these names, as SQL compares them; the first column if no name fits."""
+        """Return the columns with these names, ignoring case as SQL does; the first column if no name matches."""
         assert self.schema is not None
         wanted = {name.lower() for name in mentioned}
         known: list[str] = self.schema.names
         return [name for name in known if name.lower() in wanted] or known[:1]
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Read them, with these columns."""
+        """Read the rows with these columns."""
         assert self.schema is not None
         schema = self.of(columns)
         for own, read in self._parts:
@@ -247,13 +252,13 @@ class OutputRows:
                 yield batch if batch.schema.equals(schema) else typed_batch(batch, schema)
 
     def of(self, columns: Sequence[str]) -> pa.Schema:
-        """Give the schema of these columns."""
+        """Return the schema of these columns."""
         assert self.schema is not None
         return pa.schema([self.schema.field(name) for name in columns])
 
 
 def _rounds(own: pa.DataType, common: pa.DataType) -> bool:
-    """Whether a type that parts have in common can change decimals of one of them, or is none of DuckDB."""
+    """Return whether the common type of the parts can change decimals of a part, or is unknown to DuckDB."""
     if pa.types.is_decimal(own) or pa.types.is_decimal256(common):
         return not pa.types.is_decimal128(common)
     if not pa.types.is_nested(own) or not pa.types.is_nested(common):
@@ -272,14 +277,14 @@ def output_rows(
     attempt: TransactionAttempt,
     table: AppendTable | None = None,
 ) -> OutputRows:
-    """Give the rows of an output that was acked.
+    """Return the rows of an acked output.
 
-    :param values: what each instance of the task has returned or emitted.
-    :param table: the table that its applications write the rows into; None: they stage them.
-    :raises StagingError: it is not there whole.
-    :raises NoTable: the rows are no table.
+    :param values: the return value, or the reference to the emitted output, of each instance of the task.
+    :param table: the table that the application writes the rows into; None: the application stages the rows.
+    :raises StagingError: the output is incomplete.
+    :raises NoTable: the rows do not form a table.
     """
-    from airflow_tx.transaction.processing.outputs import is_ref  # a DAG file is parsed without it
+    from airflow_tx.transaction.processing.outputs import is_ref  # not needed to parse a DAG file
 
     given = [each for each in values if each is not None and not is_ref(each)]
     plain = [row for each in given for row in (each if isinstance(each, list | tuple) else [each])]
@@ -314,16 +319,16 @@ def _staged(
 
 
 # --- SQL ----------------------------------------------------------------------------------------------------------
-# DuckDB sees one relation, `output`, and nothing else: no file, no extension, no variable of Python.
+# DuckDB sees only the relation `output`. It reads no files, extensions or Python variables.
 
 
 Forms = Callable[["Iterator[pa.RecordBatch]"], "Iterator[pa.RecordBatch]"]
 SAMPLES = 3
 _SAMPLE = 200
-"""Characters of a row in a message."""
+"""The longest text of a row in a message, in characters."""
 _FOUND = 300
 _COUNTS = ("count(", "count_star(", "approx_count_distinct(", "sum(", "avg(", "mean(")
-"""Aggregates that say how many rows there are, or how much they are together; another one may be a value of a row."""
+"""Aggregates that count or add up rows. The result of another aggregate, such as max, may be the value of a row."""
 _RELATION = "output"
 _SETTINGS = {
     "threads": "1",
@@ -334,12 +339,12 @@ _SETTINGS = {
     "enable_external_access": "false",
     "lock_configuration": "true",
 }
-"""In this order: each of the last two forbids what stands before it."""
+"""The order matters: each of the last two settings forbids changes of earlier settings."""
 _NUMBER = """
 CREATE MACRO tx_number(x) AS CASE
 WHEN typeof(x) IN ('DOUBLE', 'FLOAT') AND CAST(x AS VARCHAR) IN ('nan', '-nan') THEN NULL ELSE x END
 """
-"""NULL for NaN, such as infinity less infinity, and any other value unchanged."""
+"""A macro that returns NULL for NaN, such as infinity minus infinity, and any other value unchanged."""
 _CALL: Mapping[str, Any] = {
     "class": "FUNCTION",
     "type": "FUNCTION",
@@ -358,10 +363,10 @@ _SINGLE = "Give one condition alone, without SELECT, FROM and a name."
 
 @dataclass(frozen=True)
 class SqlCheck(Check):
-    """A condition in SQL over the rows of an output.
+    """An SQL condition over the rows of an output.
 
     :param sql: the condition.
-    :param of_all: whether it is one of all rows together, with aggregates; else of each row.
+    :param of_all: True: a condition with aggregates over all rows; False: a condition of each row.
     """
 
     sql: str = ""
@@ -384,7 +389,10 @@ class SqlCheck(Check):
 
     @cached_property
     def parsed(self) -> ParsedCondition:
-        """:raises ConfigError: it is no condition of its kind."""
+        """Return the parsed condition.
+
+        :raises ConfigError: the condition is not valid SQL, or does not fit `of_all`.
+        """
         try:
             found = parse_condition(self.sql)
         except ValueError as error:
@@ -401,16 +409,17 @@ class SqlCheck(Check):
 
     @property
     def selected(self) -> list[str]:
-        """The expressions that one pass computes for it."""
-        condition = f"({self.parsed.sql}\n)"  # a comment may end it
+        """Return the SQL expressions that one pass computes for this check."""
+        condition = f"({self.parsed.sql}\n)"  # the line break ends a trailing comment
         if not self.of_all:
             return [f"count(*) FILTER (WHERE {condition} IS NOT TRUE)"]
         return [condition, *self.parsed.aggregates]
 
     def found(self, total: int, values: Sequence[Any]) -> str:
-        """Say what it found; "": it passed.
+        """Return the finding in words; "": the check passed.
 
-        :param total: the number of rows; `values`: of its expressions.
+        :param total: the number of rows.
+        :param values: the results of the `selected` expressions.
         """
         sql = " ".join(self.sql.split())
         if not self.of_all:
@@ -424,33 +433,33 @@ class SqlCheck(Check):
         return shortened_reason(text, _FOUND)
 
     def values_of_rows(self, values: Sequence[Any]) -> tuple[str, ...]:
-        """Say which aggregates have the value of a row, as `max(name)` has: what it found leaves them out."""
+        """Return the aggregates that may show the value of a row, such as `max(name)`. The finding omits them."""
         return tuple(text for text, is_count in self._aggregates(values) if not is_count)
 
     def _aggregates(self, values: Sequence[Any]) -> Iterator[tuple[str, bool]]:
-        """Give each aggregate with its value, and whether that counts or adds up rows."""
+        """Yield each aggregate with its value, and whether the aggregate counts or adds up rows."""
         pairs = zip(self.parsed.aggregates, values[1:], strict=True) if self.of_all else ()
         for name, each in pairs:
             is_count = each is None or name.lower().startswith(_COUNTS)
             yield f"{name} is {shortened_reason(_shown(each), _SAMPLE)}", is_count
 
     def refused(self, remedy: str) -> ConfigError:
-        """Make the error that names the condition."""
+        """Build the error that names the condition."""
         option = f"check({self.name!r}, {'value' if self.of_all else 'rows'}=)"
         return ConfigError(option=option, value=self.sql, remedy=remedy)
 
 
 class SqlPass:
-    """Runs checks over the rows of one output."""
+    """A run of checks over the rows of one output."""
 
     def __init__(self, rows: OutputRows) -> None:
         self._rows = rows
         self._cursor = duckdb_engine().cursor()
 
     def find(self, checks: Sequence[SqlCheck]) -> Iterator[FailedCheck]:
-        """Run them in one pass; only a check that fails needs another one, for samples and for the digest.
+        """Run the checks in one pass over the rows. A failed check needs another pass, for samples and the digest.
 
-        :raises ConfigError: a condition cannot be computed.
+        :raises ConfigError: DuckDB cannot compute a condition.
         """
         with self._cursor:
             for each in checks:
@@ -463,7 +472,7 @@ class SqlPass:
                     yield FailedCheck(each, found, self._digest_for(each), samples)
 
     def _bind(self, each: SqlCheck) -> None:
-        """Try a condition without rows: its names and its type."""
+        """Check the column names and the type of a condition, without reading rows."""
         known = self._rows.schema
         try:
             if known is not None:
@@ -499,7 +508,7 @@ class SqlPass:
         return tuple(_sample(columns, row) for row in self._ask("*", columns, where))
 
     def _digest_for(self, each: SqlCheck) -> str:
-        """Digest the rule, the columns and all rows, in any order; "" of a warning, which no person has to accept."""
+        """Return a digest of the rule, the columns and all rows in any order; "" for a warning."""
         return "" if each.severity == WARN else digest([each.sql, each.of_all, *self._content])
 
     @cached_property
@@ -507,7 +516,7 @@ class SqlPass:
         schema = self._rows.schema
         if schema is None:
             return [], 0, ""
-        # The hash of a row has its values alone, in the order of its columns.
+        # The hash of a row covers only its values, so the columns are added.
         columns = [[each.name, str(each.type)] for each in schema]
         selected = f"count(*), sum(hash({_RELATION}))"
         rows, hashed = self._ask(selected, schema.names, of=iter)[0]
@@ -516,9 +525,12 @@ class SqlPass:
     def _ask(
         self, selected: str, columns: Iterable[str], rest: str = "", *, of: Forms | None = None
     ) -> list[tuple[Any, ...]]:
-        """Ask once.
+        """Run one query over the rows.
 
-        :param of: what is made of the batches; None: batches whose NaN is NULL.
+        :param selected: the expressions to select.
+        :param columns: the columns to read.
+        :param rest: the clauses after FROM.
+        :param of: a function that converts the batches; None: replace NaN by NULL.
         """
         failures: list[BaseException] = []
         if self._rows.schema is not None:
@@ -531,7 +543,7 @@ class SqlPass:
             return list(self._cursor.execute(query).fetchall())
         except _errors():
             if failures:
-                # DuckDB words it again, but a file that cannot be reached now is no fault of the check.
+                # DuckDB wraps errors of the reader. Raise the original: an unreachable file is no fault of the check.
                 raise failures[0] from None
             raise
 
@@ -549,7 +561,7 @@ class SqlPass:
 
 
 def without_nan(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Put NULL for NaN at every depth: SQL takes NaN for the greatest number, so that it is above any limit."""
+    """Replace NaN by NULL at every depth. In SQL, NaN is the greatest number, so it would exceed every limit."""
     columns = map(_without_nan, batch.columns)
     return pa.RecordBatch.from_arrays(list(columns), schema=batch.schema)
 
@@ -571,7 +583,10 @@ def _number_or_none(value: Any) -> Any:
 
 
 def check_fields(fields: Iterable[pa.Field]) -> None:
-    """Check at every depth that no two fields are one to SQL, which gives the first one; ValueError: two are."""
+    """Refuse field names that SQL treats as equal, at every depth. SQL would read the first of these fields.
+
+    :raises ValueError: two names are equal to SQL.
+    """
     found = list(fields)
     check_names(each.name for each in found)
     for each in found:
@@ -581,7 +596,7 @@ def check_fields(fields: Iterable[pa.Field]) -> None:
 
 @lru_cache(maxsize=1000)
 def condition_type(sql: str, schema: pa.Schema | None, columns: frozenset[str]) -> str:
-    """Ask for the type of a condition over rows of a schema. A lane asks for the same ones again and again."""
+    """Return the SQL type of a condition over rows of a schema. The result is cached, since lanes repeat conditions."""
     with duckdb_engine().cursor() as cursor:
         if schema is not None:
             cursor.register(_RELATION, schema.empty_table())
@@ -590,7 +605,7 @@ def condition_type(sql: str, schema: pa.Schema | None, columns: frozenset[str]) 
 
 
 def _relation(schema: pa.Schema | None, columns: Iterable[str]) -> str:
-    """Name the rows. Without a row their columns are unknown, and each is NULL."""
+    """Return the FROM clause. If there are no rows, the schema is unknown, and each column is NULL."""
     if schema is not None:
         return _RELATION
     names = sorted(columns) or ["tx_none"]
@@ -600,9 +615,9 @@ def _relation(schema: pa.Schema | None, columns: Iterable[str]) -> str:
 
 @cache
 def duckdb_engine() -> Any:
-    """Open the DuckDB of this process, which reaches nothing but what is given to it.
+    """Open the DuckDB of this process, without access to files, extensions and the network.
 
-    :raises ConfigError: it is not installed.
+    :raises ConfigError: duckdb is not installed.
     """
     try:
         import duckdb
@@ -612,7 +627,7 @@ def duckdb_engine() -> Any:
     engine = duckdb.connect(":memory:")
     engine.execute(_NUMBER)
     for name, value in _SETTINGS.items():
-        engine.execute(f"SET GLOBAL {name} = '{value}'")  # for each cursor, too
+        engine.execute(f"SET GLOBAL {name} = '{value}'")  # GLOBAL also applies to cursors
     return engine
 
 
@@ -627,11 +642,11 @@ def _errors() -> Any:
 
 @dataclass(frozen=True)
 class ParsedCondition:
-    """The names in a condition.
+    """A parsed condition.
 
-    :param columns: every name that may be one of a column.
-    :param aggregates: its aggregates, as SQL.
-    :param sql: the condition, in which what is computed and is NaN is NULL where it is compared.
+    :param columns: every name that may be a column.
+    :param aggregates: the aggregates of the condition, as SQL.
+    :param sql: the condition, changed so that comparisons see NULL where a computed operand is NaN.
     """
 
     columns: frozenset[str]
@@ -643,7 +658,7 @@ class ParsedCondition:
 def parse_condition(sql: str) -> ParsedCondition:
     """Parse a condition.
 
-    :raises ValueError: it is none; the text says what to do.
+    :raises ValueError: the text is not a condition. The message says how to correct the text.
     """
     with duckdb_engine().cursor() as cursor:
         parsed = json.loads(_one(cursor, "SELECT json_serialize_sql(?)", f"SELECT {sql}\n"))
@@ -659,7 +674,7 @@ def parse_condition(sql: str) -> ParsedCondition:
         if "WINDOW" in classes:
             raise ValueError("It has a window function, and a check sees one row, or an aggregate.")
         if "STAR" in classes:
-            raise ValueError("Name each column: * is none.")
+            raise ValueError("Name each column instead of *.")
         names = (
             name for node in nodes if node["class"] == "COLUMN_REF" for name in node["column_names"]
         )
@@ -677,7 +692,10 @@ def parse_condition(sql: str) -> ParsedCondition:
 
 
 def _only_condition(parsed: Mapping[str, Any]) -> Any:
-    """Give the one expression of a SELECT that has nothing else."""
+    """Return the single expression of a SELECT without other clauses.
+
+    :raises ValueError: the SELECT has other clauses or expressions.
+    """
     statement, *others = parsed["statements"]
     node = statement["node"]
     clauses = ("where_clause", "group_expressions", "having", "qualify", "modifiers", "sample")
@@ -703,7 +721,7 @@ _OPERANDS = ("left", "right", "input", "lower", "upper")
 
 
 def _compare_numbers(node: Any) -> bool:
-    """Put NULL for NaN in the operands of a comparison that are computed; whether there is one."""
+    """Replace NaN by NULL in computed operands of a comparison. Return whether a computed operand exists."""
     before = [node[name] for name in _OPERANDS if name in node] + node.get("children", [])
     computed = [each for each in before if any(one["class"] == "FUNCTION" for one in _nodes(each))]
     for each in computed:
@@ -714,7 +732,7 @@ def _compare_numbers(node: Any) -> bool:
 
 
 def _text(cursor: Any, parsed: Mapping[str, Any], node: Mapping[str, Any]) -> str:
-    """Write a part of a condition as SQL."""
+    """Return a part of a condition as SQL text."""
     statement = parsed["statements"][0]
     alone = {**statement, "node": {**statement["node"], "select_list": [node]}}
     text = _one(
@@ -740,7 +758,7 @@ def _one(cursor: Any, query: str, argument: str) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """Give the first line of an error of DuckDB as a sentence."""
+    """Return the first line of a DuckDB error as a sentence."""
     return f"It cannot be computed: {first_line(error).rstrip('!.')}."
 
 

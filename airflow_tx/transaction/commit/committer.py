@@ -1,7 +1,7 @@
-"""A commit, from top to bottom: complete, read, acquire, write, mark, after. Nothing here waits; its drivers do.
+"""The steps of a commit, from top to bottom: complete, read, acquire, write, mark, after. No step waits.
 
-A `Commit` keeps what each step has found, for the steps behind it. Three drivers call its steps: a committer in its
-turn (`turn.py`), the tasks of a commit phase (`PhaseCommit`, below), and a lane (`coordinator/lane_tasks.py`).
+A `Commit` keeps the result of each step for later steps. Three drivers call the steps, and wait between them: a
+committer (`turn.py`), the tasks of a commit phase (`PhaseCommit`, below), and a lane (`coordinator/lane_tasks.py`).
 """
 
 from __future__ import annotations
@@ -110,11 +110,11 @@ from airflow_tx.transaction.spec import PhaseSpec
 
 
 InstanceStates = Mapping[tuple[str, int], "str | None"]
-"""States of task instances, by task id and map index (−1: not mapped)."""
+"""The states of task instances, by task id and map index (−1: not mapped)."""
 
 
 class Completion(Enum):
-    """Whether there is something to commit."""
+    """Whether a transaction is ready for its commit."""
 
     READY = "everything has acked"
     NOT_YET = "a task works again"
@@ -124,19 +124,19 @@ class Completion(Enum):
 
 @dataclass(eq=False)
 class Commit(CommitCase):
-    """The commit of one attempt in its turn, in steps that its driver may repeat.
+    """The commit of one attempt, in steps that its driver may repeat.
 
-    It keeps what was read before the turn, until the ledger says that it is out of date.
+    It keeps the output that it read before the turn, until the ledger reports that the output is out of date.
 
-    :param checks: what the outputs have to pass before.
-    :ivar epoch: the newest one that the try knows: of its grant, or before that, of the acked output; None: none.
-    :ivar messages: how the messages of the attempt are.
-    :ivar processed: what its tasks have acked; None: something is missing.
-    :ivar rows_read: per update, the whole output.
-    :ivar replacing: what a restatement writes in place of the output.
-    :ivar acquire_request: asks for the turn, once the output is read and checked; None: it is not.
-    :ivar granted: the turn; None: it is not taken.
-    :ivar left: for later tasks, references to new values by name.
+    :param checks: the checks that the outputs must pass.
+    :ivar epoch: the newest known epoch, of the grant or, before the grant, of the acked output; None: unknown.
+    :ivar messages: the status of the attempt's messages.
+    :ivar processed: the acks of all tasks; None: an ack is missing.
+    :ivar rows_read: the whole output of each update.
+    :ivar replacing: the rows that a restatement writes in place of the output.
+    :ivar acquire_request: the request for the turn; None: the output is not yet read and checked.
+    :ivar granted: the granted turn; None: this commit has no turn.
+    :ivar left: references to new values for later tasks, by name.
     """
 
     checks: Sequence[Check] = ()
@@ -150,7 +150,7 @@ class Commit(CommitCase):
     left: dict[str, Any] = field(default_factory=dict, init=False)
 
     def forget(self) -> None:
-        """Drop what was read: something happened to the transaction."""
+        """Drop the output that was read, since the transaction has changed."""
         self.processed = None
         self.acquire_request = None
         self.epoch = None
@@ -159,31 +159,36 @@ class Commit(CommitCase):
 
     @property
     def dag_file(self) -> str:
-        """Name the file of its DAG; "": it is not known."""
+        """Return the path of the DAG file; "": unknown."""
         task = getattr(self.ti, "task", None)
         return str(task.dag.fileloc) if task is not None else ""
 
     @property
     def dag_version(self) -> str:
-        """Name the version of its DAG; "": it is not known."""
+        """Return the version of the DAG; "": unknown."""
         return compat.dag_version(self.ti)
 
     @property
     def output(self) -> Pull:
-        """Give what reads the output of a task instance (task id, name, map index); None: it has none."""
+        """Return a function of task id, name and map index that reads an output; None: the instance has no output."""
         return partial(compat.pull, self.ti)
 
     def instance_states(self, tasks: Collection[str], mapped: Collection[str]) -> InstanceStates:
-        """Give the state of every instance of tasks, the mapped ones named once more."""
+        """Return the state of every instance of the tasks.
+
+        :param tasks: ids of the tasks.
+        :param mapped: ids of the mapped tasks among them.
+        """
         return compat.instance_states(self.ti, tasks, mapped)
 
     # --- complete: has everything acked? ----------------------------------------------------------------------------
 
     def complete(self) -> Completion:
-        """Ask for what the instances acked that count for Airflow, too, and note that it is complete.
+        """Read the acks of all task instances that Airflow counts, and note in the ledger that the batch is complete.
 
-        :raises IncompleteBatch: an instance has not acked in this attempt: it failed, or it was marked success by hand.
-        :raises Refused: it can never be complete.
+        :raises IncompleteBatch: an instance has not acked in this attempt. It failed, or a person marked it as success.
+        :raises InputSkipped: a required task was skipped.
+        :raises Refused: the attempt can never be complete.
         """
         if self.processed is not None:
             return Completion.READY
@@ -199,18 +204,18 @@ class Commit(CommitCase):
                 raise
             return Completion.NOT_YET
         if isinstance(answer, AlreadyCommitted):
-            # The committer may have died after the mark, before it passed the turn on. Passing it on twice is safe.
+            # The committer may have died between the mark and the hand-over. A second hand-over is safe.
             self._hand_over(Committed.first(self.ledger.topology(), self.begun.txid))
             self.left = self._committed_before()
             return Completion.OVER
-        if self.epoch is None:  # else it is the epoch of a grant, which may be outranked
+        if self.epoch is None:  # keep the epoch of a grant, even if the grant may be outranked
             self.epoch = answer.epoch
         self._check_failed(states)
         self.processed = answer
         return Completion.READY
 
     def processed_step(self, states: InstanceStates) -> BoundStep[Processed | AlreadyCommitted]:
-        """Make the step that notes that the batch is complete."""
+        """Build the step that notes that the batch is complete."""
         return self.ledger.processed.bind(
             attempt=self.begun.attempt,
             rows_digest=self.begun.rows_digest,
@@ -221,9 +226,9 @@ class Commit(CommitCase):
         )
 
     def _check_inputs(self, states: InstanceStates) -> None:
-        """Refuse to commit after a skipped task, as `all_success` does, unless the transaction is final already.
+        """Refuse to commit after a skipped task, as `all_success` does, unless the transaction is already final.
 
-        :raises InputSkipped: naming the tasks.
+        :raises InputSkipped: a required task was skipped. The error names the tasks.
         """
         own = self.begun.attempt
         skipped = {task for (task, _), state in states.items() if state == "skipped"}
@@ -233,7 +238,10 @@ class Commit(CommitCase):
             raise InputSkipped(txid=own.txid, attempt=own.attempt, tasks=tasks)
 
     def _check_failed(self, states: InstanceStates) -> None:
-        """Refuse to commit while Airflow takes an instance for failed, although it has acked."""
+        """Refuse to commit if an instance has failed in Airflow, although it has acked.
+
+        :raises IncompleteBatch: the error names the failed tasks.
+        """
         own = self.begun.attempt
         failed = sorted(instance for instance, state in states.items() if compat.is_failed(state))
         if failed:
@@ -244,12 +252,12 @@ class Commit(CommitCase):
     # --- read: the acked output, before the turn --------------------------------------------------------------------
 
     def prepare(self) -> AcquireRequest:
-        """Read the acked output and check it, unless that is done.
+        """Read and check the acked output, unless an earlier call has done this.
 
-        It forms what a restatement writes, too, and writes the journal entry.
+        This step also computes the differences of a restatement, and writes the journal entry.
 
         :return: the request for the turn.
-        :raises StateError, StagingError, ChecksFailed: it cannot be committed.
+        :raises StateError, StagingError, ChecksFailed: the output cannot be committed.
         """
         if self.acquire_request is not None:
             return self.acquire_request
@@ -265,7 +273,7 @@ class Commit(CommitCase):
             self.begun.attempt,
             processed.epoch,
             self.begun.rows_digest,
-            # A replay is compared by the output: a difference of two outputs that are equal may have other digits.
+            # Digest the output, not the difference: equal outputs can give differences with other digits.
             output_digests(self.updates, self.rows_read),
             tuple(self.states),
             by_phase=self.spec.phase is not None,
@@ -298,11 +306,11 @@ class Commit(CommitCase):
         return rows_to_write(update, values, self.area, attempt)
 
     def _check_outputs(self, processed: Processed) -> dict[str, CheckNote]:
-        """Run the checks over the acked outputs: what they found, as the receipt keeps it.
+        """Run the checks over the acked outputs, and return their results for the receipt.
 
-        A restatement is checked by its whole output: by the rows that its tasks made.
+        The checks of a restatement read its whole output, not the difference.
 
-        :raises ChecksFailed: some failed, and no person accepted that for this output.
+        :raises ChecksFailed: a check failed, and no person has accepted the finding for this output.
         :raises ConfigError: a check cannot be run.
         """
         checks = list(self.checks)
@@ -339,7 +347,7 @@ class Commit(CommitCase):
         return results
 
     def _accepted_checks(self) -> dict[tuple[str, str], CheckNote]:
-        """Find the accepted checks, by name and digest: of this transaction, and of the one that it restates."""
+        """Return the accepted checks of this transaction and of the restated transaction, by name and digest."""
         record = self.ledger.status(self.begun.txid)
         replaced = self.begun.replaces
         history = None if replaced is None else self.ledger.outcome(replaced.txid)
@@ -362,10 +370,10 @@ class Commit(CommitCase):
     # --- acquire: the turn ------------------------------------------------------------------------------------------
 
     def try_to_commit(self) -> bool:
-        """Take the turn, write and mark; False if the turn is not to be had now.
+        """Take the turn, write and mark. Return False if the ledger does not grant the turn now.
 
-        :raises SkippedTransaction: it is skipped now, as a person wants it.
-        :raises Refused, StateError: it cannot be committed now.
+        :raises SkippedTransaction: this call has skipped the transaction, as a person requested.
+        :raises Refused, StateError: the transaction cannot be committed now.
         """
         answer = self.ledger.run(self.acquire_step())
         self.take(answer)
@@ -383,13 +391,16 @@ class Commit(CommitCase):
         return False
 
     def acquire_step(self) -> BoundStep[AcquireAnswer]:
-        """Make the step that takes the turn. Raises as `prepare`."""
+        """Build the step that takes the turn.
+
+        :raises StateError, StagingError, ChecksFailed: see `prepare`.
+        """
         request = self.prepare()
         failpoint("commit.before_acquire", **self.where)
         return self.ledger.acquire.bind(request)
 
     def take(self, answer: AcquireAnswer | None) -> None:
-        """Keep the turn, if the answer grants it."""
+        """Keep the grant, if the answer is a grant."""
         if isinstance(answer, Granted):
             self.granted = answer
             self.epoch = answer.grant.token.epoch
@@ -397,9 +408,9 @@ class Commit(CommitCase):
     # --- write and mark: in the turn --------------------------------------------------------------------------------
 
     def use(self) -> None:
-        """Use the turn that is taken: write every update, mark the commit, and do what follows it.
+        """Write every update, mark the commit, and do the work after the commit.
 
-        :raises Refused, StateError: it cannot be committed now.
+        :raises Refused, StateError: the transaction cannot be committed now.
         """
         assert self.granted is not None
         grant = self.granted.grant
@@ -417,7 +428,7 @@ class Commit(CommitCase):
         self.left = left
 
     def show(self, grant: Grant) -> AbstractContextManager[None]:
-        """Show in the ledger who holds the turn, as long as the block lasts."""
+        """Show in the ledger which run and try hold the turn, until the `with` block ends."""
         shown = {
             "token": grant.token.to_json(),
             "run_id": self.run_id,
@@ -430,9 +441,9 @@ class Commit(CommitCase):
         self.log.info(text, *arguments)
 
     def write(self, staged: NewValues) -> dict[str, Written]:
-        """Write every update; what was written, per state.
+        """Write every update, and return the written counts by state.
 
-        :param staged: where new values go.
+        :param staged: the staging of new values.
         :raises NotTakenBack: a state lacks a key that a restatement takes back.
         """
         grant = staged.grant
@@ -441,7 +452,7 @@ class Commit(CommitCase):
         inside = [each.state for each in moment]
         others = [each for each in found if each not in moment]
         outside = [each.state for each in others]
-        # Every fence is raised before the first write, or with it: an outranked attempt may still write elsewhere.
+        # Raise every fence before or with the first write, since an outranked attempt may still write to other states.
         raise_fences(outside, grant)
         self._take_other_output(outside)
         check_taken(outside, self.replacing.differences)
@@ -450,7 +461,7 @@ class Commit(CommitCase):
             self.log.info("One transaction of the database writes %s", names)
         self._before_writes(moment)
         written = write_moment(moment, grant, staged)
-        # The fences have decided, so it is noted behind them.
+        # Note the other output only after the raised fences have accepted it.
         self._take_other_output(inside)
         for each in sorted(others, key=attrgetter("for_good")):
             self._before_writes([each])
@@ -464,9 +475,9 @@ class Commit(CommitCase):
         return _marked(written, self.replacing.left)
 
     def updates_to_write(self) -> list[UpdateRows]:
-        """Give what is written of each update.
+        """Return the rows to write for each update.
 
-        Of a restatement that is the difference, and nothing for a state that is passed over.
+        A restatement writes the difference, and no rows to a state that it passes over.
         """
         found = list[UpdateRows]()
         for update, rows in zip(self.updates, self.rows_read, strict=True):
@@ -489,11 +500,11 @@ class Commit(CommitCase):
             failpoint("commit.before_write", state=each.state.name, **self.where)
 
     def _cannot_be_undone(self, update: Update) -> bool:
-        """Whether nothing brings back what this update takes out, so that it is written last of its committer."""
+        """Return whether the rows that this update takes out cannot be restored. Such an update is written last."""
         return self.begun.replaces is not None and update.state.takes_back_by_txid
 
     def mark_step(self, grant: Grant, written: Mapping[str, Written]) -> BoundStep[Committed]:
-        """Make the step that marks the commit and passes the turn on."""
+        """Build the step that marks the commit and hands over the turn."""
         failpoint("commit.before_mark", **self.where)
         return self.ledger.commit.bind(
             token=grant.token,
@@ -514,7 +525,7 @@ class Commit(CommitCase):
     # --- after: what follows a commit -------------------------------------------------------------------------------
 
     def after(self, committed: Committed) -> None:
-        """Pass the turn on, send the metrics, clean up, and tell the source."""
+        """Hand over the turn, send the metrics, clean up, and notify the source."""
         failpoint("commit.after_mark", **self.where)
         self.tell("Transaction %s of %s is committed", self.begun.attempt, self.spec.topology)
         self._hand_over(committed)
@@ -523,13 +534,13 @@ class Commit(CommitCase):
         note_committed(self.spec, self.begun, log=self.log)
 
     def clean_up(self) -> None:
-        """Remove what no task needs after the commit."""
+        """Remove the data that no task needs after the commit."""
         handoff.clean_up(self.spec, self.ledger, self.ti, self.begun.txid, log=self.log)
         send_open_of(self.ledger)
 
     def _committed_before(self) -> dict[str, Any]:
-        """Do what follows a commit that an earlier try has marked; references to its new values, by name."""
-        # The task that marked it may have been killed before it left its new values.
+        """Finish a commit that an earlier try has marked, and return references to its new values, by name."""
+        # That try may have been killed before it pushed its new values.
         own = self.begun.attempt
         topology = self.spec.topology
         wanted = {update.new_values for update in self.updates} - {None}
@@ -545,9 +556,11 @@ class Commit(CommitCase):
         return {name: ref.to_json() for name, ref in found.items() if name in wanted}
 
     def skip_now(self, txid: int) -> None:
-        """Take the skip of a transaction into effect, its own, or the one whose turn it is.
+        """Skip this transaction, or another transaction that has the turn.
 
-        :raises Refused, StateError: it cannot be skipped now; the run of another transaction must do it.
+        :param txid: the transaction to skip.
+        :raises Refused, StateError: this transaction cannot be skipped now. For another transaction, the error is only
+            logged.
         """
         try:
             self._hand_over(take_skip(self.ledger, txid, self.states, log=self.log))
@@ -557,13 +570,13 @@ class Commit(CommitCase):
             self.log.warning("Transaction %s is not skipped now: %s", txid, error)
 
     def _hand_over(self, ended: Committed | NotYet) -> None:
-        """Pass the turn on: take skips that are due, start runs that yielded."""
+        """Hand over the turn: do the skips that are due, and start runs that yielded."""
         runs = TaskRuns(self.spec.dag_id, self.ti)
         handoff.pass_on(self.ledger, self.states, runs, ended, log=self.log)
 
 
 def _marked(written: Mapping[str, Written], left: Collection[str]) -> dict[str, Written]:
-    """Say of states that were passed over that they were."""
+    """Mark the states that the restatement passed over."""
     return {
         name: structs.replace(each, left=True) if name in left else each
         for name, each in written.items()
@@ -571,19 +584,18 @@ def _marked(written: Mapping[str, Written], left: Collection[str]) -> dict[str, 
 
 
 # --- phase --------------------------------------------------------------------------------------------------------
-# A commit by several tasks: the first takes the turn, others write, the last one marks.
+# A commit by several tasks. The first task takes the turn, committers write, and the last task marks the commit.
 #
-# The task that takes the turn raises every fence, which undoes what an earlier grant wrote. A committer that has
-# succeeded under that one does not run again when only another task is cleared. So its update is written again at
-# once.
+# The first task raises every fence, which undoes the writes of an earlier grant. If you clear only another task, a
+# committer that succeeded under the earlier grant does not run again. So the first task writes its update again.
 
 
 INSIDE_KEY = "airflow_tx_inside"
-"""XCom in which a task of the phase says of which attempt its result is, and what it is."""
+"""The XCom in which a task of the phase stores the attempt and the fingerprint of its result."""
 
 
 class PhaseCommit(Commit):
-    """The part of a commit that one task of a commit phase does."""
+    """The part of a commit that belongs to one task of a commit phase."""
 
     @property
     def phase(self) -> PhaseSpec:
@@ -591,14 +603,14 @@ class PhaseCommit(Commit):
         return self.spec.phase
 
     def incomplete(self, problem: str, task: str) -> PhaseIncomplete:
-        """Make the error that names the task to clear."""
+        """Build the error that names the task to clear."""
         own = self.begun.attempt
         return PhaseIncomplete(txid=own.txid, attempt=own.attempt, problem=problem, task=task)
 
     # --- the first task: takes the turn, with the updates of all committers -----------------------------------------
 
     def read(self, processed: Processed) -> Sequence[RowsToWrite]:
-        """Read the data that counts before the turn: the rows of transactional states, and of the journal entry."""
+        """Read the output that is needed before the turn: for transactional states, and for the journal entry."""
         inside = self.phase.inside
         keeps = bool(self.spec.journal_time) or self.begun.replaces is not None
         return [
@@ -609,7 +621,7 @@ class PhaseCommit(Commit):
         ]
 
     def use(self) -> None:
-        """Raise every fence, and write again for committers that are not to run again."""
+        """Raise every fence, and write again for committers that do not run again."""
         assert self.granted is not None
         grant = self.granted.grant
         self.tell("Transaction %s of %s commits", self.begun.attempt, self.spec.topology)
@@ -636,15 +648,15 @@ class PhaseCommit(Commit):
 
     @property
     def shared(self) -> dict[str, Any]:
-        """Give the grant of the first task as JSON, for the other tasks.
+        """Return the grant as JSON, for the other tasks of the phase.
 
-        It says, too, what was written for each committer that is not to run again. Of a restatement it has the staged
-        differences, see `shared_differences`, and names the states that are passed over.
+        The JSON also has the written counts of each committer that does not run again. For a restatement it has the
+        staged differences, see `shared_differences`, and the names of states that are passed over.
         """
         return {"final": True} if self.granted is None else self.left
 
     def _heal(self, grant: Grant, shared: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-        """Write again what committers that are not to run again had written under an earlier grant."""
+        """Write the updates of committers that succeeded under an earlier grant, and do not run again."""
         phase = self.phase
         updates = {
             task: tuple(self.ti.task.dag.get_task(task).updates) for task in phase.committers
@@ -660,10 +672,10 @@ class PhaseCommit(Commit):
         )
         healed = dict[str, dict[str, Any]]()
         for task, own in updates.items():
-            # A committer whose input is made again has to run again, too: the last task names it.
+            # A committer whose input is computed again must run again. If it does not, the last task names it.
             if any(states.get(each) != "success" for each in (task, *inputs[task])):
                 continue
-            self.log.info("What task %s wrote under an earlier grant is written again", task)
+            self.log.info("Writing the updates of task %s again, under the new grant", task)
             written, _ = self._write_own(own, grant, shared, task_id=task)
             healed[task] = to_builtins(written)
         return healed
@@ -673,7 +685,7 @@ class PhaseCommit(Commit):
     def write_in_phase(self) -> dict[str, Any] | None:
         """Write under the grant that the first task shared.
 
-        :return: what the last task checks; None: the transaction was final before.
+        :return: the token and the written counts, which the last task checks; None: the transaction was already final.
         :raises Refused, StateError: nothing was written.
         """
         grant = self.shared_grant()
@@ -684,12 +696,12 @@ class PhaseCommit(Commit):
         return {"token": grant.token.to_json(), "written": to_builtins(written)}
 
     def write_under(self, grant: Grant) -> dict[str, Written]:
-        """Write its updates under the grant of the phase; a retry does the same again.
+        """Write the updates of this committer under the grant of the phase. A retry writes the same.
 
-        :return: nothing is written, if the transaction is final.
+        :return: the written counts by state; empty if the transaction is already final.
         :raises Refused, StateError: nothing was written.
         """
-        # First, because this step knows whether the transaction was skipped, or is committed.
+        # This step comes first, since it finds out whether the transaction is skipped or committed.
         completion = self.complete()
         if completion is Completion.OVER:
             return {}
@@ -706,11 +718,11 @@ class PhaseCommit(Commit):
     ) -> tuple[dict[str, Written], dict[str, Any]]:
         """Write the updates of one committer, and make its new values visible.
 
-        All tries of a committer write under the one grant of the phase. A task that was declared dead may have looked
-        them up when a later transaction had changed them, so they count only if the grant still holds afterwards.
+        All tries of a committer write under the single grant of the phase. A task that Airflow declared dead may read
+        new values after a later transaction has changed them. So new values count only if the grant still holds.
 
-        :return: what was written, per state, and references to new values by name.
-        :raises Outranked: the grant does not hold any more.
+        :return: the written counts by state, and references to new values by name.
+        :raises Outranked: the grant no longer holds.
         """
         staged = NewValues(self.area.kept, grant, task_id)
         found = [
@@ -722,8 +734,8 @@ class PhaseCommit(Commit):
         others = (each for each in found if each not in moment)
         for group in (moment, *([each] for each in sorted(others, key=attrgetter("for_good")))):
             self._before_writes(group)
-            # An earlier try of this committer may have written keys that this one does not. It may run still, and die
-            # after it has undone the rows of a newer try: so one transaction undoes and writes.
+            # An earlier try of this committer may have written other keys, so its rows are undone first. That try may
+            # still run, and undo the rows of this try. So one store transaction undoes and writes.
             if all(each.fits() for each in group):
                 written |= write_moment(group, grant, staged, raising=False)
                 continue
@@ -749,7 +761,7 @@ class PhaseCommit(Commit):
     # --- its rows: an update may take the output of a task inside the phase -----------------------------------------
 
     def _given(self, update: Update, shared: Mapping[str, Any]) -> RowsToWrite:
-        """Give the difference that the first task has shared, else the output."""
+        """Return the difference that the first task has shared, or else the output."""
         name = update.state.name
         if name not in shared:
             assert self.processed is not None
@@ -778,7 +790,7 @@ class PhaseCommit(Commit):
         return rows_to_write(update, [] if value is None else [value], self.area, own)
 
     def _check_inside(self, task: str, name: str, value: Any) -> None:
-        """Refuse the output of an earlier attempt: only the XCom says of which one it is."""
+        """Refuse the output of an earlier attempt. Only an XCom of the task names the attempt of its output."""
         own = self.begun.attempt
         found = compat.pull(self.ti, task, INSIDE_KEY)
         same = isinstance(found, dict) and (found["txid"], found["attempt"]) == (
@@ -794,16 +806,16 @@ class PhaseCommit(Commit):
             task=task,
             txid=own.txid,
             attempt=own.attempt,
-            problem="its XCom is not what the task gave in this attempt",
+            problem="its XCom is not the output of the task in this attempt",
             remedy=f"Clear task {task}.",
         )
 
     # --- the last task: marks ---------------------------------------------------------------------------------------
 
     def mark_in_phase(self) -> None:
-        """Make the transaction final, if every task of the phase has done its part under one grant.
+        """Mark the commit, if every task of the phase has succeeded under one grant.
 
-        :raises PhaseIncomplete: a task inside has not succeeded, or a committer wrote under another grant.
+        :raises PhaseIncomplete: a task of the phase has not succeeded, or a committer wrote under another grant.
         """
         shared = self.read_shared()
         grant = grant_of(shared, self.spec.topology)
@@ -820,9 +832,9 @@ class PhaseCommit(Commit):
         self.after(self.mark(self.mark_step(grant, written)))
 
     def _collected(self, shared: Any) -> dict[str, Any]:
-        """Collect what each committer wrote, per state and as JSON.
+        """Collect the written counts of all committers by state, as JSON.
 
-        :raises PhaseIncomplete: one of them wrote under another grant.
+        :raises PhaseIncomplete: a committer wrote under another grant.
         """
         found = dict[str, Any]()
         for task in self.phase.committers:
@@ -846,9 +858,9 @@ class PhaseCommit(Commit):
     # --- what the first task has shared -----------------------------------------------------------------------------
 
     def read_shared(self) -> Any:
-        """Read what the first task of the phase shared.
+        """Read the XCom that the first task of the phase shared.
 
-        :raises PhaseIncomplete: nothing.
+        :raises PhaseIncomplete: the first task shared nothing.
         """
         acquire = self.phase.acquire
         shared = compat.pull(self.ti, acquire)
@@ -859,12 +871,15 @@ class PhaseCommit(Commit):
         return shared
 
     def shared_grant(self) -> Grant | None:
-        """Read the grant that it shared; None: the transaction was final already. Raises as `read_shared`."""
+        """Read the grant that the first task shared; None: the transaction was already final.
+
+        :raises PhaseIncomplete: the first task shared nothing.
+        """
         return grant_of(self.read_shared(), self.spec.topology)
 
 
 def grant_of(shared: Any, topology: str) -> Grant | None:
-    """Give the grant in what the first task shared."""
+    """Return the grant in the XCom of the first task; None: the transaction was already final."""
     if shared.get("final"):
         return None
     token = Token.from_json(shared["token"])

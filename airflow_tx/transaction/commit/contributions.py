@@ -1,4 +1,4 @@
-"""Two contributions to one state, compared by key: what a state that holds the old one needs to hold the new one."""
+"""The difference of two contributions to a state, by key. It replaces the old contribution by the new one."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ ReplacedThen = Literal["", "changed", "all"]
 Sole = Callable[[Sequence[Cells]], Sequence["Cells | None"]]
 _ROWS_AT_ONCE = 10_000
 LOST = 2.0**-53
-"""The part of a double that its last digit may be wrong by."""
+"""The relative error of a double."""
 VISIBLE = 1e6
-"""From how many times the new value on an old one leaves a visible error in the sum."""
+"""If an old value is more than this factor larger than the new value, its removal leaves a visible error in the sum."""
 
 
 # --- the two sides ----
@@ -55,8 +55,11 @@ VISIBLE = 1e6
 class Side:
     """One of the two contributions, in the types of the state.
 
-    :param columns: of the state, without the value columns that the rows lack.
-    :param gone: names of keys, as `key_name` gives them, that are left out.
+    :param columns: the columns of the state, without value columns that the rows lack.
+    :param key_types: the types of the key columns.
+    :param rows: the rows of the contribution.
+    :param whose: the name of the contribution in errors.
+    :param gone: the keys to leave out, as names of `key_name`.
     """
 
     columns: Columns
@@ -66,15 +69,15 @@ class Side:
     gone: Set[str] = frozenset()
 
     def portions(self) -> Iterator[list[Cells]]:
-        """Read the rows as cells: keys first, then values.
+        """Read the rows in portions, each row as a tuple of keys and then values.
 
-        :raises StateError: a row that does not fit the state.
+        :raises StateError: a row does not fit the state.
         """
         rows = iter(self.rows)
         checked = CheckedRows(self.columns)
         try:
             while portion := list(islice(rows, _ROWS_AT_ONCE)):
-                # Each portion alone: the check for keys that come twice would keep all of them.
+                # Check each portion separately. A check for duplicates over all portions would keep all keys in memory.
                 for columns in checked.portions(portion, self.key_types, size=_ROWS_AT_ONCE):
                     cells = self._cells(columns)
                     yield (
@@ -85,15 +88,15 @@ class Side:
             raise type(error)(**{**error.fields, "problem": problem}) from None
 
     def keys(self) -> Iterator[list[Cells]]:
-        """Read the keys."""
+        """Read the keys, in portions."""
         split = len(self.columns.keys)
         for portion in self.portions():
             yield [cells[:split] for cells in portion]
 
     def by_key(self, portions: Iterable[Iterable[Cells]]) -> dict[Cells, Cells]:
-        """Give the values of each key.
+        """Return the values of each key.
 
-        :raises StateError: a key comes twice.
+        :raises StateError: a key occurs twice.
         """
         split = len(self.columns.keys)
         found = dict[Cells, Cells]()
@@ -110,7 +113,7 @@ class Side:
         return found
 
     def key_name(self, key: Cells) -> str:
-        """Name a key by a digest: a record may outlive the right to keep the key itself."""
+        """Return the digest of a key. Records keep this digest, since a person may have to delete the key itself."""
         types = [self.key_types[name] for name in self.columns.keys]
         return hashlib.sha256(encode_key(types, key)).hexdigest()[:16]
 
@@ -120,15 +123,15 @@ class Side:
     def _cells(self, columns: list[Sequence[Any]]) -> list[Cells]:
         for at, name in enumerate(self.columns.keys):
             if self.key_types[name] == "numeric":
-                # 1.0 and 1.00 are one key, and have to come into one portion.
+                # 1.0 and 1.00 are the same key, and must get into the same portion.
                 columns[at] = list(map(canonical_number, columns[at]))
         return list(zip(*columns, strict=True))
 
 
 def old_side(state: QueryableState, old: Contribution, gone: Set[str] = frozenset()) -> Side:
-    """Give the earlier contribution; value columns that it lacks are new.
+    """Return the earlier contribution as a side. Value columns that it lacks are new in the state.
 
-    :param gone: the keys of it that the state has lost since.
+    :param gone: the keys of the contribution that the state has lost since then.
     """
     columns = state.columns
     key_types = {**old.keys, **columns.types, **(state.key_types() or {})}
@@ -145,9 +148,10 @@ def old_side(state: QueryableState, old: Contribution, gone: Set[str] = frozense
 
 @dataclass(frozen=True)
 class _Again(Iterable[Mapping[str, Any]]):
-    """Rows that can be read again.
+    """Rows that can be read several times.
 
-    :param names: of the columns that are taken: a state may have lost others since.
+    :param read: a function that reads the rows.
+    :param names: the columns to read. The state may have lost other columns.
     """
 
     read: Callable[[], Iterator[Mapping[str, Any]]]
@@ -165,15 +169,16 @@ class _Again(Iterable[Mapping[str, Any]]):
 
 
 class DifferenceRows:
-    """Compares the values of keys, portion by portion.
+    """A comparison of two contributions, portion by portion.
 
-    :param known: the value columns that the earlier transaction knew.
-    :param remedy: what to do about a value that cannot be taken back.
-    :param sole: reads the values of keys to which no transaction but the earlier one has contributed; None: of none.
-    :param done: of a difference that was committed once: which values replaced what was there, "changed" ones alone, or
-        "all" of the earlier keys. Then no state is asked. "": it is new.
-    :ivar equal: whether all values of all keys are the same, to the last digit. Another rule would leave out a small
-        correction beside large values, and the journal would say that the state has it.
+    :param columns: the columns of the state.
+    :param known: the value columns of the earlier transaction.
+    :param remedy: the remedy if a value cannot be taken back.
+    :param sole: reads the values of keys to which only the earlier transaction has contributed; None: no such read.
+    :param done: for a difference that was committed before, which values replaced the stored values: only the
+        "changed" values, or "all" values of earlier keys. Then the state is not read. "": the difference is new.
+    :ivar equal: whether all values of all keys are equal, to the last digit. A tolerance would drop a small correction
+        of a large value, although the journal says that the state has the correction.
     :ivar lost: see `Difference`.
     """
 
@@ -197,7 +202,9 @@ class DifferenceRows:
     def rows(
         self, old: Mapping[Cells, Cells], new: Mapping[Cells, Cells]
     ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """Give the row of each key of either side, and apart from these the rows that replace values as a whole.
+        """Return the rows with differences, and the rows whose values replace the stored values.
+
+        Together they have one row for each key of either side.
 
         :raises NotTakenBack: a value cannot be taken back.
         """
@@ -209,7 +216,7 @@ class DifferenceRows:
         return self._rows(added, old, new), self._rows(replaced, old, new, replacing=True)
 
     def _alone(self, keys: list[Cells], old: Mapping[Cells, Cells]) -> set[Cells]:
-        """Find the keys that hold the earlier contribution and no other."""
+        """Return the keys that hold only the earlier contribution."""
         if self._sole is None or not keys:
             return set()
         found = zip(keys, self._sole(keys), strict=True)
@@ -232,7 +239,7 @@ class DifferenceRows:
         return set(filter(replaces, keys))
 
     def _holds(self, values: Cells, old: Cells | None) -> bool:
-        """Compare: a person may have changed a value, and what came since is not to be lost."""
+        """Return whether the state still has the old values. A value that a person has changed must not be lost."""
         pairs = zip(self.columns.values.values(), self._at, values, strict=True)
         return all(
             can_invert(each)
@@ -257,7 +264,7 @@ class DifferenceRows:
         for number, (name, at) in enumerate(zip(self.columns.values, self._at, strict=True)):
             values = list(map(itemgetter(number), after))
             if at is None:
-                # A column that the earlier transaction did not know: the state gets the whole.
+                # The earlier transaction did not know this column, so the state gets the full values.
                 self.equal = False
                 columns.append(values)
             else:
@@ -313,21 +320,21 @@ class DifferenceRows:
 
 
 def shown_key(columns: Columns, key: Sequence[Any]) -> dict[str, Any]:
-    """Name the columns of a key, for messages."""
+    """Return a key with the names of its columns, for messages."""
     return dict(zip(columns.keys, key, strict=True))
 
 
 # --- difference ---------------------------------------------------------------------------------------------------
-# The difference: what a restatement gives to a state, so that its contribution replaces an earlier one.
+# A restatement writes a difference to a state, so that its contribution replaces the earlier contribution.
 #
-# It is a row for each key of either contribution, formed before the turn. For a state it is an update like any other.
-# It depends on the two contributions alone: a replay that gives the same output forms the same keys and values.
+# The difference has a row for each key of either contribution. It is computed before the turn, and a state writes it
+# like any update. It depends only on the two contributions, so a replay with the same output computes the same rows.
 
 
 FEW = 10_000
-"""Rows of both contributions that stay in memory."""
+"""The highest number of rows, of both contributions together, that are compared in memory."""
 PORTION = 100_000
-"""Rows of both contributions that are compared at once, if there are more."""
+"""The number of rows, of both contributions together, in one portion of a larger comparison."""
 _NAME = "difference"
 _INSTEAD = "instead"
 _Part = tuple[list[dict[str, Any]], list[dict[str, Any]]]
@@ -335,7 +342,7 @@ _Part = tuple[list[dict[str, Any]], list[dict[str, Any]]]
 
 @dataclass(frozen=True)
 class StagingPlace:
-    """Where the difference of many rows is staged: as an output of the committer."""
+    """The place where a large difference is staged, as an output of the committer."""
 
     area: StagingArea
     topology: str
@@ -344,13 +351,13 @@ class StagingPlace:
 
     @property
     def remedy(self) -> Remedy:
-        """Say what to do if the restatement is refused."""
+        """Return the remedy if the restatement is refused."""
         return "The earlier transaction still counts. To leave this one out: " + Command.of(
             "skip", self.topology, self.attempt.txid, "--why", "TEXT"
         )
 
     def new_try(self) -> TryDir:
-        """Name a folder with a single writer."""
+        """Return a new folder that only this process writes."""
         task = TaskTry(self.task_id, -1, f"{_NAME}-{uuid.uuid4().hex}")
         return self.area.try_dir(self.topology, self.attempt, task)
 
@@ -359,11 +366,12 @@ class StagingPlace:
 class Difference:
     """The writes of a restatement to one state.
 
-    :param rows: none, if the contributions are equal.
-    :param taken: the keys that are taken back, in portions; the state has to hold each of them.
-    :param instead: rows of keys to which no other transaction has contributed: they replace values as a whole.
-    :param lost: per column of doubles, by how much its sums may be wrong afterwards.
-    :param remedy: what else there is to do about a key that is not there, in a state of `topology`.
+    :param rows: the rows with differences; no rows if the contributions are equal.
+    :param taken: reads the keys to take back, in portions. The state must hold each of these keys.
+    :param instead: rows of keys to which no other transaction has contributed. Their values replace stored values.
+    :param lost: the possible error of sums afterwards, by column of doubles.
+    :param remedy: another remedy if a key is missing.
+    :param topology: the topology of the state, for the remedy.
     """
 
     rows: RowsToWrite
@@ -376,10 +384,10 @@ class Difference:
     def check_taken(
         self, state: QueryableState, look_up: Callable[[Sequence[Cells]], Sequence[Any]]
     ) -> None:
-        """Refuse to take back a missing key: a deleted key would become minus its value.
+        """Refuse to take back a missing key. Otherwise a deleted key would get minus its value.
 
-        :param look_up: reads the values that the state has now.
-        :raises NotTakenBack: it names the first such key.
+        :param look_up: a function that reads the current values of keys.
+        :raises NotTakenBack: a key is missing. The error names the first missing key.
         """
         for keys in self.taken():
             for key, found in zip(keys, look_up(keys), strict=True):
@@ -416,13 +424,16 @@ def difference_of(
     sole: Sole | None = None,
     done: ReplacedThen = "",
 ) -> Difference:
-    """Form the difference of two contributions, in flat memory if they are large.
+    """Compute the difference of two contributions, with bounded memory.
 
-    :param old: what counts now; `new`: what counts once the restatement is committed.
-    :param staged: whether even a few rows are staged, as Spark takes no others.
-    :param gone: the keys of `old` that the state has lost since, which are not taken back.
-    :param sole: as `DifferenceRows` takes it, and `done`.
-    :raises NotTakenBack: what counts now cannot be taken back.
+    :param old: the contribution that counts now.
+    :param new: the rows of the contribution that counts after the restatement.
+    :param place: the place where a large difference is staged.
+    :param staged: whether to stage even a few rows, since Spark reads only staged rows.
+    :param gone: the keys of `old` that the state has lost since then. They are not taken back.
+    :param sole: see `DifferenceRows`.
+    :param done: see `DifferenceRows`.
+    :raises NotTakenBack: the old contribution cannot be taken back.
     :raises StateError: a row does not fit the state.
     """
     if not old.count:
@@ -452,7 +463,7 @@ def difference_of(
 
 
 def _in_portions(old: Side, new: Side, compared: DifferenceRows, count: int) -> Iterator[_Part]:
-    """Divide both sides by key, and compare portion by portion."""
+    """Divide both sides by key, and compare them portion by portion."""
     with tempfile.TemporaryDirectory(prefix="airflow-tx-difference-") as folder:
         before = _SharedOut(Path(folder, "old"), old, count)
         after = _SharedOut(Path(folder, "new"), new, count)
@@ -461,7 +472,7 @@ def _in_portions(old: Side, new: Side, compared: DifferenceRows, count: int) -> 
 
 
 class _SharedOut:
-    """The rows of one side in files, each with the rows of a share of the keys."""
+    """The rows of one side, divided into files by key."""
 
     def __init__(self, folder: Path, side: Side, count: int) -> None:
         folder.mkdir()
@@ -477,7 +488,10 @@ class _SharedOut:
                     pickle.dump(share, file, pickle.HIGHEST_PROTOCOL)
 
     def read(self, number: int) -> dict[Cells, Cells]:
-        """Read the values of one share of the keys. Raises as `Side.by_key`."""
+        """Return the values of the keys in one file.
+
+        :raises StateError: a key occurs twice.
+        """
         return self._side.by_key(self._portions(self._paths[number]))
 
     def _portions(self, path: Path) -> Iterator[list[Cells]]:
@@ -491,7 +505,7 @@ class _SharedOut:
 def _stage(
     place: StagingPlace, parts: Iterable[_Part], types: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Stage rows as two outputs; the reference of each."""
+    """Stage the rows as two outputs, and return their references."""
     from airflow_tx.spark import joined
 
     where = place.new_try()

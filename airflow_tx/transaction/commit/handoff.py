@@ -1,4 +1,4 @@
-"""The end of a transaction: what is due after it, what it leaves, and how a skip takes effect."""
+"""The end of a transaction: hand over the turn, clean up, skip, and check the messages."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ from airflow_tx.transaction.spec import TransactionSpec
 
 
 GRACE = timedelta(days=7)
-"""How much longer an entry is in the journal than a person may want its transaction restated."""
-# Seconds that a run which has just yielded gets to end.
+"""How long an entry stays in the journal after the time in which its transaction can be restated."""
+# Seconds to wait for the end of a run that has just yielded.
 _PATIENCE = 4
-# Seconds that another one gets to finish a skip; those between two readings.
+# Seconds to wait for another process to finish a skip, for each try. `_PACE`: seconds between two readings.
 _PAUSES = (5.0, 20.0, 60.0)
 _PACE = 0.2
 
@@ -77,10 +77,12 @@ def pass_on(
     *,
     log: Any,
 ) -> None:
-    """Continue after a final transaction: take skips that are due, start runs that yielded. It fails nothing.
+    """Hand over the turn of a final transaction: do the skips that are due, and start runs that yielded.
+
+    Errors are only logged.
 
     :param states: all states of the topology, by name.
-    :param ended: what its commit or skip gave.
+    :param ended: the answer of the commit or the skip.
     """
     while isinstance(ended, Committed) and ended.skip and ledger.turn().current == ended.txid + 1:
         try:
@@ -101,7 +103,7 @@ def pass_on(
 
 
 def clean_up(spec: TransactionSpec, ledger: Ledger, ti: Any, txid: int, *, log: Any) -> None:
-    """Remove what no task needs any more once a transaction is committed. It fails nothing."""
+    """Remove the data that no task needs after the commit of a transaction. Errors are only logged."""
 
     def has_live_run(txid: int) -> bool:
         history = ReadOnlyLedger(ledger.store, spec.paths).outcome(txid)
@@ -113,7 +115,7 @@ def clean_up(spec: TransactionSpec, ledger: Ledger, ti: Any, txid: int, *, log: 
     try:
         incarnation = ledger.incarnation()
         area = spec.staging().of_topology(incarnation)
-        # Its own run lives on: a task beside or after the block may not have read yet.
+        # Runs that are still live keep their output, since a task outside the block may not have read it yet.
         read = area.sweep(spec.topology, txid, has_live_run)
         area.kept.sweep(spec.topology, txid + 1 - Settings.load().keep_new_values)
         sweep_journal(spec, ledger)
@@ -127,14 +129,14 @@ def clean_up(spec: TransactionSpec, ledger: Ledger, ti: Any, txid: int, *, log: 
 
 
 def note_committed(spec: TransactionSpec, begun: Begun, *, log: Any) -> None:
-    """Call `Source.committed`, at least once: if it fails, so does the task, whose next try finds the commit done.
+    """Call `Source.committed` at least once. If it fails, the task fails, and the next try calls it again.
 
-    :raises SourceError: it failed; the transaction is committed.
+    :raises SourceError: `committed()` failed. The transaction is committed.
     """
     if begun.replaces is not None:
-        return  # the source learned it when the restated transaction was committed
+        return  # the source was notified when the restated transaction was committed
     if is_shortened(begun.metadata):
-        # Its run was cleared after the commit, and the receipt keeps only the digest of long metadata.
+        # The run was cleared after the commit, and the receipt keeps only a digest of long metadata.
         log.warning(
             "Source %r: committed() of transaction %s is not called again",
             spec.source,
@@ -158,7 +160,7 @@ def note_committed(spec: TransactionSpec, begun: Begun, *, log: Any) -> None:
 
 
 def sweep_journal(spec: TransactionSpec, ledger: Ledger) -> None:
-    """Remove the days of the journal that are too old to be restated, unless an entry is about to be used."""
+    """Remove days of the journal that are too old to be restated. Keep days with an entry that is in use."""
     kept = spec.journal_time + GRACE
     journal = JournalArea(spec.staging(), ledger.incarnation())
     if journal.days((ledger.clock.now() - kept).date()):
@@ -169,7 +171,7 @@ def sweep_journal(spec: TransactionSpec, ledger: Ledger) -> None:
 
 
 def due_skip(ledger: Ledger) -> int | None:
-    """Return the txid whose turn it is, if it is to be skipped."""
+    """Return the txid that has the turn, if its skip is requested."""
     turn = ledger.turn()
     return turn.current if turn.record is not None and turn.record.skip is not None else None
 
@@ -177,9 +179,9 @@ def due_skip(ledger: Ledger) -> int | None:
 def undoable(
     ledger: Ledger, states: Mapping[str, FencedState], txid: int
 ) -> dict[str, bool | None]:
-    """Find out by name whether a state can undo its values of an open transaction, or has none.
+    """Return, by state, whether the state can undo its values of an open transaction, or holds none.
 
-    :return: None: a state cannot undo, and cannot tell.
+    :return: None for a state that cannot undo, and cannot tell whether it holds values.
     """
     record = ledger.status(txid)
     birth = "" if record is None else record.birth
@@ -194,12 +196,12 @@ def undoable(
 def take_skip(
     ledger: Ledger, txid: int, states: Mapping[str, FencedState], *, log: Any
 ) -> Committed | NotYet:
-    """Skip a transaction, if it is its turn.
+    """Skip a transaction, if it has the turn.
 
     :param states: all states of the topology, by name.
-    :raises SkipRefused: a state that cannot undo it holds something of it; the wish is taken back.
-    :raises Refused: it cannot be skipped now.
-    :raises StateError: a state does not take the grant; the transaction stays open, and this can be repeated.
+    :raises SkipRefused: a state holds values of the transaction that it cannot undo. The skip request is withdrawn.
+    :raises Refused: the transaction cannot be skipped now.
+    :raises StateError: a state refuses the grant. The transaction stays open, and you can repeat the skip.
     """
     found = undoable(ledger, states, txid)
     with _taken_back(ledger, txid, keeps_grant=True):
@@ -209,14 +211,14 @@ def take_skip(
     if isinstance(answer, NotYet):
         return answer
     grant = answer.grant
-    # Of the states of one database the fence decides, in the transaction that raises it and notes the skip.
+    # For the states of one database, a single store transaction raises the fences and notes the skip.
     groups = sharing_a_store(states.values())
     first = [each for each in groups[0] if isinstance(each, StoredState)] if groups else []
     moment = [each for each in first if each.store_key is not None]
     others = [each for each in states.values() if each not in moment]
     with _taken_back(ledger, txid, keeps_grant=False), outranked_explained(ledger, states, grant):
         raise_fences(others, grant)
-        # A committer may have written since the first look; now none can any more.
+        # Check again: a committer may have written after `undoable`. The raised fences now refuse every committer.
         stuck = [
             state.name
             for state in others
@@ -234,7 +236,7 @@ def take_skip(
 
 
 def began(states: Mapping[str, FencedState], grant: Grant) -> dict[str, bool]:
-    """Say of states that get their first transaction under a grant whether their place was empty before it."""
+    """Return, for each state that gets its first transaction under a grant, whether its table was empty before."""
     new = {name: state.fence() for name, state in states.items() if name not in grant.last_txids}
     return {
         name: fence.began
@@ -252,11 +254,11 @@ def take_skip_or_wait(
     pauses: Sequence[float] = _PAUSES,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Committed | NotYet:
-    """Skip a transaction as `take_skip` does; while another process skips it, wait until that one has finished.
+    """Skip a transaction as `take_skip` does. If another process skips the same transaction, wait for this process.
 
-    Without the wait, two processes might outrank each other for ever.
+    Without the wait, two processes could outrank each other forever.
 
-    :param pauses: seconds to wait for the other process, one after the other.
+    :param pauses: seconds to wait for the other process, for each try.
     """
     for pause in pauses:
         try:
@@ -274,7 +276,7 @@ def take_skip_or_wait(
 def outranked_explained(
     ledger: Ledger, states: Mapping[str, FencedState], grant: Grant
 ) -> Iterator[None]:
-    """Let a state's refusal say whether the grant is outranked, or the ledger was set back."""
+    """Turn a state's refusal into an error that says whether the grant is outranked, or the ledger was restored."""
     try:
         yield
     except (LedgerBehind, FenceOutranked) as error:
@@ -284,16 +286,16 @@ def outranked_explained(
 def explain_outranked(
     ledger: Ledger, states: Mapping[str, FencedState], grant: Grant, error: StateError
 ) -> TxError:
-    """Tell an outranked grant, as it should be, from a ledger that was set back to before that grant.
+    """Return the error for a refused grant: a later grant has outranked it, or the ledger was restored from a backup.
 
-    The fences are read before the ledger: an intact ledger has every grant that had raised one of them.
+    The fences are read before the ledger, so an intact ledger knows every grant that raised one of these fences.
     """
     fences = {name: state.fence() for name, state in states.items()}
     try:
         is_granted = ledger.holds(grant.token)
     except StoreUnavailable:
         if isinstance(error, FenceOutranked):
-            return error  # this grant writes nothing more, even if the ledger can be reached later
+            return error  # the fence refuses this grant, also when the ledger is available again
         raise
     if not is_granted:
         return Outranked(txid=grant.txid, token=str(grant.token), found="a later grant")
@@ -313,11 +315,11 @@ def explain_outranked(
 
 @contextmanager
 def _taken_back(ledger: Ledger, txid: int, *, keeps_grant: bool) -> Iterator[None]:
-    """Take the wish for a skip back if it is refused: else each replay would find it, and be refused for ever."""
+    """Withdraw a skip request that is refused. Otherwise each replay would try the skip, and be refused again."""
     try:
         yield
     except SkipRefused:
-        with suppress(AlreadyFinal):  # another try has committed it
+        with suppress(AlreadyFinal):  # another try has committed the transaction
             ledger.withdraw_skip(txid, keeps_grant=keeps_grant)
         raise
 
@@ -328,11 +330,11 @@ def _taken_back(ledger: Ledger, txid: int, *, keeps_grant: bool) -> Iterator[Non
 
 @dataclass(frozen=True)
 class Messages:
-    """How the messages of an attempt are.
+    """The status of an attempt's messages.
 
-    :param emitted: by try of a task, how many trees of messages the ackers know.
-    :param waiting: the missing messages, in words; "": none.
-    :param problem: why they are never all acked; "": they may be.
+    :param emitted: the number of message trees that the ackers know, by try of a task.
+    :param waiting: a description of the missing messages; "": no message is missing.
+    :param problem: why not all messages can be acked; "": they still can.
     """
 
     emitted: Mapping[TaskTry, int] = field(default_factory=dict)
@@ -341,7 +343,7 @@ class Messages:
 
 
 def is_processing(record: TransactionRecord | None, attempt: int) -> TypeGuard[TransactionRecord]:
-    """Whether an attempt may still wait for messages; once it is processed, they were acked."""
+    """Return whether an attempt may still wait for messages. After the processing phase, all are acked."""
     return record is not None and record.attempt == attempt and record.phase is Phase.PROCESSING
 
 
@@ -353,12 +355,12 @@ def messages_of(
     timeout: float,
     now: datetime,
 ) -> Messages:
-    """Ask the ackers how the messages of an attempt are.
+    """Read the status of an attempt's messages from the ackers.
 
-    Ackers without it have lost it, or it has just ended: the ledger decides.
+    If the ackers do not know the attempt, they have lost it, or it has just ended. Then the ledger decides.
 
-    :param ackers: connects to them.
-    :param timeout: seconds that they have from begin on.
+    :param ackers: a function that connects to the ackers.
+    :param timeout: seconds from begin until all messages must be acked.
     """
     try:
         with ackers() as store:
@@ -389,9 +391,9 @@ def _judged(report: TreeReport) -> Messages:
 
 
 def await_messages(spec: TransactionSpec, ledger: Ledger, begun: Begun) -> Messages:
-    """Ask whether every message of an attempt is acked; what cannot become so fails the attempt.
+    """Read the status of an attempt's messages. If they cannot all be acked, fail the attempt.
 
-    :raises MessagesFailed: a message was failed, or the time for them is up.
+    :raises MessagesFailed: a message failed, or `processing_timeout` has passed.
     """
     attempt = begun.attempt
     record = ledger.status(attempt.txid) if spec.ackers else None

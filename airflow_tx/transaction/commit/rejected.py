@@ -1,4 +1,4 @@
-"""The rows that the tasks of a transaction have rejected, as its commit finds them."""
+"""The rows that the tasks of a transaction have rejected: check them, and write them in the commit."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ from airflow_tx.transaction.processing.consumed_rows import PYTHON
 from airflow_tx.transaction.processing.outputs import Acks
 
 _SHOWN = 120
-"""Characters of a row that an error shows."""
+"""The longest text of a row in an error, in characters."""
 
 
 @dataclass(frozen=True)
 class RejectedCheck(Check):
-    """The check named `rejected`: a task has kept no more rows aside than `max_rejected` allows.
+    """The check named `rejected`, which fails if a task has rejected more rows than `max_rejected` allows.
 
-    :param most: a number of rows, or below 1 a share of the batch.
-    :param staged: reads the rows of a reference.
+    :param most: a number of rows, or a share of the batch if below 1.
+    :param staged: a function that reads the rows of a reference.
     """
 
     most: float = 0
@@ -52,7 +52,7 @@ class RejectedCheck(Check):
 
     @classmethod
     def find(cls, checks: Sequence[RejectedCheck], commit: CheckedCommit) -> Iterator[FailedCheck]:
-        """Look at each task alone, since two tasks may reject the same row."""
+        """Check each task separately, since two tasks may reject the same row."""
         processed = commit.processed
         for check in checks:
             for task, (read, rejected) in rejected_of(tasks_of(processed.acks)).items():
@@ -89,7 +89,7 @@ class RejectedCheck(Check):
 
 
 def max_rejected_check(case: CommitCase, most: float) -> Check:
-    """Make the check of `max_rejected`."""
+    """Create the check of `max_rejected`."""
     return RejectedCheck("rejected", most=most, staged=partial(_staged, case))
 
 
@@ -98,8 +98,8 @@ def _staged(case: CommitCase, ref: Mapping[str, Any]) -> StagedRows:
 
 
 def rejected_refs(acks: Acks) -> list[Mapping[str, Any]]:
-    """List the references to rejected rows: one set of malformed rows, and what each task instance has rejected."""
-    # A Python task knows the place of each malformed row.
+    """Return the references to one set of malformed rows, and to the rejected rows of each task instance."""
+    # Prefer the set of a Python task, which knows the place of each malformed row.
     ordered = sorted(acks.items(), key=lambda each: (PYTHON not in _forms(each[1]), each[0]))
     sets = [ref for _, ack in ordered if (ref := _malformed(ack)) is not None]
     rejected = [
@@ -112,10 +112,10 @@ def rejected_refs(acks: Acks) -> list[Mapping[str, Any]]:
 
 
 def check_aside(case: CommitCase, acks: Acks) -> None:
-    """Check the rows that tasks have kept aside.
+    """Check the rejected and malformed rows.
 
-    :raises StagingError: the block has lost its table since.
-    :raises RowsDiffer: two readers of the batch have found other malformed rows.
+    :raises StagingError: the block no longer has a table for rejected rows.
+    :raises RowsDiffer: two readers of the batch have found different malformed rows.
     """
     refs = rejected_refs(acks)
     if refs and case.spec.rejected is None:
@@ -133,9 +133,9 @@ def check_aside(case: CommitCase, acks: Acks) -> None:
 
 
 def _check_malformed(case: CommitCase, acks: Acks) -> None:
-    """Refuse a batch of which two readers have found other malformed rows: one of them is in no sum and no table.
+    """Refuse a batch in which two readers have found different malformed rows, since a row would be in no output.
 
-    :raises RowsDiffer: naming the readers.
+    :raises RowsDiffer: the malformed rows differ. The error names the readers.
     """
     readers = {
         str(TaskTry(*instance, "")): _malformed(ack)
@@ -149,13 +149,13 @@ def _check_malformed(case: CommitCase, acks: Acks) -> None:
         if other[1] != first[1]:
             named = " and ".join(f"task {task} {found}" for task, found in (first, other))
             own = case.begun.attempt
-            problem = f"of the malformed rows of the batch {named} were found"
+            problem = f"two readers found different malformed rows of the batch ({named})"
             remedy = 'Clear these tasks; if they differ again, malformed="refuse" names a row.'
             raise RowsDiffer(txid=own.txid, attempt=own.attempt, problem=problem, remedy=remedy)
 
 
 def _forms(ack: Ack) -> set[str]:
-    """List the forms in which a task has counted the rows of the batch; none: it has not read them."""
+    """Return the forms in which a task has counted the rows of the batch; empty if it has not read the batch."""
     return {RowsDigest.from_json(read).form for read in ack.read if not read["outputs"]}
 
 
@@ -165,13 +165,13 @@ def _malformed(ack: Ack) -> Mapping[str, Any] | None:
 
 
 def _digest(case: CommitCase, ref: Mapping[str, Any] | None) -> RowsDigest:
-    """Digest the contents of malformed rows: only Python knows their places and says what does not fit."""
+    """Return the digest of the content of malformed rows, without place and reason, which only Python tasks know."""
     from xxhash import xxh3_64_intdigest
 
     if ref is None:
         return RowsDigest(0)
     staged = _staged(case, ref)
-    # Spark and Python escape a control character by digits in upper and in lower case.
+    # Spark and Python escape control characters with digits in different case.
     hashes = (xxh3_64_intdigest(row["tx_content"].lower().encode()) for row in staged)
     return RowsDigest(len(staged), sum(hashes) % 2**64, "content")
 
@@ -179,12 +179,12 @@ def _digest(case: CommitCase, ref: Mapping[str, Any] | None) -> RowsDigest:
 def rows_rejected(
     update: Update, acks: Acks, area: StagingArea, attempt: TransactionAttempt
 ) -> RowsToWrite:
-    """Give the rejected rows of a transaction to its table, in the order of the tasks.
+    """Return the rejected rows of a transaction for its table, in the order of the tasks.
 
-    A table whose rows are files gets them in files that are written here: tasks need not reach the table.
+    For a table of a lake, this function writes the rows into files, so that tasks need no access to the table.
 
-    :raises StagingError: exactly these rows are not there whole.
-    :raises StateError: they do not fit the table.
+    :raises StagingError: the staged rows are incomplete or changed.
+    :raises StateError: the rows do not fit the table.
     """
     refs = rejected_refs(acks)
     table = update.state.append_table

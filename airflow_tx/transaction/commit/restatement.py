@@ -1,4 +1,4 @@
-"""The contribution that a restatement takes back, and the difference that each update of its commit writes."""
+"""Write journal entries, and compute the difference that each update of a restatement writes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from airflow_tx.transaction.commit.write import RowsInTurn, RowsToWrite, StagedR
 from airflow_tx.transaction.spec import TransactionSpec
 
 # --- entry --------------------------------------------------------------------------------------------------------
-# The journal entry of a commit: written before the turn, from the whole acked output.
+# A committer writes the journal entry before its turn, from the whole acked output.
 
 
 def write_entry(
@@ -42,13 +42,14 @@ def write_entry(
     *,
     left: Collection[str] = (),
 ) -> str:
-    """Write the entry of a transaction; its name, or "" if its topology keeps no journal.
+    """Write the journal entry of a transaction.
 
-    An entry counts once a commit names it, so it is safe to die here and to write it again.
+    An entry counts only after a commit names it. So a retry may write the entry again.
 
-    :param rows: per update, the whole output: each can be gone through more than once.
-    :param left: the states that are passed over, to which nothing is contributed.
-    :raises StagingUnavailable, StagingUnreachable: it is not written.
+    :param rows: the whole output of each update, which can be read several times.
+    :param left: the states that the transaction passes over, and contributes nothing to.
+    :return: the name of the entry; "": the topology keeps no journal.
+    :raises StagingUnavailable, StagingUnreachable: the entry cannot be written.
     """
     if not case.spec.journal_time:
         return ""
@@ -56,7 +57,7 @@ def write_entry(
     begun = case.begun
     incarnation = case.ledger.incarnation()
     journal = JournalArea(case.spec.staging(), incarnation)
-    # The clock of this machine may be behind: no transaction is committed before it began.
+    # The clock of this machine may be slow, so the time of the entry is at least the time of begin.
     written = max(case.ledger.clock.now().isoformat(timespec="milliseconds"), processed.began)
     entry = Entry(
         case.spec.topology,
@@ -76,7 +77,7 @@ def write_entry(
             if update.state.name in left
             else _contribution(case, journal, update, found, day=written[:10])
             for update, found in zip(case.updates, rows, strict=True)
-            # Without rejected rows, a restatement needs no table for them.
+            # Leave out the table of rejected rows if there are none, so that a restatement does not need the table.
             if update.input is not None or rejected_refs(processed.acks)
         },
     )
@@ -89,9 +90,9 @@ _LEFT = "what it held was accepted, and the restatement has passed it over"
 
 
 def no_contribution(update: Update, inside: Collection[str] = ()) -> str:
-    """Say, as a clause, why an update leaves no contribution that can be taken back; "": it leaves one.
+    """Return, as a clause, why the contribution of an update cannot be taken back; "": it can be taken back.
 
-    :param inside: ids of the tasks between the first and the last one of the commit phase.
+    :param inside: ids of the tasks between the first and the last task of the commit phase.
     """
     columns = update.state.columns
     if columns is None:
@@ -104,7 +105,7 @@ def no_contribution(update: Update, inside: Collection[str] = ()) -> str:
 
 
 def takes_no_rows(update: Update, inside: Collection[str] = ()) -> str:
-    """Say, as a clause, why the journal keeps no rows of an update of a table; "": it keeps them."""
+    """Return, as a clause, why the journal keeps no rows of an update of a table; "": the journal keeps them."""
     state = update.state
     if not state.journal_rows:
         return f"{type(state).__name__}(journal_rows=False) keeps no rows in the journal"
@@ -118,7 +119,7 @@ def takes_no_rows(update: Update, inside: Collection[str] = ()) -> str:
 
 
 def is_kept(update: Update, inside: Collection[str] = ()) -> bool:
-    """Whether the journal keeps the rows of an update."""
+    """Return whether the journal keeps the rows of an update."""
     refuses = takes_no_rows if update.state.takes_back_by_txid else no_contribution
     return not refuses(update, inside)
 
@@ -144,7 +145,7 @@ def _contribution(
 def _rows_of_table(
     case: CommitCase, journal: JournalArea, rows: RowsToWrite, day: str
 ) -> Contribution:
-    """Keep the rows that a table gets, output by output: files that a task has staged are copied."""
+    """Keep the rows of a table in the journal, output by output. Staged files are copied."""
     given: Sequence[Any] = rows.outputs if isinstance(rows, RowsInTurn) else [rows]
     staged = {
         number: files
@@ -155,7 +156,7 @@ def _rows_of_table(
 
 
 def _files_of(case: CommitCase, rows: RowsToWrite) -> StagedFiles | None:
-    """Name the files of one staged output; None: its few rows are in its manifest, or it is none."""
+    """Return the files of one staged output; None: the rows are in the manifest, or are not staged."""
     if not isinstance(rows, StagedRows) or not rows.paths:
         return None
     return StagedFiles(rows.paths, rows.columns, case.begun.incarnation)
@@ -166,19 +167,19 @@ def _serialized(source: Source) -> tuple[str, dict[str, Any]]:
     try:
         dumps(arguments)
     except (TypeError, ValueError):
-        return path, {}  # a source of one's own, with arguments that no other process could read
+        return path, {}  # a custom source, with arguments that another process cannot read
     return path, arguments
 
 
 # --- restatement --------------------------------------------------------------------------------------------------
 
 
-INSTEAD = "Where the number has to change, compute the table from the beginning of the source, by a DAG of another id."
-"""What to do about a transaction that cannot be restated."""
+INSTEAD = "To correct the values, compute the table from the beginning of the source, in a DAG with another id."
+"""The remedy for a transaction that cannot be restated."""
 
 
 def takes_nothing_back(updates: Iterable[Update], inside: Collection[str] = ()) -> str | None:
-    """Say, as a clause, which update of a block can never be taken back; None: each can."""
+    """Return, as a clause, which update of a block can never be taken back; None: all updates can."""
     for update in updates:
         state = update.state
         if state.takes_back_by_txid:
@@ -192,9 +193,9 @@ def takes_nothing_back(updates: Iterable[Update], inside: Collection[str] = ()) 
 
 
 def never_restated(spec: TransactionSpec, dag: Any) -> str | None:
-    """Say, as a clause, why no transaction of a DAG can ever be restated; None: some can.
+    """Return, as a clause, why no transaction of a DAG can ever be restated; None: transactions can be restated.
 
-    :param dag: with all committers of the block.
+    :param dag: the DAG, with all committers of the block.
     """
     if not spec.journal_time:
         return "it keeps no journal"
@@ -210,14 +211,15 @@ def refuses_restatement(
     renamed: Mapping[str, str],
     columns: Mapping[str, Mapping[str, int]] | None = None,
 ) -> str | None:
-    """Say, as a clause, why the updates of a block cannot replace what an entry contributed; None: they can.
+    """Return, as a clause, why the updates of a block cannot replace the contributions of an entry; None: they can.
 
-    Nothing is opened here. Only the new output can say which values a state cannot take back.
+    This function opens no state. Whether a single value can be taken back is known only with the new output.
 
-    :param updates: of all committers of the block.
-    :param inside: ids of the tasks between the first and the last one of its commit phase.
-    :param renamed: per name that a state had then, its name now.
-    :param columns: per state, since which transaction each of its columns holds values.
+    :param updates: the updates of all committers of the block.
+    :param entry: the journal entry of the restated transaction.
+    :param inside: ids of the tasks between the first and the last task of the commit phase.
+    :param renamed: the current name of each state, by its name in the entry.
+    :param columns: for each state, the first transaction of each column that holds values.
     """
     by_name = {update.state.name: update for update in updates}
     if problem := takes_nothing_back(by_name.values(), inside):
@@ -239,10 +241,10 @@ def refuses_restatement(
 def refused_by_dag(
     spec: TransactionSpec, dag: Any, entry: Entry, topology: TopologyRecord
 ) -> str | None:
-    """Say, as a clause, why a DAG cannot replace what an entry contributed; None: it can.
+    """Return, as a clause, why a DAG cannot replace the contributions of an entry; None: it can.
 
-    :param dag: with all committers of the block.
-    :param topology: whose `renamed` says what the states of the entry are called now.
+    :param dag: the DAG, with all committers of the block.
+    :param topology: the topology record. Its `renamed` has the current names of the states in the entry.
     """
     updates = [update for task in dag.tasks for update in getattr(task, "updates", ())]
     return refuses_restatement(
@@ -257,11 +259,11 @@ def refused_by_dag(
 def check_entry(
     spec: TransactionSpec, dag: Any, entry: Entry, topology: TopologyRecord
 ) -> Collection[str]:
-    """Refuse a restatement that the DAG cannot commit, before anything is allocated.
+    """Refuse a restatement that the DAG cannot commit, before a txid is allocated.
 
-    :param dag: with all committers of the block.
-    :return: the states that it is taken back from; a table takes out the rows that are there.
-    :raises RestateRefused: it says which state or column stands against it.
+    :param dag: the DAG, with all committers of the block.
+    :return: the states from which values are taken back. Tables are not among them, since they take out whole rows.
+    :raises RestateRefused: a state or a column cannot take the contribution back. The error names it.
     """
     problem = refused_by_dag(spec, dag, entry, topology)
     if problem is not None:
@@ -283,17 +285,17 @@ def _inside(spec: TransactionSpec) -> tuple[str, ...]:
 
 
 def contributions(entry: Entry, renamed: Mapping[str, str]) -> dict[str, Contribution]:
-    """Give the contributions of an entry by the names that their states have now.
+    """Return the contributions of an entry, by the current names of their states.
 
-    :param renamed: as `renamed_since` gives it.
+    :param renamed: the result of `renamed_since`.
     """
     return {renamed.get(name, name): each for name, each in entry.contributions.items()}
 
 
 def _began_since(lives: Mapping[str, int] | None, column: str, txid: int) -> bool:
-    """Ask whether a column of a state is newer than a transaction: it was dropped since, and added again.
+    """Return whether a column is newer than a transaction, because it was dropped and added again.
 
-    :param lives: since which transaction each column of the state holds values; None: this is unknown.
+    :param lives: the first transaction of each column that holds values; None: unknown.
     """
     return lives is not None and lives.get(column, txid + 1) > txid
 
@@ -301,7 +303,7 @@ def _began_since(lives: Mapping[str, int] | None, column: str, txid: int) -> boo
 def still_held(
     state: FencedState, old: Contribution, lives: Mapping[str, int] | None, txid: int
 ) -> Contribution:
-    """Leave out the columns of an earlier contribution that the state has lost, and has new ones of their names."""
+    """Return an earlier contribution without the columns that were dropped and added again since then."""
     assert state.columns is not None
     now = state.columns.values
     values = {
@@ -315,7 +317,7 @@ def still_held(
 def misfit(
     state: FencedState, whole: Contribution, lives: Mapping[str, int] | None, txid: int
 ) -> str:
-    """Say which column of an earlier contribution was changed in the state; "": none."""
+    """Return, as a clause, which column of an earlier contribution has changed in the state; "": no column."""
     old = still_held(state, whole, lives, txid)
     columns = state.columns
     assert columns is not None
@@ -324,7 +326,7 @@ def misfit(
     now = columns.serialized()["values"]
     for name, aggregator in old.values.items():
         if name not in now:
-            return f"column {name} is none of that state now"
+            return f"column {name} is no longer in the state"
         if dict(aggregator) != now[name]:
             was, found = ("{aggregator}({type})".format(**each) for each in (aggregator, now[name]))
             return f"column {name} was a {was} and is a {found} now"
@@ -345,14 +347,14 @@ def misfit(
 
 @dataclass(frozen=True)
 class Replacing:
-    """The differences of a restatement, formed before its turn.
+    """The differences of a restatement, computed before its turn.
 
-    :param differences: by state, the rows in place of the output; none, if it is no restatement.
-    :param taken_back: per state that the restated transaction named, the state that it is taken from.
-    :param held: the ledger's knowledge of these states, see `held_at`: they are formed again if it has changed.
-    :param sole: the states whose rows were asked who else has contributed.
-    :param left: the states that are passed over: what they held was accepted, and it cannot be skipped any more.
-    :param own: per state that keeps its receipt of the restated transaction, this receipt, in a rebuilt ledger.
+    :param differences: the rows to write in place of the output, by state; empty if this is not a restatement.
+    :param taken_back: the current name of each state from which values are taken back, by its name in the entry.
+    :param held: the ledger's knowledge of these states, see `held_at`. If it changes, the differences are outdated.
+    :param sole: the states that were asked which keys only the restated transaction has contributed to.
+    :param left: the states that are passed over. A person accepted their loss, and a skip is no longer possible.
+    :param own: in a rebuilt ledger, the receipts of the restated transaction that states have kept, by state.
     """
 
     differences: Mapping[str, Difference] = field(default_factory=dict)
@@ -367,13 +369,13 @@ NOTHING_REPLACED = Replacing()
 
 
 def differences(case: CommitCase, rows: Sequence[RowsToWrite]) -> Replacing:
-    """Form what a restatement writes, before it asks for the turn.
+    """Compute the differences that a restatement writes, before it requests the turn.
 
-    The states have their current names. `acquire` refuses the turn if a name was given to another state since.
+    The result uses the current names of the states. If a person renames a state later, `acquire` refuses the turn.
 
-    :param rows: per update, its whole output.
-    :raises NotTakenBack: what counts now cannot be taken back.
-    :raises JournalError: its entry is missing or was changed.
+    :param rows: the whole output of each update.
+    :raises NotTakenBack: the restated contribution cannot be taken back.
+    :raises JournalError: the journal entry is missing or was changed.
     """
     replaces = case.begun.replaces
     if replaces is None:
@@ -392,12 +394,12 @@ def differences(case: CommitCase, rows: Sequence[RowsToWrite]) -> Replacing:
         columns=topology.columns,
     )
     if problem is not None:
-        # The DAG was changed since this transaction began.
+        # The DAG has changed since this transaction began.
         raise NotTakenBack(state=", ".join(case.states), problem=problem, remedy=INSTEAD)
     own = case.begun.attempt
     place = StagingPlace(case.area, case.spec.topology, own, case.task_id)
     taken = contributions(entry, renamed)
-    # A table takes out the rows that are there, and needs no values of the entry.
+    # A table takes out whole rows of the transaction, and needs no values from the entry.
     taken_back = {
         name: now
         for name, now in zip(entry.contributions, taken, strict=True)
@@ -412,7 +414,7 @@ def differences(case: CommitCase, rows: Sequence[RowsToWrite]) -> Replacing:
     may_lack = [now for now, life in lives.items() if life.cannot_restate(entry.txid)]
     left = frozenset(may_lack if may_lack and _is_for_good(case, topology.incarnation) else ())
     taken_back = {name: now for name, now in taken_back.items() if now not in left}
-    staged = case.spec.phase is not None  # even a few rows, for the other tasks
+    staged = case.spec.phase is not None  # stage even a few rows, for the other tasks of the phase
     spark = {update.state.name for update in case.updates if update.writers == "spark"}
     sole = {
         name: partial(state.sole_values, txids=replaced_txids(journal, entry), own=own.txid)
@@ -442,7 +444,7 @@ def differences(case: CommitCase, rows: Sequence[RowsToWrite]) -> Replacing:
 
 
 def _is_for_good(case: CommitCase, incarnation: str) -> bool:
-    """Whether a state has something of this transaction that it cannot undo, so that it is not skipped any more."""
+    """Return whether a state holds values of this transaction that it cannot undo, so that a skip is impossible."""
     own = case.begun.attempt
     return any(
         state.holds_for_good(own.txid, own.birth, incarnation) for state in case.states.values()
@@ -452,7 +454,7 @@ def _is_for_good(case: CommitCase, incarnation: str) -> bool:
 def _of_states_that_are_there(
     case: CommitCase, entry: Entry, renamed: Mapping[str, str], incarnation: str
 ) -> Entry:
-    """Leave out the states without which the topology continues, if this transaction is not skipped any more."""
+    """Leave out states that the DAG no longer writes, if this transaction can no longer be skipped."""
     there = {
         name: each for name, each in entry.contributions.items() if renamed[name] in case.states
     }
@@ -464,7 +466,7 @@ def _of_states_that_are_there(
 def _own_receipts(
     case: CommitCase, topology: TopologyRecord, states: Iterable[str], txid: int
 ) -> dict[str, Receipt]:
-    """Read the receipts of a transaction that a rebuilt ledger remembers no more: its states keep them."""
+    """Read the receipts of a transaction from its states, if a rebuilt ledger no longer has them."""
     found = dict[str, Receipt]()
     for name in states if txid <= topology.rebuilt else ():
         for each in case.states[name].receipts() or ():
@@ -476,14 +478,17 @@ def _own_receipts(
 
 
 def is_asked(state: FencedState) -> TypeGuard[SoleWriterState]:
-    """Whether a state has values that nothing takes back, and knows to which keys others have contributed."""
+    """Return whether a state has values that cannot be inverted, and knows the transactions of each key."""
     if not isinstance(state, SoleWriterState) or state.kind is not StateKind.OPAQUE:
         return False
     return not all(map(can_invert, state.columns.values.values()))
 
 
 def replaced_txids(journal: JournalArea, entry: Entry) -> set[int]:
-    """Name the transaction of an entry, and the ones that it has replaced: with an equal output it wrote no row."""
+    """Return the transaction of an entry, and all transactions that it replaces.
+
+    The replaced transactions count too, since a restatement with equal output writes no rows.
+    """
     found = {entry.txid}
     while entry.replaces is not None:
         found.add(entry.replaces["txid"])
@@ -495,9 +500,9 @@ def replaced_txids(journal: JournalArea, entry: Entry) -> set[int]:
 
 
 def check_taken(states: Iterable[FencedState], found: Mapping[str, Difference]) -> None:
-    """Refuse to write before each state has the keys that are taken back from it; its fence is raised.
+    """Refuse to write if a state lacks a key that is taken back. The fences of the states are already raised.
 
-    :raises NotTakenBack: a key is not there.
+    :raises NotTakenBack: a key is missing.
     """
     for state in states:
         if state.name in found:
@@ -506,9 +511,9 @@ def check_taken(states: Iterable[FencedState], found: Mapping[str, Difference]) 
 
 
 def shared_differences(found: Mapping[str, Difference]) -> dict[str, Any]:
-    """Give the references to staged differences, for other tasks; None: the contributions are equal.
+    """Return references to staged differences by state, for other tasks; None: the contributions are equal.
 
-    A state to which the earlier transaction contributed nothing gets the unchanged output.
+    If the earlier transaction contributed nothing to a state, the state is not in the result, and gets the output.
     """
     rows = {name: each.rows for name, each in found.items()}
     return {
@@ -519,7 +524,7 @@ def shared_differences(found: Mapping[str, Difference]) -> dict[str, Any]:
 
 
 def _log(case: CommitCase, name: str, found: Difference, txid: int) -> None:
-    case.log.info("State %s: what transaction %s contributed is replaced", name, txid)
+    case.log.info("State %s: the contribution of transaction %s is replaced", name, txid)
     for column, most in found.lost.items():
         case.log.warning(
             "State %s: sums of column %s may be wrong by %.3g afterwards. Doubles lose the last digits of a "

@@ -1,7 +1,7 @@
-"""Writes the missing transactions of a state that came back from a backup again, from the journal.
+"""Write the transactions that a state lacks after a restore from a backup, from the journal.
 
-Each is written as itself: with its txid, birth, attempt and epoch, and with its receipt. Fence, previous values and
-roll-back stay the state's own. Source: docs/protocol.md §5.
+Each transaction is written with its own txid, birth, attempt, epoch and receipt. The state itself keeps fence and
+previous values, and rolls back. Source: docs/protocol.md §5.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from airflow_tx.transaction.commit.write import (
 
 @dataclass(frozen=True)
 class ContributedRows(Iterable[Mapping[str, Any]]):
-    """The rows of a contribution: read again at each iteration, and counted."""
+    """The rows of a contribution. Each iteration reads them again, and their number is known."""
 
     contribution: Contribution
 
@@ -62,9 +62,9 @@ class ContributedRows(Iterable[Mapping[str, Any]]):
 
 
 class FilledTally(RowTally):
-    """Digests rows as the state got them once, and gives them with the columns that it got since then.
+    """A tally that digests the original rows, and yields them with columns that the state got later.
 
-    :param added_later: value columns of the state that the rows lack: NULL adds nothing.
+    :param added_later: value columns of the state that the rows lack. The rows get NULL, which adds nothing.
     """
 
     def __init__(
@@ -83,13 +83,15 @@ class FilledTally(RowTally):
 
 @dataclass(frozen=True)
 class MissingTransaction:
-    """A transaction that is written again.
+    """A transaction to write again.
 
-    :param batch: what the fence is to keep of it.
-    :param rows: what the state got; none of a skip. `instead`: of a restatement, what replaced values as a whole.
-    :param written: what its receipt says of them.
+    :param receipt: the receipt of the transaction.
+    :param batch: the batch for the fence to keep.
+    :param rows: the rows that the state got; no rows for a skip.
+    :param instead: for a restatement, the rows whose values replaced stored values.
+    :param written: the written counts in the receipt.
     :param added_later: see `FilledTally`.
-    :param lacking: of a table, why nothing kept its rows, so that it is passed over; "": they are there.
+    :param lacking: for a table, why the rows are not kept, so that the transaction is passed over; "": they are kept.
     """
 
     receipt: Receipt
@@ -106,13 +108,16 @@ class MissingTransaction:
 
 
 class RollForward:
-    """The missing transactions of one state.
+    """The roll forward of one state: prove its missing transactions, and write them.
 
-    :param ledger: read at one moment.
-    :param until: the last transaction to write; None: all.
-    :param changed: numbers of the repairs whose accepted change the values have by now.
-    :param unchanged: of repairs whose accepted change they do not have, and are not to have.
-    :param restate: whether a table passes over the transactions whose rows nothing kept.
+    :param ledger: a reading of the ledger at one moment.
+    :param state: the state.
+    :param journal: the journal of the topology.
+    :param area: the staging area of the topology.
+    :param until: the last transaction to write; None: write all.
+    :param changed: numbers of the repairs whose accepted change the values have.
+    :param unchanged: numbers of the repairs whose accepted change the values lack, and must not get.
+    :param restate: whether a table passes over transactions whose rows are not kept.
     """
 
     def __init__(
@@ -139,16 +144,16 @@ class RollForward:
         self._given = state
 
     def history(self) -> StateHistory:
-        """Return what is known of the state.
+        """Return the history of the state.
 
-        :raises RollForwardRefused: it cannot be written again at all.
+        :raises RollForwardRefused: a state of this kind can never be rolled forward.
         """
         state = self._given
         if isinstance(state, StoredState) and isinstance(state, QueryableState):
             return StateHistory(self._ledger, state, self._changed)
         problem = f"{type(state).__name__} keeps no values by key behind a fence"
         if not state.has_fence:
-            problem = f"{type(state).__name__} keeps no fence, so nothing says what it has"
+            problem = f"{type(state).__name__} keeps no fence, so its transactions are unknown"
         raise RollForwardRefused(
             state=state.name,
             topology=self._ledger.name,
@@ -159,15 +164,15 @@ class RollForward:
     # --- the proof --------------------------------------------------------------------------------------------------
 
     def proved(self, history: StateHistory, look: StateLook) -> list[MissingTransaction]:
-        """Read every missing transaction from the journal, and compare it with its receipt. Nothing is changed.
+        """Read every missing transaction from the journal, and compare it with its receipt. Change nothing.
 
-        :raises RollForwardRefused: one is not there whole, or differs; or a person has changed values since.
+        :raises RollForwardRefused: a journal entry is incomplete or differs, or a person has changed values by hand.
         """
         last = self._end(history, look)
         lost = history.life.forgotten(max(look.first, history.life.first), last)
         if lost is not None:
             raise history.refused(
-                f"the ledger remembers transaction {lost} no more: it was rebuilt since, or [tx] history is shorter"
+                f"the ledger no longer has transaction {lost}: it was rebuilt since, or [tx] history is shorter"
             )
         return [
             self._missing(history, txid)
@@ -176,7 +181,7 @@ class RollForward:
         ]
 
     def _end(self, history: StateHistory, look: StateLook) -> int:
-        """Return the last transaction to write: it stops before a change by hand, which no journal has."""
+        """Return the last transaction to write. Stop before a change by hand, which the journal does not have."""
         last = history.last if self._until is None else min(self._until, history.last)
         pending = [each for each in look.pending.missing if each.number not in self._settled]
         for each in pending:
@@ -190,7 +195,7 @@ class RollForward:
         return last
 
     def left(self, history: StateHistory, look: StateLook) -> list[str]:
-        """Say which accepted changes the state lacks once everything is written: a person makes them again."""
+        """Return the accepted changes that the state lacks after the roll forward. A person must make them again."""
         last = history.last if self._until is None else min(self._until, history.last)
         pending = (each for each in look.pending.missing if each.number not in self._settled)
         return [
@@ -200,18 +205,21 @@ class RollForward:
         ]
 
     def _change(self, repair: RepairRecord, *, asked: bool) -> tuple[str, str]:
-        """Say which change its values lack, or may lack, and what to do."""
+        """Return which change the values lack, or may lack, and the remedy."""
         what = f"(repair {repair.number}, {repair.when}: {repair.told})"
         again = f"--changed {repair.number}"
-        never = f"If it is wanted no more, with --unchanged {repair.number}."
+        never = f"If you no longer want the change, repeat with --unchanged {repair.number}."
         if asked:
-            problem = f"{repair.who} has changed its values by hand {what}, and nothing says whether the values have it"
+            problem = (
+                f"{repair.who} has changed its values by hand {what}, and it is unknown whether the values have "
+                "this change"
+            )
             return (
                 problem,
-                f"Look at them. If they lack it, change them again; then repeat with {again}. {never}",
+                f"Read the values. If they lack the change, make it again. Then repeat with {again}. {never}",
             )
         problem = f"{repair.who} has changed its values by hand at this place {what}"
-        return problem, f"Change them again, then repeat with {again}. {never}"
+        return problem, f"Make the change again, then repeat with {again}. {never}"
 
     def _missing(self, history: StateHistory, txid: int) -> MissingTransaction:
         receipt = history.receipts[txid]
@@ -224,7 +232,7 @@ class RollForward:
         got = list[Written]()
         ways: list[ReplacedThen] = ["changed"]
         if receipt.replaces is not None and is_asked(history.state):
-            ways.append("all")  # only the receipt says whether an equal maximum was written again
+            ways.append("all")  # only the receipt tells whether an equal maximum was written again
         try:
             for done in ways:
                 found = self._read(history, receipt, done)
@@ -241,7 +249,7 @@ class RollForward:
         raise history.refused(problem)
 
     def _tallied(self, history: StateHistory, found: MissingTransaction) -> Written:
-        """Say what the state gets of a transaction, as its receipt does."""
+        """Return the written counts of a transaction, to compare them with its receipt."""
         both = (found.rows, found.instead)
         tallies = [RowTally(rows, history.state.added_up) for rows in both]
         one, other = (each.written(sum(1 for _ in each)) for each in tallies)
@@ -264,7 +272,7 @@ class RollForward:
     def _rows_of(
         self, history: StateHistory, receipt: Receipt, entry: Entry, *, done: ReplacedThen
     ) -> MissingTransaction | None:
-        """Give what an entry has for the state; None: it got nothing."""
+        """Return the rows that an entry has for the state; None: the state got no contribution."""
         state = history.state
         own = self._contribution(history, receipt, entry)
         if own is None:
@@ -283,7 +291,7 @@ class RollForward:
     def _contribution(
         self, history: StateHistory, receipt: Receipt, entry: Entry
     ) -> Contribution | None:
-        """Return what an entry says of the state; None: it got nothing."""
+        """Return the contribution of an entry to the state; None: the state got no contribution."""
         state = history.state
         renamed = renamed_since(self._ledger.repairs, entry.contributions, entry.txid)
         own = contributions(entry, renamed).get(state.name)
@@ -329,16 +337,16 @@ class RollForward:
     def take(
         self, history: StateHistory, look: StateLook, rolling: Rolling
     ) -> tuple[StateLook, list[MissingTransaction]]:
-        """Outrank every other writer of a state whose values decide, undo the open transaction in it, and look again.
+        """Outrank every other writer of a state whose values decide, undo the open transaction, and look again.
 
-        :return: what is there, and what is missing, proved.
-        :raises RollForwardRefused: the values do not say what they are; the fence is the one from before.
+        :return: the look at the values, and the proved missing transactions.
+        :raises RollForwardRefused: the values do not identify their transactions. The earlier fence is put back.
         :raises FenceOutranked: another run of the command has taken over.
         """
         self._take_over(history, look)
         birth = rolling.birth or rolling.nonce
         if look.over is not None and look.over.txid == rolling.current:
-            birth = look.over.birth  # of the open transaction, or of a run that has died
+            birth = look.over.birth  # of the open transaction, or of an earlier run of this command
         generation = rolling.generation - 1
         token = Token(generation, rolling.current, 0, 0, rolling.nonce, birth)
         grant = Grant(
@@ -365,10 +373,10 @@ class RollForward:
         missing: Sequence[MissingTransaction],
         rolling: Rolling,
     ) -> RolledState:
-        """Write the missing transactions, in their order, and note which accepted changes the values have.
+        """Write the missing transactions in order, and note which accepted changes the values have.
 
         :raises FenceOutranked: another run of the command has taken over.
-        :raises StateError, StateUnavailable: repeat the command: it continues.
+        :raises StateError, StateUnavailable: the state refuses, or cannot be reached. A repeated command continues.
         """
         self._take_over(history, look)
         change = self.change(history, look)
@@ -393,9 +401,10 @@ class RollForward:
         return self.rolled(history, last, look)
 
     def rolled(self, history: StateHistory, last: Receipt, look: StateLook) -> RolledState:
-        """Say that a state was written again.
+        """Return the note for the ledger about a state that was rolled forward.
 
-        :param last: the receipt of the last transaction that it has now; `look`: what it had before.
+        :param last: the receipt of the last transaction that the state has now.
+        :param look: the look at the state before the roll forward.
         """
         changes = {each.number for each in history.life.changes} - self._unchanged
         whole = last.txid == history.last
@@ -403,7 +412,7 @@ class RollForward:
         return RolledState.of(last, look.found, whole=whole, change=change, heals=look.heals)
 
     def change(self, history: StateHistory, look: StateLook) -> int:
-        """Give the newest accepted change that the values have, with all before it."""
+        """Return the newest accepted change up to which the values have all changes."""
         lacks = {each.number for each in look.pending.missing} - self._settled
         has = [
             each.number
@@ -413,7 +422,7 @@ class RollForward:
         return max(has, default=0)
 
     def _write_receipts(self, history: StateHistory, look: StateLook, token: Token) -> None:
-        """Write the receipts that the values are newer than, under a look: no rows are written with it."""
+        """Write receipts whose rows the state already has, under the token of a look. Write no rows."""
         incarnation = self._ledger.topology.incarnation
         for txid in history.without_receipt(look):
             written = structs.replace(history.written[txid], left=False)
@@ -423,7 +432,7 @@ class RollForward:
             failpoint("roll_forward.wrote_receipt", txid=txid, state=history.state.name)
 
     def _take_over(self, history: StateHistory, look: StateLook) -> None:
-        """Take the fence that a backup of before a renaming has under the name of then."""
+        """Take over the fence under an earlier name, if the backup is older than a renaming of the state."""
         if look.named:
             history.state.take_over(look.named)
             failpoint("roll_forward.took_over", state=history.state.name)
@@ -459,7 +468,7 @@ class RollForward:
     def _batch(
         self, receipt: Receipt, metadata: Any, outputs: Mapping[str, str] | None = None
     ) -> FenceBatch:
-        """Give what a grant keeps beside the fence, so that a lost ledger can be rebuilt from it."""
+        """Return the batch that a grant keeps beside the fence, from which a lost ledger can be rebuilt."""
         after = receipt.after
         if is_shortened(after) and receipt.txid == self._ledger.current - 1:
             after = self._ledger.position
@@ -473,7 +482,7 @@ class RollForward:
         )
 
     def _write_one(self, state: FencedState, grant: Grant, missing: MissingTransaction) -> None:
-        """Write one transaction: in one store transaction, or in portions if it is large."""
+        """Write one transaction in one store transaction, or in portions if it is large."""
         if missing.is_skip:
             state.raise_fence(grant)
             state.pass_over(grant)

@@ -1,4 +1,7 @@
-"""A waiting run gives up its run slot to the run whose turn it is, and is started again. Source: protocol.md §6."""
+"""Yield run slots: a waiting run gives its run slot to the run that has the turn, and starts again later.
+
+Source: protocol.md §6.
+"""
 
 from __future__ import annotations
 
@@ -25,17 +28,17 @@ QUEUED = "queued"
 
 
 class Yielded(AirflowFailException):
-    """A run ends without being tried again, although nothing has failed."""
+    """The error that ends a run without a retry, although nothing has failed."""
 
 
 def slots_of(spec: TransactionSpec, context: Any, *, txid: int | None) -> dict[str, Any]:
-    """Describe a waiting run for a trigger, which sees whether it is in the way: plain JSON.
+    """Describe a waiting run as plain JSON, for a trigger that decides whether the run must yield.
 
-    :param txid: its transaction; None while it waits for one.
+    :param txid: the transaction of the run; None: the run waits for a transaction.
     """
     ti = context["ti"]
     info = compat.run_info(context)
-    # A backfill has run slots of its own; how many of them are taken cannot be asked.
+    # A backfill has its own run slots, and Airflow has no API for the number in use.
     limit = None if info.run_type == compat.BACKFILL else context["dag"].max_active_runs
     return {
         "dag_id": spec.dag_id,
@@ -57,11 +60,12 @@ def yield_slot(
     missing: datetime | None = None,
     log: Any,
 ) -> None:
-    """Yield, if that still helps; otherwise the caller continues to wait.
+    """Yield the run slot, if another run still needs it. Otherwise return, and the caller continues to wait.
 
     :param blocking: the txid whose run has no run slot.
-    :param missing: the logical date of that run, if it has no transaction yet: `blocking` will be its txid.
-    :raises Yielded: this run ends now, and its reason says that nothing is lost.
+    :param txid: the transaction of this run; None: the run waits for a transaction.
+    :param missing: the logical date of the other run, if it has no transaction yet. `blocking` will be its txid.
+    :raises Yielded: this run ends. The text says that nothing is lost.
     """
     ti = context["ti"]
     with spec.store() as store:
@@ -88,23 +92,23 @@ def yield_slot(
             log.info("%s", error)
             return
     if isinstance(answer, Done):
-        # Airflow calls these when a task has failed, which this one has not.
+        # Airflow would report a failure, but this task has not failed.
         context["task"].on_failure_callback = ()
         context["task"].email_on_failure = False
         raise Yielded(
-            f"Run {ti.run_id} yields: transaction {blocking} has to commit before it, and run {holder} of that one is "
-            "queued for lack of a run slot. Nothing is lost; this run is started again when the way is free, and "
-            "processes its batch once more."
+            f"Run {ti.run_id} yields: transaction {blocking} must commit first, and its run {holder} is queued for "
+            "lack of a run slot. Nothing is lost. This run starts again when the slot is free, and processes its "
+            "batch once more."
         )
 
 
 def has_yielded(ledger: Ledger, run_id: str) -> bool:
-    """Whether a run that has ended as failed has only made room: it is started again by itself."""
+    """Return whether a run that has ended as failed has only yielded, and will be started again automatically."""
     reading = LedgerReader(ledger.store, ledger.paths).settled()
     entry = reading.topology.yielded.get(run_id)
     if entry is None:
         return False
-    # An entry stays for a while when a person has started the run again.
+    # After a person has started the run again, its entry stays for a while.
     if entry.txid is None:
         return all(record.run_id != run_id for record in reading.opened.values())
     record = reading.opened.get(entry.txid)
@@ -124,7 +128,7 @@ def unless_yielded(spec: TransactionSpec, given: Any) -> list[Callable[[Any], No
 
 @dataclass(frozen=True)
 class UnlessYielded:
-    """Calls a failure callback of a DAG, but not for a run that has only made room for an earlier one."""
+    """A failure callback of a DAG that is not called for a run that has only yielded."""
 
     spec: TransactionSpec
     callback: Callable[[Any], None]
@@ -141,27 +145,29 @@ class UnlessYielded:
 
 
 class Runs(Protocol):
-    """The runs of a DAG, as a task or a command reaches them."""
+    """The runs of a DAG, for a task or a command."""
 
     def state(self, run_id: str) -> str | None:
-        """The state of a run; None: it was deleted."""
+        """Return the state of a run; None: the run was deleted."""
 
     def restart(self, run_id: str) -> None:
-        """Clear a run that exists; it is executed again when it has a run slot."""
+        """Clear an existing run. Airflow executes it again when it has a run slot."""
 
     def start(self, run_id: str, key: str) -> Any:
         """Clear a run, or create it if it was deleted.
 
-        :param key: the identity that the run had.
-        :raises RunNotStarted: Airflow does not know the DAG any more.
+        :param key: the run key.
+        :raises RunNotStarted: Airflow no longer has the DAG.
         """
 
 
 @dataclass(frozen=True)
 class TaskRuns:
-    """The runs of a DAG, reached by a task instance.
+    """The runs of a DAG, for a task instance.
 
-    :param interval_of: gives the data interval of a run that is made, by its key; None: it gets no dates.
+    :param dag_id: the DAG.
+    :param ti: the task instance.
+    :param interval_of: a function that returns the data interval of a new run by its run key; None: no dates.
     """
 
     dag_id: str
@@ -178,9 +184,9 @@ class TaskRuns:
         self._start(run_id, key, reset=True)
 
     def create(self, run_id: str, key: str) -> bool:
-        """Create a run; False if it exists.
+        """Create a run. Return False if the run exists.
 
-        :raises RunNotStarted: as `start`.
+        :raises RunNotStarted: see `start`.
         """
         return self._start(run_id, key, reset=False)
 
@@ -191,19 +197,19 @@ class TaskRuns:
 
 
 class Comeback(Enum):
-    """What becomes of a run that yielded."""
+    """The decision about a run that yielded."""
 
-    WAIT = "it has not ended yet, is on its way again, or the way is not free"
+    WAIT = "it has not ended yet, or already runs again, or another run still needs its run slot"
     START = "it is started again"
-    FORGET = "it needs no start any more"
+    FORGET = "it no longer needs a start"
 
 
 def comeback(state: str | None, *, is_over: bool, is_free: bool) -> Comeback:
-    """Decide what becomes of a run that yielded.
+    """Decide whether to start a run that yielded.
 
-    :param state: of the run; None: it was deleted.
-    :param is_over: its transaction has become final otherwise.
-    :param is_free: the run whose turn it is needs no run slot any more.
+    :param state: the state of the run; None: the run was deleted.
+    :param is_over: whether the transaction of the run is already final.
+    :param is_free: whether the run that has the turn no longer needs a run slot.
     """
     if is_over:
         return Comeback.FORGET
@@ -217,10 +223,11 @@ def comeback(state: str | None, *, is_over: bool, is_free: bool) -> Comeback:
 def start_yielded(
     ledger: Ledger, runs: Runs, waiting: Iterable[str], *, patience: int = 0
 ) -> Iterator[tuple[int | None, str, int]]:
-    """Start runs that have yielded, if the way is free; gives of each that is started the txid, the run and `blocking`.
+    """Start runs that have yielded, if no other run needs their run slots.
 
-    :param waiting: their run_ids.
-    :param patience: seconds that one which has just yielded gets to end, since there may be no later commit.
+    :param waiting: the run ids of the runs that have yielded.
+    :param patience: seconds to wait for the end of a run that has just yielded, since there may be no later commit.
+    :return: txid, run id and `blocking` of each started run.
     """
     turn = ledger.turn()
     if turn.record is not None and runs.state(turn.record.run_id) == QUEUED:
@@ -233,7 +240,7 @@ def start_yielded(
         is_over = entry.txid is not None and ledger.status(entry.txid) is None
         found = comeback(_state_at_end(runs, run_id, patience), is_over=is_over, is_free=True)
         if found is Comeback.WAIT:
-            continue  # the next commit asks for it
+            continue  # the next commit tries again
         if found is Comeback.START:
             runs.restart(run_id)
         ledger.came_back(run_id)

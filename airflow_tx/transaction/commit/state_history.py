@@ -1,4 +1,4 @@
-"""The transactions of one state: what the ledger says of each, and which of them the state has."""
+"""The transactions of one state: read the receipts of the ledger, and find out which transactions the state has."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from airflow_tx.state import Fence, StoredState
 
 @dataclass(frozen=True)
 class StateLook:
-    """The transactions that a state has, and the ones to write again.
+    """The transactions that a state has, and the transactions to write again.
 
-    :param found: the last transaction that its fence names; 0: it has no fence.
-    :param first: the first transaction to write again; behind the last one: none.
-    :param over: the grant in the fence, which must be there still when it is raised.
-    :param apart: whether its values are of another moment than its fence, so that they decide.
-    :param pending: the changes that a person has accepted, and that the values may lack.
-    :param change: the newest accepted change that the fence names.
-    :param heals: whether what was lost and accepted is to be written, too.
-    :param named: the name that the state had when its fence was raised; "": the one it has now.
+    :param found: the last transaction in the fence; 0: the state has no fence.
+    :param first: the first transaction to write again. If it is after the last transaction, none is missing.
+    :param over: the token in the fence, which must still be there when the fence is raised.
+    :param apart: whether values and fence are of different moments. Then the values decide.
+    :param pending: the accepted changes that the values may lack.
+    :param change: the newest accepted change in the fence.
+    :param heals: whether to write also transactions whose loss was accepted.
+    :param named: the name of the state when its fence was raised; "": the current name.
     """
 
     found: int
@@ -50,8 +50,9 @@ class StateLook:
 class StateHistory:
     """The transactions of one state.
 
-    :param ledger: read at one moment.
-    :param changed: numbers of the repairs whose accepted change its values have, as a person says.
+    :param ledger: a reading of the ledger at one moment.
+    :param state: the state.
+    :param changed: numbers of the repairs whose accepted change the values have, according to a person.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class StateHistory:
 
     @cached_property
     def receipts(self) -> Mapping[int, Receipt]:
-        """Return the receipts of final transactions, of the ledger, and older ones that the state keeps."""
+        """Return the receipts of final transactions, from the ledger and from the state, which keeps older receipts."""
         found = dict(self._own)
         for txid, history in self.ledger.histories.items():
             if history.receipt is not None:
@@ -86,28 +87,28 @@ class StateHistory:
 
     @cached_property
     def life(self) -> Life:
-        """Tell the life of the state."""
+        """Return the life of the state."""
         ledger = self.ledger
         return Life.of(self.state.name, ledger.topology, ledger.repairs, self.receipts, self._own)
 
     @property
     def written(self) -> Mapping[int, Written]:
-        """Return what each transaction gave to the state, in the order of the txids."""
+        """Return the written counts of each transaction, in the order of txids."""
         return self.life.given
 
     @cached_property
     def last(self) -> int:
-        """Return the last final transaction of the state; 0: there is none."""
+        """Return the last final transaction of the state; 0: the state has no final transaction."""
         return max(
             max(self.written, default=0), self.ledger.topology.states.get(self.state.name, 0)
         )
 
     def before(self, txid: int) -> int | None:
-        """Return the transaction of the state before another one."""
+        """Return the state's last transaction before a txid; None: there is no earlier transaction."""
         return max((each for each in self.written if each < txid), default=None)
 
     def without_receipt(self, look: StateLook) -> list[int]:
-        """List the transactions whose values are there, and whose receipts went back with the fence."""
+        """Return the transactions whose values the state has, and whose receipts it lost with its newer fence."""
         own = {txid: each.nonce for txid, each in self._own.items()}
         return [
             txid
@@ -118,7 +119,7 @@ class StateHistory:
         ]
 
     def refused(self, problem: str, remedy: Remedy | str = "") -> RollForwardRefused:
-        """Make the error of a state that cannot be written again."""
+        """Build the error of a state that cannot be rolled forward."""
         name = self.state.name
         return RollForwardRefused(
             state=name,
@@ -130,19 +131,22 @@ class StateHistory:
     # --- what is there ----------------------------------------------------------------------------------------------
 
     def has_values(self) -> bool:
-        """Ask whether a state without a fence has values."""
+        """Return whether the state has values."""
         return bool(self.state.read(limit=1))
 
     def look(self) -> StateLook:
-        """Find out what the state has, by its fence; its values must agree.
+        """Find out by the fence which transactions the state has, and compare the values with the fence.
 
-        :raises RollForwardRefused: this is unknown.
+        :raises RollForwardRefused: fence and values do not identify these transactions.
         """
         named, fence = self._fence()
         return replace(self._look(fence), named=named)
 
     def _fence(self) -> tuple[str, Fence | None]:
-        """Read its fence, which a backup of before a renaming has under the name of then."""
+        """Return the fence, and the earlier name of the state if the fence has one; "": the current name.
+
+        If the backup is older than a renaming, it has the fence under the earlier name.
+        """
         fence = self.state.fence()
         for segment in reversed(self.life.segments[:-1]):
             if fence is not None:
@@ -171,7 +175,7 @@ class StateHistory:
         if fence.incarnation != self.ledger.topology.incarnation:
             raise self.refused(f"its fence is of another ledger ({fence.incarnation})")
         if fence.token.is_look:
-            # That run has died before it wrote. The values decide: no transaction has raised this fence.
+            # An earlier roll forward died before it wrote. No transaction has raised this fence, so the values decide.
             before = fence.covered or fence
             return StateLook(
                 before.token.txid, self.last, fence.token, apart=True, change=fence.change
@@ -180,18 +184,16 @@ class StateHistory:
             return self._look_at_open(fence)
         receipt = self.receipts.get(found)
         if receipt is None:
-            raise self.refused(
-                f"its fence says transaction {found}, of which nothing is known any more"
-            )
+            raise self.refused(f"its fence says transaction {found}, whose receipt is gone")
         if fence.token.birth != receipt.birth:
-            raise self.refused(f"its fence says transaction {found}, another one of that number")
+            raise self.refused(f"its fence says transaction {found}, but with another birth")
         marked = (receipt.attempt, receipt.epoch)
         whole = fence.applied and (fence.token.attempt, fence.token.epoch) == marked
         look = StateLook(found, found + whole, fence.token, change=fence.change)
         return self._compared(look, fence, undone=0 if whole else found)
 
     def _look_at_open(self, fence: Fence) -> StateLook:
-        """Look at a state whose fence the open transaction has raised."""
+        """Look at a state whose fence was raised by the open transaction."""
         found = fence.token.txid
         decisive = self.ledger.decisive
         opened = None if decisive is None else decisive.opened.get(found)
@@ -208,7 +210,7 @@ class StateHistory:
         return self._compared(look, fence, undone=found)
 
     def _check_by_hand(self, fence: Fence) -> None:
-        """Refuse a fence whose txid a person has raised: no ledger knows that transaction."""
+        """Refuse a fence whose txid a person has raised by hand, since no ledger has this transaction."""
         births = {each.birth: txid for txid, each in self.receipts.items()}
         opened = () if self.ledger.decisive is None else self.ledger.decisive.opened.items()
         births |= {record.birth: txid for txid, record in opened}
@@ -217,9 +219,11 @@ class StateHistory:
             raise self.refused(**told)
 
     def look_at_values(self, look: StateLook) -> StateLook:
-        """Find out by the values alone what a state has; no one else writes it, and no row of the open one is left.
+        """Find out by the values alone which transactions the state has.
 
-        :raises RollForwardRefused: they do not say it, or contradict the receipts.
+        No other process writes the state, and rows of the open transaction are undone.
+
+        :raises RollForwardRefused: the values do not identify these transactions, or contradict the receipts.
         """
         return self._looked_at(look, self.state.rows_by_grant() or {})
 
@@ -228,15 +232,17 @@ class StateHistory:
         first = newest or self.life.first
         told = self._totals(first)
         if told is None or self.life.unknown(first - 1):
-            raise self._apart(f"nothing says what the values up to transaction {first} add up to")
+            raise self._apart(
+                f"no receipt says what the values up to transaction {first} add up to"
+            )
         pending = self.life.changes_after(first - 1, 0, told)
         if pending is None and self._fits(rows, newest + 1, 0):
-            # Rows that were undone later hide what was there before the newest transaction, which is whole.
+            # Later undone rows hide the values before the newest transaction. But the newest transaction is complete.
             first = newest + 1
             pending = self.life.changes_after(newest, 0, self._totals(0))
         if pending is None:
             what = f"the values up to transaction {first}"
-            raise self._apart(f"{what} do not add up to what its receipts say")
+            raise self._apart(f"{what} do not add up to the totals in its receipts")
         first = min(first, self.last)
         return replace(look, first=first, apart=True, pending=pending)
 
@@ -246,7 +252,7 @@ class StateHistory:
     def _compared(self, look: StateLook, fence: Fence, *, undone: int) -> StateLook:
         """Compare the fence with the values.
 
-        :param undone: the transaction whose rows the next raise takes back; 0: none.
+        :param undone: the transaction whose rows the next raise undoes; 0: none.
         """
         rows = self.state.rows_by_grant()
         totals = self._totals(undone)
@@ -254,7 +260,7 @@ class StateHistory:
             look.first - 1, fence.change, totals, as_of=fence.token.generation
         )
         if rows is None:
-            # The raise of the fence compares the values with what it has noted of them.
+            # The raise of the fence compares the values with the imprint in the fence.
             return replace(look, pending=pending or Pending(self.life.changes, asked=True))
         if pending is not None:
             there = [
@@ -266,12 +272,12 @@ class StateHistory:
                 return replace(look, pending=pending)
         taken_out = any(txid >= self.ledger.current and epoch for txid, _, epoch in rows)
         if taken_out or self._has_moved(look):
-            # Only under a look do the values say what they are.
+            # The values identify their transactions only under a look, when no other process writes.
             return replace(look, first=self._newest(rows) or self.life.first, apart=True)
         return self._looked_at(look, rows)
 
     def _has_moved(self, look: StateLook) -> bool:
-        """Whether a commit has begun since the fence was read: then the values may be of two moments."""
+        """Return whether a commit has begun since the fence was read, so that the values may be of two moments."""
         _, fence = self._fence()
         return fence is None or fence.token != look.over
 
@@ -284,10 +290,12 @@ class StateHistory:
         *,
         as_of: int = 0,
     ) -> bool:
-        """Ask whether the last transaction before `first` that wrote has the newest rows.
+        """Return whether the newest rows belong to the last transaction before `first` that wrote rows.
 
-        :param changes: accepted ones that the values have: keys of what was written before them may be missing.
-        :param as_of: the generation of the fence, before which a person has accepted losses; 0: none is known.
+        :param rows: the number of rows by txid, attempt and epoch.
+        :param undone: the transaction whose rows are undone; 0: none.
+        :param changes: accepted changes that the values have. Keys that were written before a change may be missing.
+        :param as_of: the generation of the fence. Losses accepted before it count; 0: unknown.
         """
         kept = self.life.kept
         wrote = [
@@ -297,7 +305,7 @@ class StateHistory:
         ]
         last = max(wrote, default=0)
         newer = {grant: count for grant, count in rows.items() if grant[0] > last}
-        # A row of epoch 0 was written by an attempt that is undone: it has the value from before.
+        # A row of epoch 0 has its previous value, since the attempt that wrote it is undone.
         if any(txid != undone and epoch for txid, _, epoch in newer):
             return False
         if not last:
@@ -311,13 +319,13 @@ class StateHistory:
         return not own and count <= keys and enough
 
     def _newest(self, rows: Mapping[tuple[int, int, int], int]) -> int:
-        """Return the newest final transaction that has rows; 0: none."""
+        """Return the newest final transaction that has rows; 0: no such transaction."""
         return max(
             (txid for txid, _, epoch in rows if txid < self.ledger.current and epoch), default=0
         )
 
     def _totals(self, undone: int) -> Mapping[str, int] | None:
-        """Add up the values before a transaction; None: they cannot be added up."""
+        """Return the sums of the values before a transaction, by column; None: the values cannot be added up."""
         names = self.state.added_up
         totals = self.state.totals_before(names, undone) if names else None
         return None if totals is None else {name: totals[name] for name in names}

@@ -1,8 +1,8 @@
-"""A table that came back from a backup: which rows it lacks, and how they are written again. Source: protocol.md §5.
+"""Find and write the rows that a table lacks after a restore from a backup. Source: protocol.md §5.
 
-Each row of a table has its transaction. So rows and receipts are compared transaction by transaction, and a transaction
-that is written again does not depend on rows that are there: one store transaction takes out what there is of it, and
-of the transaction that it restates, and puts in its rows, its receipt and the fence.
+Each row of a table has its txid, so rows and receipts are compared for each transaction. A transaction can be written
+again in any condition of the table. One store transaction takes out its present rows, and rows of the transaction that
+it restates, and writes its rows, its receipt and the fence.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ROWS_AT_ONCE = 10_000
 
 @dataclass(frozen=True)
 class KeptRows(RowsInParts):
-    """The rows of a table as its entry keeps them: read again at each iteration, in their order."""
+    """The rows of a table in a journal entry. Each iteration reads them again, in their order."""
 
     contribution: Contribution
 
@@ -53,7 +53,7 @@ class TableHistory(StateHistory):
 
     def look_at_values(self, look: StateLook) -> StateLook:
         first, pending = self._lacks(self.last + 1, ())
-        # The newest rows before it may be of an attempt that was outranked since: a row has no attempt.
+        # A row has no attempt, so the newest rows before `first` may belong to an outranked attempt.
         newest = max((txid for txid in self._rows() if txid and txid < first), default=first)
         return replace(look, first=min(newest, self.last), apart=True, pending=pending)
 
@@ -71,7 +71,7 @@ class TableHistory(StateHistory):
         return self.state.rows_by_txid() or {}
 
     def _taken_out(self, look: StateLook) -> Collection[int]:
-        """Name the transaction whose rows the open one may have taken out, to replace them."""
+        """Return the transaction whose rows the open restatement may have taken out."""
         decisive = self.ledger.decisive
         opened = None if decisive is None else decisive.opened.get(look.found)
         replaces = None if opened is None else opened.replaces
@@ -80,11 +80,12 @@ class TableHistory(StateHistory):
     def _lacks(
         self, end: int, taken_out: Collection[int], fence: Fence | None = None
     ) -> tuple[int, Pending]:
-        """Find the first transaction before `end` of which there are other rows than its receipt says; `end`: none.
+        """Find the first transaction before `end` whose number of rows differs from its receipt.
 
-        :param taken_out: transactions of which there may be no rows.
-        :param fence: of the rows; None: they may be of another moment.
-        :return: and the accepted changes that the rows lack: so many of them that the least is missing.
+        :param taken_out: transactions that may have no rows.
+        :param fence: the fence of the rows; None: fence and rows may be of different moments.
+        :return: the transaction, or `end` if no transaction differs; and the accepted changes that the rows lack,
+            chosen so that the fewest transactions are missing.
         """
         rows = self._rows()
         mark = 0 if fence is None else fence.change
@@ -106,7 +107,7 @@ class TableHistory(StateHistory):
         return first, Pending(tuple(open_[-number:]))
 
     def _expected(self, end: int, fence: Fence | None) -> dict[int, int]:
-        """Count the rows of each transaction, once all transactions before `end` are committed."""
+        """Return the expected number of rows of each transaction after all transactions before `end`."""
         as_of = None if fence is None else fence.token.generation
         rolling = self.ledger.topology.rolling
         runs = [] if rolling is None else rolling.nonces
@@ -120,7 +121,7 @@ class TableHistory(StateHistory):
         }
 
     def passed(self, holes: Collection[int]) -> list[int]:
-        """List the transactions without a row in the table."""
+        """Return the transactions in `holes` that have no rows in the table."""
         rows = self._rows()
         return [txid for txid in sorted(holes) if not rows.get(txid)]
 
@@ -129,7 +130,7 @@ class TableHistory(StateHistory):
 
     @cached_property
     def replaced(self) -> Mapping[int, int]:
-        """Name, by transaction that was restated, the one that has taken its rows out."""
+        """Return the restatement that has taken out the rows, by restated transaction."""
         return {
             each.replaces.txid: txid
             for txid, each in self.receipts.items()
@@ -153,10 +154,10 @@ class TableRollForward(RollForward):
     def take(
         self, history: StateHistory, look: StateLook, rolling: Rolling
     ) -> tuple[StateLook, list[MissingTransaction]]:
-        self._restate = False  # what it passes over is noted by now
+        self._restate = False  # the ledger has noted the transactions that are passed over
         if not history.state.restored_by:
             return super().take(history, look, rolling)
-        # No fence of a lake is raised for a look: it has no row of the open transaction.
+        # The table of a lake has no rows of the open transaction, so a look need not raise its fence.
         found = history.look_at_values(look)
         return found, self.proved(history, found)
 
@@ -183,7 +184,7 @@ class TableRollForward(RollForward):
             return replace(lacking, lacking=problem)
 
     def _metadata(self, receipt: Receipt) -> Any:
-        """Read the rows of the batch, which the fence keeps; a receipt may have their digest alone."""
+        """Return the metadata of the batch for the fence, from the journal. A receipt may have only its digest."""
         with suppress(JournalError):
             return self._journal.read(receipt.journal or "").metadata
         return receipt.metadata
@@ -201,7 +202,7 @@ class TableRollForward(RollForward):
         return MissingTransaction(receipt, self._batch(receipt, entry.metadata), KeptRows(own))
 
     def _check_published(self, history: StateHistory, receipt: Receipt, own: Contribution) -> None:
-        """Refuse files of a table that are not in its folder any more, as after VACUUM."""
+        """Refuse files that are no longer in the folder of the table, such as after VACUUM."""
         table = history.state.append_table
         if table is None:
             return

@@ -1,4 +1,4 @@
-"""The turn to commit: the line before a transaction, how to wait in it, and the commit when the turn has come."""
+"""Wait for the turn to commit: read the line of earlier transactions, wait in it, and commit in the turn."""
 
 from __future__ import annotations
 
@@ -23,24 +23,25 @@ from airflow_tx.ledger import (
 from airflow_tx.transaction.commit.committer import Commit, Completion
 
 MESSAGE_PATIENCE = 5.0
-"""Seconds that a committer waits in its worker for messages; workers of another DAG may need its slot."""
+"""The longest time that a committer waits in its worker for messages, in seconds. Other tasks may need its slot."""
 _MESSAGE_POLL = 0.5
 _ROLLING_POLL = 1.0
 _LOOK = 1.0
 BRIEF = 5.0
-"""Seconds that a committer waits in its worker for a line that does not move: a deferral takes longer."""
+"""Seconds that a committer waits in its worker for a line that does not move. A deferral takes longer."""
 RESUMED = 2.0
-"""Seconds that Airflow takes to start a deferred task again, behind `[tx] min_deferral`."""
+"""Seconds that Airflow needs, after `[tx] min_deferral`, to start a deferred task again."""
 DEFERRAL = 10.0 + RESUMED
-"""Seconds that a deferral takes by default."""
+"""The default duration of a deferral, in seconds."""
 WARM_PLACES = 2
-"""How many in line wait in their worker for commits alone, unless `[tx] warm_places` says otherwise."""
+"""The default of `[tx] warm_places`: how many transactions in line wait in their worker while others commit."""
 MOST_IN_WORKERS = 16
-"""How many in line hold a worker slot at all, however many transactions are in flight."""
+"""The highest number of transactions in line that hold a worker slot."""
 MOST_ACKS_READ = 100
-"""Of a transaction with more acks than these it is not read whether they are all there: its committer notes that.
+"""The highest number of acks for which other committers check whether a transaction has all acks.
 
-Everybody behind it reads its line every second: of thousands of mapped tasks that would be thousands of requests each.
+For a transaction with more acks, they wait until its own committer notes this. All later transactions read the line
+every second, and thousands of mapped tasks would mean thousands of requests for each reader.
 """
 _ON_THEIR_WAY = (Phase.PROCESSED, Phase.COMMITTING)
 
@@ -48,25 +49,25 @@ _ON_THEIR_WAY = (Phase.PROCESSED, Phase.COMMITTING)
 class Move(Enum):
     """The next step of a committer."""
 
-    FORGET = "drop what was read: something happened to its transaction"
+    FORGET = "drop the output that was read, since the transaction has changed"
     SKIP = "skip the transaction whose turn it is"
     COMMIT = "take the turn"
     WAIT = "wait in the worker"
     WAIT_BRIEFLY = "wait in the worker, but not for long"
     POLL = "wait in the worker for messages"
-    DEFER = "wait elsewhere"
-    DEFER_FOR_MESSAGES = "wait elsewhere for messages"
+    DEFER = "defer"
+    DEFER_FOR_MESSAGES = "defer until messages are acked"
 
 
 @dataclass(frozen=True, kw_only=True)
 class WaitingLine(TurnReading):
-    """The line before a transaction, as read: its own record, and those from `current` on that are close.
+    """A reading of the line: the record of the waiting transaction, and close records from `current` on.
 
-    :param txid: the transaction that waits.
-    :param ready: those before it to which only their commit is to come: their tasks have acked, whether or not their
-        committer has noticed; of many tasks, once it has.
-    :param messages: whether it waits for messages of its own, before it waits for its turn.
-    :param places: how many in line wait in their worker.
+    :param txid: the waiting transaction.
+    :param ready: the earlier transactions whose tasks have all acked, so that only their commit is missing. A
+        transaction with many tasks is ready when its committer has noted this.
+    :param messages: whether the transaction still waits for its own messages.
+    :param places: how many transactions in line wait in their worker.
     """
 
     txid: int
@@ -76,26 +77,27 @@ class WaitingLine(TurnReading):
 
     @property
     def earlier(self) -> dict[int, TransactionRecord]:
-        """Return the records of the transactions before it that are close."""
+        """Return the records of close earlier transactions."""
         return {txid: record for txid, record in self.opened.items() if txid < self.txid}
 
     @property
     def op(self) -> str | None:
-        """Return the nonce of its own record: another one means that something happened to it; None: it is final."""
+        """Return the nonce of its own record, which changes when the transaction changes; None: it is final."""
         own = self.opened.get(self.txid)
         return None if own is None else own.op
 
     @property
     def skip(self) -> bool:
-        """Whether the transaction whose turn it is is to be skipped, by the first that finds it."""
+        """Return whether the transaction that has the turn must be skipped, by the first committer that sees this."""
         first = self.earlier.get(self.current)
         return first is not None and first.skip is not None
 
     @property
     def move(self) -> Move:
-        """How to wait: in the worker, and more than briefly only if nothing is needed for the turn to come but commits.
+        """Return how to wait. Wait in the worker for long only if all earlier transactions just need their commit.
 
-        A worker slot is then held for moments only; held longer, it may be the one that an earlier transaction needs.
+        Then the committer holds its worker slot only for a short time. Otherwise an earlier transaction may need the
+        slot.
         """
         if self.current >= self.txid:
             return Move.COMMIT
@@ -106,12 +108,12 @@ class WaitingLine(TurnReading):
 
     @property
     def is_near(self) -> bool:
-        """Whether it waits at one of the warm places; of a line that is longer not every record is read."""
+        """Return whether the transaction is at a warm place. Of a longer line, only some records are read."""
         return self.txid - self.current <= self.places
 
     @property
     def waited_for(self) -> list[list[object]]:
-        """The earlier transactions as plain JSON; a committer waits for the same ones in its worker only once."""
+        """Return the earlier transactions as plain JSON. A committer waits only once in its worker for them."""
         if self.move is not Move.WAIT:
             return []
         return [
@@ -122,10 +124,10 @@ class WaitingLine(TurnReading):
     def wake_event(
         self, *, op: str | None, waited: Sequence[Sequence[object]]
     ) -> dict[str, Any] | None:
-        """Give the event that wakes a committer which waits elsewhere than in its worker; None: none yet.
+        """Return the event that wakes a deferred committer; None: no event is due.
 
-        :param op: of its own record when it began to wait.
-        :param waited: its current `waited_for`.
+        :param op: the `op` when the committer deferred.
+        :param waited: the `waited_for` when the committer deferred.
         """
         near = self.move in (Move.COMMIT, Move.WAIT) and not (waited and self.waited_for == waited)
         if self.skip or near:
@@ -134,14 +136,14 @@ class WaitingLine(TurnReading):
 
     @property
     def watched(self) -> tuple[int, ...]:
-        """The transactions whose records may change the decision."""
-        # Many may wait far away: only the turn itself wakes them.
+        """Return the transactions whose records may change the decision."""
+        # Many transactions may wait far away. They watch only the turn.
         earlier = self.earlier if self.is_near else ()
         return (*earlier, self.txid)
 
     @property
     def acks(self) -> str:
-        """The name of its own acks, as its record has it."""
+        """Return the name of the acks node in its own record."""
         own = self.opened.get(self.txid)
         return "" if own is None else own.acks
 
@@ -154,10 +156,12 @@ def read_line(
     places: int = WARM_PLACES,
     works_again: bool = False,
 ) -> WaitingLine:
-    """Read the line; what is far away is not read.
+    """Read the line, without records that are far away.
 
-    :param mapped: the tasks with map indexes: how many instances they will have is not known here.
-    :param works_again: a task of its own works again, so that its own record matters at its turn, too.
+    :param txid: the waiting transaction.
+    :param mapped: ids of the mapped tasks, whose number of instances is unknown here.
+    :param places: how many transactions in line wait in their worker.
+    :param works_again: whether a task of the transaction works again, so that its own record matters in its turn.
     """
     current = ledger.current()
     line = WaitingLine(current=current, txid=txid, places=places)
@@ -172,13 +176,13 @@ def read_line(
 
 
 def _is_ready(ledger: ReadOnlyLedger, record: TransactionRecord, mapped: Collection[str]) -> bool:
-    """Ask whether nothing but its commit is to come for a transaction."""
+    """Return whether only its commit is missing for a transaction."""
     if record.phase in _ON_THEIR_WAY:
         return True
 
     acked = ledger.acked(record)
     if acked is None:
-        return True  # it became final in between
+        return True  # the transaction has just become final
     if record.phase is Phase.FAILED or len(acked) > MOST_ACKS_READ:
         return False
     return ledger.has_all_acks(record, acked, mapped)
@@ -189,12 +193,15 @@ def _is_ready(ledger: ReadOnlyLedger, record: TransactionRecord, mapped: Collect
 
 @dataclass(frozen=True)
 class LinePace:
-    """Until when a committer waits in its worker, and how fast the line moves, by the clock of its caller.
+    """How long a committer waits in its worker, and how fast the line moves. All times are of the caller's clock.
 
-    :param began: when it began to wait; `patience`: seconds to wait in the worker at most.
-    :param away: seconds that a deferral takes. A turn that is nearer than this is waited for in the worker.
-    :param first: whose turn it was when the line was read first, and `since` when that was; 0: it is not read yet.
-    :param current: whose turn it was when the line was read last, and `moved` since when.
+    :param began: when the committer began to wait.
+    :param patience: the longest wait in the worker, in seconds.
+    :param away: the duration of a deferral, in seconds. A committer waits in its worker for a turn that comes sooner.
+    :param first: the txid that had the turn at the first reading; 0: no reading yet.
+    :param since: when the line was first read.
+    :param current: the txid that had the turn at the last reading.
+    :param moved: when the turn moved to `current`.
     """
 
     began: float
@@ -207,27 +214,31 @@ class LinePace:
 
     @property
     def deadline(self) -> float:
-        """Give the end of a wait for transactions that only have to commit."""
+        """Return the end of a wait for transactions that only need their commit."""
         return self.began + self.patience
 
     def seen(self, current: int, now: float) -> LinePace:
-        """Return the pace once the turn is at a transaction."""
+        """Return the pace after a reading.
+
+        :param current: the txid that has the turn.
+        """
         if current == self.current:
             return self
         begun = self if self.first else replace(self, first=current, since=now)
         return replace(begun, current=current, moved=now)
 
     def left(self, txid: int, now: float) -> float:
-        """Estimate the seconds until the turn of a transaction; endless if the line stands still."""
+        """Estimate the seconds until the turn of a transaction; infinite if the line does not move."""
         passed = self.current - self.first
         if passed <= 0 or now - self.moved >= BRIEF:
             return math.inf
         return (txid - self.current) * (now - self.since) / passed
 
     def until(self, move: Move, txid: int, now: float) -> float:
-        """Give the end of a wait in the worker; of a line that moves fast enough, when to look again.
+        """Return the end of a wait in the worker, or the time of the next reading if the line moves fast enough.
 
-        :param move: how the committer waits; `txid`: of its transaction.
+        :param move: how the committer waits.
+        :param txid: the waiting transaction.
         """
         if move is Move.WAIT:
             return self.deadline
@@ -250,16 +261,17 @@ def next_move(
 ) -> Move:
     """Decide what a committer does next.
 
-    :param completion: whether everything of its own transaction has acked.
+    :param line: the line of this reading.
+    :param completion: whether all tasks of the transaction have acked.
     :param before: the line of the last reading.
-    :param tried: the transaction that it has tried to skip; it waits for that one like for any other.
+    :param tried: a transaction that the committer has failed to skip, and now waits for like for any other.
     """
-    # Another nonce: a task works again, the transaction has failed, or there is a newer attempt.
+    # The nonce changes if a task works again, the transaction has failed, or a newer attempt has begun.
     if before is not None and line.op is not None and line.op != before.op:
         return Move.FORGET
     if line.skip and tried != line.current:
         return Move.SKIP
-    # For a task of its own that works again it waits in any line.
+    # If a task of the transaction works again, the committer waits in the worker at any place in line.
     move = Move.WAIT if completion is Completion.NOT_YET else line.move
     if completion is Completion.MESSAGES:
         move = Move.POLL
@@ -280,20 +292,20 @@ def commit_in_turn(
     away: float = DEFERRAL,
     clock: Callable[[], float] = time.monotonic,
 ) -> WaitingLine | None:
-    """Commit when it is the turn.
+    """Wait in the worker for the turn, and commit.
 
-    :param patience: seconds to wait in the worker at most.
-    :param places: how many in line wait there for commits alone.
-    :param away: seconds that a deferral takes.
-    :return: None: it is committed; else the line in which to wait elsewhere.
-    :raises Refused, StateError, StagingError: it cannot be committed now.
+    :param patience: the longest wait in the worker, in seconds.
+    :param places: how many transactions in line wait in their worker while others commit.
+    :param away: the duration of a deferral, in seconds.
+    :return: None if the transaction is committed; otherwise the line, and the committer must defer.
+    :raises Refused, StateError, StagingError: the transaction cannot be committed now.
     """
     pace = LinePace(clock(), patience, away)
     while True:
         try:
             return _in_turn(commit, store, pace, places=places, clock=clock)
         except RollingForward as rolling:
-            # Nothing that can be watched says when this is over.
+            # No znode to watch changes when the roll forward ends, so poll.
             if clock() >= pace.deadline:
                 commit.log.info("%s", rolling)
                 return _read(commit, ReadOnlyLedger(store, commit.spec.paths), places=places)
@@ -346,7 +358,7 @@ def _in_turn(
 
 
 def _pause(line: WaitingLine, before: WaitingLine | None) -> None:
-    """Wait before the turn is asked for again, if nothing has changed since it was not to be had."""
+    """Wait before the next request for the turn, if the line has not changed since the last request."""
     if line == before:
         time.sleep(_MESSAGE_POLL)
 
@@ -361,7 +373,7 @@ def _read(
 def _watch(commit: Commit, store: Store, line: WaitingLine, seconds: float) -> None:
     look = ReadOnlyLedger(store, commit.spec.paths)
     with look.watch_line(line.watched, line.acks) as watch:
-        # A change before the watches were set would never be noticed.
+        # Read the line again, since the watches do not report an earlier change.
         if _read(commit, look, places=line.places, works_again=line.op is not None) == line:
             commit.log.info(
                 "Transaction %s of %s waits: the turn is at %s",
@@ -373,7 +385,7 @@ def _watch(commit: Commit, store: Store, line: WaitingLine, seconds: float) -> N
 
 
 def _log_wait(commit: Commit, line: WaitingLine) -> None:
-    """Say which run it waits for, the state of that run, and what to do."""
+    """Log the run that a committer waits for, the state of the run, and the remedy."""
     first = line.earlier.get(line.current)
     if first is None:
         return
@@ -382,7 +394,7 @@ def _log_wait(commit: Commit, line: WaitingLine) -> None:
     if state is None and of_lane(first.request):
         commit.log.info(
             "Transaction %s of %s waits for transaction %s (%s), in the lane of its coordinator. "
-            "There is nothing to do: what leaves the lane becomes a run.",
+            "There is nothing to do: a transaction that leaves the lane becomes a run.",
             line.txid,
             topology,
             line.current,
@@ -402,9 +414,11 @@ def _log_wait(commit: Commit, line: WaitingLine) -> None:
 
 
 def advice(topology: str, txid: int, run_id: str, state: str | None) -> Remedy:
-    """Say what a person can do about a transaction that waits.
+    """Return what a person can do about a transaction that waits.
 
-    :param state: of the run that it waits for.
+    :param txid: the transaction that it waits for.
+    :param run_id: the run of this transaction.
+    :param state: the state of this run; None: it was deleted.
     """
     if state == "running":
         return Remedy.of(

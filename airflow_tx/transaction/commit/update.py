@@ -12,16 +12,17 @@ from airflow_tx.state import FencedState, QueryableState, StateUpdate, sharing_a
 
 @dataclass(frozen=True, repr=False)
 class Update(StateUpdate):
-    """The output of a task, added to a state; `state_query` may be given it in place of that state.
+    """An update that adds the output of a task to a state. You can pass it to `state_query` in place of the state.
 
-    :param input: XComArg of a reference to staged output, of rows (dicts), of a row, or of these per mapped instance;
+    :param input: XComArg of a reference to staged output, of rows (dicts), of a row, or of these per mapped instance.
         None: the rows that all tasks have rejected.
+    :param state: the state to write.
     :param writers: "worker", "spark", or "auto".
-    :param spark_from_rows: from how many rows on "auto" means Spark; None: what the package takes for large.
-    :param spark: by which Spark; None: by the one that the task of `input` uses.
-    :param new_values: the output of the committer that its new values become; None: no task reads them.
-    :param allow_empty: a task that gives nothing has no rows; without it, it has forgotten to give them.
-    :param together: whether it is written in one transaction of the database with all other such updates.
+    :param spark_from_rows: with "auto", the number of rows from which Spark writes; None: the package's default.
+    :param spark: the Spark that writes, a connection id or a master; None: the Spark of the task of `input`.
+    :param new_values: the name under which the committer outputs the new values; None: no task reads them.
+    :param allow_empty: whether a task that returns nothing counts as zero rows. Otherwise the commit is refused.
+    :param together: whether one database transaction writes this update with all other such updates.
     """
 
     input: Any
@@ -44,7 +45,7 @@ class Update(StateUpdate):
 
     @property
     def verb(self) -> str:
-        """Name the function that has made it."""
+        """Return the name of the function that creates such an update."""
         if _is_table(self.state):
             return "append"
         takes_rows = isinstance(self.state, FencedState) and self.state.columns is None
@@ -66,25 +67,26 @@ def persistent_aggregate(
 ) -> Update:
     """Add the output of a task to a state when the transaction commits (Trident's persistentAggregate).
 
-    :param input: such as ``partial.output["counts"]`` of a SparkBatchOperator, or what a ``@task`` call gives: a list
-        of dicts with the key columns and the deltas of the state; of a mapped task, of all its instances. For a
-        state with a reducer, rows: several a key, in their order.
-    :param state: such as `SqlState`; or one without columns: a map of Trident's, such as `OpaqueMap`, a Snapshottable,
-        or a StateFactory, such as `MemcachedState.opaque(["cache:11211"])`. None is opened here.
-    :param keys: of a state without columns: the key columns of the rows; [] keeps one value.
-    :param values: of a state without columns: the aggregator of each value column.
-    :param kind: what a map or a factory of one's own promises; default: its attribute `kind`, else non-transactional.
-    :param writers: who writes: "worker", the process of the commit task; "spark", executors of Spark, each its own
-        keys; "auto", Spark if the output is large and staged by one task, the state takes parallel writers (SQLite
-        does not) and there is a Spark.
-    :param spark_from_rows: from how many rows on the output is large; None: from 500,000 rows or 256 MiB on.
+    :param input: the output of a task, such as ``partial.output["counts"]`` of a SparkBatchOperator, or the result of a
+        ``@task`` call. Each row has the key columns and the deltas of the state; a ``@task`` returns a list of dicts.
+        A mapped task gives the rows of all instances. For a state with a reducer, pass several rows per key, in order.
+    :param state: a state with columns, such as `SqlState`. Or a state without columns: a Trident map such as
+        `OpaqueMap`, a Snapshottable, or a StateFactory such as `MemcachedState.opaque(["cache:11211"])`. This function
+        opens no state.
+    :param keys: for a state without columns, the key columns of the rows; [] keeps one value.
+    :param values: for a state without columns, the aggregator of each value column.
+    :param kind: the guarantee of your own map or factory; default: its attribute `kind`, else non-transactional.
+    :param writers: "worker": the process of the commit task writes. "spark": Spark executors write, each a part of the
+        keys. "auto": Spark writes if one task has staged a large output, the state supports parallel writers (SQLite
+        does not), and a Spark is configured.
+    :param spark_from_rows: the number of rows from which an output is large; None: 500,000 rows, or 256 MiB.
     :param spark: a connection of type spark or spark_connect, a master such as "local[4]" or "spark://host:7077", or
-        "sc://host:port"; by default the connection of the task that emitted the output.
-    :param new_values: a name: the keys of the batch, with the values that they have after the commit, become an output
-        of the committer, ``commit.output["name"]`` (Trident's newValuesStream).
-    :param allow_empty: take a task that returns None, or emits nothing, for one that has no rows. Otherwise its commit
-        is refused, unless the batch itself is empty: a forgotten ``return`` would lose rows. ``[]`` is no rows, too.
-    :raises ConfigError: `keys`, `values`, `kind`, `writers`, `spark_from_rows`, `spark` or `new_values` cannot be used.
+        "sc://host:port". Default: the connection of the task that emitted the output.
+    :param new_values: the name of an output, ``commit.output["name"]``, that has the keys of the batch and their values
+        after the commit (Trident's newValuesStream).
+    :param allow_empty: count a task that returns None, or emits nothing, as zero rows. By default such a commit is
+        refused unless the batch is empty, since a forgotten ``return`` would lose rows. ``[]`` is always zero rows.
+    :raises ConfigError: an argument cannot be used.
     """
     from airflow_tx.state import as_aggregate
 
@@ -99,14 +101,14 @@ def persistent_aggregate(
             option="persistent_aggregate(spark_from_rows=)", value=spark_from_rows, remedy=remedy
         )
     if spark is not None and ";" in spark:
-        remedy = "Parameters may be secret, and a DAG file is not: make a connection of type spark_connect of it."
+        remedy = "Parameters may contain secrets: create a connection of type spark_connect, and give its id."
         raise ConfigError(
             option="persistent_aggregate(spark=)", value=spark.partition(";")[0], remedy=remedy
         )
     if new_values is not None:
         _check_name(new_values, "persistent_aggregate")
         if not isinstance(state, QueryableState):
-            remedy = f"{type(state).__name__} cannot be asked for the values of keys, so it has none to give."
+            remedy = f"{type(state).__name__} cannot be asked for the values of keys: leave new_values= out."
             raise ConfigError(
                 option="persistent_aggregate(new_values=)", value=new_values, remedy=remedy
             )
@@ -114,20 +116,20 @@ def persistent_aggregate(
 
 
 def append(input: Any, *, state: Any, allow_empty: bool = False) -> Update:
-    """Append the output of a task to a table of a lake or of a database, row by row, when the transaction commits.
+    """Append the output of a task to a table of a lake or of a database when the transaction commits.
 
         updates=[append(enriched.output["orders"], state=DeltaTable("s3://lake/orders", partition_by=["day"]))]
         updates=[append(enriched.output["orders"], state=SqlTable("warehouse", table="orders"))]
 
-    Tasks write the rows of a DeltaTable into its folder beforehand: of ``batch.emit("orders", df)`` Spark's executors
-    do, of rows that a ``@task`` returns the committer does, before its turn. The commit publishes these files. The rows
-    of a SqlTable the committer inserts in its turn.
+    Rows of a DeltaTable are written into the table's folder before the turn, and the commit publishes these files.
+    Spark executors write the rows of ``batch.emit("orders", df)``. The committer writes the rows that a ``@task``
+    returns. Rows of a SqlTable are inserted by the committer in its turn.
 
-    :param input: such as ``enriched.output["orders"]`` of a SparkBatchOperator, or what a ``@task`` call gives; of a
-        mapped task, the rows of all its instances.
+    :param input: the output of a task, such as ``enriched.output["orders"]`` of a SparkBatchOperator, or the result of
+        a ``@task`` call. The output of a mapped task has the rows of all instances.
     :param state: a `DeltaTable` or a `SqlTable`.
     :param allow_empty: see `persistent_aggregate`.
-    :raises ConfigError: the state is no table.
+    :raises ConfigError: the state is not a table.
     """
     if not _is_table(state):
         remedy = "Give a DeltaTable or a SqlTable; for values by key use persistent_aggregate(...)."
@@ -138,7 +140,7 @@ def append(input: Any, *, state: Any, allow_empty: bool = False) -> Update:
 def rejected_update(state: Any) -> Update:
     """Append the rows that the tasks of a transaction reject to a table.
 
-    :raises ConfigError: the state is no table.
+    :raises ConfigError: the state is not a table.
     """
     try:
         return append(None, state=state)
@@ -160,22 +162,22 @@ def partition_persist(
     new_values: str | None = None,
     allow_empty: bool = False,
 ) -> Update:
-    """Give a task's output unchanged to a state, when the transaction commits (Trident's partitionPersist).
+    """Pass a task's output unchanged to a state when the transaction commits (Trident's partitionPersist).
 
-    :param input: see `persistent_aggregate`.
-    :param state: with an updater, a state of one's own (`begin_commit`, `commit`), a map, or a StateFactory; without
-        one, a state that takes rows unchanged, such as `SqlGuard`.
-    :param updater: a `StateUpdater`; several writers use it at once.
-    :param partitions: how many writers there are, in threads of the committer. A StateFactory makes a state for each:
+    :param input: the output of a task, see `persistent_aggregate`.
+    :param state: with an updater, your own state (`begin_commit`, `commit`), a map, or a StateFactory. Without an
+        updater, a state that accepts rows unchanged, such as `SqlGuard`.
+    :param updater: a `StateUpdater`, which several writers call concurrently.
+    :param kind: the guarantee of your own state; default: its attribute `kind`, else non-transactional.
+    :param partitions: the number of writers, which are threads of the committer. A StateFactory makes a state for each:
         ``make_state(conf, partition_index, num_partitions)``. Change the number only while no transaction is open.
-    :param partition_by: the fields of a row that choose its writer: rows that are equal in them have the same one, in
-        every transaction (Trident's partitionBy).
+    :param partition_by: the fields of a row that choose its writer. In all transactions, rows with equal fields have
+        the same writer (Trident's partitionBy).
     :param conf: the `conf` of ``make_state``; default: empty.
-    :param kind: what a state of one's own promises; default: its attribute `kind`, else non-transactional.
-    :param new_values: a name: the rows that the updater returns become an output of the committer,
-        ``commit.output["name"]`` (Trident's newValuesStream).
+    :param new_values: the name of an output, ``commit.output["name"]``, that has the rows that the updater returns
+        (Trident's newValuesStream).
     :param allow_empty: see `persistent_aggregate`.
-    :raises ConfigError: the state cannot take them, or there is no updater that could return rows.
+    :raises ConfigError: an argument cannot be used, or `new_values` is given without an updater.
     """
     from airflow_tx.state import Writers, as_fenced
 
@@ -197,9 +199,9 @@ def partition_persist(
 
 
 def checked_updates(updates: Iterable[Update]) -> tuple[Update, ...]:
-    """Check the updates of a committer; what each of them is, the block checks.
+    """Check the list of updates of a committer. The `Transaction` block checks each update.
 
-    :raises ConfigError: they are no list, or two of them leave new values of one name.
+    :raises ConfigError: the updates are not a list, or two updates output new values under the same name.
     """
     if not isinstance(updates, Iterable):
         raise ConfigError(
@@ -217,7 +219,7 @@ def checked_updates(updates: Iterable[Update]) -> tuple[Update, ...]:
 class DagStates(dict[str, FencedState]):
     """The states that the committers of a DAG update, by name.
 
-    :param dag: as its file makes it.
+    :param dag: the DAG, as parsed from its file.
     """
 
     def __init__(self, dag: Any) -> None:
@@ -235,9 +237,10 @@ def states_of(dag: Any) -> DagStates:
 
 
 def written_together(updates: Sequence[Update]) -> tuple[Update, ...]:
-    """Let one transaction of their database write all updates that share one, of any size.
+    """Mark all updates of one database, so that one database transaction writes them, at any size.
 
-    :raises ConfigError: no two share one, two databases have two each, or Spark is to write one of them.
+    :raises ConfigError: no two updates share a database, two databases have several updates each, or an update asks
+        for Spark.
     """
     groups = [group for group in sharing_a_store(each.state for each in updates) if len(group) > 1]
     names = [", ".join(state.name for state in group) for group in groups]

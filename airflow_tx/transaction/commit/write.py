@@ -1,4 +1,4 @@
-"""Writes the rows of an update into its state: by this process, or by Spark's executors; in flat memory either way."""
+"""Write the rows of an update into its state, by this process or by Spark executors, with bounded memory."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ else:
 
 
 # --- rows ---------------------------------------------------------------------------------------------------------
-# The rows that a committer writes: exactly the acked output of this attempt.
+# A committer writes exactly the acked output of this attempt.
 
 
 RowsToWrite = Iterable[Mapping[str, Any]]
@@ -81,10 +81,10 @@ Pull = Callable[[str, str, int], Any]
 def values_of(
     update: Update, acks: Acks, attempt: TransactionAttempt, pull: Pull, *, empty: bool = False
 ) -> list[Any]:
-    """Read the output of every task instance that has one, as `acked_values` does.
+    """Read the acked output of all instances of an update's task.
 
-    :param empty: the batch has no rows, so that an instance need not give any.
-    :raises StagingError: also if an instance gave nothing, and the update does not allow that.
+    :param empty: whether the batch has no rows, so that an instance may return nothing.
+    :raises StagingError: see `acked_values`; or an instance returned nothing, and the update does not allow this.
     """
     found = acked_values(update.input, acks, attempt, pull)
     task = update.input.operator.task_id
@@ -97,11 +97,11 @@ def values_of(
 
 
 def acked_values(output: Any, acks: Acks, attempt: TransactionAttempt, pull: Pull) -> list[Any]:
-    """Read an output of every task instance that has one, and compare it with what the instance acked.
+    """Read an output of all instances of its task, and compare each value with the ack of the instance.
 
-    :param output: its XComArg.
-    :param pull: asked for (task id, name, map index).
-    :raises StagingError: it is of an earlier try or of another attempt, was pushed by hand, or is not there.
+    :param output: the XComArg of the output.
+    :param pull: a function of task id, name and map index that reads an XCom.
+    :raises StagingError: the value is missing, is of an earlier try or another attempt, or was pushed by hand.
     """
     task = output.operator.task_id
     name = output.key
@@ -120,7 +120,7 @@ def acked_values(output: Any, acks: Acks, attempt: TransactionAttempt, pull: Pul
         remedy = f"Clear task {task}."
     elif emitted and not found:
         problem = f"the task gave {', '.join(map(repr, emitted))}"
-        remedy = "Name one of these; only what a task returns, or an application emits, can be committed."
+        remedy = "Name one of these. Only return values and emitted outputs can be committed."
     else:
         return list(found.values())
     raise StagingError(
@@ -134,14 +134,14 @@ def acked_values(output: Any, acks: Acks, attempt: TransactionAttempt, pull: Pul
 
 
 def _given_names(ack: Ack) -> list[str]:
-    """Name the outputs of a task instance, without rows that are kept aside."""
+    """Return the names of a task instance's outputs, except rejected and malformed rows."""
     return [name for each in ack.outputs if not (name := each["name"]).startswith(ASIDE)]
 
 
 def check_empty(update: Update, attempt: TransactionAttempt, map_index: int = -1) -> None:
-    """Refuse a task that gave nothing: a forgotten `return` would silently lose the rows.
+    """Refuse a task that returned nothing, since a forgotten `return` would silently lose rows.
 
-    :raises StagingError: its update does not allow that.
+    :raises StagingError: the update does not allow this.
     """
     if update.allow_empty:
         return
@@ -158,10 +158,14 @@ def check_empty(update: Update, attempt: TransactionAttempt, map_index: int = -1
 
 
 class StagedRows(RowsInParts):
-    """The rows of one staged output: read again at each iteration, and counted beforehand.
+    """The rows of one staged output. Each iteration reads them again, and their number is known before.
 
-    :param files: whether a row may be a file of a table; otherwise an output that lists files is refused.
-    :raises StagingError: exactly this output is not there whole.
+    :param area: the staging area.
+    :param ref: the reference to the output.
+    :param state: the state that the rows are for.
+    :param attempt: the attempt of the output.
+    :param files: whether each row may describe a file of a table. Otherwise an output that lists files is refused.
+    :raises StagingError: the output is incomplete or changed.
     """
 
     def __init__(
@@ -180,7 +184,7 @@ class StagedRows(RowsInParts):
         if not files:
             check_readable(self.where, self.name, self.output)
         self.columns = wanted_columns(state, self.output.columns)
-        # Open it again with the columns: the error then names the missing ones.
+        # Open the output again with the columns, so that an error names the missing columns.
         open_output(area, ref, columns=self.columns)
 
     def parts(self) -> Iterator[pa.RecordBatch | RowsToWrite]:
@@ -189,7 +193,7 @@ class StagedRows(RowsInParts):
         return self.batches()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Read them as Arrow batches, in the order of the files and of the rows in them."""
+        """Read the rows as Arrow batches, in the order of the files and of the rows in each file."""
         return read_batches(self._area, self.ref, columns=self.columns)
 
     def __len__(self) -> int:
@@ -201,7 +205,7 @@ class StagedRows(RowsInParts):
 
     @property
     def paths(self) -> list[tuple[str, int]]:
-        """Name the files with rows below the root of the area, each with how many it has."""
+        """Return the files that have rows, relative to the root of the area, with their numbers of rows."""
         return [
             (f"{self.ref['path']}/{file.name}", file.rows)
             for file in self.output.files
@@ -213,10 +217,10 @@ class StagedRows(RowsInParts):
         return [literal(self.where.files.spark_uri(path)) for path, _ in self.paths]
 
     def schema(self) -> pa.Schema:
-        """The columns and their types, as pyarrow reads them."""
+        """Return the columns and their pyarrow types."""
         with self.where.files.open(self.paths[0][0]) as opened:
             found = read_schema(opened)
-        # With their notes: a column of new values may have a type that Arrow has not.
+        # Keep the field metadata, which names the type of a new-values column that Arrow lacks.
         return pa.schema([found.field(name) for name in self.columns])
 
 
@@ -234,14 +238,15 @@ class RowsInTurn(RowsInParts):
 def rows_to_write(
     update: Update, values: list[Any], area: StagingArea, attempt: TransactionAttempt
 ) -> RowsToWrite:
-    """Give the rows of an update: one per key, or, if the state has a reducer, all of them in their order.
+    """Return the rows of an update: one row per key, or all rows in order if the state has a reducer.
 
-    That is the order of the map indexes, of the files of an output, and of the rows in each of these. The output of a
-    single application is already aggregated (the state refuses it otherwise) and is streamed; anything else is combined
-    in memory. They can be read twice, unless the state takes rows unchanged.
+    Rows are ordered by map index, then by file of the output, then by position in the file. The output of a single
+    application is streamed. It must already be aggregated, or the state refuses it. All other rows are combined in
+    memory. The result can be read twice, unless the state accepts rows unchanged.
 
-    :raises StagingError: a reference whose files are not there whole.
-    :raises StateError: rows that do not fit the state.
+    :param values: the return value or the reference of each instance.
+    :raises StagingError: the files of a reference are incomplete.
+    :raises StateError: the rows do not fit the state.
     """
     state = update.state
     if state.append_table is not None:
@@ -252,7 +257,7 @@ def rows_to_write(
         return RowsInTurn([_rows(value, state, area, attempt) for value in values])
     chained = chain.from_iterable(_rows(value, state, area, attempt) for value in values)
     rows = chained if has_reducers(state) else combined(chained, state)
-    # Combined rows are in memory anyway. Of a state without columns, nothing is combined.
+    # Combined rows are already in memory. Rows of a state without columns are not combined.
     again = (
         state.columns is not None
         or state.kind is StateKind.TRANSACTIONAL
@@ -274,10 +279,10 @@ def files_to_append(
     area: StagingArea,
     attempt: TransactionAttempt,
 ) -> RowsToWrite:
-    """Give the files of an append, one a row. Rows that Python tasks have returned or staged are written here.
+    """Return the files to append, one per row. This function writes the rows that Python tasks returned or staged.
 
-    :raises StagingError: they are not there whole, or were written for another table.
-    :raises StateError: rows that do not fit the table.
+    :raises StagingError: the files are incomplete, or belong to another table.
+    :raises StateError: the rows do not fit the table.
     """
     state = update.state
     staged = list[StagedRows]()
@@ -298,9 +303,11 @@ def files_to_append(
 
 
 def wanted_columns(state: FencedState, present: tuple[str, ...]) -> list[str]:
-    """Name the columns that a state takes: of a composite its parts, or the one column that they come as.
+    """Return the columns that a state reads. A composite reads its parts, or a single column that holds the parts.
 
-    A reducer takes whole rows.
+    A state with a reducer reads all columns.
+
+    :param present: the columns of the output.
     """
     columns = state.columns
     if columns is None:
@@ -319,9 +326,9 @@ def wanted_columns(state: FencedState, present: tuple[str, ...]) -> list[str]:
 
 
 def portions(rows: RowsToWrite, state: Any, *, size: int) -> Iterator[RowsToWrite]:
-    """Divide rows, one a key, into portions of about `size` rows; each is a chunk of the grant, by its number.
+    """Divide rows into portions of about `size` rows, with one row per key. The n-th portion is chunk n of the grant.
 
-    :param rows: `StagedRows`, if the state has a reducer.
+    :param rows: the rows; `StagedRows` if the state has a reducer.
     """
     if not has_reducers(state):
         iterator = iter(rows)
@@ -356,7 +363,7 @@ def _shared_out(batch: pa.RecordBatch, keys: Sequence[str], count: int) -> dict[
     found: dict[int, list[int]] = {}
     columns = [batch.column(name).to_pylist() for name in keys]
     for index, key in enumerate(zip(*columns, strict=True)):
-        # The same in every process, so that a write under the same grant is the same again.
+        # Every process computes the same partition, so a repeated write under the same grant writes the same chunks.
         found.setdefault(partition_of(key, count), []).append(index)
     return found
 
@@ -370,17 +377,17 @@ def _portion(path: Path) -> Iterator[dict[str, Any]]:
 # --- write --------------------------------------------------------------------------------------------------------
 
 
-# From here on `writers="auto"` means Spark, if there is one.
+# From these sizes on, `writers="auto"` uses Spark, if it is available.
 LARGE_ROWS = 500_000
 LARGE_BYTES = 256 * 2**20
-# Rows of one write. A state remembers the keys of one write to find duplicates.
+# The most rows of one write. To find duplicates, a state keeps the keys of one write in memory.
 ROWS_A_WRITE = 100_000
 ROWS_A_WRITER = 100_000
 MOST_WRITERS = 200
 
 
 def output_digests(updates: Sequence[Update], rows: Sequence[RowsToWrite]) -> dict[str, str]:
-    """Digest what is about to be written, by transactional state."""
+    """Return the digest of the rows to write, for each transactional state."""
     pairs = zip(updates, rows, strict=True)
     return {
         each.state.name: output_digest(found, each.state)
@@ -390,8 +397,8 @@ def output_digests(updates: Sequence[Update], rows: Sequence[RowsToWrite]) -> di
 
 
 def output_digest(rows: RowsToWrite, state: FencedState) -> str:
-    """Digest keys and deltas, in any order: a transactional state needs the same on every replay."""
-    # A composite comes as one column or as its parts, and a reducer takes whole rows. Both take all columns.
+    """Return a digest of keys and deltas, in any order. A transactional state needs the same digest in every replay."""
+    # A composite is one column or several parts, and a reducer reads whole rows. So both digest all columns.
     columns = state.columns
     if columns is None or has_reducers(state):
         return output_text(rows, (), ())
@@ -403,14 +410,14 @@ def output_digest(rows: RowsToWrite, state: FencedState) -> str:
 def take_other_output(
     ledger: Ledger, states: Iterable[FencedState], granted: Granted, outputs: Mapping[str, str]
 ) -> None:
-    """Continue with another output than an earlier grant was about to write, if no state holds anything of that.
+    """Accept an output that differs from the output of an earlier grant, if no state holds rows of the earlier output.
 
-    A state with a fence decides when the fence is raised. Of a state without one the ledger alone knows the earlier
-    output, and what the state holds is asked here.
+    A state with a fence decides this when its fence is raised. For a state without a fence, only the ledger knows the
+    earlier output, and this function asks the state for rows of the transaction.
 
-    :param states: the ones that are asked; every fence is raised, so no earlier grant can write.
-    :param outputs: per transactional state, what is about to be written.
-    :raises OutputChanged: a state may hold something of the transaction.
+    :param states: the states to ask. Their fences are raised, so no earlier grant can write.
+    :param outputs: the digest of the rows to write, by transactional state.
+    :raises OutputChanged: a state may hold rows of the transaction.
     """
     changed = {state.name: state for state in states if state.name in granted.changed}
     if not changed:
@@ -424,9 +431,11 @@ def take_other_output(
 
 
 def whole(update: Update, rows: RowsToWrite) -> RowsToWrite:
-    """Read rows once to their end, if they are written in more than one store transaction, and return them.
+    """Read all rows once before they are written in several store transactions, and return the rows.
 
-    :raises RowsDiffer: they are not the emitted ones. For rows of one store transaction it is raised within it.
+    A single store transaction checks its rows itself.
+
+    :raises RowsDiffer: the rows are not the emitted rows.
     """
     if not update.together and _in_portions(rows, update) and spark_of(update, rows) is None:
         for _ in rows.batches():
@@ -443,12 +452,15 @@ def write_update(
     log: Any,
     output: NewValuesOutput | None = None,
 ) -> Written:
-    """Write under a fence that the grant has raised on every state; what was written.
+    """Write an update after the grant has raised the fence of every state.
 
-    :param dag_file: a driver on this machine may import modules beside it.
-    :param output: where new values go.
-    :raises StateError, StateUnavailable: what is written counts once, when the commit is tried again.
-    :raises WritersFailed: the Spark job ended without an answer; likewise.
+    After an error the commit can be tried again, and rows that were already written count once.
+
+    :param dag_file: path of the DAG file. A driver on this machine may import modules beside it.
+    :param output: the staging of new values; None: the update outputs no new values.
+    :return: the written counts.
+    :raises StateError, StateUnavailable: the state refuses, or cannot be reached.
+    :raises WritersFailed: the Spark job ended without an answer.
     """
     spark = spark_of(update, rows)
     if spark is not None:
@@ -474,16 +486,17 @@ def write_update(
 
 
 def new_values_of(update: Update, staged: NewValues) -> NewValuesOutput | None:
-    """Return where the new values of an update go; None: it leaves none."""
+    """Return the staging of an update's new values; None: the update outputs no new values."""
     return None if update.new_values is None else staged.of(update.new_values)
 
 
 def write_instead(
     state: Any, grant: Grant, rows: RowsToWrite, output: NewValuesOutput | None = None
 ) -> Grant:
-    """Replace the values of keys to which one transaction alone has contributed, under a raised fence.
+    """Replace the values of keys to which only one transaction has contributed, under a raised fence.
 
-    :return: the grant for the write that follows, and completes it. Raises as `write_update`.
+    :return: the grant for the following write, which completes this write.
+    :raises StateError, StateUnavailable: the state refuses, or cannot be reached.
     """
     written = NOTHING_WRITTEN
     count = 0
@@ -497,17 +510,16 @@ def write_instead(
 
 
 # --- moment -------------------------------------------------------------------------------------------------------
-# The updates that are written in one transaction of their database, with the raise of their fences: a reader sees them
-# all at once.
+# One database transaction raises the fences of several updates and writes them. A reader sees all of them together.
 
 
 @dataclass(frozen=True, eq=False)
 class UpdateRows:
     """The rows of an update, as its commit writes them.
 
-    :param instead: of a restatement, the rows that replace values as a whole.
-    :param require: of a restatement, refuses a missing key; it is given what looks up keys.
-    :param for_good: whether nothing brings back what it takes out.
+    :param instead: for a restatement, the rows whose values replace the stored values.
+    :param require: for a restatement, a function that refuses a missing key. Its argument looks up keys.
+    :param for_good: whether the rows that the update takes out cannot be restored.
     """
 
     update: Update
@@ -521,7 +533,7 @@ class UpdateRows:
         return self.update.state
 
     def fits(self) -> bool:
-        """Whether one store transaction can write it, and the raise of its fence."""
+        """Return whether one store transaction can raise the fence and write the update."""
         if self.update.together:
             return True
         if not isinstance(self.state, StoredState) or spark_of(self.update, self.rows) is not None:
@@ -530,7 +542,7 @@ class UpdateRows:
         return not alone and not _in_portions(self.rows, self.update)
 
     def write(self, grant: Grant, *, raising: bool) -> StateWrite:
-        """Describe the work; without a raise, it replaces what this very grant has written."""
+        """Describe the write. Without a raise, the write replaces earlier writes of the same grant."""
         undoing = not raising and self.state.kind is StateKind.OPAQUE
         made = partial(StateWrite, self.state.name, grant, raising=raising, undoing=undoing)
         made = partial(made, require=self.require)
@@ -563,10 +575,11 @@ def _sliced(rows: RowsToWrite) -> Iterator[RowsToWrite]:
 
 
 def moment_of(found: Sequence[UpdateRows]) -> list[UpdateRows]:
-    """Choose the updates that are written in one transaction, with the raise of their fences.
+    """Choose the updates that one transaction writes, together with the raise of their fences.
 
-    The database with most of the updates has them. Where no database has two, it is a single update, and a state that
-    is slow to raise comes first. An update whose rows nothing brings back is written last, unless a moment is promised.
+    These are the updates of the database with the most updates. If no database has two updates, it is a single update,
+    preferably of a state whose fence is slow to raise. An update whose rows cannot be restored is written last, unless
+    `together=True`.
     """
     promised = [each for each in found if each.update.together]
     if promised:
@@ -584,16 +597,19 @@ def moment_of(found: Sequence[UpdateRows]) -> list[UpdateRows]:
 def write_moment(
     moment: Sequence[UpdateRows], grant: Grant, staged: NewValues, *, raising: bool = True
 ) -> dict[str, Written]:
-    """Write updates in one transaction of their store; what was written, per state. Raises as `write_update`.
+    """Write updates in one transaction of their store.
 
-    :param staged: where new values go. They are looked up afterwards: another connection sees no earlier.
+    :param staged: the staging of new values. They are read after the transaction, since another connection reads them.
+    :param raising: whether the transaction also raises the fences.
+    :return: the written counts by state.
+    :raises StateError, StateUnavailable: the store refuses, or cannot be reached.
     """
     if not moment:
         return {}
     states = [each.state for each in moment if isinstance(each.state, StoredState)]
     works = [each.write(grant, raising=raising) for each in moment]
     alone = works[0].rows if len(works) == 1 and raising and not works[0].require else None
-    if alone is not None:  # a state of one's own may do both by a method of its own
+    if alone is not None:  # a custom state may override `raise_and_write`
         written = [alone.written(states[0].raise_and_write(grant, alone))]
     else:
         written = write_together(list(zip(states, works, strict=True)))
@@ -610,9 +626,9 @@ def write_moment(
 
 
 def spark_of(update: Update, rows: RowsToWrite) -> str | None:
-    """Choose the Spark that writes the rows; None: this process does.
+    """Return the Spark that writes the rows; None: this process writes them.
 
-    :raises ConfigError: it must be Spark, and cannot be.
+    :raises ConfigError: the update has `writers="spark"`, and Spark cannot write the rows.
     """
     forced = update.writers == "spark"
     if update.writers == "worker" or not rows:
@@ -621,7 +637,7 @@ def spark_of(update: Update, rows: RowsToWrite) -> str | None:
         return None
     columns = update.state.columns
     if not forced and columns is not None and not columns.keys:
-        return None  # one key: this process need not hold its rows, an executor would
+        return None  # with a single key, this process streams the rows, but an executor would hold them in memory
     spark = update.spark or getattr(getattr(update.input, "operator", None), "conn_id", None)
     problem = ""
     if not isinstance(rows, StagedRows):
@@ -629,7 +645,9 @@ def spark_of(update: Update, rows: RowsToWrite) -> str | None:
             "Spark writes the staged output of one task; rows that tasks return are combined here"
         )
     elif not spark:
-        problem = 'there is no Spark: the output is of no Spark task; say which one by spark="spark_default"'
+        problem = (
+            'no Spark is named, and the output is not of a Spark task: add spark="spark_default"'
+        )
     elif update.state.for_executors() is None:
         problem = f"state {update.state.name!r} takes one writer at a time, as SQLite does"
     if problem and forced:
@@ -685,19 +703,19 @@ def _in_turns(
         for chunk, portion in enumerate(portions(rows, state, size=ROWS_A_WRITE)):
             given = portion if output is None else list(portion)
             yield RowTally(given, state.added_up)
-            if output is not None:  # once the portion is written
+            if output is not None:  # the caller has written the portion
                 output.keys(state, _keys(state, given), chunk=chunk)
 
     return write_portions(state, grant, tallies())
 
 
 def write_portions(state: Any, grant: Grant, tallies: Iterable[RowTally]) -> Written:
-    """Write chunk after chunk, each in a store transaction of its own: memory, locks and undo stay small."""
+    """Write each chunk in a separate store transaction, so that memory, locks and undo logs stay small."""
     written = NOTHING_WRITTEN
     chunk = -1
     for chunk, tally in enumerate(tallies):
         written += tally.written(state.write(grant, tally, chunk=chunk, complete=False))
-    # A state without a fence begins with chunk 0.
+    # A state without a fence begins to write at chunk 0.
     whole = replace(grant, written=grant.written + written, portions=grant.portions + chunk + 1)
     state.write(whole, (), chunk=chunk + 1, complete=True)
     return written
@@ -708,7 +726,7 @@ def _keys(state: Any, rows: Iterable[Mapping[str, Any]]) -> list[tuple[Any, ...]
 
 
 # --- spark writers ------------------------------------------------------------------------------------------------
-# How Spark's executors write an update: what they need, by which driver, and what they answer.
+# Spark executors write an update. This section starts their driver, passes the job, and reads the answers.
 
 
 _MASTER = re.compile(r"local(\[.*\])?$|yarn(-client)?$|(spark|k8s|mesos)://")
@@ -716,7 +734,7 @@ _OWN_CONNECTION = "airflow_tx_writers"
 
 
 def spark_label(spark: str) -> str:
-    """Name a Spark for logs and messages: without its parameters, which may be secret."""
+    """Return the name of a Spark for logs and messages, without its parameters, which may be secret."""
     return spark.partition(";")[0]
 
 
@@ -730,11 +748,12 @@ def write_by_spark(
     dag_file: str,
     output: NewValuesOutput | None = None,
 ) -> Written:
-    """Let executors write, each its own keys, and complete the grant; what was written.
+    """Write by Spark executors, which each write a part of the keys, and complete the grant.
 
-    :param partitions: into how many chunks.
-    :param output: where new values go; each executor stages its own part.
-    :raises StateError: what an executor was refused with.
+    :param partitions: the number of chunks.
+    :param output: the staging of new values, of which each executor stages a part.
+    :return: the written counts.
+    :raises StateError: the state refused the write of an executor.
     :raises WritersFailed: the job ended without an answer.
     """
     from airflow_tx.spark import (
@@ -810,7 +829,7 @@ def _by_driver(
     conn_id = spark
     if _MASTER.match(spark):
         conn_id = _OWN_CONNECTION
-        # This process belongs to the one task.
+        # This process runs only this task, so it may change its environment.
         os.environ[f"AIRFLOW_CONN_{conn_id.upper()}"] = json.dumps(
             {"conn_type": "spark", "host": spark}
         )
@@ -820,7 +839,7 @@ def _by_driver(
     os.environ.update(driver_environment(os.environ, dag_file=dag_file, binary=binary, local=local))
     with tempfile.TemporaryDirectory(prefix="airflow-tx-writers-") as folder:
         write_job(f"{folder}/job", job)
-        # Where the driver is on another machine, the pipe would not reach it.
+        # The driver must run on this machine, since the pipe does not reach another machine.
         hook = SparkSubmitHook(
             conn_id=conn_id, name=job.name, application_args=[folder], deploy_mode="client"
         )

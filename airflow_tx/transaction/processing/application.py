@@ -1,4 +1,4 @@
-"""The work of a task for an application that processes its batch: it describes the batch, and acks the output."""
+"""The work of a task around its Spark application: describe the batch, and ack the output."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 
 # --- appended -----------------------------------------------------------------------------------------------------
-# Outputs that are appended to a table: the task lists the files that its application has written there.
+# Outputs that the commit appends to a table. The task lists the files that its application has written there.
 
 
 def appended_by(spec: TransactionSpec, task_id: str) -> dict[str, AppendTo]:
-    """Say to which tables the outputs of a task are appended, by name."""
+    """Return the tables to which the outputs of a task are appended, by output name."""
     return {
         name: AppendTo(table.uri, table.partition_by)
         for (task, name), table in spec.tables.items()
@@ -43,9 +43,9 @@ def appended_by(spec: TransactionSpec, task_id: str) -> dict[str, AppendTo]:
 def with_files(processing: Processing, manifest: Manifest) -> Manifest:
     """List the files of each output that an application has written into a table.
 
-    The task does it, because it can reach the table as the committer can: the application need not.
+    The task lists them, since the application may lack the committer's access to the table.
 
-    :raises StagingError: the files are not there whole, or cannot be files of a Delta table.
+    :raises StagingError: the files are incomplete, or cannot be files of a Delta table.
     """
     outputs = {name: _listed(processing, manifest, name) for name in manifest.outputs}
     if outputs == manifest.outputs:
@@ -105,8 +105,8 @@ def _staged(
 def describe_batch(processing: Processing, inputs: Mapping[str, Any]) -> Descriptor:
     """Describe the batch of a task for its application.
 
-    :param inputs: references by name.
-    :raises StagingError: one of these outputs is not there whole.
+    :param inputs: references to the inputs, by name.
+    :raises StagingError: an input is incomplete or changed.
     """
     return Descriptor(
         topology=processing.topology,
@@ -135,9 +135,9 @@ def _ackers(processing: Processing) -> Ackers | None:
 def acknowledge(
     context: Context, processing: Processing, manifest: Manifest, *, reliable: bool
 ) -> None:
-    """Push references to what an application emitted, one XCom each; ack them, what it read, and its code.
+    """Push references to the outputs of an application, one XCom each, and ack outputs, readings and code.
 
-    :param reliable: whether it must have read the whole batch.
+    :param reliable: whether the application must have read the whole batch.
     """
     manifest = with_files(processing, manifest)
     refs = emitted_refs(manifest)
@@ -147,12 +147,12 @@ def acknowledge(
 
 
 def emitted_refs(manifest: Manifest) -> dict[str, dict[str, Any]]:
-    """Give the XComs that an application's output becomes, by name."""
+    """Return the XComs of an application's outputs, by name."""
     return {name: ref.to_json() for name, ref in manifest.refs().items()}
 
 
 def ack_application(processing: Processing, manifest: Manifest, *, reliable: bool) -> None:
-    """Ack what an application emitted, what it read, and its code; as `acknowledge`."""
+    """Ack the outputs, readings and code of an application, see `acknowledge`."""
     if reliable:
         processing.read.extend(manifest.read)
         processing.unproven.extend(manifest.unproven)

@@ -1,4 +1,4 @@
-"""The batch of the running task, for Python code, and the output of earlier tasks that a task reads."""
+"""The batch of the running task, for Python code, and the readers of earlier tasks' output."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 class CurrentBatch:
     """The batch of the running task's transaction, for Python code.
 
+    :param processing: the work of the running task.
     :param reliable: whether the task must read the whole batch.
     """
 
@@ -42,7 +43,7 @@ class CurrentBatch:
 
     @property
     def txid(self) -> int:
-        """The number of the transaction, the same however often the batch is replayed."""
+        """Return the number of the transaction. A replay keeps the number."""
         return self._processing.attempt.txid
 
     @property
@@ -51,15 +52,15 @@ class CurrentBatch:
 
     @property
     def metadata(self) -> Any:
-        """Plain JSON that says exactly which rows the batch has."""
+        """Return plain JSON that identifies exactly the rows of the batch."""
         return self._processing.metadata
 
     def read(self) -> Iterator[Mapping[str, Any]]:
-        """Exactly this transaction's rows, as dicts; none if the batch is empty.
+        """Return exactly this transaction's rows, as dicts; no rows if the batch is empty.
 
-        The source is asked when the first row is taken, and closed after the last one.
+        The iterator opens the source at the first row, and closes it after the last row.
 
-        :raises SourceError: if the source cannot give exactly these.
+        :raises SourceError: the source cannot return exactly these rows.
         """
         if self.metadata is None:  # a replay that found no rows
             return iter(())
@@ -69,25 +70,25 @@ class CurrentBatch:
     def _rows(self) -> Iterator[Mapping[str, Any]]:
         source = self._processing.emitter()
         try:
-            with _refusals(source, "Correct what the source gives."):
+            with _refusals(source, "Correct the rows that the source returns."):
                 yield from dicts_of(source.emit_batch(self.attempt, self.metadata))
         finally:
             source.close()
 
     def arrow(self) -> pa.RecordBatchReader:
-        """Exactly this transaction's rows, as a reader of record batches of pyarrow, which other engines read.
+        """Return exactly this transaction's rows, as a pyarrow RecordBatchReader, which other engines can read.
 
             rows = current_batch().arrow()
             duckdb.sql("SELECT carrier, count(*) AS flights FROM rows GROUP BY carrier")  # or polars.DataFrame(rows)
 
-        Types are declared: of a Parquet file or a SQL table, or by the `schema` of the source. A csv file without one
-        has texts. Where no one has declared the columns, they have the types that hold all values of the batch. A batch
-        without rows has the columns that the source knows; if it knows none, ``rows.schema.names`` is empty.
+        The Parquet file, the SQL table, or the `schema` of the source declares the types. A csv file without a schema
+        has text columns. For columns without declared types, the types fit all values of the batch. An empty batch has
+        the columns that the source knows. If the source has no schema, ``rows.schema.names`` is empty.
 
-        An engine takes the rows once: call it again for another reading. A query that takes a part of them,
-        such as one with LIMIT, has not read the batch; `current_batch(reliable=False)` says that this is meant.
+        A reader returns its rows once. Call this method again to read them again. A query that reads only some rows,
+        such as a query with LIMIT, does not count as reading the batch. Use `current_batch(reliable=False)` for it.
 
-        :raises SourceError: if the source cannot give exactly these.
+        :raises SourceError: the source cannot return exactly these rows.
         """
         import pyarrow as pa
 
@@ -96,7 +97,7 @@ class CurrentBatch:
         source = self._processing.emitter()
         with _refusals(source):
             reader = self._reader(source)
-            # In this thread, where connections are looked up: an engine reads in threads of its own.
+            # Read the first batch in this thread, which can look up connections. An engine reads in other threads.
             first = list(islice(reader, 1))
         reading = ArrowReading(source.malformed_rows, COUNT if source.counts_rows else "")
         self._readings.append(reading)
@@ -122,23 +123,27 @@ class CurrentBatch:
             source.close()
 
     def emit(self, *, tracked: bool = True) -> str:
-        """Make a message for work that leaves the DAG: the transaction is not committed before it, and every message
-        made of it, is acked.
+        """Create a message for work that leaves the DAG.
+
+        The transaction is not committed before the message, and every message made of it, is acked.
 
             queue.push(json.dumps([current_batch().emit(), row]))
 
-        :param tracked: False: nothing waits for it.
-        :return: its reference, for `airflow_tx.acks.Collector.process`.
+        :param tracked: whether the commit waits for the message.
+        :return: the reference of the message, for `airflow_tx.acks.Collector.process`.
         :raises TransactionDefinitionError: the transaction has no ackers, or does not wait for this task.
         """
         return self.emit_many(1, tracked=tracked)[0]
 
     def emit_many(self, count: int, *, tracked: bool = True) -> list[str]:
-        """Make so many messages in one request; as `emit`."""
+        """Create several messages in one request, see `emit`.
+
+        :param count: the number of messages.
+        """
         return self._processing.messages.emit(count, tracked=tracked)
 
     def stage(self, rows: Any, name: str = "rows") -> dict[str, Any]:
-        """Write rows to the staging area, for the tasks and Spark applications behind this task.
+        """Write rows to the staging area, for downstream tasks and Spark applications.
 
             @task
             def extract():
@@ -146,43 +151,45 @@ class CurrentBatch:
 
             SparkBatchOperator(task_id="sum_up", application="sum_up.py", inputs={"orders": extract()})
 
-        A frame that a task of the block returns, also as one of multiple outputs, is staged so by itself.
+        If a task of the block returns a frame, also among multiple outputs, the frame is staged automatically.
 
-        :param rows: dicts, or a frame of pandas, polars, DuckDB or pyarrow; a frame if there may be no rows and a Spark
-            application needs their columns. A key that a dict lacks is NULL, as is NaN of pandas. Of a pandas index,
-            each level with a name is a column. A stream, such as a pyarrow.RecordBatchReader, is never whole in memory.
-        :param name: of the output; a task that stages several outputs gives each its own name.
-        :return: the reference to the rows, which the task returns.
-        :raises StagingError: a column would change a value, or the task has staged an output of this name before.
+        :param rows: dicts, or a frame of pandas, polars, DuckDB or pyarrow. Pass a frame if there may be no rows and a
+            Spark application needs the columns. A missing key of a dict becomes NULL, and so does NaN of pandas. Each
+            named level of a pandas index becomes a column. A stream, such as a pyarrow.RecordBatchReader, is never
+            completely in memory.
+        :param name: the name of the output. Each output of a task needs a different name.
+        :return: the reference to the rows. Return it from the task.
+        :raises StagingError: a column type would change a value, or the task has already staged an output of this name.
         """
         return self._processing.stage(rows, name)
 
     def reject(self, rows: Any, reason: str) -> None:
-        """Keep rows aside: the commit appends them to the `rejected` table of the `Transaction`.
+        """Reject rows. The commit appends them to the `rejected` table of the `Transaction`.
 
             for row in current_batch().read():
                 if row["amount"] is None:
                     current_batch().reject(row, "no amount")
 
-        The rows are one more output of this try: a failed try and a skipped transaction leave none.
+        The rejected rows are an output of this try. A failed try, or a skipped transaction, leaves no rejected rows.
 
-        :param rows: as for `stage`, or one dict, text, named tuple or row of pandas, as `iterrows` gives it.
-        :param reason: why; rows with one reason are counted together.
-        :raises StagingError: the transaction has no such table, or does not wait for this task; or the reason is empty.
+        :param rows: rows as for `stage`, or a single dict, text, named tuple or pandas row from `iterrows`.
+        :param reason: why the rows are rejected. Rows with the same reason are counted together.
+        :raises StagingError: the transaction has no `rejected` table, or does not wait for this task, or the reason is
+            empty.
         """
         where = self._processing.where
         check_rejects(where, reason, kept=self._processing.keeps_rejected)
         self._processing.rejected += rejected_rows(where, rows, reason)
 
     def read_output(self, ref: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """The rows of a task's output, or of the new values of a committer, as dicts.
+        """Return the rows of a task's output, or of the new values of a committer, as dicts.
 
             @task
             def report(ref):  # report(commit.output["totals"])
                 for row in current_batch().read_output(ref): ...
 
         :param ref: ``task.output["name"]``, as an argument of the task.
-        :raises StagingError: exactly this output is not there whole, or the new values are not kept any more.
+        :raises StagingError: the output is incomplete or changed, or the new values are no longer kept.
         """
         rows = rows_of_output(self._processing.spec, ref, self._processing.begun)
         outputs = output_names(ref)
@@ -205,9 +212,10 @@ _DECLARE = "Declare the types of the columns, or take the rows by read()."
 
 @contextmanager
 def _refusals(source: Source, remedy: str = _DECLARE) -> Iterator[None]:
-    """Refuse rows that no record batch holds unchanged, or that a library does not give.
+    """Turn errors of Arrow and other libraries into refusals of the source.
 
-    :raises RowsRefused: another try has the same ones; SourceError: it may have them.
+    :raises RowsRefused: the rows do not fit a record batch. A retry would read the same rows.
+    :raises SourceError: the rows cannot be read now. A retry may succeed.
     """
     try:
         with NoTable.of_libraries():
@@ -220,11 +228,11 @@ def _refusals(source: Source, remedy: str = _DECLARE) -> Iterator[None]:
 
 
 def current_batch(*, reliable: bool = True) -> CurrentBatch:
-    """Return the batch of the task that is running.
+    """Return the batch of the running task.
 
-    :param reliable: False: the task may read some rows of its batch and inputs only, or some twice; otherwise the
-        transaction is not committed then.
-    :raises AirflowFailException: `begin` of its run has not given it a transaction.
+    :param reliable: True: the transaction is committed only if the task reads each row of its batch and inputs exactly
+        once. False: the task may leave out rows, or read rows twice.
+    :raises AirflowFailException: `begin` of the run has stored no transaction.
     """
     return CurrentBatch(Processing.current(), reliable=reliable)
 
@@ -232,12 +240,13 @@ def current_batch(*, reliable: bool = True) -> CurrentBatch:
 def locate_output(
     spec: TransactionSpec, ref: Any, begun: Begun
 ) -> tuple[StagingArea, Mapping[str, Any], TransactionAttempt | None]:
-    """Find the place of a named output, the reference that counts, and its attempt.
+    """Return the staging area of an output, the reference to read, and the attempt of the output.
 
-    A committer may have written again since it gave its new values: then the newest ones count, of any attempt.
+    A committer may have written its new values again since it pushed `ref`. The newest values count, of any attempt.
 
+    :param ref: the reference that the reader got.
     :param begun: the attempt that the reader works on.
-    :raises StagingError: it is no reference, or the new values are not kept any more.
+    :raises StagingError: the value is not a reference, or the new values are no longer kept.
     """
     from airflow_tx.spark import are_new_values, newest_of
     from airflow_tx.transaction.processing.outputs import is_ref
@@ -261,9 +270,9 @@ def locate_output(
 
 
 def rows_of_output(spec: TransactionSpec, ref: Any, begun: Begun) -> Iterator[dict[str, Any]]:
-    """Read the rows of an output, or of new values, as dicts; it is checked before the first one.
+    """Read the rows of an output, or of new values, as dicts. The output is checked before the first row.
 
-    :raises StagingError: exactly this output is not there whole.
+    :raises StagingError: the output is incomplete or changed.
     """
     from airflow_tx.state import from_arrow
 
@@ -277,10 +286,10 @@ def rows_of_output(spec: TransactionSpec, ref: Any, begun: Begun) -> Iterator[di
 
 
 def inputs_of(spec: TransactionSpec, inputs: Mapping[str, Any], begun: Begun) -> dict[str, Input]:
-    """Describe what an application reads as inputs, by name; checked here, where a refusal is the task's own.
+    """Describe the inputs of an application, by name. They are checked here, so that the task itself raises the error.
 
-    :param inputs: references; of a mapped task, of all its instances.
-    :raises StagingError: exactly these outputs are not there whole.
+    :param inputs: the reference of each input, or a list with the references of all instances of a mapped task.
+    :raises StagingError: an output is incomplete or changed.
     """
     return {name: _input(spec, value, begun) for name, value in inputs.items()}
 
@@ -302,7 +311,7 @@ def _input(spec: TransactionSpec, value: Any, begun: Begun) -> Input:
 
 
 def output_names(*refs: Mapping[str, Any]) -> tuple[OutputName, ...]:
-    """Name the outputs that are read as one; none, if new values are among them, which no task has acked."""
+    """Return the names of outputs that are read together. New values have no ack, so with them the result is empty."""
     from airflow_tx.spark import are_new_values
 
     if any(are_new_values(ref) for ref in refs):

@@ -1,4 +1,4 @@
-"""Begins transactions: asks the ledger for one, and, for the ledger, the source and Airflow."""
+"""Begin transactions: request a transaction from the ledger, and answer its questions to the source and Airflow."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ if TYPE_CHECKING:
 
 
 # --- order --------------------------------------------------------------------------------------------------------
-# Txids in the order of data intervals: whose turn it is to begin, and what a run waits for. Source: protocol.md §3.
+# Runs begin in the order of their data intervals, so that txids follow this order. Source: protocol.md §3.
 
 
-# Seconds: runs that are created together begin within a few of each other.
+# Seconds within which runs that are created together begin.
 _SOON = 5.0
 _PACE = 0.2
 
@@ -63,9 +63,9 @@ def in_turn(
     attempt: TransactionAttempt,
     position: Any,
 ) -> Source:
-    """Return the source that decides the batch of a run by the schedule of its DAG, if its dates have an order.
+    """Return the source of a run's batch. A source with ordered dates also gets the schedule of the DAG.
 
-    :raises AheadOfOrder: the order has not begun, and an earlier run is on its way.
+    :raises AheadOfOrder: no interval was taken yet, and an earlier run is queued or running.
     """
     start = run.interval_start
     dated = source.dated
@@ -82,9 +82,9 @@ def in_turn(
 def first_in_turn(
     spec: TransactionSpec, source: Source, attempt: TransactionAttempt, position: Any
 ) -> Source:
-    """Return the source that decides a batch which no run has asked for, if no earlier run is on its way.
+    """Return the source of a batch that the coordinator begins without a run.
 
-    :raises SourceError: one is, and the order of data intervals has not begun.
+    :raises SourceError: no interval was taken yet, and an earlier run is queued or running.
     """
     dated = source.dated
     found = None if dated is None or position is not None else dated.next_interval(position)
@@ -105,9 +105,10 @@ def await_lane(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Wait in the worker while a lane works on the transaction of a run, which else would take it over.
+    """Wait in the worker while a lane works on the run's transaction. Otherwise the run would take it over.
 
-    :param seconds: to wait at most.
+    :param key: the run key.
+    :param seconds: the longest time to wait.
     """
     until = clock() + seconds
     with spec.store() as store:
@@ -116,7 +117,7 @@ def await_lane(
 
 
 def is_in_lane(store: Store, paths: Paths, key: str) -> bool:
-    """Ask whether a lane that lives works on the transaction of a run."""
+    """Return whether a live lane works on the transaction of a run."""
     ledger = ReadOnlyLedger(store, paths)
     binding = ledger.binding(key)
     if binding is None:
@@ -133,9 +134,10 @@ def comes_soon(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> bool:
-    """Wait in the worker for the order to come to a run, whose deferral would take longer; False: it has not come.
+    """Wait in the worker until a run is next in the order, since a deferral would take longer.
 
-    :param seconds: to wait at most; not at all while no run of the next interval is running, and 5 in any case.
+    :param seconds: the longest time to wait; at most 5. If no run of the next interval is running, do not wait.
+    :return: whether the run is next.
     """
     if not compat.runs_on(spec.dag_id, ahead.missing, ["running"]):
         return False
@@ -150,13 +152,13 @@ def comes_soon(
 
 
 def order_in(store: Store, paths: Paths) -> datetime | None:
-    """Read where the order of a topology stands; None: it has not begun."""
+    """Return the end of the last interval that a topology has taken; None: it has taken no interval."""
     position = ReadOnlyLedger(store, paths).next_position()
     return None if position is None else order_end(position)
 
 
 def gap(dag_id: str, missing: datetime, after: datetime) -> Remedy:
-    """Say what to do about an interval of which there is no run."""
+    """Return the text about an interval without a run, and its remedy."""
     return (
         f"No run for the interval that begins at {missing.isoformat()} is queued or running, "
         "and no later one can begin without it. Clear its run, or create it with "
@@ -164,7 +166,7 @@ def gap(dag_id: str, missing: datetime, after: datetime) -> Remedy:
 
 
 # --- outcome ------------------------------------------------------------------------------------------------------
-# The calls to the source about a batch: the ledger has it, it is committed, an attempt has failed.
+# Calls to the source: a batch has begun, or an attempt has failed.
 #
 # Source: Storm's ack and fail.
 
@@ -173,18 +175,18 @@ log = logging.getLogger(__name__)
 
 
 def note_begun(source: Source, begun: Begun) -> None:
-    """Call `Source.begun`; an error there changes nothing: the transaction has begun."""
+    """Call `Source.begun`. An error is only logged, since the transaction has already begun."""
     try:
         source.begun(begun.txid, begun.metadata)
-    except Exception as error:  # noqa: BLE001 - of the user's code
+    except Exception as error:  # noqa: BLE001 - user code may raise anything
         log.warning("Source %r: begun() of transaction %s failed: %s", source, begun.attempt, error)
 
 
 def note_failed(source: Source, attempt: TransactionAttempt, metadata: Any, reason: str) -> None:
-    """Call `Source.failed`, and close it; an error there changes nothing: the attempt has failed already."""
+    """Call `Source.failed`, and close the source. An error is only logged, since the attempt has already failed."""
     try:
         source.failed(attempt.txid, metadata, reason)
-    except Exception as error:  # noqa: BLE001 - of the user's code
+    except Exception as error:  # noqa: BLE001 - user code may raise anything
         log.warning("Source %r: failed() of transaction %s failed: %s", source, attempt, error)
     finally:
         source.close()
@@ -194,10 +196,11 @@ def note_failed(source: Source, attempt: TransactionAttempt, metadata: Any, reas
 
 
 CheckEntry = Callable[["Entry", TopologyRecord], "Collection[str] | None"]
-"""Refuses an entry that the states of the DAG cannot take back; names the states that need its values, None: all."""
+"""A function that refuses a journal entry that the states of the DAG cannot take back. It returns the states that need
+values of the entry; None: all states."""
 _NOT_ALLOCATED = "Nothing was allocated; correct the source, then clear this task."
 RUN_CONF = "airflow_tx"
-"""Where a run's configuration says what it is for."""
+"""The key of a run's configuration that holds the run key of a run that was created again."""
 
 
 def ask(
@@ -210,14 +213,15 @@ def ask(
     check_entry: CheckEntry = lambda entry, topology: None,
     log: Any = log,
 ) -> Begun | NoData | WindowFull | AlreadyCommitted:
-    """Ask for the transaction of a run, and send how far the source is ahead.
+    """Request the transaction of a run from the ledger, and send the lag of the source.
 
-    :param ti: the task instance of `begin`; `dag`: whose schedule says which data interval comes before another one.
-    :param retry: whether Airflow retried it; otherwise it is a first try, or was cleared.
-    :param check_entry: called before anything is allocated for a restatement.
+    :param ti: the task instance of `begin`.
+    :param retry: whether Airflow retried the task instance. False for a first try, or after a clear.
+    :param dag: the DAG, whose schedule gives the order of data intervals.
+    :param check_entry: called before a restatement is allocated.
     :raises Refused: see `Ledger.begin`.
-    :raises SourceError, ConfigError: the source failed, or nothing can be staged; nothing was allocated.
-    :raises AheadOfOrder: the run of an earlier data interval has to begin before.
+    :raises SourceError, ConfigError: the source failed, or output cannot be staged. Nothing was allocated.
+    :raises AheadOfOrder: the run of an earlier data interval must begin first.
     """
 
     def ordered(source: Source, attempt: TransactionAttempt, position: Any) -> Source:
@@ -254,7 +258,7 @@ def ask(
 
 
 def committed_batch(spec: TransactionSpec, txid: int) -> dict[str, Any]:
-    """Give what tasks after the commit need of a transaction that was committed before, as plain JSON."""
+    """Return the batch of a committed transaction as plain JSON, for tasks after the commit."""
     with spec.store() as store:
         ledger = spec.ledger(store)
         begun = Begun.of_history(txid, ledger.outcome(txid), ledger.incarnation())
@@ -264,10 +268,10 @@ def committed_batch(spec: TransactionSpec, txid: int) -> dict[str, Any]:
 def allocate(
     spec: TransactionSpec, ledger: Ledger, task_try: str = "", *, first: TaskTry | None = None
 ) -> Begun | NoData | WindowFull:
-    """Give the next transaction to a run that does not exist yet; the answer names it.
+    """Allocate the next transaction for a run that does not exist yet. The answer names the run.
 
-    :param task_try: of a lane that works on it instead, and begins it by that.
-    :param first: the task that it starts with, at once.
+    :param task_try: the try of a lane that processes the transaction in place of a run; "": no lane.
+    :param first: the task that the lane starts in the same step.
     :raises Refused, SourceError, ConfigError: nothing was allocated.
     """
     request = BeginRequest(
@@ -276,7 +280,7 @@ def allocate(
     with closing(
         _Decider(spec, spec.named_source, ledger, partial(first_in_turn, spec))
     ) as decider:
-        # The state is asked of other runs of the same key only.
+        # The ledger asks for the state of runs with the same key, and this request has no key.
         outside = Outside(decider.decide, run_state=lambda run_id: None, review=decider.review)
         answer = ledger.begin(request, outside, task=first)
         decider.note(answer)
@@ -285,22 +289,22 @@ def allocate(
 
 
 def room(store: Store, paths: Paths, *, max_pending: int, key: str | None) -> dict[str, int] | None:
-    """The event that wakes a `begin` which waits for room in the window; None: none yet.
+    """Return the event that wakes a `begin` that waits for room in the window; None: the window is full.
 
-    :param key: of its run. Another `begin` of the run, which was declared dead, may have taken a transaction for it:
-        then no other run makes room by committing that one.
+    :param key: the run key. An earlier `begin` of the run, declared dead by Airflow, may have allocated a transaction.
+        In this case the event is due immediately, since no other run commits this transaction.
     """
     ledger = ReadOnlyLedger(store, paths)
     current = ledger.current()
     allocated = ledger.allocated()
     binding = None if key is None else ledger.binding(key)
-    # A run whose transaction is wanted restated has one, and waits for room for another one.
+    # If a restatement of its transaction is requested, the run waits for room for another transaction.
     own = binding is not None and not ledger.is_wanted_restated(binding.txid)
     return {"current": current} if own or allocated + 1 < current + max_pending else None
 
 
 def key_of(spec: TransactionSpec, run: compat.RunInfo) -> str:
-    """Return the run's identity; the configuration of a run that was created again names the run it replaces."""
+    """Return the run key. If the run was created again, its configuration has the key of the original run."""
     return _given_key(run) or spec.source.key(run)
 
 
@@ -310,13 +314,13 @@ def _given_key(run: compat.RunInfo) -> str | None:
 
 
 def _of(spec: TransactionSpec, run: compat.RunInfo) -> Source:
-    """The source for the batch of this run; a run that was created again has no dates of its own."""
+    """Return the source for the batch of this run. A run that was created again has no dates, so its key is used."""
     key = _given_key(run)
     return spec.named_source.for_run(run) if key is None else spec.named_source.for_key(key)
 
 
 def conf_of(key: str) -> dict[str, Any]:
-    """Make the configuration of a run that is created again for a transaction of this key."""
+    """Return the configuration of a run that is created again for the transaction of this key."""
     return {RUN_CONF: {"key": key}}
 
 
@@ -333,9 +337,10 @@ def _read_entry(
     *,
     check: CheckEntry,
 ) -> RestatedBatch:
-    """Read the batch of a transaction that is to be restated, and ask whether its rows are there.
+    """Read the batch of a transaction to restate from the journal, and check that the source still has its rows.
 
-    :raises JournalError: its entry cannot be used; RestateRefused: its rows are gone.
+    :raises JournalError: the journal entry cannot be used.
+    :raises RestateRefused: the source no longer has the rows.
     """
     from airflow_tx.outputs import JournalArea
 
@@ -346,7 +351,7 @@ def _read_entry(
     states = check(entry, structs.replace(topology, renamed=renamed))
     states = renamed.values() if states is None else states
     rows = entry.metadata
-    # The source is asked for changed rows later, and says what it lacks of them.
+    # For changed rows, the source decides the batch again later, and reports missing rows then.
     if rows is not None and not changed_rows:
         with asked(source, f"transaction {replaces.txid} with rows {dumps(rows)[:200]}"):
             gone = source.refuses_again(rows)
@@ -364,9 +369,9 @@ def _read_entry(
 
 
 class _Decider:
-    """The source of one `begin`: what it has decided it keeps connected until the ledger has it.
+    """The source of one `begin`. It stays connected until the ledger has stored the batch.
 
-    :param ordered: returns the source that decides in the order of data intervals, if there is one.
+    :param ordered: a function that returns the source which follows the order of data intervals.
     """
 
     def __init__(
@@ -387,7 +392,7 @@ class _Decider:
         self.source.close()
 
     def decide(self, attempt: TransactionAttempt, position: Any) -> Batch | None:
-        """Ask the source, once it is known that the output of the tasks can be staged.
+        """Check that output can be staged, and let the source decide the batch.
 
         :raises SourceError, ConfigError: nothing was allocated.
         """
@@ -408,7 +413,7 @@ class _Decider:
         return decide_again(self.source, attempt, metadata)
 
     def review(self, previous: PreviousBatch) -> None:
-        """Warn of rows that have changed since their batch was decided, with the command that takes them."""
+        """Log a warning if rows have changed since their batch was decided, with the command that reads them again."""
         with asked(self.source, f"the rows of transaction {previous.txid}"):
             changed = self.source.changed_since(previous.rows)
         if changed is None:
@@ -424,16 +429,16 @@ class _Decider:
         )  # fmt: skip
 
     def note(self, answer: object) -> None:
-        """Let the source know if the ledger has a batch for the run."""
+        """Notify the source if an attempt has begun, unless it is a restatement."""
         if isinstance(answer, Begun) and answer.replaces is None:
             failpoint("begin.before_note", topology=self._spec.topology, txid=answer.txid)
             note_begun(self.source, answer)
 
 
 def has_batch(source: Source, attempt: TransactionAttempt, position: Any) -> bool:
-    """Ask the source whether it has rows for a transaction, without taking any; it then gives back its connections.
+    """Return whether the source has rows for a transaction, without taking rows. Close the source.
 
-    :raises SourceError: as `decide`.
+    :raises SourceError: see `decide`.
     """
     try:
         if not source.stages:
@@ -445,10 +450,11 @@ def has_batch(source: Source, attempt: TransactionAttempt, position: Any) -> boo
 
 
 def decide(source: Source, attempt: TransactionAttempt, position: Any) -> Batch | None:
-    """Ask the source for the rows of a transaction; None if it has none. An error there is one line.
+    """Let the source decide the batch of a transaction; None: the source has no rows.
 
-    :param position: where the transaction before it ended.
-    :raises SourceError: the source failed, or what it said is no plain JSON, or names rows that were taken already.
+    :param position: the position after the previous transaction.
+    :raises SourceError: the source failed, or its answer is not plain JSON, or its position does not advance. The text
+        is one line.
     """
     with asked(source, _question(attempt, position)):
         batch = source.decide(attempt, position) if source.is_ready() else None
@@ -467,10 +473,10 @@ def decide(source: Source, attempt: TransactionAttempt, position: Any) -> Batch 
 
 
 def decide_again(source: Source, attempt: TransactionAttempt, metadata: Any) -> Any:
-    """Ask the source for the current rows of the same place; an error there is one line.
+    """Let the source decide again which rows the same place has now.
 
-    :param metadata: the earlier decision.
-    :raises SourceError: the source failed, or what it said is no plain JSON.
+    :param metadata: the metadata of the earlier decision.
+    :raises SourceError: the source failed, or its answer is not plain JSON. The text is one line.
     """
     with asked(source, f"transaction {attempt.txid} with rows {dumps(metadata)[:200]}"):
         again = source.decide_again(attempt, metadata)
@@ -484,10 +490,11 @@ def _question(attempt: TransactionAttempt, position: Any) -> str:
 
 @contextmanager
 def asked(source: Source, what: str, remedy: str = _NOT_ALLOCATED) -> Iterator[None]:
-    """Tell what a source raises within the block as one line of it.
+    """Turn an error of the source in the `with` block into a SourceError of one line.
 
-    :param what: what it was asked about.
-    :raises SourceError: it failed.
+    :param what: the subject of the question to the source.
+    :param remedy: the remedy of the error.
+    :raises SourceError: the source failed.
     """
     try:
         yield

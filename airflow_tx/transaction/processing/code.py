@@ -1,4 +1,4 @@
-"""The code that a task runs: its digest goes into the receipt, and is compared with the one of today's DAG."""
+"""Digests of the code that tasks run. A receipt keeps them, and commands compare them with the current DAG."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from airflow_tx.transaction.spec import RunsApplication, TransactionSpec
 
 
 def digest_of_callable(task: Any) -> str:
-    """Digest the function that a task calls; "" if it calls none, or its source cannot be read.
+    """Return the digest of the function that a task calls; "": no function, or its source cannot be read.
 
-    :param task: an operator, or a mapped one; operators that call a function keep it as `python_callable`.
+    :param task: an operator, mapped or not, with its function in `python_callable`.
     """
     try:
         function = inspect.unwrap(compat.argument_of(task, "python_callable"))
@@ -27,7 +27,7 @@ def digest_of_callable(task: Any) -> str:
 
 
 def code_of_dag(dag: Any, spec: TransactionSpec) -> dict[str, str]:
-    """Digest the code of every task of a DAG that must ack, as its ack would name it; "": it cannot be read here."""
+    """Return the digest of the code of each task that must ack, as its ack has it; "": the code cannot be read here."""
     tasks = (task for task in dag.tasks if task.task_id in spec.tasks)
     return {task.task_id: _digest_of_task(task, dag.fileloc) for task in tasks}
 

@@ -1,4 +1,4 @@
-"""The rows that a task reads: counted and digested as it takes them."""
+"""Count and digest the rows that a task reads."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
 PYTHON = "python-2"
-"""The form of rows that are hashed as Python has them."""
-# Without references, which depend on who else holds a value.
+"""The form of a digest over Python values."""
+# Version 2 has no references between values, which depend on other holders of a value.
 _MARSHAL = 2
 _AS_IS = frozenset((bool, int, float, str, bytes, type(None)))
 _TEXTS = (date, datetime, time, timedelta, Decimal, UUID, bytearray)
-# Seconds that an engine has to leave a stream that was ended. One that takes no more batches does not come to its end.
+# Seconds that the threads of an engine have to leave an ended stream. An idle engine does not notice the end.
 _TO_LEAVE = 5.0
 
 
 class RowsReading:
     """One reading of a batch, or of outputs.
 
-    :param outputs: the outputs that are read as one; none: the batch.
-    :param form: of the digest; rows of outputs are compared as Arrow batches, and only counted here.
+    :param outputs: the outputs that are read together; (): the batch.
+    :param form: the form of the digest. Rows of outputs are only counted, since their digests cover Arrow batches.
     """
 
     def __init__(self, outputs: tuple[OutputName, ...] = (), form: str = PYTHON) -> None:
@@ -46,7 +46,7 @@ class RowsReading:
         self.malformed: list[MalformedRow] = []
 
     def passing(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Any]:
-        """Let rows pass one by one; rows that are not taken are not counted. Malformed rows are counted, and kept."""
+        """Yield the rows, and count and digest each row that the caller reads. Count malformed rows, and keep them."""
         from xxhash import xxh3_64_intdigest
 
         self.started = True
@@ -68,7 +68,7 @@ class RowsReading:
         self.ended = True
 
     def ask_rest(self) -> None:
-        """Ask a reading that has stopped for one more row, which is not counted. Raises as the source does."""
+        """Read one more row after a reading has stopped, without counting it. Errors of the source are raised."""
         before = self._sum
         if not self._failed and next(self.passing(self._rest), None) is not None:
             self._rows -= 1
@@ -76,7 +76,7 @@ class RowsReading:
             self.more = True
 
     def _noted(self, rows: Iterable[Any]) -> Iterator[Any]:
-        """Note that the source has failed: a generator that has raised gives no more, as one at its end."""
+        """Note an error of the source. A generator that has raised looks like a generator at its end."""
         try:
             yield from rows
         except Exception:
@@ -89,18 +89,18 @@ class RowsReading:
         try:
             self._sum += xxh3_64_intdigest(marshal.dumps(_plain(row), _MARSHAL))
         except (TypeError, ValueError):
-            self.form = COUNT  # a value that is not the same in every process
+            self.form = COUNT  # the value has no hash that is the same in every process
 
     @property
     def found(self) -> RowsDigest:
-        """Return what has passed so far."""
+        """Return the number and the digest of the rows read so far."""
         return RowsDigest(self._rows, self._sum % 2**64 if self.form != COUNT else 0, self.form)
 
 
 class ArrowReading(RowsReading):
     """One reading of a batch as record batches. The rows are hashed as Spark hashes them.
 
-    :param malformed: where its source keeps the malformed rows.
+    :param malformed: the list to which the source adds malformed rows.
     :param form: `COUNT` for rows that are only counted.
     """
 
@@ -108,13 +108,13 @@ class ArrowReading(RowsReading):
         super().__init__(form=form)
         self.malformed = malformed
         self._found = RowsDigest(0)
-        # An engine reads ahead in threads of its own.
+        # An engine reads ahead in other threads.
         self._lock = RLock()
         self._threads = set[int]()
         self._left = Event()
 
     def passing(self, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Let record batches pass one by one; a batch that is not taken is not counted."""
+        """Yield the record batches, and count and digest each batch that the caller reads."""
         self.started = True
         self._rest = self._noted(rows)
         atexit.register(self.close)
@@ -126,9 +126,10 @@ class ArrowReading(RowsReading):
             atexit.unregister(self.close)
 
     def close(self) -> None:
-        """End the stream, and wait for the threads of an engine to leave it.
+        """End the stream, and wait until the threads of an engine leave it.
 
-        A source is not closed under them, and one that is in Python at its exit ends the process, or never ends.
+        The source must not be closed while a thread reads it. At the exit of Python, such a thread can crash the
+        process, or keep it from ending.
         """
         with self._lock:
             self._failed |= not self.ended
@@ -141,7 +142,7 @@ class ArrowReading(RowsReading):
             clock.sleep(0.001)
 
     def ask_rest(self) -> None:
-        """Ask for one more row, as `RowsReading.ask_rest`; an engine that reads ahead gets no further ones."""
+        """Read one more row, as `RowsReading.ask_rest`. An engine that reads ahead gets no further rows."""
         with self._lock:
             before = self._found
             while not (self._failed or self.more) and (batch := self._next()) is not None:
@@ -170,12 +171,15 @@ AnyReading: TypeAlias = RowsRead | RowsReading
 
 
 def _plain(value: Any) -> Any:
-    """Give a value that is hashed the same everywhere: a Decimal, a date and their likes by type and text."""
+    """Return a form of a value that hashes the same in every process, such as type and text of a Decimal or a date.
+
+    :raises TypeError: the value has no such form.
+    """
     if type(value) in _AS_IS:
         return value
     if isinstance(value, Mapping):
-        # The first one says what follows: no row has it as a value.
-        # Most values need no text, and a call for each would take most of the time.
+        # The leading Ellipsis marks the tuple as converted, since no row contains an Ellipsis.
+        # Most values need no conversion, and a call for each value would take most of the time.
         pairs = [
             (repr(key), each if type(each) in _AS_IS else _plain(each))
             for key, each in value.items()
@@ -187,7 +191,7 @@ def _plain(value: Any) -> Any:
         if isinstance(value, kind):
             return kind(value)
     if isinstance(value, str):
-        return "".join(value)  # an Enum may show itself otherwise
+        return "".join(value)  # str() of an Enum may return another text
     if isinstance(value, _TEXTS):
         return (..., type(value).__name__, str(value))
     raise TypeError(f"{type(value).__name__} has no text that is the same everywhere")

@@ -1,4 +1,4 @@
-"""The acked output and the output that the committer finds must be the same. Source: traces.md: 11."""
+"""Fingerprint the output of tasks, so that the committer writes only acked output. Source: traces.md: 11."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Acks = Mapping[tuple[str, int], Ack]
 
 
 def xcom_fingerprint(value: Any) -> str:
-    """Digest of an XCom value; the same for what a task returns and for what XCom gives back."""
+    """Return the digest of an XCom value. It is the same for the return value of a task and for the pulled XCom."""
     try:
         return digest(value)
     except (TypeError, ValueError):
@@ -41,9 +41,9 @@ def xcom_fingerprint(value: Any) -> str:
 
 
 def returned(value: Any, *, multiple: bool) -> list[dict[str, str]]:
-    """The acks of a plain task: per XCom that its return value becomes, name and fingerprint.
+    """Return name and fingerprint of each XCom that a return value becomes, for the ack of a plain task.
 
-    :param multiple: whether each entry of a returned mapping becomes an XCom of its own, too.
+    :param multiple: whether each entry of a returned mapping also becomes a separate XCom.
     """
     if value is None:
         return []
@@ -52,12 +52,12 @@ def returned(value: Any, *, multiple: bool) -> list[dict[str, str]]:
 
 
 def is_ref(value: Any) -> bool:
-    """Whether a value is a reference to staged output."""
+    """Return whether a value is a reference to staged output."""
     return isinstance(value, Mapping) and value.keys() >= _NEEDED and value.keys() <= _REF
 
 
 def acked(acks: Acks, task: str, name: str) -> dict[int, str]:
-    """Per map index (−1: not mapped) the fingerprint of the output called `name` that the instance acked."""
+    """Return the acked fingerprints of the output `name`, by map index (−1: not mapped)."""
     return {
         index: xcom_fingerprint(entry) if is_ref(entry) else entry["digest"]
         for (of, index), ack in sorted(acks.items())
@@ -68,7 +68,7 @@ def acked(acks: Acks, task: str, name: str) -> dict[int, str]:
 
 
 # --- passed on ----------------------------------------------------------------------------------------------------
-# The values that tasks return: XCom hands them on unchanged, or the task is refused before it acks.
+# A return value that XCom would change is refused before the task acks.
 
 
 _Path = tuple[Any, ...]
@@ -77,15 +77,15 @@ _PLAIN = {type(None), bool, float, dt.date}
 _STAGE = "Return current_batch().stage({}), which keeps it."
 _LEAST = -(2**63)
 _BEYOND = 2**64
-"""The whole numbers that a task can send to its supervisor."""
+"""The limits of integers that a task can send to its supervisor: `_LEAST <= value < _BEYOND`."""
 
 
 def check_returned(
     value: Any, spec: TransactionSpec, task: TaskTry, attempt: TransactionAttempt
 ) -> None:
-    """Refuse what a task returns, if XCom refuses or changes it, or its committer does not take it.
+    """Refuse a return value that XCom refuses or changes, or that the committer cannot write.
 
-    :raises StagingError: it names the value and its place.
+    :raises StagingError: the value cannot be used. The error names the value and its place.
     """
     committed = task.task_id in spec.committed
     for path, problem, remedy in _problems(value, (), committed):

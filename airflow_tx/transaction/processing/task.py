@@ -1,6 +1,6 @@
 """A processing task's part of its transaction: `start`, `ack` and `fail`. Source: protocol.md §§2, 4.
 
-`Transaction` hangs the functions at the end on the tasks, so plain `@task` code takes part without knowing.
+`Transaction` adds the hooks at the end of this module to its tasks, so plain `@task` code needs no changes.
 """
 
 from __future__ import annotations
@@ -71,13 +71,13 @@ if TYPE_CHECKING:
 from airflow_tx.transaction.processing.consumed_rows import AnyReading, RowsReading
 
 # --- messages -----------------------------------------------------------------------------------------------------
-# The messages that a task emits: the roots of trees that the committer waits for.
+# The messages that a task emits. Each is the root of a tree, and the committer waits for all trees.
 
 
 class TaskMessages:
-    """The messages of one try of a task; connected from the first one until its ack.
+    """The messages of one try of a task. The ackers stay connected from the first message until the task's ack.
 
-    :param anchored: whether its transaction waits for its ack.
+    :param anchored: whether the transaction waits for the ack of the task.
     """
 
     def __init__(
@@ -92,14 +92,16 @@ class TaskMessages:
 
     @property
     def trees(self) -> int:
-        """How many trees it has begun, itself and in its application."""
+        """Return the number of trees that the task and its application have begun."""
         return self._by_application + (0 if self._emitter is None else self._emitter.trees)
 
     def emit(self, count: int, *, tracked: bool) -> list[str]:
-        """Make messages; their references.
+        """Create messages, and return their references.
 
-        :raises TransactionDefinitionError: nothing would wait for them.
-        :raises AirflowFailException: they are refused, and would be in another try; the run is to be replayed.
+        :param count: the number of messages.
+        :param tracked: whether the commit waits for the messages.
+        :raises TransactionDefinitionError: the transaction has no ackers, or does not wait for this task.
+        :raises AirflowFailException: the ackers refuse the messages, and would refuse a retry. The run needs a replay.
         :raises AckersUnavailable: the ackers cannot be reached.
         """
         from airflow_tx.outputs import TaskEmitter, origin_of
@@ -121,10 +123,11 @@ class TaskMessages:
             raise AirflowFailException(str(error)) from None
 
     def add_application(self, trees: int, emitter: TaskTry) -> None:
-        """Take over what its application has emitted.
+        """Add the messages that the application of the task has emitted.
 
-        :param emitter: the try that it worked for.
-        :raises AirflowFailException: it is another one, whose application this try has taken up.
+        :param trees: the number of messages.
+        :param emitter: the try that the application was submitted by.
+        :raises AirflowFailException: an earlier try submitted the application, and it has emitted messages.
         """
         if trees and emitter != self._task:
             own = self._begun.attempt
@@ -136,7 +139,7 @@ class TaskMessages:
         self._by_application = trees
 
     def close(self) -> None:
-        """Give back the connection."""
+        """Close the connection to the ackers."""
         if self._emitter is not None:
             self._emitter.close()
 
@@ -147,13 +150,13 @@ class TaskMessages:
 
 
 # --- stale input --------------------------------------------------------------------------------------------------
-# Input of an earlier attempt: it is refused before a task works on it.
+# Input of an earlier attempt is refused before a task works on it.
 
 
 def check_arguments(task: Any, attempt: TransactionAttempt) -> None:
-    """Refuse arguments of another attempt: they were read before `begin` ran again.
+    """Refuse arguments of another attempt, which Airflow read before `begin` ran again.
 
-    :raises AirflowFailException: naming both attempts.
+    :raises AirflowFailException: an argument belongs to another attempt. The error names both attempts.
     """
     for field in task.template_fields:
         for found in _batches(getattr(task, field, None)):
@@ -167,9 +170,9 @@ def check_arguments(task: Any, attempt: TransactionAttempt) -> None:
 def check_upstream(
     context: Context, spec: TransactionSpec, attempt: TransactionAttempt, task: TaskTry
 ) -> None:
-    """Refuse input of a task that has worked on an earlier attempt only: an opaque batch may have other rows now.
+    """Refuse input from tasks that have not acked in this attempt. A replay of an opaque batch may have other rows.
 
-    :raises AirflowFailException: naming those tasks.
+    :raises AirflowFailException: an upstream task has worked only on an earlier attempt. The error names the task.
     """
     from airflow_tx.ledger import ReadOnlyLedger
 
@@ -181,7 +184,7 @@ def check_upstream(
         record = ledger.status(attempt.txid)
         acked = None if record is None else ledger.acked(record)
     if acked is None:
-        return  # it is final, as its start will find
+        return  # the transaction is final, which `start` will report
     states = compat.instance_states(context["ti"], before, spec.mapped)
     stale = sorted(
         {
@@ -207,11 +210,11 @@ def _batches(value: Any) -> Iterator[TransactionAttempt]:
 
 
 # --- failure ------------------------------------------------------------------------------------------------------
-# Why a task failed, as the ledger keeps it.
+# The reason of a task's failure, in the form that the ledger keeps.
 
 
 def failure_reason(context: Context) -> str:
-    """Give the error of a task, for the ledger; of an error in the JVM its root cause; "": it left none."""
+    """Return the error of a task for the ledger, or the root cause of an error in the JVM; "": no error is known."""
     from airflow_tx.spark import jvm_cause
 
     error = context.get("exception")
@@ -224,9 +227,9 @@ def failure_reason(context: Context) -> str:
 
 
 def noted_reason(context: Context, refusal: TxError | None) -> tuple[str, str]:
-    """Give the reason that the ledger keeps, and the task that failed by it.
+    """Return the reason for the ledger, and the id of the failed task.
 
-    A refusal that only a person can end has its own words, and names no task.
+    For a refusal that only a person can end, the reason is the text of the refusal, and the task id is empty.
     """
     if refusal is not None and refusal.for_good:
         return compat.masked(problem_of(refusal)), ""
@@ -234,13 +237,14 @@ def noted_reason(context: Context, refusal: TxError | None) -> tuple[str, str]:
 
 
 def problem_of(error: BaseException) -> str:
-    """Say what is wrong: the ledger keeps apart from that what to do.
+    """Return the problem of an error without its remedy, which the ledger keeps separately.
 
-    It does not say which value of a row is refused: the log of the task does, and not everybody may read that.
+    The text does not contain a refused value of a row. Only the log of the task shows this value, since fewer people
+    may read the log.
     """
     if not isinstance(error, TxError):
         return str(error)
-    place = error.fields.get("place")  # of the value that a refusal quotes; "": it quotes none
+    place = error.fields.get("place")  # the place of a value that the refusal quotes; "": no value
     if not place:
         return error.problem_text
     told = f"{place} has a value that the log of its task shows"
@@ -248,15 +252,15 @@ def problem_of(error: BaseException) -> str:
 
 
 def refusal_of(context: Context) -> TxError | None:
-    """Give the refusal that a task failed by; None: it failed by another error."""
+    """Return the refusal that failed the task; None: another error failed the task."""
     error = context.get("exception")
-    # A refusal that another try would meet again was raised as Airflow's own exception.
+    # A refusal that a retry cannot fix was raised again as AirflowFailException.
     refusal = error.__context__ if isinstance(error, AirflowFailException) else error
     return refusal if isinstance(refusal, TxError) else None
 
 
 def advice_of(error: BaseException | None) -> Remedy | None:
-    """Give what a refusal says to do, for the ledger; None: nothing, or it was another error."""
+    """Return the remedy of a refusal, for the ledger; None: the error has no remedy."""
     advice = error.advice if isinstance(error, TxError) else None
     return None if advice is None else advice.worded(compat.masked)
 
@@ -271,9 +275,9 @@ _inner: ContextVar[Processing | None] = ContextVar("airflow_tx_processing", defa
 
 
 def ask_rest(readings: Iterable[AnyReading]) -> None:
-    """Ask the fullest reading of the batch for one more row, if it has stopped: the source may not count its rows.
+    """Request one more row from the fullest reading of the batch, to find out whether it has read all rows.
 
-    :raises SourceError: it cannot give this row.
+    :raises SourceError: the source cannot return the row.
     """
     own = (each for each in readings if not isinstance(each, RowsRead) and not each.outputs)
     started = [each for each in own if each.started]
@@ -283,7 +287,7 @@ def ask_rest(readings: Iterable[AnyReading]) -> None:
 
 
 def fullest(readings: Iterable[AnyReading]) -> list[RowsRead]:
-    """Return of each thing that was read the reading with most rows; a look at some of them before is none."""
+    """Return the reading with the most rows, for the batch and each input. Shorter readings do not count."""
     found: dict[tuple[OutputName, ...], RowsRead] = {}
     for read in _started(readings):
         known = found.get(read.outputs)
@@ -296,7 +300,7 @@ def fullest(readings: Iterable[AnyReading]) -> list[RowsRead]:
 
 
 def repeated(readings: Iterable[AnyReading]) -> list[str]:
-    """Name the inputs that were read to their end more than once: it is unknown which reading was counted."""
+    """Describe the inputs that were read completely several times, so that it is unknown which reading counts."""
     whole = Counter(
         read.outputs for read in _started(readings) if not read.stopped and read.found.rows
     )
@@ -318,7 +322,7 @@ def _started(readings: Iterable[AnyReading]) -> Iterator[RowsRead]:
 class Processing:
     """One try of one processing task.
 
-    :param anchored: whether its transaction waits for its ack; a side branch is not waited for.
+    :param anchored: whether the transaction waits for the ack of the task. It does not wait for a side branch.
     """
 
     def __init__(
@@ -329,20 +333,20 @@ class Processing:
         self.task = task
         self.anchored = anchored
         self.messages = TaskMessages(spec, begun, task, anchored=anchored)
-        self.read: list[AnyReading] = []  # by its application, and by itself
+        self.read: list[AnyReading] = []  # by the task and by its application
         self.looked: list[RowsReading] = []
-        """The readings by which it proves nothing."""
+        """The readings with `reliable=False`, which prove nothing."""
         self.unproven: list[str] = []
-        """Why the rows that its application consumed are not proven."""
+        """The reasons why the rows that the application consumed are not proven."""
         self.staged: dict[str, Output] = {}
-        """The outputs that its code has staged, by name."""
+        """The outputs that the task's code has staged, by name."""
         self.broken: Exception | None = None
-        """What ended a reading of its batch, which the engine that read it words in its own way."""
+        """The error that ended a reading of the batch. The engine that reads the batch wraps it in an error."""
         self.rejected: list[dict[str, str]] = []
-        """The rows that its code has rejected."""
+        """The rows that the task's code has rejected."""
         self._emitters: list[Source] = []
         self.code = ""
-        """Digest of what it runs; "": unknown."""
+        """The digest of the task's code; "": unknown."""
         self.started = False
         self.acked = False
         self._ledger: Ledger | None = None
@@ -350,7 +354,7 @@ class Processing:
 
     @classmethod
     def of(cls, context: Context) -> Processing:
-        """Return the one of the running task, whether or not it has started."""
+        """Return the `Processing` of a task's context, and create it on the first call."""
         found = context.get(_KEY)
         if isinstance(found, cls):
             return found
@@ -365,14 +369,14 @@ class Processing:
 
     @classmethod
     def current(cls) -> Processing:
-        """Return the one of the calling code: of a task that this process has called itself, else of its own."""
+        """Return the `Processing` of the calling code: set by `as_current`, or else of the running Airflow task."""
         from airflow.sdk import get_current_context
 
         return _inner.get() or cls.of(get_current_context())
 
     @contextmanager
     def as_current(self) -> Iterator[None]:
-        """Let it be the current one within the block."""
+        """Make this object the result of `current` until the `with` block ends."""
         token = _inner.set(self)
         try:
             yield
@@ -382,11 +386,11 @@ class Processing:
     @classmethod
     @contextmanager
     def running(cls, context: Context) -> Iterator[Processing]:
-        """Started within the block, for an operator that acks its output itself.
+        """Start the try, and run a `with` block of an operator that acks its output itself.
 
-        :raises AirflowSkipException: its transaction is committed.
-        :raises AirflowRescheduleException: `begin` of its run has replaced its attempt, or is about to.
-        :raises AirflowFailException: another try or attempt has replaced it; or the block raised FailedBatch or
+        :raises AirflowSkipException: the transaction is committed.
+        :raises AirflowRescheduleException: `begin` of the run has replaced the attempt, or will replace it.
+        :raises AirflowFailException: another try or attempt has replaced this try; or the block raised FailedBatch or
             RowsRefused.
         """
         processing = cls.of(context)
@@ -407,9 +411,9 @@ class Processing:
 
     @property
     def metadata(self) -> Any:
-        """Say which rows the batch has.
+        """Return the metadata that identifies the rows of the batch.
 
-        :raises RowsNotKept: the run was cleared after its commit, and the ledger knows only their digest.
+        :raises RowsNotKept: the run was cleared after its commit, and the ledger keeps only a digest of the metadata.
         """
         if is_shortened(self.begun.metadata):
             raise RowsNotKept(topology=self.topology, txid=self.begun.txid)
@@ -421,22 +425,25 @@ class Processing:
 
     @cached_property
     def staging(self) -> StagingArea:
-        """The place of its output; the output of a task after the block must outlive the commit."""
+        """Return the staging area of the task's output. Output of a task after the block is kept after the commit."""
         area = self.spec.staging().of_topology(self.begun.incarnation)
         return area if self.task.task_id in self.spec.inside else area.kept
 
     @property
     def where(self) -> TryDir:
-        """The folder of this try in the staging area."""
+        """Return the folder of this try in the staging area."""
         return self.staging.try_dir(self.topology, self.attempt, self.task)
 
     @property
     def keeps_rejected(self) -> bool:
-        """Whether the commit keeps the rows that this task rejects."""
+        """Return whether the commit keeps the rows that this task rejects."""
         return self.anchored and self.spec.rejected is not None
 
     def start(self) -> None:
-        """Tell the ledger that this try works; a second call does nothing. Raises as `running`."""
+        """Note in the ledger that this try has started. A second call does nothing.
+
+        :raises AirflowSkipException, AirflowRescheduleException, AirflowFailException: see `running`.
+        """
         if not self.anchored or self.started:
             return
         with self._final_refusals(), self._connected() as ledger:
@@ -452,12 +459,12 @@ class Processing:
     def ack(
         self, outputs: Sequence[Mapping[str, Any]] = (), consumed_rows: int | None = None
     ) -> None:
-        """Tell the ledger that this try is done, its output and what it read; a second call does nothing.
+        """Note in the ledger that this try is done, with its outputs and readings. A second call does nothing.
 
-        :param outputs: references to staged output, or what `returned` makes of a return value.
-        :param consumed_rows: rows of the batch, where that is known better than by what was read.
-        :raises SourceError: what it read was replaced while it was read.
-        :raises AirflowRescheduleException, AirflowFailException: another try or attempt has replaced it.
+        :param outputs: references to staged output, or the result of `returned` for a return value.
+        :param consumed_rows: the number of rows read from the batch; None: the readings count them.
+        :raises SourceError: the rows were replaced while the task read them.
+        :raises AirflowRescheduleException, AirflowFailException: another try or attempt has replaced this try.
         """
         if not self.anchored or self.acked:
             return
@@ -490,9 +497,9 @@ class Processing:
         failpoint("process.after_ack", task=self.task.task_id, **self._where)
 
     def stage(self, rows: Any, name: str = "rows") -> dict[str, Any]:
-        """Write an output of its code, with the digest of its rows, and give the reference to it.
+        """Write an output of the task's code with the digest of its rows, and return the reference to the output.
 
-        :raises StagingError: a column would change a value, or there is an output of this name.
+        :raises StagingError: a column type would change a value, or the task has already staged an output of this name.
         """
         where = self.where
         check_own_name(where, name)
@@ -501,7 +508,7 @@ class Processing:
             raise refuse(where, name, problem, "Give each output its own name.")
         output = write_digested(where, name, rows)
         if not output.columns:
-            # There are no rows either, and no reader takes a file without columns.
+            # The output also has no rows, and readers refuse a file without columns.
             output = replace(output, files=())
         if output.rows and not output.row_digest:
             text = "Output %r of %s has lists, structs, maps or times of day, so its rows are counted and not hashed"
@@ -510,7 +517,7 @@ class Processing:
         return write_manifest(where, self.staged)[name].to_json()
 
     def _staged_refs(self) -> list[dict[str, Any]]:
-        """Refer to what its code has staged and rejected: who reads it proves that it read all rows."""
+        """Return references to the outputs that the task's code has staged, and to rejected and malformed rows."""
         for name, rows in ((REJECTED, self.rejected), (MALFORMED, self._malformed())):
             if rows:
                 self.staged[name] = stage_rejected(self.where, name, rows)
@@ -521,15 +528,15 @@ class Processing:
         return [make_ref(self.where, name, output).to_json() for name, output in outputs]
 
     def _malformed(self) -> list[dict[str, str]]:
-        """Describe the malformed rows that its fullest reading of the batch has found; they are no task's own."""
+        """Describe the malformed rows that a reading of the batch has found, from the reading with the most of them."""
         own = (each for each in self.read if not isinstance(each, RowsRead))
-        # A reading that proves nothing finds all malformed rows, if it went to the end.
+        # A reading with `reliable=False` finds all malformed rows, if it read to the end.
         readings = [*own, *(each for each in self.looked if each.ended)]
         found = max((each.malformed for each in readings), key=len, default=[])
         return [row_aside("", each.reason, each.where, each.content) for each in found]
 
     def _check_rejected(self, given: Iterable[Mapping[str, Any]], read: Sequence[RowsRead]) -> None:
-        """Refuse more rejected rows than were read: some were rejected twice, or are of the task's own making."""
+        """Refuse more rejected rows than rows read. The task rejected a row twice, or rejected a row that it made."""
         count = sum(each["rows"] for each in given if each["name"].startswith(REJECTED))
         most = sum(each.found.rows for each in read)
         if count > most and read and not any(each.at_least for each in read):
@@ -542,13 +549,13 @@ class Processing:
         ledger.run(step)
 
     def emitter(self) -> Source:
-        """Return a source that emits rows of the batch; it is checked before the ack, and closed then at the latest."""
+        """Return a source that emits rows of the batch. `ack` checks and closes it."""
         emitter = self.source.named(self.topology)
         self._emitters.append(emitter)
         return emitter
 
     def close(self) -> None:
-        """Give back what the sources of its rows hold, once no engine reads them."""
+        """Close the sources, after no engine reads their rows."""
         from airflow_tx.transaction.processing.consumed_rows import ArrowReading
 
         for each in (*self.read, *self.looked):
@@ -558,10 +565,12 @@ class Processing:
             emitter.close()
 
     def fail(self, reason: str, refusal: TxError | None = None, *, failed_task: str = "") -> None:
-        """Note in ledger and source that no try follows by itself; raises `Refused` if a newer one is under way.
+        """Note in the ledger and the source that this try failed, and that Airflow does not retry it.
 
-        :param refusal: what failed it; None: another error.
-        :param failed_task: as for `Ledger.fail`.
+        :param reason: the reason for the ledger.
+        :param refusal: the refusal that failed the task; None: another error.
+        :param failed_task: see `Ledger.fail`.
+        :raises Refused: a newer try or attempt has started.
         """
         self.close()
         advice = advice_of(refusal)
@@ -586,10 +595,11 @@ class Processing:
 
     @contextmanager
     def settling(self) -> Iterator[None]:
-        """End the task within the block as its source says, if its rows are not settled.
+        """Run a `with` block. If its rows are not settled, end the task as the source decides.
 
-        :raises AirflowRescheduleException: it starts again later.
-        :raises FailedBatch: its transaction needs another attempt. TxError: a person has to see to it.
+        :raises AirflowRescheduleException: Airflow starts the task again later.
+        :raises FailedBatch: the transaction needs another attempt.
+        :raises TxError: a person must act.
         """
         try:
             yield
@@ -601,7 +611,7 @@ class Processing:
             put_back(self._ti, str(error))
 
     def unsettled(self, error: SourceNotSettled) -> TxError:
-        """Ask the source what becomes of a task whose rows are not settled, see `Source.unsettled`."""
+        """Return how the source ends a task whose rows are not settled, see `Source.unsettled`."""
         with closing(self.spec.named_source) as source:
             return source.unsettled(self.metadata, error)
 
@@ -615,11 +625,11 @@ class Processing:
 
     @contextmanager
     def _connected(self) -> Iterator[Ledger]:
-        """The ledger, connected for one step: between two of them a task may fork, or run for hours."""
+        """Connect to the ledger for one step. Between two steps a task may fork, or run for hours."""
         with self.spec.store() as store:
             if self._ledger is None:
                 self._ledger = self.spec.ledger(store)
-            # The same ledger object knows what it wrote, and need not read it again.
+            # Reuse the ledger object, which remembers its writes and does not read them again.
             self._ledger.store = store
             yield self._ledger
 
@@ -635,11 +645,11 @@ class Processing:
             raise AirflowFailException(str(error)) from None
 
     def _is_current(self) -> bool:
-        """Whether this try is still its task's current one."""
+        """Return whether this try is the current try of its task."""
         return compat.is_current_try(self.task.task_try)
 
     def _is_replaced(self) -> bool:
-        """Whether `begin` of its own run has given it another attempt, or is about to."""
+        """Return whether `begin` of the run has stored another attempt, or is running."""
         value = compat.pull(self._ti, self.spec.begin)
         return (
             not isinstance(value, dict)
@@ -652,7 +662,7 @@ class Processing:
 
 
 def before_task(context: Context) -> None:
-    """Run before a task that must ack."""
+    """Check the input of a task that must ack, and note its start. Airflow calls this hook before the task."""
     processing = Processing.of(context)
     check_arguments(context["task"], processing.attempt)
     if processing.source.kind is not SourceKind.TRANSACTIONAL:
@@ -660,14 +670,14 @@ def before_task(context: Context) -> None:
     processing.code = digest_of_callable(context["task"])
     dated = processing.source.dated
     if dated is not None and "logical_date" not in context:
-        # A run that was created again has no dates if Airflow does not infer them.
+        # A run that was deleted and created again may lack dates, which Airflow does not always infer.
         dates = compat.interval_context(*dated.interval(processing.metadata))
         context.update(dates)  # type: ignore[typeddict-item]
     processing.start()
 
 
 def after_task(context: Context, result: Any = None) -> None:
-    """Run after the task, before its result becomes an XCom."""
+    """Ack a task with its result. Airflow calls this hook after the task, before the result becomes an XCom."""
     from airflow_tx.transaction.processing.outputs import check_returned, returned
 
     task: Any = context["task"]
@@ -682,7 +692,7 @@ def after_task(context: Context, result: Any = None) -> None:
 
 
 def task_failed(context: Context) -> None:
-    """Run when the task has failed and is not tried again."""
+    """Note the failure of a task that Airflow does not retry."""
     try:
         refusal = refusal_of(context)
         reason, failed_task = noted_reason(context, refusal)
@@ -692,10 +702,10 @@ def task_failed(context: Context) -> None:
 
 
 def task_ended(context: Context) -> None:
-    """Run when the task has skipped itself, or has skipped others: nothing is missing, there is no output."""
+    """Ack a task that has skipped itself or other tasks, without output."""
     try:
         processing = Processing.of(context)
-        if processing.started:  # else its transaction is committed
+        if processing.started:  # otherwise the transaction is already committed
             processing.ack()
     except (AirflowFailException, AirflowSkipException) as error:
         log.info("%s", error)
@@ -715,9 +725,9 @@ def hook_up(task: Any) -> None:
 
 
 def stage_frames(task: Any) -> None:
-    """Let a `@task` return frames: each is staged, and its reference becomes the XCom.
+    """Wrap the function of a `@task`, so that frames it returns are staged, and their references become XComs.
 
-    Airflow takes the result of the function, and lets nothing replace it afterwards. So the function is wrapped.
+    Airflow has no hook that replaces the result of a function, so the function itself is wrapped.
     """
     compat.wrap_function(task, _staging)
 
@@ -738,12 +748,12 @@ def _staging(function: Callable[..., Any], multiple: bool) -> Callable[..., Any]
 
 @contextmanager
 def _own_errors() -> Iterator[None]:
-    """Raise what the source has refused in place of the error that an engine made of it, with its traceback in it.
+    """Raise the source's own error if an engine has wrapped it in another error.
 
-    A task whose rows are not settled ends as its source says.
+    If rows are not settled, the task ends as the source decides.
     """
     processing = None
-    with suppress(RuntimeError):  # it is called outside of a task, as by a test
+    with suppress(RuntimeError):  # the function is called outside of a task, such as in a test
         processing = Processing.current()
     with nullcontext() if processing is None else processing.settling(), _of_source(processing):
         yield
@@ -755,7 +765,7 @@ def _of_source(processing: Processing | None) -> Iterator[None]:
         yield
     except Exception as error:
         broken = None if processing is None else processing.broken
-        # An engine tells the traceback of the error that it has met, with the files of this folder.
+        # The error of an engine contains the traceback of the original error, with the files of this folder.
         told: BaseException | None = error
         while told is not None and os.path.dirname(__file__) not in str(told):
             told = told.__cause__
@@ -765,9 +775,9 @@ def _of_source(processing: Processing | None) -> Iterator[None]:
 
 
 def _with_refs(value: Any, multiple: bool) -> Any:
-    """Stage the frames in what a function has returned.
+    """Stage the frames in a function's return value, and return the value with references in their place.
 
-    :param multiple: whether each entry of a mapping becomes an XCom of its own.
+    :param multiple: whether each entry of a mapping becomes a separate XCom.
     """
     if is_frame(value):
         return Processing.current().stage(value)

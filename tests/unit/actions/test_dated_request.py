@@ -46,8 +46,8 @@ def test_dates_with_too_many_transactions_are_refused(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("asked", "problem"),
     [
-        ({"txids": (1,), **DAYS}, "dates are of restate, instead of txids"),
-        ({"name": ActionName.REPLAY_FAILED, **DAYS}, "dates are of restate, instead of txids"),
+        ({"txids": (1,), **DAYS}, "dates are only for restate, instead of txids"),
+        ({"name": ActionName.REPLAY_FAILED, **DAYS}, "dates are only for restate, instead of txids"),
         ({"first": "2026-05-01"}, "name the first and the last date"),
     ],
 )

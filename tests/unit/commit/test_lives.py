@@ -294,7 +294,7 @@ def test_of_changes_that_the_totals_do_not_tell_a_person_is_asked(lines: Lines, 
     line.commit(a=101)
     kept()
     (asked,) = line.roll()
-    assert "nothing says whether the values have it" in asked
+    assert "it is unknown whether the values have this change" in asked
     assert line.values() == {"a": 100, "b": 1}
     by_hand(line.place, "b", None)
     assert line.roll(changed=[1]) == []
@@ -496,7 +496,7 @@ def test_another_backup_than_the_one_that_was_accepted_is_refused(line: Line) ->
     line.lose()
     older()
     run = begun(line, rows(a=1000))
-    with pytest.raises(StateBehind, match="says 1, and what a person has accepted said 2"):
+    with pytest.raises(StateBehind, match="says 1, and the fence that a person accepted said 2"):
         run.commit_now()
     assert line.values() == {"a": 1}
     line.lose()
@@ -510,7 +510,7 @@ def test_a_state_that_is_lost_whole_after_its_loss_was_accepted_is_refused(line:
     kept()
     line.lose()
     empty()
-    with pytest.raises(StateBehind, match="nothing, and what a person has accepted said 1"):
+    with pytest.raises(StateBehind, match="nothing, and the fence that a person accepted said 1"):
         line.commit(a=100)
 
 
@@ -520,7 +520,7 @@ def test_a_backup_that_comes_after_nothing_was_accepted_is_refused(line: Line) -
     assert line.seen().found == 0
     line.lose()
     kept()
-    with pytest.raises(StateBehind, match="1, and what a person has accepted said nothing"):
+    with pytest.raises(StateBehind, match="1, and the fence that a person accepted said nothing"):
         line.commit(a=100)
 
 
@@ -601,7 +601,7 @@ def test_a_change_that_may_have_made_up_for_a_healed_loss_is_asked(line: Line) -
     newer()
     told = line.roll()
     assert line.values() == {"a": 111}
-    assert "nothing says whether the values have it" in told[0]
+    assert "it is unknown whether the values have this change" in told[0]
     assert line.roll(unchanged=[2]) == []
     assert line.findings() == ()
 

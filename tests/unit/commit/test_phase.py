@@ -330,7 +330,7 @@ def test_what_a_committer_wrote_that_is_not_to_run_again_is_written_again(
     grant = phase.acquire()
     assert (counts(of_b), counts(of_d)) == (WRITTEN, {})
     assert phase.shared["healed"] == ["b"]
-    assert "What task b wrote under an earlier grant is written again" in phase.run.log.lines
+    assert "Writing the updates of task b again, under the new grant" in phase.run.log.lines
     phase.commit("d")
     phase.mark()
     assert counts(of_b) == counts(of_d) == WRITTEN
@@ -385,7 +385,7 @@ def refuses_c(phase: PhaseRun, problem: str) -> None:
     assert counts(phase.updates["d"][0].state) == {}  # type: ignore[arg-type]
 
 
-NOT_WHAT_IT_GAVE = r"'return_value' of task c .*1\.2.* is not what the task gave in this attempt.*Clear task c"
+NOT_WHAT_IT_GAVE = r"'return_value' of task c .*1\.2.* is not the output of the task in this attempt.*Clear task c"
 
 
 @pytest.mark.parametrize("by_hand", [True, False])

@@ -43,7 +43,7 @@ KINDS: dict[str, tuple[str, Any]] = {
 }
 """States whose values do not tell of which transaction they are."""
 OLD = {"a": 1}
-REFUSED = "nothing says what the values up to transaction 1 add up to"
+REFUSED = "no receipt says what the values up to transaction 1 add up to"
 
 
 class Given(NamedTuple):
@@ -363,7 +363,7 @@ def test_a_roll_forward_that_is_refused_for_another_total_stops_no_commit(
     if wrote:
         killed_before_the_mark(run.commit())
     before = place.state.fence()
-    assert "do not add up to what its receipts say" in rolled(run, place)[0]
+    assert "do not add up to the totals in its receipts" in rolled(run, place)[0]
     assert place.state.fence() == before
     run.commit_now()
     assert values(place) == {"a": 7, "b": 1, "c": 1, "e": 1, "f": 1}

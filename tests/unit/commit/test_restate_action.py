@@ -269,7 +269,7 @@ def test_tasks_that_read_states_are_named(world: World, monkeypatch: pytest.Monk
     tasks = [*world.dag.tasks, task]
     monkeypatch.setattr(World, "dag", SimpleNamespace(tasks=tasks))
     told = [each.what for each in world.action(1).preview().effects]
-    assert told[1] == "task enrich reads states: what later transactions have read there is not corrected"
+    assert told[1] == "task enrich reads states: values that later transactions have read there are not corrected"
 
 
 # --- refusals
@@ -297,7 +297,7 @@ def test_rows_that_are_gone(world: World) -> None:
 
 def test_changed_rows_of_a_log(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Rereadable, "rows_can_change", False)
-    assert "in which no row is ever another one. Nothing was changed. Without --changed-rows" in refusal(
+    assert "reads a log, whose rows never change. Nothing was changed. Without --changed-rows" in refusal(
         world, 1, changed_rows=True
     )
 

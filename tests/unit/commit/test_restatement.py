@@ -449,7 +449,7 @@ def test_what_doubles_lose_is_logged(makes: Any) -> None:
     run = committed(makes, rows(a=3.0), instead_of=1, **how)
     text = "\n".join(run.log.lines)
     assert "sums of column count may be wrong by 111 afterwards" in text
-    assert "what transaction 1 contributed is replaced" in text
+    assert "the contribution of transaction 1 is replaced" in text
 
 
 # --- whether it can at all
@@ -473,7 +473,7 @@ def test_the_same_states_and_more_columns_can_be_restated(makes: Any) -> None:
 @pytest.mark.parametrize(
     ("updates", "inside", "why"),
     [
-        ([update(keyed(total=Count()))], (), "column count is none of that state now"),
+        ([update(keyed(total=Count()))], (), "column count is no longer in the state"),
         ([update(keyed(count=Sum()))], (), "column count was a count(bigint) and is a sum(bigint) now"),
         (
             [update(MemoryState("words", keys=["term"], values={"count": Count()}))],
@@ -497,7 +497,7 @@ def test_the_begin_of_a_run_refuses_it_and_says_how_to_withdraw(makes: Any, stor
     run = committed(makes, rows(a=1))
     task: Any = SimpleNamespace(updates=[update(keyed(total=Count()))])
     check = partial(check_entry, run.spec, SimpleNamespace(tasks=[object(), task]))
-    with pytest.raises(RestateRefused, match="column count is none of that state now.*restate numbers 1 --withdraw"):
+    with pytest.raises(RestateRefused, match="column count is no longer in the state.*restate numbers 1 --withdraw"):
         begun(makes, rows(a=2), instead_of=1, check=check)
     assert record(store, 2) is None
 

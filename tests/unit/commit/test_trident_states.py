@@ -401,7 +401,7 @@ def test_a_factory_that_makes_something_else_than_it_says_is_named(make: Callabl
             return NonTransactionalMap(self.store)
 
     with pytest.raises(
-        StateError, match=r"Wrong.make_state gave a NonTransactionalMap, which is no state that is opaq"
+        StateError, match=r"Wrong.make_state gave a NonTransactionalMap, which is no state of kind opaq"
     ):
         committed(make("r1", [counting(Wrong(Words()))]), counted(man=3))
 
@@ -563,7 +563,7 @@ def test_the_state_of_an_update_is_asked_through_the_update(make: Callable[..., 
         ({"partitions": 2}, r"= 2.*partition_by=\['user'\]|partition_by=\[.user.\]"),
         ({"partitions": 2, "partition_by": "word"}, r"Give a list: \['word'\]"),
         ({"partitions": 2, "partition_by": ["word"], "state": OpaqueMap(MemoryMap[Any]())}, "give a StateFactory"),
-        ({"conf": {}, "state": OpaqueMap(MemoryMap[Any]())}, "Only a StateFactory gets it"),
+        ({"conf": {}, "state": OpaqueMap(MemoryMap[Any]())}, "Only a StateFactory gets conf"),
         (
             {"conf": {"password": "secret"}, "updater": None, "state": GUARD},
             "has one",
@@ -587,7 +587,7 @@ def test_writers_that_cannot_be_are_refused_when_the_dag_is_parsed(options: Any,
         ({"kind": "transactional"}, r"\(kind=\) = 'transactional'.*OpaqueMap is opaque: leave kind out"),
         (
             {"state": Words()},
-            r"\(state=\) = 'Words'.*It keeps values, and no txids: state=OpaqueMap\(Words\(\.\.\.\)\)",
+            r"\(state=\) = 'Words'.*It keeps values without txids: state=OpaqueMap\(Words\(\.\.\.\)\)",
         ),
         ({"kind": "exact", "state": SimpleNamespace(make_state=len)}, r"\(kind=\) = 'exact'.*Use one of .non-tra"),
         ({"state": SimpleNamespace(begin_commit=len, commit=len)}, r"\(state=\).*use partition_persist\(\.\.\., upd"),
@@ -600,7 +600,7 @@ def test_what_cannot_be_is_one_clear_line_when_the_dag_is_parsed(options: Any, t
 
 
 def test_columns_of_a_state_that_has_its_own_are_refused(state: Any) -> None:
-    with pytest.raises(ConfigError, match=r"persistent_aggregate\(keys=\).*MemoryState has its own: leave keys out"):
+    with pytest.raises(ConfigError, match=r"persistent_aggregate\(keys=\).*State defines this itself: leave keys out"):
         persistent_aggregate(SOURCE, state=state, keys=["word"])
 
 

@@ -88,7 +88,7 @@ def test_a_state_that_cannot_be_asked_gives_no_new_values() -> None:
 
 @pytest.mark.parametrize(("option", "value"), [("keys", ["word"]), ("values", {"count": Count()}), ("kind", "opaque")])
 def test_a_state_with_columns_takes_no_others(option: str, value: Any) -> None:
-    with pytest.raises(ConfigError, match=rf"persistent_aggregate\({option}=\).*has its own: leave {option}"):
+    with pytest.raises(ConfigError, match=rf"persistent_aggregate\({option}=\).*defines this itself: leave {option}"):
         update(**{option: value})
 
 
@@ -109,7 +109,7 @@ def test_columns_that_a_state_without_its_own_is_not_given_are_missed(missing: s
 
 
 def test_a_map_that_keeps_no_txids_needs_one_around_it() -> None:
-    with pytest.raises(ConfigError, match=r"It keeps values, and no txids: state=OpaqueMap\(MemoryMap\(...\)\)"):
+    with pytest.raises(ConfigError, match=r"It keeps values without txids: state=OpaqueMap\(MemoryMap\(...\)\)"):
         update(MemoryMap(), **COLUMNS)
 
 

@@ -168,7 +168,7 @@ def test_far_from_its_turn_it_is_deferred_when_the_line_has_moved_fast_and_stand
 @pytest.mark.parametrize(
     ("by_lane", "found", "text"),
     [
-        (True, None, r"\(PROCESSING\), in the lane of its coordinator. There is nothing to do: what leaves the lane"),
+        (True, None, r"\(PROCESSING\), in the lane of its coordinator.* that leaves the lane becomes a run"),
         (True, "failed", "of run r1, which is failed. To continue, clear that run"),
         (False, None, "of run r1, which was deleted. To continue, start a run with the run id r1"),
     ],

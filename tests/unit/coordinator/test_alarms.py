@@ -342,7 +342,7 @@ def define(source: Any = None, **options: Any) -> Any:
         ({"on_blocked": "me"}, "on_blocked='me' cannot be called. Give a function of one argument, or a notifier."),
         ({"on_late": [print, 1], "late_after": timedelta(1)}, "on_late=1 cannot be called"),
         ({"on_late": print}, r"on_late has no limit. Add late_after=timedelta\(hours=1\), or max_lag=100_000."),
-        ({"late_after": timedelta(1)}, "late_after has no on_late. Say who is to be called"),
+        ({"late_after": timedelta(1)}, "late_after has no on_late. Add callbacks"),
         ({"max_lag": 1}, "max_lag has no on_late"),
         ({"on_late": print, "late_after": 60}, "late_after=60. Give a timedelta above 0"),
         ({"on_late": print, "late_after": timedelta(0)}, "Give a timedelta above 0"),

@@ -363,7 +363,7 @@ def test_after_some_failures_in_a_row_it_makes_runs_at_once(make: Any, monkeypat
     world.assert_exact(6)
     assert [entry.attempt for entry in world.history.values()] == [2, 2, 1, 1, 1, 1]
     assert (
-        "2 transactions in a row have left the lane: it begins no more, and the next ones are runs" in world.log.lines
+        "2 transactions in a row have left the lane: it begins no others, and the next ones are runs" in world.log.lines
     )
 
 
@@ -632,7 +632,7 @@ def test_a_committer_that_waits_for_a_transaction_of_a_lane_says_so(make: Any) -
         world.execute("by-hand", seconds=0.0)
     assert world.log.lines[-1] == (
         "Transaction 2 of numbers waits for transaction 1 (PROCESSING), in the lane of its coordinator. "
-        "There is nothing to do: what leaves the lane becomes a run."
+        "There is nothing to do: a transaction that leaves the lane becomes a run."
     )
 
 

@@ -59,7 +59,10 @@ def test_a_reason_is_cut_between_two_words(words: list[str], most: int) -> None:
     [
         (SourceError(source="files. x", problem="a. b is gone", remedy="Bring a. b back."), "Bring a. b back."),
         (StateError(state="t", problem="it has other columns", remedy="Rename it."), "Rename it."),
-        (StateMissing(txid=2, states="t. u"), "Bring it back until transaction 2 is committed, then take it out."),
+        (
+            StateMissing(txid=2, states="t. u"),
+            "Put it back into the DAG until transaction 2 is committed, then remove it.",
+        ),
         (FailedBatch("the file is broken. Look at it."), None),
         (TxError(message="Anything. At all."), None),
     ],
@@ -83,7 +86,7 @@ def test_the_parts_of_a_template_behind_the_first_say_what_to_do() -> None:
 
 def test_the_advice_of_a_foreign_fence_has_every_way_out() -> None:
     error = FenceForeign(state="t", found="a", expected="b", topology="flights")
-    assert str(error.advice).startswith("Look first whether its connection names the right ZooKeeper")
+    assert str(error.advice).startswith("First check that its connection names the right ZooKeeper")
     assert "airflow tx repair flights --ledger-lost" in str(error.advice)
 
 

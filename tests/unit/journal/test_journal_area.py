@@ -219,7 +219,7 @@ def test_rows_of_another_content_are_refused_before_the_first(
 
 @pytest.mark.parametrize("name", ["", "7", "2013-01-31/7-abc", "../../2013-01-31/7-" + 64 * "a"])
 def test_what_is_no_name_of_an_entry_is_refused(journal: JournalArea, name: str) -> None:
-    with pytest.raises(JournalError, match="it is no name of an entry"):
+    with pytest.raises(JournalError, match="it is not the name of an entry"):
         journal.read(name)
 
 

@@ -214,7 +214,7 @@ def test_a_file_that_is_gone_is_not_left_out_of_its_batch_but_may_be_empty(tmp_p
     (tmp_path / "a.csv").unlink()
     with pytest.raises(SourceError, match="if it is gone permanently: airflow tx skip flights 1 --why TEXT"):
         rows_of(source, batch.metadata)
-    with pytest.raises(SourceError, match=r"a\.csv is missing or unreadable\. Put it there, if only one without rows"):
+    with pytest.raises(SourceError, match=r"a\.csv is missing or unreadable\. Put a file there, even one without rows"):
         source.decide_again(ATTEMPT, batch.metadata)
     put(tmp_path, "a.csv", content="")
     assert len(rows_of(source, source.decide_again(ATTEMPT, batch.metadata))) == 2

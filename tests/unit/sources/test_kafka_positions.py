@@ -207,7 +207,7 @@ def test_a_range_counts_its_offsets() -> None:
         ({"target_seconds": -1}, "target_seconds of KafkaSource"),
         ({"timeout": 0}, "timeout of KafkaSource"),
         ({"options": {"endingOffsets": "latest"}}, "options of KafkaSource = 'endingOffsets'"),
-        ({"options": {"kafka.sasl.jaas.config": "hush"}}, "Logins belong into the connection"),
+        ({"options": {"kafka.sasl.jaas.config": "hush"}}, "Put logins into the connection"),
     ],
 )
 def test_what_cannot_be_used_is_refused_when_it_is_given(arguments: Any, told: str) -> None:

@@ -84,7 +84,7 @@ def test_the_kind_alone_says_what_a_lost_partition_means() -> None:
 
 @pytest.mark.parametrize("names", [["a", "a"], [""], [0], ["\udcff"]])
 def test_names_that_the_ledger_cannot_tell_apart_are_refused(names: list[Any]) -> None:
-    with pytest.raises(SourceError, match=r"partitions\(\) gives .* not empty, each of them once"):
+    with pytest.raises(SourceError, match=r"partitions\(\) gives .* a unique, non-empty name"):
         Scripted({"a": 1, "": 1}, names).decide(ATTEMPT, None)
 
 

@@ -204,13 +204,13 @@ def test_deleted_rows_are_left_out_once_a_person_says_so_and_inserted_ones_never
     batch = source.initialize_transaction(1, None)
     assert batch is not None
     books.run("DELETE FROM sold WHERE id = 1; UPDATE sold SET title = 'c'")
-    with pytest.raises(SourceError, match="or take what is left of them: airflow tx replay TOPOLOGY 1 --changed-ro"):
+    with pytest.raises(SourceError, match="or take the rows that are left: airflow tx replay TOPOLOGY 1 --changed-"):
         list(source.emit_batch(ATTEMPT, batch.metadata))  # type: ignore[arg-type]
     again = source.decide_again(ATTEMPT, batch.metadata)
     assert list(source.emit_batch(ATTEMPT, again)) == [{"id": 3, "title": "c"}]  # type: ignore[arg-type]
     assert source.losses(batch.position) == []
     books.run("INSERT INTO sold VALUES (1, 'a'), (2, 'x')")
-    with pytest.raises(SourceError, match="had 2 rows up to 3, and has 3. Give those inserted ids that come last"):
+    with pytest.raises(SourceError, match="had 2 rows up to 3, and has 3. Give the inserted rows ids that come last"):
         source.decide_again(ATTEMPT, batch.metadata)
 
 
@@ -223,14 +223,14 @@ def test_a_position_without_a_mark_is_read_on(books: Books) -> None:
 
 def test_a_value_without_an_order_is_named(books: Books) -> None:
     books.run("CREATE TABLE sold (id BIGINT UNIQUE NOT NULL); INSERT INTO sold VALUES (1.5)")
-    told = r"table sold has a row whose id is '1\.5', of type float: it has no place in an order of rows"
+    told = r"table sold has a row whose id is '1\.5', of type float: rows cannot be ordered by it"
     with pytest.raises(SourceError, match=told):
         rows(SqlSource("books", "sold"))
 
 
 def test_a_text_among_whole_numbers_is_named(books: Books) -> None:
     books.run("CREATE TABLE sold (id BIGINT UNIQUE NOT NULL); INSERT INTO sold VALUES (1), ('x1')")
-    with pytest.raises(SourceError, match="table sold has a row whose id is 'x1', of type str: it has no place"):
+    with pytest.raises(SourceError, match="table sold has a row whose id is 'x1', of type str: rows cannot be ordered"):
         rows(SqlSource("books", "sold"))
 
 

@@ -134,7 +134,7 @@ def test_why_an_application_failed_is_told_in_its_own_words(where: TryDir) -> No
     error = RuntimeError("Error code is: 1\nLast output")
     silent = explain(where, "/apps/count.py", error)
     assert str(silent) == (
-        "Spark application count.py of task count[4] in transaction 3.2 failed: it said nothing, "
+        "Spark application count.py of task count[4] in transaction 3.2 failed: it wrote no reason, "
         "its log is above (Error code is: 1)"
     )
     write_failure(where, Failure.of(ValueError("no such column\nat line 3")))

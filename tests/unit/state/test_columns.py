@@ -113,7 +113,7 @@ def test_a_value_that_grows_above_the_limit_is_refused() -> None:
 @pytest.mark.parametrize(
     ("aggregator", "stored", "delta", "message"),
     [
-        (Sum(), 2**63 - 1, 1, 'the sum of column v leaves 64 bits. No row of this update was written. Use Sum."num'),
+        (Sum(), 2**63 - 1, 1, 'of column v does not fit into 64 bits. No row of this update was written. Use Sum."num'),
         (Sum("double"), 1.7e308, 1.7e308, "larger than any double"),
         (Count(), 2**63 - 1, 1, "the count of column v does not fit into 64 bits"),
         (CollectSet(2), [1, 2], [3], "has 3 distinct values, more than CollectSet.bound=2."),

@@ -116,7 +116,7 @@ def test_anything_else_is_refused(stored: Fence | None, grant: Grant, error: typ
 def test_a_state_whose_values_are_missing_beside_its_fence_went_back_unless_a_repair_has_accepted_it() -> None:
     stored = replace(_row(1, 2), wrote=True)
     for last, grant in (("2", _grant(1, 3, last=2)), ("nothing", _grant(1, 2, 2))):
-        with pytest.raises(StateBehind, match="2, but what was written is missing") as refused:
+        with pytest.raises(StateBehind, match="2, but the written values are missing") as refused:
             raised(stored, grant, state="s")
         assert str(refused.value.expected) == last
         assert raised(stored, grant, state="s", there=True).wrote
@@ -166,7 +166,7 @@ def test_the_same_grant_again_notes_whether_the_values_are_there() -> None:
 
 @pytest.mark.parametrize(("last", "expected"), [(1, 1), (None, "nothing")])
 def test_a_txid_that_was_given_twice_is_told_with_what_the_ledger_knows(last: int | None, expected: object) -> None:
-    with pytest.raises(LedgerBehind, match="another one of that number") as refused:
+    with pytest.raises(LedgerBehind, match="another transaction of that number") as refused:
         raised(_row(1, 2, birth="b"), _grant(1, 2, last=last, birth="c"), state="s")
     assert refused.value.expected == expected
 

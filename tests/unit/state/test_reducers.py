@@ -78,7 +78,7 @@ def test_a_reducer_that_fails_refuses_the_whole_update_and_names_the_row() -> No
 @pytest.mark.parametrize("rows", ["step", 5, {"step": 5}, iter([{"step": 5}])])
 def test_a_delta_that_is_no_list_of_rows_is_refused(rows: Any) -> None:
     users = MemoryState("users", keys=["user"], values={"balance": Balance()})
-    with pytest.raises(StateError, match=r"row 0 .*a reducer takes"):
+    with pytest.raises(StateError, match=r"row 0 .*a reducer needs"):
         Grants().commit_rows(1, users, [{"user": "a", "balance": rows}])
 
 

@@ -247,7 +247,7 @@ def test_a_template_in_an_option_of_the_block_is_refused(option: str) -> None:
 
 
 def test_a_block_outside_of_a_dag_is_refused() -> None:
-    with refused("stands outside of a DAG"):
+    with refused("is outside of a DAG"):
         block()
 
 

@@ -161,7 +161,7 @@ def test_it_makes_room_for_the_run_of_the_next_interval(store: CountingStore, ai
     context = {"ti": ti, "task": SimpleNamespace()}
     ledger = ledger_on(store)
     ledger.run(bid, Waiter("day 2", None, str(ti.id), 2))
-    with pytest.raises(Yielded, match=r"run of 2026-01-02T00:00:00\+00:00 of that one is queued"):
+    with pytest.raises(Yielded, match=r"run of 2026-01-02T00:00:00\+00:00 is queued"):
         yield_slot(spec_on(store), context, blocking=2, txid=None, missing=FIRST + DAY, log=log)
     assert ledger.topology().yielded["day 2"].blocking == 2
 

@@ -13,7 +13,7 @@ export interface paths {
         };
         /**
          * Get Dag
-         * @description Tell which topology a DAG has, or coordinates: the current file decides.
+         * @description Return the topology of a transactional DAG or of a coordinator; the current DAG file decides.
          */
         get: operations["get_dag"];
         put?: never;
@@ -33,7 +33,7 @@ export interface paths {
         };
         /**
          * Get Run
-         * @description Tell which transaction a run is, or why it is none.
+         * @description Return the transaction of a run, or the reason why it has none.
          */
         get: operations["get_run"];
         put?: never;
@@ -119,7 +119,7 @@ export interface paths {
         put?: never;
         /**
          * Execute Action
-         * @description Do what was previewed; 409 if something has changed since, or it is refused.
+         * @description Do an action that was previewed; 409: something has changed since the preview, or the action is refused.
          */
         post: operations["execute_action"];
         delete?: never;
@@ -139,7 +139,7 @@ export interface paths {
         put?: never;
         /**
          * Preview Action
-         * @description Say what an action would do, and change nothing.
+         * @description Describe the effects of an action without doing it.
          */
         post: operations["preview_action"];
         delete?: never;
@@ -157,7 +157,7 @@ export interface paths {
         };
         /**
          * Get Activity
-         * @description Count the transactions over all the time that the ledger remembers.
+         * @description Count the transactions over the whole time that the ledger remembers.
          */
         get: operations["get_activity"];
         put?: never;
@@ -177,7 +177,7 @@ export interface paths {
         };
         /**
          * Get Figures
-         * @description Show throughput, seconds, sizes and failures over time, as far as the history goes back.
+         * @description Show throughput, durations, sizes and failures over time, as far as the history goes back.
          */
         get: operations["get_figures"];
         put?: never;
@@ -197,7 +197,7 @@ export interface paths {
         };
         /**
          * Get Jobs
-         * @description List what persons wanted of many transactions at once, and what became of it: restatements and backfills.
+         * @description List the jobs of a topology, which are restatements and backfills of many transactions, with their progress.
          */
         get: operations["get_jobs"];
         put?: never;
@@ -237,9 +237,9 @@ export interface paths {
         };
         /**
          * List Transactions Of
-         * @description List transactions, newest first: transactions that ended at `since` or later, and began before `until`.
+         * @description List the transactions that ended at `since` or later and began before `until`, newest first.
          *
-         *     A filter chooses among the newest 1,000 of them.
+         *     A filter looks only at the newest 1,000 of them.
          */
         get: operations["list_transactions_of"];
         put?: never;
@@ -259,7 +259,7 @@ export interface paths {
         };
         /**
          * Get Transaction
-         * @description Show one transaction, whole.
+         * @description Show all facts of one transaction.
          */
         get: operations["get_transaction"];
         put?: never;
@@ -278,9 +278,9 @@ export interface components {
          * AckersLine
          * @description The ackers of a topology whose tasks emit messages.
          *
-         *     :param trees: of messages, that are not complete.
-         *     :param acks_a_second: messages that were acked lately; null: they were asked once only.
-         *     :param at: when they were asked.
+         *     :param trees: number of incomplete trees of messages.
+         *     :param acks_a_second: acked messages per second since the last question; null: the ackers were asked only once.
+         *     :param at: when the ackers were asked.
          */
         AckersLine: {
             /** Acks A Second */
@@ -303,10 +303,10 @@ export interface components {
         };
         /**
          * ActionBody
-         * @description The action to do, with its preview.
+         * @description The action to do, with the version of its preview.
          *
-         *     :param version: of the preview; the action is refused if something has changed since.
-         *     :param why: the reason, where one is needed.
+         *     :param version: version of the preview; the action is refused if something has changed since.
+         *     :param why: the reason, if the action needs one.
          */
         ActionBody: {
             /**
@@ -370,11 +370,12 @@ export interface components {
         ActionName: "replay" | "replay-failed" | "skip" | "readmit" | "accept-loss" | "accept-check" | "accept-change" | "restate" | "withdraw" | "pause" | "unpause" | "state-rename" | "state-forget" | "repair";
         /**
          * Activity
-         * @description How much happened when, from the oldest transaction that the ledger remembers until now.
+         * @description The number of transactions over time, from the oldest transaction that the ledger has until now.
          *
-         *     :param since: null: it remembers none.
-         *     :param step: seconds of each count.
-         *     :param counts: transactions that ended in each step, and the open ones that began in it.
+         *     :param since: begin of the first step; null: the ledger has no transaction.
+         *     :param until: end of the last step.
+         *     :param step: length of a step in seconds.
+         *     :param counts: for each step, the transactions that ended in it and the open ones that began in it.
          */
         Activity: {
             /** Counts */
@@ -393,12 +394,12 @@ export interface components {
         };
         /**
          * Advice
-         * @description Help for a person who sees to a topology, a transaction or a run.
+         * @description Advice for a topology, a transaction or a run.
          *
-         *     :param remedy: the steps as one text; null: nothing needs to be done, or the buttons say the same.
-         *     :param steps: in their order: what a refusal says, then the replay, and a skip last.
-         *     :param log: of the task that failed; null: none did, or the user may not read it.
-         *     :param cause: the transaction that is waited for, or must be seen to first; null: there is none.
+         *     :param remedy: the steps as one text; null: nothing to do, or the buttons show the same.
+         *     :param steps: the steps in order; a skip is the last.
+         *     :param log: log of the failed task; null: no task failed, or the user may not read it.
+         *     :param cause: the transaction that needs help first, or that is waited for; null: none.
          */
         Advice: {
             cause?: components["schemas"]["Cause"] | null;
@@ -410,13 +411,13 @@ export interface components {
         };
         /**
          * AdvisedAction
-         * @description An action that helps.
+         * @description An action that the page offers as a button.
          *
-         *     :param txids: the transactions that it is about; none: the topology.
-         *     :param changed_rows: with the current rows of the source.
-         *     :param names: of the checks or states that it is about; of a rename the old name and the new one.
-         *     :param repair: the kind of a repair, such as `state-lost`.
-         *     :param restate: have transactions processed again whose rows the journal does not have.
+         *     :param txids: transactions of the action; empty: the action is about the topology.
+         *     :param changed_rows: whether the transactions get the current rows of the source.
+         *     :param names: checks or states of the action; for a rename the old name and the new name.
+         *     :param repair: kind of the repair, such as `state-lost`.
+         *     :param restate: whether to restate transactions whose rows the journal does not have.
          */
         AdvisedAction: {
             action: components["schemas"]["ActionName"];
@@ -442,11 +443,11 @@ export interface components {
         };
         /**
          * AdvisedStep
-         * @description One step of what a person can do.
+         * @description One step of a remedy.
          *
-         *     :param words: what to do, or what the command is for; "": the command says it.
-         *     :param command: as a person types it; null: there is none.
-         *     :param action: that does the same; null: none does, or the user may not do it.
+         *     :param words: what to do, or the purpose of the command; "": only the command.
+         *     :param command: command line to type; null: the step has none.
+         *     :param action: action that does the same as the command; null: none does, or the user may not do it.
          */
         AdvisedStep: {
             action?: components["schemas"]["AdvisedAction"] | null;
@@ -462,11 +463,11 @@ export interface components {
          * AttemptBar
          * @description One attempt of a transaction.
          *
-         *     :param begun_at: null: it is not remembered.
-         *     :param failed_at: when the last of its tasks failed, as Airflow knows it; null: none did.
-         *     :param ended_at: when the next attempt began, or the transaction became final; null: it is under way.
-         *     :param outcome: `replayed`, or the phase or outcome of the transaction for its newest attempt.
-         *     :param why: why it was replayed.
+         *     :param begun_at: when the attempt began; null: the ledger has forgotten the time.
+         *     :param failed_at: when the last of its tasks failed, according to Airflow; null: no task failed.
+         *     :param ended_at: when the next attempt began, or the transaction became final; null: the attempt is under way.
+         *     :param outcome: `replayed`; for the newest attempt the phase or outcome of the transaction.
+         *     :param why: why the attempt was replayed.
          */
         AttemptBar: {
             /** Attempt */
@@ -484,15 +485,15 @@ export interface components {
         };
         /**
          * AttemptLine
-         * @description One attempt, to be compared with the others.
+         * @description One attempt, in the comparison of attempts.
          *
-         *     :param outcome: `replayed`, or the phase or outcome of the transaction for its newest attempt.
-         *     :param why: its error, or why it was replayed; null: nothing is known.
-         *     :param above: whether that stands above the sections of the page.
-         *     :param same_as: the first attempt that has the same error, which may be this one.
-         *     :param size: of its batch: its rows, if they were counted, else what its source knows; null: nothing is known.
-         *     :param resized: whether the attempt before had a batch of another size, counted alike.
-         *     :param dag_versions: of the code that its tasks ran, as Airflow counts them, the oldest first.
+         *     :param outcome: `replayed`; for the newest attempt the phase or outcome of the transaction.
+         *     :param why: the error, or why the attempt was replayed; null: unknown.
+         *     :param above: whether the page shows this reason above its sections.
+         *     :param same_as: the first attempt with the same error, which may be this one.
+         *     :param size: size of the batch: its rows if tasks counted them, else the size that the source knows; null: unknown.
+         *     :param resized: whether the attempt before had a batch of another size in the same units.
+         *     :param dag_versions: Airflow's DAG versions of the code that the tasks ran, the oldest first.
          */
         AttemptLine: {
             /** Above */
@@ -520,12 +521,12 @@ export interface components {
         };
         /**
          * AttemptTask
-         * @description What one task did in an attempt, all its instances together.
+         * @description One task in an attempt, all its instances together.
          *
-         *     :param states: of the last try of each instance, as Airflow spells them: how many instances are in each.
-         *     :param tries: of all its instances, within this attempt.
-         *     :param seconds: from the first start until the last end; null: it has not ended, or did not start.
-         *     :param log: of an instance that failed; else of the only one.
+         *     :param states: number of instances by the state of their last try, as Airflow spells it.
+         *     :param tries: number of tries of all instances in this attempt.
+         *     :param seconds: time from the first start to the last end; null: the task has not ended, or has not started.
+         *     :param log: log of a failed instance, else of the only instance.
          */
         AttemptTask: {
             log: components["schemas"]["LogLink"] | null;
@@ -559,12 +560,14 @@ export interface components {
         };
         /**
          * BatchAnswer
-         * @description Which rows a transaction has.
+         * @description The rows of a transaction.
          *
-         *     :param words: how many, and why so many, if the source counted.
-         *     :param metadata: exactly which rows, as JSON; null: not remembered, or none.
-         *     :param position_before: where the source stood; `position_after`: where it stands after them.
-         *     :param shortened: which of these three are digests, since they were too long to be kept.
+         *     :param words: size of the batch and the reason for it; null: the source does not count.
+         *     :param metadata: JSON that says exactly which rows they are; null: forgotten, or no rows.
+         *     :param position_before: position of the source before these rows.
+         *     :param position_after: position of the source after these rows.
+         *     :param shortened: names of the fields above that are digests, since their values were too long for the ledger.
+         *     :param partitioned: whether the source has partitions.
          */
         BatchAnswer: {
             /** Metadata */
@@ -582,9 +585,11 @@ export interface components {
         };
         /**
          * Cause
-         * @description The transaction that another one waits for, and how that one is.
+         * @description The transaction that another transaction waits for, and its problem.
          *
-         *     :param rest: what follows the transaction, such as " has failed.".
+         *     :param txid: the transaction that is waited for.
+         *     :param sentence: its problem, in one sentence.
+         *     :param rest: the sentence without the transaction, such as " has failed.".
          */
         Cause: {
             /** Rest */
@@ -596,12 +601,13 @@ export interface components {
         };
         /**
          * CauseLine
-         * @description Several topologies that fail by the same cause, as one line of the overview.
+         * @description Several topologies that fail for the same cause, as one line of the overview.
          *
-         *     :param cause: to ask for these topologies; it stays the same while they change.
-         *     :param sentence: what is wrong; `…` is where the topologies differ: their names and numbers.
-         *     :param since: when the first of them failed, if that is known.
-         *     :param place: how many topologies of this part stand before it.
+         *     :param cause: key to list these topologies; it stays the same when topologies join or leave.
+         *     :param topologies: number of these topologies.
+         *     :param sentence: the problem; `…` replaces names and numbers that differ between the topologies.
+         *     :param since: when the first of them failed; null: unknown.
+         *     :param place: number of topologies before this line in this part.
          */
         CauseLine: {
             /** Cause */
@@ -618,7 +624,9 @@ export interface components {
         };
         /**
          * ChangedLine
-         * @description A decision to take the rows again, and of which attempt.
+         * @description A person's decision to let an attempt read the current rows of the source.
+         *
+         *     :param attempt: the attempt that was replayed.
          */
         ChangedLine: {
             /** Attempt */
@@ -638,7 +646,7 @@ export interface components {
          * @description A check of the output of the transaction.
          *
          *     :param result: `passed`, `warning`, `failed` or `accepted`.
-         *     :param found: what does not hold; null: it passed.
+         *     :param found: the violation; null: the check passed.
          */
         CheckLine: {
             /** Found */
@@ -650,9 +658,9 @@ export interface components {
         };
         /**
          * CommitBar
-         * @description From the last grant until the mark.
+         * @description The time from the last grant to the end of the commit.
          *
-         *     :param end: null: it is being committed.
+         *     :param end: end of the commit; null: the commit is under way.
          */
         CommitBar: {
             /** End */
@@ -675,10 +683,10 @@ export interface components {
         };
         /**
          * DagAnswer
-         * @description Which topology a DAG has.
+         * @description The topology of a DAG.
          *
-         *     :param topology: null: it is transactional, and none of its runs has begun a transaction yet.
-         *     :param role: `transactions`: its runs are the transactions; `coordinator`: it starts and replays them.
+         *     :param topology: name of the topology; null: no run of this transactional DAG has begun a transaction yet.
+         *     :param role: `transactions`: runs of the DAG are the transactions. `coordinator`: the DAG starts and replays them.
          */
         DagAnswer: {
             /** Dag Id */
@@ -692,7 +700,7 @@ export interface components {
          * DeedLine
          * @description An action of a person.
          *
-         *     :param who: null, as is `why`: the viewer may not read the audit log.
+         *     :param who: the person; null, like `why`: the viewer may not read the audit log.
          */
         DeedLine: {
             /**
@@ -707,7 +715,10 @@ export interface components {
         };
         /**
          * EffectLine
-         * @description The effect on one transaction, or on one run; null: on the topology.
+         * @description The effect of an action on one transaction, on one run, or on the topology.
+         *
+         *     :param txid: the transaction; null: the effect is not on a transaction.
+         *     :param run_id: the run; null: the effect is not on a run.
          */
         EffectLine: {
             /** Run Id */
@@ -719,19 +730,21 @@ export interface components {
         };
         /**
          * FigurePoint
-         * @description One period.
+         * @description The figures of one period.
          *
-         *     :param transactions: how many were committed.
-         *     :param rows: without restatements, whose rows were counted before; null: no other transaction counted its rows.
-         *     :param processing: seconds from the begin of the last attempt until every task had acked.
-         *     :param commit: seconds from the grant until the end.
+         *     :param start: begin of the period.
+         *     :param transactions: number of committed transactions.
+         *     :param rows: their rows without restatements, whose rows were counted before; null: unknown.
+         *     :param processing: seconds from the begin of the last attempt until all tasks had acked.
+         *     :param commit: seconds from the grant to the end.
          *     :param size: rows of a batch.
-         *     :param age: seconds for which the oldest transaction had been open, at most; null: none was open.
-         *     :param lag: the last one that this api-server has seen, since the ledger keeps none; null: it has seen none.
-         *     :param replays: attempts that began, without the first ones.
-         *     :param failures: of the transactions that ended, in all their attempts; the ledger does not keep when they failed.
-         *     :param skipped: how many transactions were skipped.
-         *     :param rejected: rows that the committed transactions kept aside; `warnings`: their checks that only warned.
+         *     :param age: highest age of an open transaction, in seconds; null: none was open.
+         *     :param lag: the last lag that this api-server has seen, since the ledger keeps none; null: none seen.
+         *     :param replays: number of attempts that began, without first attempts.
+         *     :param failures: failures of the transactions that ended, in all attempts; the ledger does not keep their times.
+         *     :param skipped: number of skipped transactions.
+         *     :param rejected: rejected rows of the committed transactions.
+         *     :param warnings: checks of the committed transactions that only warned.
          */
         FigurePoint: {
             /** Age */
@@ -766,11 +779,11 @@ export interface components {
          * @description Figures of the transactions that were open at any time from `since` until `until`.
          *
          *     :param step: seconds of each point; the last point may end after `until`.
-         *     :param total: of all points together; its lag is the last one.
-         *     :param known_since: when the oldest transaction that was counted ended; null: all of the span is known.
-         *     :param untimed_replays: replays of these transactions of which the ledger does not know when they were.
-         *     :param late_after: seconds after which an open transaction is late; null: its DAG sets no limit, or was not read.
-         *     :param max_lag: the lag beyond which the topology is late; null: the same.
+         *     :param total: figures of all points together; its lag is the last one.
+         *     :param known_since: end of the oldest counted transaction; null: the figures cover the whole span.
+         *     :param untimed_replays: number of replays whose time the ledger does not have.
+         *     :param late_after: seconds after which an open transaction is late; null: no limit, or the DAG was not read.
+         *     :param max_lag: lag beyond which the topology is late; null: no limit, or the DAG was not read.
          */
         Figures: {
             /** Known Since */
@@ -805,7 +818,8 @@ export interface components {
          * FoundAnywhere
          * @description A transaction of any topology that has the text.
          *
-         *     :param matched: the part that has it; `text`: the whole text of this part, as users see it.
+         *     :param matched: the part of the transaction that has the text.
+         *     :param text: the whole text of this part, as users see it.
          */
         FoundAnywhere: {
             /** Batch Name */
@@ -828,10 +842,11 @@ export interface components {
         };
         /**
          * FoundLine
-         * @description A transaction that has what was looked for.
+         * @description A transaction that matches the search.
          *
-         *     :param phase: as in the timeline; null: it is forgotten by now.
-         *     :param restates: the transaction that it restates; `restated_by`: the one that counts instead of it.
+         *     :param phase: phase as in the timeline; null: the ledger has forgotten the transaction.
+         *     :param restates: the transaction that this one restates.
+         *     :param restated_by: the transaction that counts instead of this one.
          */
         FoundLine: {
             /** Batch Name */
@@ -854,7 +869,7 @@ export interface components {
         };
         /**
          * HealthCode
-         * @description How a topology is, in one word: the most urgent first.
+         * @description The state of a topology in one word, the most urgent first.
          * @enum {string}
          */
         HealthCode: "blocked" | "unreadable" | "failed" | "late" | "waits" | "fine";
@@ -862,7 +877,7 @@ export interface components {
          * JobKind
          * @description The kind of a job.
          *
-         *     `backfill`: of Airflow; `tx-backfill`: `airflow tx backfill`, which creates its runs one after the other.
+         *     `backfill` is a backfill of Airflow. `tx-backfill` is `airflow tx backfill`, which creates its runs one by one.
          * @enum {string}
          */
         JobKind: "restatement" | "backfill" | "tx-backfill";
@@ -870,12 +885,18 @@ export interface components {
          * JobLine
          * @description A job.
          *
-         *     :param first: of a backfill, its first date; `last`: its last one.
-         *     :param who: wanted it; null: Airflow does not know. `why`: "" if no reason was asked for. Both are null for a
-         *         viewer who may not read the audit log.
-         *     :param total: how many transactions it has; of `tx-backfill`: how many runs were created until now.
-         *     :param done: how many of them are committed; `left_out`: skipped; `waiting`: no run of theirs has been started.
-         *     :param failed: how many have failed, of which `failed_txids` can be replayed.
+         *     :param first: first date of a backfill.
+         *     :param last: last date of a backfill.
+         *     :param who: the person who requested the job; null: unknown, or the viewer may not read the audit log.
+         *     :param since: when the person requested the job.
+         *     :param why: the reason; "": no reason was needed; null: the viewer may not read the audit log.
+         *     :param total: number of its transactions; for `tx-backfill` the number of runs so far.
+         *     :param done: number of committed transactions.
+         *     :param failed: number of failed transactions.
+         *     :param left_out: number of skipped transactions.
+         *     :param under_way: number of transactions whose run is queued or running.
+         *     :param waiting: number of transactions whose run has not started.
+         *     :param failed_txids: failed transactions that can be replayed.
          *     :param waiting_txids: transactions whose restatement no run has begun.
          */
         JobLine: {
@@ -912,9 +933,9 @@ export interface components {
         };
         /**
          * Jobs
-         * @description The jobs of a topology that are under way, or ended lately, the newest first.
+         * @description The jobs of a topology that are under way, or ended in the last day, the newest first.
          *
-         *     :param dated: whether its transactions have dates, so that days can be restated.
+         *     :param dated: whether its transactions have data intervals, so that a person can restate days.
          */
         Jobs: {
             /** Dated */
@@ -924,10 +945,11 @@ export interface components {
         };
         /**
          * LagLine
-         * @description How much data a source has that no transaction has taken.
+         * @description How much data the source has that no transaction has.
          *
-         *     :param value: null: it is not known, `why` says why.
+         *     :param value: the lag; null: unknown, see `why`.
          *     :param at: when the source was asked.
+         *     :param why: why the lag is unknown.
          */
         LagLine: {
             /** At */
@@ -953,8 +975,8 @@ export interface components {
          * LogLink
          * @description The log of one try of a task.
          *
-         *     :param map_index: -1: it is not mapped.
-         *     :param path: within Airflow's UI, below its base URL.
+         *     :param map_index: map index; -1: the task is not mapped.
+         *     :param path: path in Airflow's UI, below its base URL.
          */
         LogLink: {
             /** Dag Id */
@@ -991,15 +1013,15 @@ export interface components {
         };
         /**
          * MatchedPart
-         * @description The part of a transaction that has a text, the one that a person looks for most often first.
+         * @description The part of a transaction that has a text; the parts that people look for most often come first.
          * @enum {string}
          */
         MatchedPart: "txid" | "run" | "batch" | "date" | "status" | "error" | "detail";
         /**
          * NewValuesLine
-         * @description An output of a committer: the keys of the batch, with the values that they have after the commit.
+         * @description An output of a committer: the keys of the batch, with their values after the commit.
          *
-         *     :param rows: how many, if they were counted.
+         *     :param rows: number of rows; null: not counted.
          */
         NewValuesLine: {
             /** Name */
@@ -1011,12 +1033,13 @@ export interface components {
         };
         /**
          * PreviewAnswer
-         * @description What would happen.
+         * @description The preview of an action.
          *
-         *     :param version: give it back with the action.
-         *     :param sentence: what is about to happen, as a question for a person.
-         *     :param refused: what cannot be done, and why; if nothing is left in `effects`, the action would be refused.
-         *     :param needs_reason: whether `why` is required.
+         *     :param version: version of the preview; send it back with the action.
+         *     :param sentence: summary of the action, for the person to confirm.
+         *     :param effects: effects of the action; empty: the action would be refused.
+         *     :param refused: effects that are refused, with the reasons.
+         *     :param needs_reason: whether the action requires `why`.
          *     :param is_refusal: whether `sentence` is a line of `refused`.
          */
         PreviewAnswer: {
@@ -1040,14 +1063,15 @@ export interface components {
          * PreviewBody
          * @description The action to preview.
          *
-         *     :param txids: of replay one or several, of skip, readmit, accept-check and the repair back one, else none.
-         *     :param names: of accept-check the checks, else states: of state-rename the old name and the new one.
-         *     :param repair: of repair: its kind, such as `state-lost`.
-         *     :param restate: of the repair roll-forward: have transactions processed again whose rows the journal does not have.
-         *     :param follow: of restate, instead of txids: what is behind a correction of the upstream topology.
-         *     :param force: of replay: also transactions whose run is queued or running.
-         *     :param changed_rows: of replay and restate: take the current rows.
-         *     :param first: of restate, instead of txids: the first day or time; `last`: the last one.
+         *     :param txids: for replay, restate and withdraw any; for skip, readmit, accept-check and the repair back one.
+         *     :param names: for accept-check the checks; for state-rename the old and the new name; else states.
+         *     :param repair: for repair its kind, such as `state-lost`.
+         *     :param restate: for the repair roll-forward: restate transactions whose rows the journal does not have.
+         *     :param follow: for restate, instead of txids: all transactions that are behind an upstream correction.
+         *     :param force: for replay: include transactions whose run is queued or running.
+         *     :param changed_rows: for replay and restate: read the current rows of the source.
+         *     :param first: for restate, instead of txids: the first day or time.
+         *     :param last: for restate, instead of txids: the last day or time.
          */
         PreviewBody: {
             /**
@@ -1098,7 +1122,7 @@ export interface components {
         };
         /**
          * Problem
-         * @description Why there is no answer, in one sentence.
+         * @description The reason for a refusal or an error, in one sentence.
          */
         Problem: {
             /** Detail */
@@ -1106,9 +1130,13 @@ export interface components {
         };
         /**
          * ReceiptLine
-         * @description The receipt of a final transaction; `airflow tx verify` compares it with the states.
+         * @description The receipt of a final transaction, which `airflow tx verify` compares with the states.
          *
-         *     :param journal: the name of its journal entry; null: there is none.
+         *     :param hash: hash of the receipt.
+         *     :param previous: hash of the receipt before it.
+         *     :param dag_version: Airflow's version of the DAG.
+         *     :param granted: when the last grant was.
+         *     :param journal: name of the journal entry; null: the transaction has none.
          */
         ReceiptLine: {
             /** Dag Version */
@@ -1127,7 +1155,7 @@ export interface components {
         };
         /**
          * RepairLine
-         * @description An action of a person on the ledger.
+         * @description A person's action on the ledger.
          */
         RepairLine: {
             /** Done */
@@ -1148,10 +1176,10 @@ export interface components {
         };
         /**
          * RowMark
-         * @description A property of a row that a viewer may ask for.
+         * @description A property of a row that a viewer can filter by.
          *
-         *     A restated row restates another transaction, or was restated, or is to be restated. A replayed row has more than
-         *     one attempt. A slow row takes longer than 95 of 100 committed transactions.
+         *     A restated row restates another transaction, was restated, or has a request for a restatement. A replayed row has
+         *     more than one attempt. A slow row takes longer than 95 of 100 committed transactions.
          * @enum {string}
          */
         RowMark: "restated" | "replayed" | "slow";
@@ -1165,7 +1193,8 @@ export interface components {
          * RunAnswer
          * @description The transaction of a run.
          *
-         *     :param txid: null: it has none, `why` says why.
+         *     :param txid: the transaction; null: the run has none, see `why`.
+         *     :param why: why the run has no transaction.
          */
         RunAnswer: {
             /** Dag Id */
@@ -1182,9 +1211,10 @@ export interface components {
          * SearchAnswer
          * @description The result, the newest transaction first.
          *
-         *     :param looked: how many transactions were looked through, down to `oldest`; null: there is none.
-         *     :param unknown: of how many of them the source cannot tell.
-         *     :param complete: whether these are all transactions of the ledger.
+         *     :param looked: number of transactions that the search looked at.
+         *     :param oldest: the oldest of them; null: the search looked at none.
+         *     :param unknown: number of transactions whose rows the source cannot compare.
+         *     :param complete: whether the search looked at all transactions of the ledger.
          */
         SearchAnswer: {
             /** Complete */
@@ -1200,16 +1230,18 @@ export interface components {
         };
         /**
          * SearchOfAllAnswer
-         * @description The result: what names a transaction before details of its batch, and a whole name before a part of one.
+         * @description The result of a search in several topologies.
          *
-         *     Of each, by topology, the most urgent first, and the newest transaction first.
+         *     Matches of a txid or run come before matches in a batch, and matches of a whole name before parts of a name. Among
+         *     equal matches the most urgent topology is first, then the newest transaction.
          *
-         *     :param topologies: how many topologies of the user were to be searched, and `looked` how many were.
-         *     :param transactions: how many transactions were looked at.
-         *     :param partly: of how many topologies only the newest transactions were looked at.
-         *     :param unknown: of how many transactions the ledger keeps a digest of the batch alone.
-         *     :param unread: the topologies whose ledger could not be read.
-         *     :param complete: whether all transactions were looked at, and every match is given.
+         *     :param topologies: number of the user's topologies that match the filter.
+         *     :param looked: number of topologies whose transactions the search looked at.
+         *     :param transactions: number of transactions that it looked at.
+         *     :param partly: number of topologies of which it looked only at the newest transactions.
+         *     :param unknown: number of transactions of whose batch the ledger keeps only a digest.
+         *     :param unread: names of the topologies whose ledger could not be read.
+         *     :param complete: whether the search looked at all transactions, and the result has every match.
          */
         SearchOfAllAnswer: {
             /** Complete */
@@ -1231,7 +1263,7 @@ export interface components {
         };
         /**
          * SkippedLine
-         * @description A transaction whose rows are kept to be re-admitted.
+         * @description A skipped transaction whose rows the ledger keeps, so that a person can readmit it.
          */
         SkippedLine: {
             readmit: components["schemas"]["DeedLine"] | null;
@@ -1246,7 +1278,7 @@ export interface components {
          * @description The source of a topology.
          *
          *     :param kind: transactional, opaque or non-transactional.
-         *     :param description: the source as its DAG file names it; null as long as that was not read.
+         *     :param description: the source as its DAG file defines it; null: the file was not read yet.
          */
         SourceLine: {
             /** Description */
@@ -1258,7 +1290,7 @@ export interface components {
         };
         /**
          * Spread
-         * @description The distribution of values: half of them are not above `p50`, 95 of 100 are not above `p95`.
+         * @description The distribution of values: half of the values do not exceed `p50`, and 95 of 100 do not exceed `p95`.
          */
         Spread: {
             /** P50 */
@@ -1282,10 +1314,11 @@ export interface components {
          * StateWork
          * @description The effect of the transaction on one state.
          *
-         *     :param fenced: whether its grant was about to raise the fence of the state, or did.
-         *     :param token: the token of that grant, as `generation/txid.attempt#epoch`: what a later one outranks.
-         *     :param keys: how many keys, or rows, were written; null: nothing is known yet.
-         *     :param sums: of value columns that are added up.
+         *     :param fenced: whether a grant of the transaction has raised the fence of the state, or was about to.
+         *     :param token: token of this grant, as `generation/txid.attempt#epoch`; a later token outranks it.
+         *     :param keys: number of written keys or rows; null: not known yet.
+         *     :param digest: digest of the written values.
+         *     :param sums: sums of the value columns that are added up.
          *     :param last_txid: the last final transaction in the state.
          */
         StateWork: {
@@ -1310,7 +1343,7 @@ export interface components {
          * Stretch
          * @description A time in which transactions were under way.
          *
-         *     :param end: null: one still is.
+         *     :param end: end of the time; null: a transaction still is under way.
          */
         Stretch: {
             /** End */
@@ -1325,10 +1358,10 @@ export interface components {
          * TaskBar
          * @description One try of one task instance of the run.
          *
-         *     :param map_index: -1: it is not mapped.
-         *     :param attempt: the attempt that it began in; null: none is known.
-         *     :param state: as Airflow spells it; null: it has none yet.
-         *     :param operator: the class of the task.
+         *     :param map_index: map index; -1: the task is not mapped.
+         *     :param operator: class of the task.
+         *     :param attempt: the transaction's attempt in which the try began; null: unknown.
+         *     :param state: state as Airflow spells it; null: no state yet.
          */
         TaskBar: {
             /** Attempt */
@@ -1350,13 +1383,14 @@ export interface components {
         };
         /**
          * TaskWork
-         * @description What one task did for the transaction, all its instances together.
+         * @description The work of one task for the transaction, all its instances together.
          *
-         *     :param acked: null: the transaction is final, and every task had acked.
-         *     :param rows: rows of the batch that it read, if it counted.
-         *     :param rejected: rows that it kept aside.
-         *     :param outputs: per output, how many rows it emitted.
-         *     :param code: digest of the code that it ran.
+         *     :param acked: whether all instances have acked; null: the transaction is final.
+         *     :param rows: rows of the batch that the task read; null: it did not count.
+         *     :param rejected: number of rejected rows.
+         *     :param outputs: number of rows in each output, by name.
+         *     :param digests: digest of the rows of each output, by name.
+         *     :param code: digest of the task's code.
          */
         TaskWork: {
             /** Acked */
@@ -1384,12 +1418,12 @@ export interface components {
          * Timeline
          * @description Transactions of a topology, newest first.
          *
-         *     :param total: how many there are, within `since` and `until`; of a filter: before `before`, too.
-         *     :param before: give this as `before` for the next page; null: there is none.
-         *     :param earlier: when the transactions of the next pages were under way; null: `earlier` was not asked for.
-         *     :param txids: the transactions that the filter lets through, the newest first; null: there is no filter.
-         *     :param looked_to: the oldest transaction that the filter looked at; null: it looked at all of them.
-         *     :param slow_beyond: the seconds that 95 of 100 committed transactions do not exceed; null: that was not asked.
+         *     :param total: number of transactions within `since` and `until`; with a filter only the ones before `before`.
+         *     :param before: the parameter `before` of the next page; null: this is the last page.
+         *     :param earlier: times in which the transactions of the next pages were under way; null: not requested.
+         *     :param txids: all transactions that meet the filter, the newest first; null: no filter.
+         *     :param looked_to: the oldest transaction that the filter looked at; null: the filter looked at all.
+         *     :param slow_beyond: seconds that 95 of 100 committed transactions do not exceed; null: not requested.
          */
         Timeline: {
             /** Before */
@@ -1415,19 +1449,21 @@ export interface components {
          * TimelineRow
          * @description One transaction, as the timeline shows it.
          *
-         *     :param phase: PROCESSING, PROCESSED, COMMITTING or FAILED while it is open, then COMMITTED, SKIPPED or READMITTED;
-         *         UNREADABLE: only its txid is known, and the error that names its record.
-         *     :param waiting_for: what has to happen next, in the words of `airflow tx show`; null: nothing.
-         *     :param blocked: why it is replayed no more unless a person asks for it.
-         *     :param rows: rows of the batch, if its tasks counted them.
-         *     :param batch_name: the file, the range or the interval of the batch; null: it has no name.
-         *     :param to_skip: whether it is to be skipped at its turn.
-         *     :param restates: the transaction that it restates, or was to restate; null: it is no restatement.
-         *     :param restated_by: the transaction that counts instead of it; null: it counts itself, if any does.
-         *     :param to_restate: whether a person wants it restated, and no run has begun that.
-         *     :param behind: which corrections of the upstream topology it lacks, and what becomes of it; null: it lacks none.
-         *     :param lane: whether a lane works on it now; `has_run`: whether Airflow has a run of it.
-         *     :param rejected: rows that its tasks, or its source, kept aside; `warnings`: the checks that only warned.
+         *     :param phase: PROCESSING, PROCESSED, COMMITTING or FAILED while the transaction is open, then COMMITTED, SKIPPED or
+         *         READMITTED. UNREADABLE: its record cannot be read, and the error names the record.
+         *     :param waiting_for: the next event that the transaction needs, as `airflow tx show` describes it; null: none.
+         *     :param blocked: why the coordinator no longer replays the transaction; null: it does.
+         *     :param rows: rows of the batch; null: its tasks did not count them.
+         *     :param batch_name: the file, the range or the interval of the batch; null: the batch has no name.
+         *     :param to_skip: whether the transaction is skipped at its turn.
+         *     :param restates: the transaction that this one restates; null: none.
+         *     :param restated_by: the transaction that counts instead of this one; null: none.
+         *     :param to_restate: whether a person has requested its restatement, and no run has begun it.
+         *     :param behind: the upstream corrections that the transaction lacks, and what happens next; null: none.
+         *     :param lane: whether a lane works on the transaction now.
+         *     :param has_run: whether Airflow has its run.
+         *     :param rejected: number of rejected rows of its tasks and its source.
+         *     :param warnings: names of the checks that only warned.
          */
         TimelineRow: {
             /** Attempt */
@@ -1479,9 +1515,11 @@ export interface components {
          * TopologyLine
          * @description One topology, as the overview shows it.
          *
-         *     :param paused: whether its DAG is paused; null: Airflow does not know the DAG.
-         *     :param open: how many transactions are open, of `max_pending` at most.
-         *     :param turn: the txid whose turn it is to commit; `allocated`: the last one that was handed out.
+         *     :param paused: whether its DAG is paused; null: Airflow does not have the DAG.
+         *     :param open: number of open transactions.
+         *     :param max_pending: limit of open transactions.
+         *     :param turn: the txid whose turn it is to commit.
+         *     :param allocated: the last allocated txid.
          *     :param commits_per_hour: transactions that became final in each of the last 24 hours, the oldest hour first.
          *     :param may_act: whether the user may act on its transactions.
          */
@@ -1515,10 +1553,10 @@ export interface components {
          * TopologyList
          * @description A part of the overview: the most urgent topologies first, then by name.
          *
-         *     :param causes: of this part: each is the topologies that fail by one cause, if grouping was asked for.
-         *     :param total: how many topologies have the text and one of the states that were asked for.
-         *     :param lines: how many topologies and causes are listed in all parts together; `limit` and `offset` count them.
-         *     :param counts: by state, how many topologies have the text that was asked for.
+         *     :param causes: the causes in this part, if the request asks for grouping.
+         *     :param total: number of topologies with the requested text and one of the requested states.
+         *     :param lines: number of topologies and causes in all parts together, which `limit` and `offset` count.
+         *     :param counts: number of topologies with the requested text, by state.
          */
         TopologyList: {
             /** Causes */
@@ -1540,11 +1578,11 @@ export interface components {
         };
         /**
          * TopologyPage
-         * @description One topology, whole.
+         * @description All facts of one topology.
          *
-         *     :param ackers: null: its tasks emit no messages, or its ackers have not answered.
-         *     :param upstream: the topology whose table its source reads; "": none.
-         *     :param behind: the transactions that lack corrections of that topology.
+         *     :param ackers: load of the ackers; null: its tasks emit no messages, or the ackers have not answered.
+         *     :param upstream: the topology whose table the source reads; "": none.
+         *     :param behind: txids of the transactions that lack corrections of the upstream topology.
          */
         TopologyPage: {
             ackers: components["schemas"]["AckersLine"] | null;
@@ -1595,13 +1633,13 @@ export interface components {
         };
         /**
          * TopologyState
-         * @description How a topology is, in one sentence.
+         * @description The state of a topology in one sentence.
          *
-         *     :param since: when that began, if it is known.
-         *     :param txid: the transaction that is to be seen to, or that the others wait for. The sentence begins with it, unless
+         *     :param since: when this state began, if that is known.
+         *     :param txid: the transaction that needs attention, or for which the others wait. The sentence begins with it, unless
          *         the code is "late".
-         *     :param rest: the sentence behind the transaction; null: it does not begin with one.
-         *     :param remedy: what a person can do; null: nothing needs to be done.
+         *     :param rest: the sentence after the transaction; null: the sentence does not begin with a transaction.
+         *     :param remedy: the action for a person; null: no action is needed.
          */
         TopologyState: {
             code: components["schemas"]["HealthCode"];
@@ -1618,7 +1656,7 @@ export interface components {
         };
         /**
          * TransactionCause
-         * @description Several open transactions of a topology that fail by the same cause, as `CauseLine`.
+         * @description Several open transactions of a topology that fail for the same cause, see `CauseLine`.
          */
         TransactionCause: {
             /** Sentence */
@@ -1628,7 +1666,10 @@ export interface components {
         };
         /**
          * TransactionLinks
-         * @description Paths within Airflow's UI, below its base URL; `audit`: what Airflow itself has logged of the run.
+         * @description Paths in Airflow's UI, below its base URL.
+         *
+         *     :param audit: Airflow's audit log of the run.
+         *     :param tasks: pages of the tasks, by task_id.
          */
         TransactionLinks: {
             /** Audit */
@@ -1644,20 +1685,23 @@ export interface components {
         };
         /**
          * TransactionPage
-         * @description One transaction, whole.
+         * @description All facts of one transaction.
          *
-         *     :param actions: what the user can do to it now.
-         *     :param waits: `waiting_for` without what to do; `reason`: the error likewise; `advice`: what to do.
-         *     :param said: the error that stands above the sections: `reason`, else why the attempt before was replayed.
-         *     :param refused: its error is a permanent refusal: the log of its task may show the rows that it refuses.
-         *     :param comparison: its remembered attempts beside each other, the oldest first.
-         *     :param unproven: why it is not proven that its tasks consumed each row once, one line each; none: it is.
-         *     :param losses: rows before it that were accepted as lost, in words.
-         *     :param pinned: it has a batch that was skipped: its rows stay.
-         *     :param stale: its predecessor ended elsewhere than its batch starts.
-         *     :param yielded_to: the txid whose run it gave its run slot.
+         *     :param actions: actions that the user can do now.
+         *     :param waits: `waiting_for` without the remedy.
+         *     :param reason: the error without the remedy.
+         *     :param said: the error to show above the sections: `reason`, else why the attempt before was replayed.
+         *     :param refused: whether the commit was refused permanently; the log of the task may show the refused rows.
+         *     :param advice: the remedy, as steps.
+         *     :param comparison: the remembered attempts, the oldest first.
+         *     :param unproven: one line for each reason why it is not proven that the tasks read each row once; empty: proven.
+         *     :param losses: descriptions of the lost rows before its batch that a person has accepted.
+         *     :param pinned: whether the rows never change again, since the transaction was skipped and readmitted.
+         *     :param stale: whether the predecessor ended elsewhere than this batch starts.
+         *     :param yielded_to: the txid to which the run gave its run slot.
          *     :param ack_val: 16 hex digits; all 0: everything emitted was acked.
-         *     :param previous: the txid before it that the ledger still knows, `following`: the one after it; null: there is none.
+         *     :param previous: the txid before this one that the ledger still has; null: none.
+         *     :param following: the txid after this one that the ledger has; null: none.
          */
         TransactionPage: {
             /** Ack Val */
@@ -1778,10 +1822,10 @@ export interface components {
         };
         /**
          * WaitBar
-         * @description From when until when a processed transaction waited for its turn.
+         * @description The time for which a processed transaction waited for its turn.
          *
-         *     :param end: null: it waits.
-         *     :param waiting_for: in words; null once it does not wait any more.
+         *     :param end: end of the wait; null: the transaction still waits.
+         *     :param waiting_for: description of the next event that the transaction needs; null: the wait is over.
          */
         WaitBar: {
             /** End */
@@ -1811,7 +1855,7 @@ export interface components {
         };
         /**
          * WhyCode
-         * @description Why a run is no transaction, in one word.
+         * @description The reason why a run has no transaction.
          * @enum {string}
          */
         WhyCode: "queued" | "window_full" | "order" | "no_data" | "source" | "yielded" | "begins" | "failed" | "ended" | "unknown";
