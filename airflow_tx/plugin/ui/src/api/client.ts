@@ -25,6 +25,7 @@ export type Figures = Schemas["Figures"];
 export type SearchAnswer = Schemas["SearchAnswer"];
 export type JobLine = Schemas["JobLine"];
 export type SearchOfAllAnswer = Schemas["SearchOfAllAnswer"];
+export type RejectedAnswer = Schemas["RejectedAnswer"];
 export type TransactionPage = Schemas["TransactionPage"];
 export type AttemptLine = Schemas["AttemptLine"];
 export type Advice = Schemas["Advice"];
@@ -118,6 +119,9 @@ export const api = {
 
   transaction: (topology: string, txid: number, signal: AbortSignal) =>
     need(client.GET("/api/v1/topologies/{topology}/transactions/{txid}", { params: { path: { topology: segment(topology), txid } }, signal })),
+
+  rejected: (topology: string, txid: number, signal: AbortSignal) =>
+    need(client.GET("/api/v1/topologies/{topology}/transactions/{txid}/rejected", { params: { path: { topology: segment(topology), txid } }, signal })),
 
   /** Reads the log of a try from Airflow's own API, which decides who may. */
   log: async ({ dag_id, run_id, task_id, map_index, try_number }: NonNullable<Advice["log"]>, signal: AbortSignal): Promise<(LogLine | string)[]> => {

@@ -270,6 +270,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/topologies/{topology}/transactions/{txid}/rejected": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Rejected
+         * @description Show some rejected rows of a transaction, and their reasons, to users who may read the logs of its tasks.
+         */
+        get: operations["get_rejected"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
 }
 export type webhooks = Record<string, never>;
 export interface components {
@@ -1124,6 +1144,51 @@ export interface components {
             journal: string | null;
             /** Previous */
             previous: string;
+        };
+        /**
+         * RejectedAnswer
+         * @description The rejected rows of a transaction.
+         *
+         *     :param others: how many further reasons there are.
+         *     :param rows: how many rows there are, of which `shown` has some.
+         */
+        RejectedAnswer: {
+            /** Others */
+            others: number;
+            /** Reasons */
+            reasons: components["schemas"]["RejectedReason"][];
+            /** Rows */
+            rows: number;
+            /** Shown */
+            shown: components["schemas"]["RejectedLine"][];
+        };
+        /**
+         * RejectedLine
+         * @description A rejected row.
+         *
+         *     :param where: the place of the row in its source; "": unknown.
+         */
+        RejectedLine: {
+            /** Content */
+            content: string;
+            /** Reason */
+            reason: string;
+            /** Task */
+            task: string;
+            /** Where */
+            where: string;
+        };
+        /**
+         * RejectedReason
+         * @description How many rows a task has rejected for one reason; a task "" is the source, which kept malformed rows aside.
+         */
+        RejectedReason: {
+            /** Reason */
+            reason: string;
+            /** Rows */
+            rows: number;
+            /** Task */
+            task: string;
         };
         /**
          * RepairLine
@@ -2759,6 +2824,92 @@ export interface operations {
             };
             /** @description Service Unavailable */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    get_rejected: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                topology: string;
+                txid: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RejectedAnswer"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Not Found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Conflict */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+            /** @description Too Many Requests */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Service Unavailable */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Gateway Timeout */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
