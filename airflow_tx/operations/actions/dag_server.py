@@ -35,6 +35,7 @@ from airflow_tx.operations.actions.rejected import (
 )
 from airflow_tx.operations.actions.request import ActionRequest
 from airflow_tx.operations.actions.search import Found, search_ledger
+from airflow_tx.operations.actions.stale import StaleReading
 from airflow_tx.outputs import AckerWatch, shared_ackers
 from airflow_tx.sources import Lag, LagWatch, Source
 from airflow_tx.state import RejectedFilter
@@ -232,6 +233,8 @@ class DagServer:
         self._reader.left = question.get("leave", {})
         if "lags" in question:
             return self._lags(question["lags"])
+        if "stale" in question:
+            return self._stale(_SourceQuestion(question["stale"][-1], *question["stale"]))
         if "find" in question:
             asked = _SourceQuestion(question["find"][-1], *question["find"])
             return asdict(self._search(asked, question["what"], question.get("search", "")))
@@ -285,6 +288,13 @@ class DagServer:
             "rows": counts.rows,
             "shown": list(map(_cut, shown)),
         }
+
+    def _stale(self, asked: _SourceQuestion) -> dict[str, Any]:
+        """Compare the receipts of a topology with its DAG file, which is read now. Raises as `_source`."""
+        parsed = self._reader.read(asked.dag_id, _parse(asked.dag_id))
+        found = StaleReading(_ledger(asked.conn_id, asked.paths), _checked(parsed, asked)).read()
+        groups = [{**vars(each), "transactions": each.transactions} for each in found.groups]
+        return {"groups": groups, "compared": found.compared, "unknown": found.unknown}
 
     def _lags(self, asked: Sequence[tuple[str, ...]]) -> dict[str, dict[str, Any]]:
         questions = [_SourceQuestion(*each) for each in asked]
@@ -358,10 +368,7 @@ class DagServer:
 
     def _spec(self, question: _SourceQuestion) -> TransactionSpec:
         """Find the transaction of a topology. Raises as `_source`."""
-        spec, _ = self._parsed_lately(question.dag_id)
-        if problem := elsewhere(spec, question.paths, question.conn_id):
-            raise SourceElsewhere(problem=problem)
-        return spec
+        return _checked(self._parsed_lately(question.dag_id), question)[0]
 
     def _known_spec(self, question: _SourceQuestion) -> TransactionSpec | None:
         """Give what the file of its DAG says of a topology; None: it was not read, or names another topology."""
@@ -373,8 +380,7 @@ class DagServer:
     def _parsed_lately(self, dag_id: str) -> ParsedDag:
         at, found = self._parsed.get(dag_id, (float("-inf"), None))
         if found is None or time.monotonic() - at > PARSED_FOR:
-            parse = partial(transactional_dag, dag_id, anywhere=False, option="DAG")
-            found = self._reader.read(dag_id, parse)
+            found = self._reader.read(dag_id, _parse(dag_id))
             self._parsed[dag_id] = (time.monotonic(), found)
         return found
 
@@ -397,6 +403,16 @@ class DagServer:
             check_runs=True,
         )
         return request.action(target)
+
+
+def _parse(dag_id: str) -> Callable[[], ParsedDag]:
+    return partial(transactional_dag, dag_id, anywhere=False, option="DAG")
+
+
+def _checked(parsed: ParsedDag, question: _SourceQuestion) -> ParsedDag:
+    if problem := elsewhere(parsed[0], question.paths, question.conn_id):
+        raise SourceElsewhere(problem=problem)
+    return parsed
 
 
 def _ledger(conn_id: str, paths: Paths) -> Ledger:

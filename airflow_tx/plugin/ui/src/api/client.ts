@@ -23,6 +23,7 @@ export type TimelineQuery = paths["/api/v1/topologies/{topology}/transactions"][
 export type Activity = Schemas["Activity"];
 export type Figures = Schemas["Figures"];
 export type SearchAnswer = Schemas["SearchAnswer"];
+export type StaleAnswer = Schemas["StaleAnswer"];
 export type JobLine = Schemas["JobLine"];
 export type SearchOfAllAnswer = Schemas["SearchOfAllAnswer"];
 export type RejectedAnswer = Schemas["RejectedAnswer"];
@@ -114,6 +115,9 @@ export const api = {
   searchAll: (query: { what: string; state?: TopologyState["code"][]; text?: string }, signal: AbortSignal) =>
     need(client.GET("/api/v1/search", { params: { query }, signal })),
 
+  stale: (topology: string, signal: AbortSignal) =>
+    need(client.GET("/api/v1/topologies/{topology}/stale", { params: { path: { topology: segment(topology) } }, signal })),
+
   search: (topology: string, what: string, signal: AbortSignal) =>
     need(client.GET("/api/v1/topologies/{topology}/search", { params: { path: { topology: segment(topology) }, query: { what } }, signal })),
 
@@ -157,7 +161,7 @@ export const api = {
     ),
 };
 
-const NOTHING = { txids: [], force: false, changed_rows: false, first: "", last: "", names: [], repair: "", restate: false, follow: false };
+const NOTHING = { txids: [], force: false, changed_rows: false, first: "", last: "", names: [], repair: "", restate: false, follow: false, stale: false };
 
 // A page of another origin cannot send it: the server refuses actions without it.
 const OURS = { "X-Requested-With": "airflow_tx" };

@@ -228,6 +228,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/topologies/{topology}/stale": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Stale
+         * @description List the transactions that today's DAG would make otherwise, as `airflow tx stale` does.
+         */
+        get: operations["get_stale"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/topologies/{topology}/transactions": {
         parameters: {
             query?: never;
@@ -370,6 +390,11 @@ export interface components {
              */
             restate: boolean;
             /**
+             * Stale
+             * @default false
+             */
+            stale: boolean;
+            /**
              * Txids
              * @default []
              */
@@ -387,7 +412,7 @@ export interface components {
          * @description The actions of a person on the transactions of a topology.
          * @enum {string}
          */
-        ActionName: "replay" | "replay-failed" | "skip" | "readmit" | "accept-loss" | "accept-check" | "accept-change" | "restate" | "withdraw" | "pause" | "unpause" | "state-rename" | "state-forget" | "repair";
+        ActionName: "replay" | "replay-failed" | "skip" | "readmit" | "accept-loss" | "accept-check" | "accept-change" | "accept-code" | "restate" | "withdraw" | "pause" | "unpause" | "state-rename" | "state-forget" | "repair";
         /**
          * Activity
          * @description How much happened when, from the oldest transaction that the ledger remembers until now.
@@ -1065,6 +1090,7 @@ export interface components {
          *     :param repair: of repair: its kind, such as `state-lost`.
          *     :param restate: of the repair roll-forward: have transactions processed again whose rows the journal does not have.
          *     :param follow: of restate, instead of txids: what is behind a correction of the upstream topology.
+         *     :param stale: of restate, instead of txids: every transaction that is stale.
          *     :param force: of replay: also transactions whose run is queued or running.
          *     :param changed_rows: of replay and restate: take the current rows.
          *     :param first: of restate, instead of txids: the first day or time; `last`: the last one.
@@ -1110,6 +1136,11 @@ export interface components {
              * @default false
              */
             restate: boolean;
+            /**
+             * Stale
+             * @default false
+             */
+            stale: boolean;
             /**
              * Txids
              * @default []
@@ -1330,6 +1361,46 @@ export interface components {
             p50: number;
             /** P95 */
             p95: number;
+        };
+        /**
+         * StaleAnswer
+         * @description The stale transactions of a topology.
+         *
+         *     :param compared: how many transactions were compared with the DAG file.
+         *     :param unknown: by reason, how many of them have code that cannot be compared.
+         */
+        StaleAnswer: {
+            /** Compared */
+            compared: number;
+            /** Groups */
+            groups: components["schemas"]["StaleGroupLine"][];
+            /** Unknown */
+            unknown: {
+                [key: string]: number;
+            };
+        };
+        /**
+         * StaleGroupLine
+         * @description Transactions that are stale for one reason, or an interval without a transaction.
+         *
+         *     :param txids: in order; `transactions`: in short, such as 1-3, 5.
+         *     :param reason: code, correction or interval; `what`: in words.
+         *     :param since: when the reason arose; null: that is unknown.
+         *     :param restatement: the open transaction that restates them, 0 if one is requested; null: neither.
+         */
+        StaleGroupLine: {
+            /** Reason */
+            reason: string;
+            /** Restatement */
+            restatement: number | null;
+            /** Since */
+            since: string | null;
+            /** Transactions */
+            transactions: string;
+            /** Txids */
+            txids: number[];
+            /** What */
+            what: string;
         };
         /**
          * StateLine
@@ -2688,6 +2759,64 @@ export interface operations {
             };
             /** @description Service Unavailable */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Gateway Timeout */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    get_stale: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                topology: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["StaleAnswer"];
+                };
+            };
+            /** @description Conflict */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+            /** @description Too Many Requests */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };
