@@ -46,8 +46,12 @@ STORIES = {
     "backfill": ["tests/airflow/test_backfill.py", "tests/airflow/test_backfill_in_order.py"],
     "coordinator": ["tests/airflow/test_coordinator.py", "tests/airflow/test_yield.py"],
     "watcher": ["tests/airflow/test_topologies.py"],
-    "lane": ["tests/airflow/test_lane.py"],
+    "lane": ["tests/airflow/test_lane.py", "tests/airflow/test_lane_applications.py"],
     "corrections": ["tests/airflow/test_corrections.py"],
+    "board": ["tests/airflow/test_board.py"],
+    "kafka": ["tests/airflow/test_kafka.py"],
+    "restart": ["tests/airflow/test_restart.py"],
+    "runs": ["tests/airflow/test_compat_runs.py"],
     "parts": ["tests/unit/topology", "tests/unit/test_compat.py", "tests/unit/triggers", "tests/unit/coordinator"],
 }
 
