@@ -52,7 +52,14 @@ STORIES = {
     "kafka": ["tests/airflow/test_kafka.py"],
     "restart": ["tests/airflow/test_restart.py"],
     "runs": ["tests/airflow/test_compat_runs.py"],
-    "parts": ["tests/unit/topology", "tests/unit/test_compat.py", "tests/unit/triggers", "tests/unit/coordinator"],
+    "parts": [
+        "tests/packaging/test_example_dags.py",
+        "tests/unit/topology",
+        "tests/unit/test_compat.py",
+        "tests/unit/triggers",
+        "tests/unit/coordinator",
+        "tests/unit/plugin",
+    ],
 }
 
 
