@@ -358,9 +358,7 @@ TX_COMMANDS = (
         "again as a new one, by the newest version of the DAG. The old contribution counts until the new one is "
         "committed. The command follows the runs. If you interrupt it, repeat it, or give no TXID: it continues "
         "with the remaining ones. The ledger keeps who, when and --why.",
-        'restate flights 7 8 --why "a wrong currency"\n'
-        "restate flights --from 2026-01-03 --to 2026-01-05 --dry-run\n"
-        "restate flights --stale --code count",
+        'restate flights 7 8 --why "a wrong currency"\nrestate flights --stale --dry-run',
         ARG_TOPOLOGY,
         ARG_TXIDS,
         _arg(
