@@ -218,7 +218,7 @@ class ActionRequest:
         if self.kind is LedgerRepair:
             return f"name the kind of repair: {', '.join(sorted(_REPAIRS))}"
         if (self.follow or self.stale) and self.name is not ActionName.RESTATE:
-            return "follow and stale are of restate"
+            return "follow and stale are only for restate"
         is_repair = self.name is ActionName.REPAIR
         return "a kind is of repair" if self.repair and not is_repair else None
 

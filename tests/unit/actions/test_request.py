@@ -76,7 +76,7 @@ def test_a_replay_takes_its_options() -> None:
         ("restate", {"restate": True}, "restate is of the repair roll-forward"),
         ("restate", {"follow": True, "txids": (7,)}, "it is of no single transaction"),
         ("restate", {"follow": True, "changed_rows": True}, "changed_rows is of replay and restate"),
-        ("skip", {"txids": (7,), "follow": True}, "follow is of restate"),
+        ("skip", {"txids": (7,), "follow": True}, "follow and stale are only for restate"),
         ("skip", {"txids": (7,), "repair": "back"}, "a kind is of repair"),
         ("repair", {"repair": "back"}, "name one transaction"),
         (
