@@ -424,10 +424,7 @@ class RestateRefused(Refused):
 
 
 class PreviewOutdated(Refused):
-    """The subject of an action has changed since its preview.
-
-    Another person acted first, or a transaction has ended.
-    """
+    """The subject of an action has changed since its preview, by another person or by the end of a transaction."""
 
     template = (
         "{what} of topology {topology!r} has changed since.",
@@ -491,10 +488,7 @@ class LossRefused(Refused):
 
 
 class UnscheduledTask(Refused):
-    """Airflow runs a task outside a scheduled run, so its transaction would stay open.
-
-    This is a task of `airflow tasks test`, or of `airflow dags test` while a scheduler runs.
-    """
+    """A task of `airflow tasks test`, or of `airflow dags test` beside a scheduler, would leave its transaction open."""
 
     template = (
         "DAG {dag_id!r} has transactions, and a single task cannot be tried out: its transaction would stay open.",

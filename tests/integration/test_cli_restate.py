@@ -13,7 +13,7 @@ import pytest
 
 from airflow_tx.ledger.steps.replay import wishes
 from airflow_tx.outputs.staging.area import StagingArea
-from tests.integration.cli_runs import Runs, one_line, state_of
+from tests.integration.cli_runs import ASK_DAG_SERVER, Runs, one_line, state_of
 from tests.integration.commands import DAG, Commands
 from tests.integration.journaled import Journaled
 from tests.integration.pipeline import Pipeline
@@ -159,17 +159,6 @@ def test_a_restatement_without_room_says_that_its_coordinator_is_paused(
     assert any(each["what"].endswith(later) for each in done), done
 
 
-_ACT = """
-import json
-from airflow_tx.operations.actions.dag_server import DagServer
-from airflow_tx.base.errors import TxError
-try:
-    print(json.dumps(DagServer().answer(json.loads(arguments[0]))))
-except TxError as error:
-    print(json.dumps(str(error)))
-"""
-
-
 def act(airflow: Commands, root: str, name: str, *txids: int, coordinator: str = "", **more: str) -> Any:
     """Ask for a preview, or with a version for the action itself, as the page does."""
     request = {
@@ -180,7 +169,7 @@ def act(airflow: Commands, root: str, name: str, *txids: int, coordinator: str =
         "name": name,
     }
     asked = {"what": "execute" if more else "preview", "action": {**request, "txids": txids}, **more}
-    return json.loads(airflow.run("python", _ACT, json.dumps(asked), root=root).splitlines()[-1])
+    return json.loads(airflow.run("python", ASK_DAG_SERVER, json.dumps(asked), root=root).splitlines()[-1])
 
 
 OUTDATED = "Transaction 1 of topology 'flights' has changed since. Nothing was done; have another look, then repeat."

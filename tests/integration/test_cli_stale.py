@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,7 @@ from airflow_tx.ledger.ledger import ReadOnlyLedger
 from airflow_tx.ledger.steps.replay import WishRequest
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.outputs.staging.area import StagingArea
-from tests.integration.cli_runs import Runs, one_line, state_of
+from tests.integration.cli_runs import ASK_DAG_SERVER, Runs, one_line, state_of
 from tests.integration.commands import DAG, Commands
 from tests.integration.journaled import Journaled
 from tests.integration.pipeline import Pipeline
@@ -220,6 +221,31 @@ def test_more_than_the_limit_is_asked_first(
     finally:
         airflow.python(lowered, "1000")
     assert one_line(told) == ("Restate 2 transactions of topology flights? Nothing was changed: confirm it with --yes.")
+    assert made.ledger.wishes() == ()
+
+
+def test_the_page_lists_restates_and_accepts_as_the_command_does(
+    airflow: Commands, made: Journaled, zookeeper_root: str
+) -> None:
+    def ask(**question: Any) -> Any:
+        told = airflow.run("python", ASK_DAG_SERVER, json.dumps(question), root=zookeeper_root)
+        return json.loads(told.splitlines()[-1])
+
+    place = {"topology": "flights", "conn_id": "zookeeper_default", "root": zookeeper_root, "coordinator": ""}
+    found = ask(stale=("the_dag", "zookeeper_default", zookeeper_root, "flights"))
+    (group,) = found["groups"]
+    assert (group["transactions"], group["txids"], group["what"], found["compared"]) == ("1-2", [1, 2], OTHER, 3)
+    restate = {**place, "name": "restate", "txids": (), "stale": True}
+    shown = ask(what="preview", action=restate)
+    assert [each["txid"] for each in shown["effects"]] == [1]
+    assert [each["txid"] for each in shown["refused"]] == [2]
+    accept = {**place, "name": "accept-code", "txids": ()}
+    version = ask(what="preview", action=accept)["version"]
+    (done,) = ask(what="execute", action=accept, version=version, who="ada", why="only faster")
+    assert done["what"] == "accepted: task count: 2 transactions of other code, 1 to 2"
+    assert ask(stale=("the_dag", "zookeeper_default", zookeeper_root, "flights"))["groups"] == []
+    outdated = ask(what="execute", action=restate, version=shown["version"], who="ada", why="")
+    assert outdated.startswith("The list of stale transactions of topology 'flights' has changed since.")
     assert made.ledger.wishes() == ()
 
 

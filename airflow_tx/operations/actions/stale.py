@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from enum import Enum
 from functools import cached_property, partial
+from itertools import count, groupby
 from typing import Any
 
 from airflow_tx.base import compat
@@ -73,6 +74,27 @@ class StaleLine:
 
 
 @dataclass(frozen=True)
+class StaleGroup:
+    """Transactions that are stale for one reason, or intervals without one.
+
+    :param txids: in order; none, of an interval.
+    """
+
+    txids: tuple[int, ...]
+    reason: StaleReason
+    what: str
+    since: str | None
+    restatement: int | None
+
+    @property
+    def transactions(self) -> str:
+        """Write the txids in short: 1-3, 5."""
+        counter = count()
+        runs = (list(run) for _, run in groupby(self.txids, lambda txid: txid - next(counter)))
+        return ", ".join(f"{run[0]}" if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+@dataclass(frozen=True)
 class Stale:
     """The stale transactions of a topology at one moment.
 
@@ -91,6 +113,15 @@ class Stale:
         """Choose the transactions for which a task has other code; "": all."""
         chosen = tuple(each for each in self.lines if not task or task in each.tasks)
         return replace(self, lines=chosen)
+
+    @property
+    def groups(self) -> list[StaleGroup]:
+        """List the transactions by reason."""
+        found = dict[tuple[Any, ...], list[int]]()
+        for each in self.lines:
+            key = (each.reason, each.what, each.since, each.restatement)
+            found.setdefault(key, []).extend([] if each.txid is None else [each.txid])
+        return [StaleGroup(tuple(txids), *key) for key, txids in found.items()]
 
     @property
     def txids(self) -> list[int]:

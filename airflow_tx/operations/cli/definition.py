@@ -360,9 +360,7 @@ TX_COMMANDS = (
         "again as a new one, by the newest version of the DAG. The old contribution counts until the new one is "
         "committed. The command follows the runs. If you interrupt it, repeat it, or give no TXID: it continues "
         "with the remaining ones. The ledger keeps who, when and --why.",
-        'restate flights 7 8 --why "a wrong currency"\n'
-        "restate flights --from 2026-01-03 --to 2026-01-05 --dry-run\n"
-        "restate flights --stale --code count",
+        'restate flights 7 8 --why "a wrong currency"\nrestate flights --stale --dry-run',
         ARG_TOPOLOGY,
         ARG_TXIDS,
         _arg(
@@ -653,6 +651,35 @@ TX_COMMANDS = (
         ARG_REASON,
         ARG_DAG_ID,
         *_ACTED,
+    ),
+    _command(
+        "rejected",
+        "values.rejected",
+        "Count the rows that tasks have rejected, and show them",
+        "Counts the rows in the table that the Transaction names with rejected=, by task and reason, most rows "
+        "first. Rows of open transactions do not count. With TXID, the command also prints the rows. It changes "
+        "nothing.",
+        "rejected flights\nrejected flights 7 --task load --limit 100",
+        ARG_TOPOLOGY,
+        _arg(
+            "txid",
+            "A committed transaction, whose rows to print, too (default: count the rows of all)",
+            type=int,
+            nargs="?",
+        ),
+        _arg(
+            "--task",
+            "Only rows that this task has rejected; (malformed) for rows that the source kept aside",
+        ),
+        _arg("--reason", "Only rows with this reason, the whole text", metavar="TEXT"),
+        _arg(
+            "--limit",
+            "With TXID: how many rows to print at most (default: 20)",
+            default="20",
+            metavar="N",
+        ),
+        ARG_DAG_ID,
+        *_SHOWN,
     ),
     GroupCommand(
         name="state",

@@ -69,6 +69,8 @@ FOUND_COLUMNS = """
     run_id batch restates restated_by
 """.split()
 """Columns of `airflow tx find WHAT`; the short table has the first five."""
+REJECTED_COUNT_COLUMNS = "task reason rows transactions first last".split()
+"""Columns of `airflow tx rejected TOPOLOGY`; for one transaction the first three."""
 
 IN_SHORT = 80
 """Width of a short table, in characters."""

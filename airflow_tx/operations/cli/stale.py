@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict
-from itertools import count, groupby
 
 from airflow_tx.base.remedy import Command
 from airflow_tx.ledger import counted
 from airflow_tx.operations.actions.stale import (
     Stale,
-    StaleLine,
+    StaleGroup,
     StaleReading,
     StaleReason,
     check_task,
@@ -36,7 +35,7 @@ def stale(args: Namespace) -> None:
         check_task(reading.code, every, args.code)
     found = every.of(args.code)
     if args.output == "table":
-        render.print_rows(_groups(found.lines), args.output)
+        render.print_rows([_row(each) for each in found.groups], args.output)
     else:
         rows = [{**asdict(each), "reason": each.reason.value} for each in found.lines]
         render.print_rows(rows, args.output)
@@ -44,34 +43,14 @@ def stale(args: Namespace) -> None:
         print(line, file=beside_rows(args))
 
 
-def _groups(lines: Iterable[StaleLine]) -> list[render.TableRow]:
-    """Give one row of a table for all transactions that are stale for one reason."""
-    groups = dict[tuple[str, ...], list[StaleLine]]()
-    for each in lines:
-        key = (each.what, each.since or "", _restatement(each))
-        groups.setdefault(key, []).append(each)
-    return [
-        {
-            "transactions": _ranges([each.txid for each in alike if each.txid is not None]),
-            "stale_because": what,
-            "since": since,
-            "restatement": restatement,
-        }
-        for (what, since, restatement), alike in groups.items()
-    ]
-
-
-def _restatement(line: StaleLine) -> str:
-    if line.restatement is None:
-        return ""
-    return f"transaction {line.restatement}" if line.restatement else "requested"
-
-
-def _ranges(txids: Sequence[int]) -> str:
-    """Write txids in short: 1-3, 5."""
-    counter = count()
-    runs = (list(alike) for _, alike in groupby(txids, lambda txid: txid - next(counter)))
-    return ", ".join(str(each[0]) if len(each) == 1 else f"{each[0]}-{each[-1]}" for each in runs)
+def _row(group: StaleGroup) -> render.TableRow:
+    restatement = f"transaction {group.restatement}" if group.restatement else "requested"
+    return {
+        "transactions": group.transactions,
+        "stale_because": group.what,
+        "since": group.since,
+        "restatement": None if group.restatement is None else restatement,
+    }
 
 
 def _told(topology: str, dag_id: str, every: Stale, found: Stale, task: str) -> Iterable[str]:

@@ -70,6 +70,7 @@ class PreviewBody(BaseModel):
     :param repair: for repair its kind, such as `state-lost`.
     :param restate: for the repair roll-forward: restate transactions whose rows the journal does not have.
     :param follow: for restate, instead of txids: all transactions that are behind an upstream correction.
+    :param stale: for restate, instead of txids: all stale transactions.
     :param force: for replay: include transactions whose run is queued or running.
     :param changed_rows: for replay and restate: read the current rows of the source.
     :param first: for restate, instead of txids: the first day or time.
@@ -87,6 +88,7 @@ class PreviewBody(BaseModel):
     repair: str = Field(default="", max_length=40)
     restate: bool = False
     follow: bool = False
+    stale: bool = False
 
 
 class ActionBody(PreviewBody):

@@ -76,6 +76,10 @@ def _state_get(of: Asked) -> list[Line]:
     return [(of.kind.name, name, *([KEY] if of.kind.row else [])) for name in of.states]
 
 
+def _rejected(of: Asked) -> list[Line]:
+    return [(of.kind.name,), *((of.kind.name, str(txid)) for txid in of.txids)]
+
+
 def _lint(of: Asked) -> list[Line]:
     return [(of.dag_file,)]
 
@@ -96,6 +100,7 @@ QUESTIONS: Mapping[str, Callable[[Asked], list[Line]]] = {
     "lint": _lint,
     "ddl": _ddl,
     "state get": _state_get,
+    "rejected": _rejected,
 }
 """By command, how it is typed for a topology."""
 

@@ -76,7 +76,7 @@ def test_a_replay_takes_its_options() -> None:
         ("restate", {"restate": True}, "restate is only for the repair roll-forward"),
         ("restate", {"follow": True, "txids": (7,)}, "leave out the transactions"),
         ("restate", {"follow": True, "changed_rows": True}, "changed_rows is only for replay and restate"),
-        ("skip", {"txids": (7,), "follow": True}, "follow is only for restate"),
+        ("skip", {"txids": (7,), "follow": True}, "follow and stale are only for restate"),
         ("skip", {"txids": (7,), "repair": "back"}, "a kind is only for repair"),
         ("repair", {"repair": "back"}, "name one transaction"),
         (

@@ -19,11 +19,11 @@ from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleA
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from airflow.models.base import Base
 from fastapi import Request
-from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 
 from airflow_tx.base import compat
-from airflow_tx.ledger.api import Create
+from airflow_tx.ledger import ReadOnlyLedger
+from airflow_tx.ledger.api import Create, Paths
 from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.receipt import CheckNote
 from airflow_tx.ledger.records import AlarmNote, Loss, RepairRecord, encode
@@ -34,12 +34,15 @@ from airflow_tx.ledger.steps.replay import WishRequest, note_changed, want
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.operations import ActionName
 from airflow_tx.plugin.api import access, app
+from airflow_tx.state import SqlTable
 from airflow_tx.state.aggregators import Sum
+from airflow_tx.state.api import REJECTED_COLUMNS
 from airflow_tx.state.sql.state import SqlState
+from airflow_tx.testing.suites.state_tools import Grants
 from airflow_tx.transaction import WHY_NOT
 from airflow_tx.transaction.commit.handoff import take_skip
 from tests.golden.board_world import DAG_ID, ROOT, SAME_ORIGIN, KeptStore, airflow, here, store  # noqa: F401 - fixtures
-from tests.integration.board.routes import address, routes
+from tests.integration.board.routes import address, routes, routes_of
 from tests.integration.cli_runs import fail
 from tests.integration.pipeline import Pipeline
 from tests.remedies import remedy_of
@@ -149,7 +152,11 @@ def topology(store: KeptStore, tmp_path: Any) -> SimpleNamespace:  # noqa: F811
         acted_on(pipeline)
     url = f"sqlite:///{tmp_path / 'state.db'}"
     state = SqlState.from_url(url, table="totals", keys=["key"], values={"n": Sum()}, types={"key": "text"})
-    return SimpleNamespace(states=[state])
+    aside = SqlTable.from_url(url, table="aside")
+    grants = Grants()
+    grants.incarnation = ReadOnlyLedger(store, Paths(ROOT, "trace")).existing_topology().incarnation
+    grants.commit_rows(3, aside, [dict.fromkeys(REJECTED_COLUMNS, ROW)])
+    return SimpleNamespace(states=[state], rejected=aside)
 
 
 @pytest.fixture
@@ -332,7 +339,7 @@ def answered(kind: Any) -> Iterator[Any]:
 
 
 def test_every_field_that_names_a_person_needs_the_audit_log() -> None:
-    models = {route.response_model for route in app.make_app().routes if isinstance(route, APIRoute)}
+    models = {getattr(route, "response_model", None) for route in routes_of(app.make_app())}
     found = {kind for model in models for kind in answered(model)}
     assert {each.__name__ for each in found} >= {"JobLine", "SkippedLine", "AuditLine", "PreviewAnswer"}
     for kind in found:

@@ -242,7 +242,7 @@ def test_retries_that_the_user_gives_to_the_committer_win() -> None:
 
 @pytest.mark.parametrize("option", ["topology", "zookeeper_conn_id", "root", "acker_store"])
 def test_a_template_in_an_option_of_the_block_is_refused(option: str) -> None:
-    with dag(), pytest.raises(ConfigError, match=rf"^Transaction\({option}=\) .*No template is rendered here"):
+    with dag(), pytest.raises(ConfigError, match=rf"^Transaction\({option}=\) .*Templates are not rendered here"):
         block(**{option: "/{{ ds }}"})
 
 
