@@ -892,7 +892,7 @@ class AckersBehind(MessageError):
     """The store of the ackers has lost data that it had accepted."""
 
     template = (
-        "The ackers of transaction {txid}.{attempt} of topology {topology!r} hold part {found} of a worker's messages, "
-        "but had accepted part {expected}. Their store was restored from an older backup, or emptied.",
+        "The store of the ackers was restored from an older backup, or emptied: for transaction {txid}.{attempt} of "
+        "topology {topology!r} it holds part {found} of a worker's messages, but had accepted part {expected}.",
         "Clear `begin` or the whole run.",
     )

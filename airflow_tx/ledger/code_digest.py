@@ -9,13 +9,17 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
 _Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 _DEFINITIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _LEFT_OUT: Final = frozenset({"ctx", "kind", "type_comment", "type_ignores"})
 """Fields of a syntax tree that do not change what the code does."""
+_PARSING: Final = threading.Lock()
+_TRIES: Final = 10
 
 
 def file_digest(source: bytes) -> str:
@@ -24,7 +28,7 @@ def file_digest(source: bytes) -> str:
     :return: 16 hex digits.
     """
     try:
-        return _digest(_plain(ast.parse(source), ""))
+        return _digest(_plain(_parsed(source), ""))
     except (SyntaxError, ValueError, RecursionError):
         return hashlib.sha256(source).hexdigest()[:16]
 
@@ -40,7 +44,7 @@ def function_digest(source: str, line: int) -> str:
     :return: 16 hex digits; "": no function begins at this line, or the source cannot be parsed.
     """
     try:
-        found = _found(ast.parse(source), line, ())
+        found = _found(_parsed(source), line, ())
         if found is None:
             return ""
         functions, scopes = found
@@ -50,6 +54,14 @@ def function_digest(source: str, line: int) -> str:
         return _digest([[_plain(each, own) for each in functions], used])
     except (SyntaxError, ValueError, RecursionError):
         return ""
+
+
+def _parsed(source: str | bytes) -> ast.Module:
+    """Parse a file. Python 3.11 raises SystemError while another thread parses, too (python/cpython issue 106905)."""
+    for _ in range(_TRIES):
+        with suppress(SystemError), _PARSING:
+            return ast.parse(source)
+    return ast.parse(source)
 
 
 def _digest(plain: Any) -> str:

@@ -72,7 +72,7 @@ def test_a_portion_is_taken_once_and_after_the_one_before_it() -> None:
     assert acker.take(ORIGIN, Portion("spout", 1, {1: (1, 1)}, SPOUT)) == (acker, [])
     for number in (0, 3):
         with pytest.raises(
-            AckersBehind, match=r"transaction 7\.2 of topology 'words' hold part 1 of a worker's messages"
+            AckersBehind, match=r"transaction 7\.2 of topology 'words' it holds part 1 of a worker's messages"
         ):
             acker.take(ORIGIN, Portion("spout", number, {1: (1, 1)}, SPOUT))
 

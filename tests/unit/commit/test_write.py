@@ -70,7 +70,7 @@ def test_auto_never_chooses_spark_where_it_cannot_write(area: StagingArea) -> No
     ("state", "conn_id", "plain", "why"),
     [
         (SQLITE, "spark_default", False, "State 'url.words' takes one writer at a time, as SQLite does"),
-        (POSTGRES, None, False, 'There is no Spark: .* say which one by spark="spark_default"'),
+        (POSTGRES, None, False, 'No Spark is named, .* add spark="spark_default"'),
         (POSTGRES, "spark_default", True, "Spark writes the staged output of one task; rows that tasks return"),
     ],
     ids=["one writer", "nowhere", "plain"],
@@ -98,7 +98,7 @@ def test_a_number_of_rows_that_means_nothing_is_refused_when_the_dag_is_parsed(h
 
 
 def test_an_address_with_parameters_is_refused_and_not_shown() -> None:
-    with pytest.raises(ConfigError, match="make a connection of type spark_connect") as refused:
+    with pytest.raises(ConfigError, match="create a connection of type spark_connect") as refused:
         update(spark="sc://spark:15002/;token=abc")
     assert "abc" not in str(refused.value)
     assert "secret" not in repr(update())
