@@ -1,4 +1,4 @@
-"""The life of a state: its transactions, changes and losses, from its beginning until now. Source: docs/protocol.md §7.
+"""The life of a state: its transactions, changes and losses, from its beginning until now. Source: docs/protocol.md §5.
 
 A state may have been renamed, forgotten, lost and changed by hand since a transaction. All of these are repairs, each
 at a transaction. No clock is asked here, and a name is always the name of then.

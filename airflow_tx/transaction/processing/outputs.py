@@ -1,4 +1,4 @@
-"""The acked output and the output that the committer finds must be the same. Source: traces.md: 11."""
+"""The acked output and the output that the committer finds must be the same. Source: tests/model/TRACES.md: 11."""
 
 from __future__ import annotations
 
