@@ -1,4 +1,7 @@
-"""What a receipt costs in a commit, and how long `verify` takes. Usage: script/bench receipts [transactions]"""
+"""What a receipt costs in a commit, and how long `verify` and `stale` take.
+
+Usage: script/bench receipts [transactions]
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,25 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import astuple
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, cast
 
 import sqlalchemy as sa
 
+from airflow_tx.ledger import ReadOnlyLedger
+from airflow_tx.ledger.answers import Begun, Processed
 from airflow_tx.ledger.api import Create, Paths, Put
 from airflow_tx.ledger.audit.chain import StateEvidence, ledger_evidence
 from airflow_tx.ledger.audit.verification import verified
 from airflow_tx.ledger.json_text import replace
-from airflow_tx.ledger.receipt import Written
+from airflow_tx.ledger.receipt import Code, TaskRows, Written
+from airflow_tx.ledger.steps.commit import AcquireRequest, acquire
 from airflow_tx.ledger.store.memory import MemoryStore
+from airflow_tx.operations.actions.stale import StaleReading
 from airflow_tx.state import SqlState, Sum
 from airflow_tx.state.api import FencedState
 from airflow_tx.state.arrow import RowTally
@@ -27,6 +35,7 @@ from airflow_tx.state.memory import MemoryState
 from airflow_tx.state.redis.state import RedisState
 from airflow_tx.state.sql.schema import receipts_table
 from airflow_tx.testing.suites.state_tools import Grants
+from airflow_tx.transaction import code_of_dag, spec_of
 from benchmarks.figures import machine, quiet
 from benchmarks.topology import connected
 from tests.integration.pipeline import Pipeline
@@ -89,12 +98,83 @@ def processor_time() -> None:
     print(f"  processor time: {found[0]:.3f} ms a state, {found[1]:.3f} ms for the digest of 1,000 rows")
 
 
+class ThreeTasks(Pipeline):
+    """A topology of three tasks, whose receipts name their code. One of them changes once."""
+
+    code: Mapping[str, str] = MappingProxyType({})
+
+    def acquire(self, begun: Begun, processed: Processed, ledger: Any = None) -> Any:
+        """Take the turn."""
+        tasks = {task: TaskRows(1, 1, {}) for task in self.code}
+        names = tuple(state.name for state in self.states)
+        batch = {"metadata": begun.metadata, "position": begun.position, "rows": 1}
+        code = Code("v1", dict(self.code))
+        request = AcquireRequest(
+            begun.attempt, processed.epoch, begun.rows_digest, states=names, tasks=tasks, code=code, **batch
+        )
+        granted: Any = self.ledger.run(acquire, request)
+        return granted.grant
+
+
+def first(rows: list[int]) -> int:
+    """Add up the rows."""
+    return sum(rows)
+
+
+def dag() -> Any:
+    """A DAG of three tasks."""
+    from airflow.sdk import DAG, task
+
+    from airflow_tx import CommitOperator, FileSource, Transaction, persistent_aggregate
+
+    with DAG("flights") as made, Transaction(source=FileSource("/nowhere/*.csv")) as tx:
+        rows: Any = tx.batch
+        for number in range(3):
+            rows = task(task_id=f"task{number}")(first)(rows)
+        totals = SqlState("tx_state", table="totals", keys=["key"], values={"n": Sum()})
+        CommitOperator(task_id="commit", updates=[persistent_aggregate(rows, state=totals)])
+    return made
+
+
+class CountedStore:
+    """A store that counts the requests to it."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.requests = 0
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._store, name)
+        if name in ("get", "children", "multi", "sync"):
+            self.requests += 1
+        return found
+
+
+def stale(store: Any, paths: Paths, state: SqlState, count: int) -> None:
+    """Print how long it takes to find what the change of one task of three has made stale."""
+    made = dag()
+    spec = spec_of(made)
+    states: Any = type("States", (dict,), {"dag": made})({state.name: state})
+    counted = CountedStore(store)
+    begun, used = time.perf_counter(), time.process_time()
+    found = StaleReading(ReadOnlyLedger(cast("Any", counted), paths), (spec, states)).read()
+    done, at = time.perf_counter(), time.process_time()
+    assert found.compared == count
+    print(
+        f"  stale of {count:,} transactions: {done - begun:.1f} s, {at - used:.1f} s of a core, {counted.requests:,} "
+        f"requests to ZooKeeper; {len(found.txids):,} are stale, as one task of three changed after them"
+    )
+
+
 def books(count: int, folder: Path) -> tuple[MemoryStore, Paths, SqlState]:
     """A ledger of so many transactions, and a state in SQLite with the receipts of all."""
     store, memory = MemoryStore(), MemoryState("sqlite.totals", values={"n": Sum()})
     store.ensure("/tx")
-    pipeline = Pipeline(store, "/tx", [memory], history=count)
+    pipeline = ThreeTasks(store, "/tx", [memory], history=count, tasks=3)
+    made = dag()
+    now = code_of_dag(made, spec_of(made))
     for number in range(count):
+        pipeline.code = now if number >= count * 6 // 10 else {**now, "task1": "0" * 16}
         pipeline.run(f"run {number}")
     url = f"sqlite:///{folder / 'books.db'}"
     state = SqlState.from_url(url, table="totals", keys=["key"], values={"n": Sum()}, label="sqlite")
@@ -108,7 +188,7 @@ def books(count: int, folder: Path) -> tuple[MemoryStore, Paths, SqlState]:
     with engine.begin() as connection:
         connection.execute(table.delete())
         names = ("txid", "attempt", "receipt", "hash")
-        kept = [{**own, **dict(zip(names, astuple(each), strict=True))} for each in memory.receipts()]
+        kept = [{**own, **dict(zip(names, astuple(each)[: len(names)], strict=True))} for each in memory.receipts()]
         connection.execute(table.insert(), kept)
     engine.dispose()
     return store, pipeline.paths, state
@@ -127,6 +207,7 @@ def verify(count: int, folder: Path) -> None:
         states = [StateEvidence(state.name, state.fence(), state.receipts())]
         found = verified(ledger, states)
         done = time.perf_counter()
+        stale(store, paths, state, count)
     assert (found.first, found.last, found.findings) == (1, count, ()), found
     print(f"  verify of {count:,} transactions: {done - begun:.1f} s, of which ZooKeeper {read - begun:.1f} s")
 

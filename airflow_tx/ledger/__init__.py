@@ -93,6 +93,10 @@ if TYPE_CHECKING:
         gone_in_words as gone_in_words,
         shortened as shortened,
     )
+    from airflow_tx.ledger.code_digest import (
+        file_digest as file_digest,
+        function_digest as function_digest,
+    )
     from airflow_tx.ledger.json_text import (
         as_kept as as_kept,
         digest as digest,
@@ -111,6 +115,7 @@ if TYPE_CHECKING:
         STATE_LOST as STATE_LOST,
         Life as Life,
         Pending as Pending,
+        accepted_code as accepted_code,
         holds_for_good as holds_for_good,
         renamed_since as renamed_since,
     )
@@ -132,7 +137,6 @@ if TYPE_CHECKING:
         Receipt as Receipt,
         Replaced as Replaced,
         Written as Written,
-        code_digest as code_digest,
         rejected_of as rejected_of,
         restated as restated,
     )

@@ -32,7 +32,9 @@ from airflow_tx.ledger.api import (
     Watch,
     ack_element,
     ack_name,
+    decode_name,
     encode_name,
+    names_below,
     txids_below,
 )
 from airflow_tx.ledger.attempt import TaskTry, Token, of_lane
@@ -245,6 +247,10 @@ class ReadOnlyLedger:
         :raises UnreadableRecord: it has none.
         """
         return self.reader.peek(Binding, self.paths.run(key))
+
+    def bound_keys(self) -> frozenset[str]:
+        """Name the keys of all runs that have a transaction."""
+        return frozenset(map(decode_name, names_below(self.store, self.paths.runs)))
 
     def wishes(self) -> tuple[Wish, ...]:
         """List what people want restated and no run has begun, by txid."""

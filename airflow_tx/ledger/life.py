@@ -21,6 +21,7 @@ STATE_FORGOTTEN = "state-forgotten"
 RENAMED = "state-renamed"
 RESET = "reset"
 ACCEPT_CHANGE = "accept-change"
+ACCEPT_CODE = "accept-code"
 ACCEPT_LOSS = "accept-loss"
 ROLL_FORWARD = "roll-forward"
 BACK = "back"
@@ -473,3 +474,12 @@ def holds_for_good(given: Iterable[_Given], txid: int, birth: str, incarnation: 
     """
     mine = (txid, birth, incarnation)
     return any((each.txid, each.birth, each.incarnation) == mine for each in given)
+
+
+def accepted_code(repairs: Sequence[RepairRecord]) -> dict[tuple[str, str], int]:
+    """Read which code people have accepted: by task and digest, up to which transaction."""
+    accepted = dict[tuple[str, str], int]()
+    for each in repairs:
+        if each.what == ACCEPT_CODE:
+            accepted |= dict.fromkeys(each.change["code"].items(), each.change["txid"])
+    return accepted

@@ -368,8 +368,3 @@ def rejected_of(tasks: Mapping[str, TaskRows]) -> dict[str, tuple[int | None, in
         for task, each in tasks.items()
     }
     return {task: (tasks[task].rows, rows) for task, rows in aside.items() if rows}
-
-
-def code_digest(source: bytes) -> str:
-    """Digest source code: the first 16 hex digits of what `sha256sum` says."""
-    return hashlib.sha256(source).hexdigest()[:16]

@@ -562,7 +562,8 @@ class RepairRecord(Record, frozen=True):
         the newest accepted `change`. Of `state-renamed`: the `state`, its name now (`to`), and the current `txid`. Of
         `ledger-lost`: the current `txid`, and per state the last one that it is sure to have (`states`). Of `reset`:
         the new `incarnation`. Of `roll-forward`: the `states`, the `nonces` of its runs, and the changes that are
-        wanted no more (`unchanged`). Of `ends`: the `first` transaction with a line.
+        wanted no more (`unchanged`). Of `ends`: the `first` transaction with a line. Of `accept-code`: by task the
+        digest of its `code` ("": the task is gone), and the last `txid` whose other code is accepted.
     :param losses: of `accept-loss`.
     """
 

@@ -22,6 +22,7 @@ from airflow_tx.spark import (
     find_application,
     request_digest,
 )
+from airflow_tx.transaction import RunsApplication
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -35,7 +36,7 @@ _YARN_ADDRESS = "yarn_resourcemanager_webapp_address"
 _YARN_WAITS = "spark.yarn.submit.waitAppCompletion"
 
 
-class SparkBatchOperator(LineageOperator, SparkSubmitOperator):
+class SparkBatchOperator(RunsApplication, LineageOperator, SparkSubmitOperator):
     """Submit an application that is decorated with `batch_app`; everything else is as in SparkSubmitOperator.
 
     The outputs it emits are XComs: ``operator.output["counts"]`` is a reference to ``batch.emit("counts", ...)``.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from airflow_tx.base.errors import ConfigError
 from airflow_tx.operators.commit import LineageOperator, RetriedOperator
 from airflow_tx.spark import find_application
+from airflow_tx.transaction import RunsApplication
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from airflow_tx.transaction import Processing
 
 
-class SparkConnectBatchOperator(LineageOperator, RetriedOperator):
+class SparkConnectBatchOperator(RunsApplication, LineageOperator, RetriedOperator):
     """Process the batch with an application that is decorated with `batch_app`, in a session of its own.
 
     The same application as for SparkBatchOperator, without the ten seconds that a new driver takes: its code runs in

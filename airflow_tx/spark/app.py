@@ -24,7 +24,7 @@ from airflow_tx.base.errors import (
     TxError,
 )
 from airflow_tx.base.failpoints import failpoint
-from airflow_tx.ledger import code_digest
+from airflow_tx.ledger import file_digest
 from airflow_tx.outputs import (
     Descriptor,
     OutputRef,
@@ -141,7 +141,7 @@ class BatchApp:
         self.name = os.path.basename(file)
         self.code = ""  # of a notebook, or an archive
         with suppress(OSError):
-            self.code = code_digest(Path(file).read_bytes())
+            self.code = file_digest(Path(file).read_bytes())
         self.__doc__ = function.__doc__
 
     def __call__(self, spark: SparkSession, batch: Batch) -> Any:

@@ -155,6 +155,10 @@ if TYPE_CHECKING:
         has_reducers as has_reducers,
         reducers_of as reducers_of,
     )
+    from airflow_tx.state.upstream import (
+        RejectedCounts as RejectedCounts,
+        RejectedFilter as RejectedFilter,
+    )
 
     __all__: list[str]
 else:

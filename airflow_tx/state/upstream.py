@@ -42,6 +42,57 @@ class TableCounts:
             self.snapshot.close()
 
 
+# --- rejected rows ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RejectedFilter:
+    """Says which rejected rows are wanted.
+
+    :param first: the first transaction, `last`: the last one.
+    :param task: the task that has rejected them, with all of its map indexes; "": malformed rows; None: any.
+    :param reason: the whole reason; None: any.
+    """
+
+    first: int
+    last: int
+    task: str | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class RejectedCount:
+    """Counts the rows that a task has rejected for one reason.
+
+    :param task: "": the source has kept malformed rows aside.
+    :param transactions: how many have such rows, from transaction `first` to transaction `last`.
+    """
+
+    task: str
+    reason: str
+    rows: int
+    transactions: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class RejectedCounts:
+    """The counts of a table.
+
+    :param counts: most rows first.
+    :param others: how many further counts there are.
+    :param rows: how many rows all of these counts have.
+    """
+
+    counts: tuple[RejectedCount, ...] = ()
+    others: int = 0
+    rows: int = 0
+
+
+# --- committed rows -----------------------------------------------------------------------------------------------
+
+
 class CommittedTable(StoredState):
     """A table whose rows say which transaction has committed them, so that another topology can read them.
 
@@ -79,6 +130,37 @@ class CommittedTable(StoredState):
         :raises StateError: the table is none that can be read.
         :raises StateUnavailable: the store cannot be reached.
         """
+
+    @abstractmethod
+    def select_rejected(
+        self, wanted: RejectedFilter, most: int, *, counting: bool
+    ) -> list[dict[str, Any]]:
+        """Let the engine of the table count rejected rows by task and reason, or read some of them.
+
+        A table that has none yet gives nothing.
+
+        :param most: how many counts or rows to give.
+        :raises StateError: the table is none that can be read.
+        :raises StateUnavailable: the store cannot be reached.
+        """
+
+    def rejected_counts(self, wanted: RejectedFilter, *, most: int) -> RejectedCounts:
+        """Count rejected rows by task and reason. Raises as `select_rejected`.
+
+        :param most: how many counts to give, 1 at least.
+        """
+        selected = self.select_rejected(wanted, most, counting=True)
+        if not selected:
+            return RejectedCounts()
+        rows = [tuple(row.values()) for row in selected]
+        *_, every, of_all = rows[0]
+        # Some databases have other numbers than int for a sum.
+        counts = tuple(RejectedCount(*row[:2], *map(int, row[2:6])) for row in rows)
+        return RejectedCounts(counts, int(every) - len(counts), int(of_all))
+
+    def rejected_rows(self, wanted: RejectedFilter, *, most: int) -> list[dict[str, str]]:
+        """Read some rejected rows, with the columns `REJECTED_COLUMNS`. Raises as `select_rejected`."""
+        return self.select_rejected(wanted, most, counting=False)
 
     @abstractmethod
     def arrow(self, counted: TableCounts, *, upstream_txid: bool = False) -> Any:

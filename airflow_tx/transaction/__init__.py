@@ -130,6 +130,10 @@ if TYPE_CHECKING:
         order_in as order_in,
         room as room,
     )
+    from airflow_tx.transaction.processing.code import (
+        code_of_dag as code_of_dag,
+        digest_of_callable as digest_of_callable,
+    )
     from airflow_tx.transaction.processing.consumed_rows import RowsReading as RowsReading
     from airflow_tx.transaction.processing.outputs import (
         RETURN_KEY as RETURN_KEY,
@@ -142,7 +146,6 @@ if TYPE_CHECKING:
         Processing as Processing,
         advice_of as advice_of,
         check_arguments as check_arguments,
-        digest_of_callable as digest_of_callable,
         hook_up as hook_up,
         noted_reason as noted_reason,
         problem_of as problem_of,
@@ -156,6 +159,7 @@ if TYPE_CHECKING:
         HasTransaction as HasTransaction,
         PhaseSpec as PhaseSpec,
         PlacedTask as PlacedTask,
+        RunsApplication as RunsApplication,
         TransactionSpec as TransactionSpec,
         begun_by as begun_by,
         coordinator_id as coordinator_id,

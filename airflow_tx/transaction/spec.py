@@ -268,6 +268,10 @@ class HasTransaction(PlacedTask):
     """The task by which the other tasks of a run find their transaction: `begin`."""
 
 
+class RunsApplication:
+    """A task that runs a Spark application, which it keeps as `application`; put it before Airflow's base."""
+
+
 def coordinator_id(topology: str) -> str:
     """Name the DAG that coordinates a topology, unless `coordinator_dag` is given another name."""
     return f"{topology}_coordinator"

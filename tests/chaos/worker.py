@@ -240,7 +240,7 @@ def verify(topology: FiredTopology, ti: LittleTi) -> str:
     """As `airflow tx verify --values --chain`; raises if there is a finding."""
     from airflow_tx.ledger.audit.chain import ledger_evidence
     from airflow_tx.ledger.audit.verification import verified
-    from airflow_tx.operations.actions.value_acceptance import evidence_of
+    from airflow_tx.operations.actions.evidence import evidence_of
 
     with topology.spec.store() as store:
         ledger = ledger_evidence(store, topology.spec.paths)

@@ -20,7 +20,8 @@ from airflow_tx.ledger.records import TransactionRecord, decode
 from airflow_tx.ledger.steps.replay import WishRequest, want
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.operations.actions.action import ActionTarget
-from airflow_tx.operations.actions.value_acceptance import ChangeAcceptance, evidence_of
+from airflow_tx.operations.actions.evidence import evidence_of
+from airflow_tx.operations.actions.value_acceptance import ChangeAcceptance
 from airflow_tx.outputs.staging.area import StagingArea
 from airflow_tx.state import Count, DeltaTable, MemoryState, SqlState, SqlTable
 from airflow_tx.transaction.commit.update import Update

@@ -172,7 +172,8 @@ class Numbers(FileSource):
 
 def _dag(topology: Topology) -> DAG:
     with DAG(DAG_ID, schedule=None, max_active_runs=16) as dag:
-        with Transaction(source=Numbers("/nowhere/*.csv"), topology="trace", ackers=2) as tx:
+        rejected = getattr(topology, "rejected", None)
+        with Transaction(source=Numbers("/nowhere/*.csv"), topology="trace", ackers=2, rejected=rejected) as tx:
 
             @task
             def count(batch: Any) -> list[Any]:

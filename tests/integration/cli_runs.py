@@ -25,6 +25,18 @@ DAG_ID = "the_dag"
 AUDIT = Audit("ann", "bad file")
 
 
+ASK_DAG_SERVER = """
+import json
+from airflow_tx.operations.actions.dag_server import DagServer
+from airflow_tx.base.errors import TxError
+try:
+    print(json.dumps(DagServer().answer(json.loads(arguments[0]))))
+except TxError as error:
+    print(json.dumps(str(error)))
+"""
+"""Ask the process that answers with the code of DAG files a question, which is JSON."""
+
+
 _MAKE_RUNS = """
 from airflow_tx.base import compat
 for run_id in arguments:

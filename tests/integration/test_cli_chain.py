@@ -110,6 +110,11 @@ def test_what_is_behind_is_listed_shown_requested_and_restated(
     (planned,) = airflow.json("tx", "restate", "totals", "--follow", "--dry-run", root=root)
     assert (planned["txid"], planned["done"]) == (1, "restated with its rows. It replaces 1 key of tx_state.one")
     assert chain.totals.ledger.wishes() == ()
+    (found,) = airflow.json("tx", "stale", "totals", root=root)
+    told = (found["txid"], found["reason"], found["what"], found["restatement"])
+    assert told == (1, "correction", "upstream 1 restated by 4", None)
+    (planned,) = airflow.json("tx", "restate", "totals", "--stale", "--dry-run", root=root)
+    assert planned["txid"] == 1
     chain.request()
     *_, first = airflow.json("tx", "list", "totals", root=root)
     assert first["behind"] == "a correction of orders 1: its restatement is requested"
@@ -193,7 +198,8 @@ def test_nothing_behind_and_no_upstream_topology_are_said(
     assert done["done"] == "No transaction of topology totals is behind a correction of orders."
     told = airflow.run("tx", "restate", "totals", "1", "--follow", root=zookeeper_root, fails=True)
     assert one_line(told) == (
-        "--follow finds the transactions itself: it takes no txid, --from, --to, --changed-rows and --withdraw."
+        "--follow finds the transactions itself: it takes no txid, --from, --to, --changed-rows, --withdraw "
+        "and --stale."
     )
 
 

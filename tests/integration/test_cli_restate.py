@@ -11,18 +11,12 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.ledger.answers import Begun, Granted
-from airflow_tx.ledger.steps.commit import AcquireRequest, acquire
 from airflow_tx.ledger.steps.replay import wishes
-from airflow_tx.outputs.journal import Entry, JournalArea
 from airflow_tx.outputs.staging.area import StagingArea
-from airflow_tx.state import Sum
-from airflow_tx.state.aggregators import Columns
-from tests.integration.cli_runs import Runs, one_line, state_of
+from tests.integration.cli_runs import ASK_DAG_SERVER, Runs, one_line, state_of
 from tests.integration.commands import DAG, Commands
+from tests.integration.journaled import Journaled
 from tests.integration.pipeline import Pipeline
-
-COLUMNS = {name: Columns(f"tx_state.{name}", ("key",), {"n": Sum()}, {}) for name in ("one", "two")}
 
 
 @pytest.fixture(scope="module")
@@ -42,58 +36,13 @@ class Rows(FileSource):
 """
 
 
-class _Journaled(Pipeline):
-    """A pipeline whose commits leave an entry in the journal of the DAG."""
-
-    area: StagingArea
-
-    def commit(self, run: str) -> Begun:
-        begun = self.begin(run)
-        incarnation = self.ledger.incarnation()
-        journal = JournalArea(self.area, incarnation)
-        day = time.strftime("%Y-%m-%d", time.gmtime())
-        rows = [{"key": "total", "n": 1}]
-        entry = Entry(
-            "flights",
-            incarnation,
-            begun.txid,
-            attempt=1,
-            birth=begun.attempt.birth,
-            key=run,
-            run_id=run,
-            began=day,
-            written=f"{day}T00:00:00",
-            metadata=begun.metadata,
-            source=("source", {}),
-            contributions={
-                f"tx_state.{name}": journal.contribution(columns, rows, day=day) for name, columns in COLUMNS.items()
-            },
-        )
-        epoch = self.process(begun).epoch
-        names = tuple(state.name for state in self.states)
-        request = AcquireRequest(
-            begun.attempt,
-            epoch,
-            begun.rows_digest,
-            states=names,
-            metadata=begun.metadata,
-            position=begun.position,
-            journal=journal.write(entry),
-        )
-        granted = self.ledger.run(acquire, request)
-        assert isinstance(granted, Granted)
-        self.write(granted.grant, 1)
-        self.mark(granted.grant)
-        return begun
-
-
 @pytest.fixture
 def committed(
     airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[_Journaled]:
+) -> Iterator[Journaled]:
     """Transactions 1 and 2, which can be restated."""
     states = [state_of(airflow, table) for table in ("one", "two")]
-    made = _Journaled(pipeline.store, zookeeper_root, states)
+    made = Journaled(pipeline.store, zookeeper_root, states)
     made.request = pipeline.request
     runs.pause(paused=False)
     monkeypatch.setenv("AIRFLOW_HOME", airflow.environment["AIRFLOW_HOME"])
@@ -106,7 +55,7 @@ def committed(
 
 
 def test_a_wish_is_written_its_run_is_cleared_and_followed_until_it_is_committed(
-    airflow: Commands, committed: _Journaled, runs: Runs, zookeeper_root: str, pool: ThreadPoolExecutor
+    airflow: Commands, committed: Journaled, runs: Runs, zookeeper_root: str, pool: ThreadPoolExecutor
 ) -> None:
     runs.make(r1="success", r2="success")
     command = pool.submit(airflow.run, "tx", "restate", "flights", "1", "--why", "a bug", root=zookeeper_root)
@@ -121,7 +70,7 @@ def test_a_wish_is_written_its_run_is_cleared_and_followed_until_it_is_committed
 
 
 def test_a_dry_run_says_what_would_be_replaced_and_changes_nothing(
-    airflow: Commands, committed: _Journaled, runs: Runs, zookeeper_root: str
+    airflow: Commands, committed: Journaled, runs: Runs, zookeeper_root: str
 ) -> None:
     runs.make(r1="success", r2="success")
     told, line = airflow.refused("tx", "restate", "flights", "1", "2", "--dry-run", root=zookeeper_root)
@@ -154,7 +103,7 @@ def test_a_dry_run_says_what_would_be_replaced_and_changes_nothing(
 )
 def test_what_cannot_be_done_is_one_line(
     airflow: Commands,
-    committed: _Journaled,
+    committed: Journaled,
     runs: Runs,
     zookeeper_root: str,
     arguments: tuple[str, ...],
@@ -166,7 +115,7 @@ def test_what_cannot_be_done_is_one_line(
 
 
 def test_while_the_dag_is_paused_nothing_is_wanted(
-    airflow: Commands, committed: _Journaled, runs: Runs, zookeeper_root: str
+    airflow: Commands, committed: Journaled, runs: Runs, zookeeper_root: str
 ) -> None:
     runs.pause(paused=True)
     try:
@@ -181,7 +130,7 @@ def test_while_the_dag_is_paused_nothing_is_wanted(
 
 @pytest.mark.parametrize("why", ["paused", "broken", "gone"])
 def test_a_restatement_says_before_and_afterwards_that_airflow_starts_no_run(
-    airflow: Commands, committed: _Journaled, runs: Runs, zookeeper_root: str, why: str
+    airflow: Commands, committed: Journaled, runs: Runs, zookeeper_root: str, why: str
 ) -> None:
     runs.make(r1="success", r2="success")
     with runs.held_up(why) as held_up:
@@ -196,7 +145,7 @@ def test_a_restatement_says_before_and_afterwards_that_airflow_starts_no_run(
 
 
 def test_a_restatement_without_room_says_that_its_coordinator_is_paused(
-    airflow: Commands, committed: _Journaled, runs: Runs, zookeeper_root: str
+    airflow: Commands, committed: Journaled, runs: Runs, zookeeper_root: str
 ) -> None:
     for number in range(3, 10):
         committed.commit(f"r{number}")
@@ -210,17 +159,6 @@ def test_a_restatement_without_room_says_that_its_coordinator_is_paused(
     assert any(each["what"].endswith(later) for each in done), done
 
 
-_ACT = """
-import json
-from airflow_tx.operations.actions.dag_server import DagServer
-from airflow_tx.base.errors import TxError
-try:
-    print(json.dumps(DagServer().answer(json.loads(arguments[0]))))
-except TxError as error:
-    print(json.dumps(str(error)))
-"""
-
-
 def act(airflow: Commands, root: str, name: str, *txids: int, coordinator: str = "", **more: str) -> Any:
     """Ask for a preview, or with a version for the action itself, as the page does."""
     request = {
@@ -231,14 +169,14 @@ def act(airflow: Commands, root: str, name: str, *txids: int, coordinator: str =
         "name": name,
     }
     asked = {"what": "execute" if more else "preview", "action": {**request, "txids": txids}, **more}
-    return json.loads(airflow.run("python", _ACT, json.dumps(asked), root=root).splitlines()[-1])
+    return json.loads(airflow.run("python", ASK_DAG_SERVER, json.dumps(asked), root=root).splitlines()[-1])
 
 
 OUTDATED = "Transaction 1 of topology 'flights' has changed since. Nothing was done; have another look, then repeat."
 
 
 def test_a_restatement_is_refused_if_another_transaction_counts_since_its_preview(
-    airflow: Commands, committed: _Journaled, runs: Runs, zookeeper_root: str
+    airflow: Commands, committed: Journaled, runs: Runs, zookeeper_root: str
 ) -> None:
     runs.make(r1="success", r2="success")
     shown, again = (act(airflow, zookeeper_root, "restate", 1)["version"] for _ in range(2))
@@ -250,7 +188,7 @@ def test_a_restatement_is_refused_if_another_transaction_counts_since_its_previe
 
 
 def test_a_withdrawal_is_refused_if_the_request_is_another_one_since_its_preview(
-    airflow: Commands, committed: _Journaled, runs: Runs, zookeeper_root: str
+    airflow: Commands, committed: Journaled, runs: Runs, zookeeper_root: str
 ) -> None:
     runs.make(r1="success", r2="success")
     ask = {"who": "ann", "why": "a bug"}

@@ -24,7 +24,7 @@ from airflow_tx.base.errors import (
     TransactionDefinitionError,
 )
 from airflow_tx.ledger.attempt import TaskTry, TransactionAttempt
-from airflow_tx.ledger.receipt import code_digest
+from airflow_tx.ledger.code_digest import file_digest
 from airflow_tx.outputs.messages.tree import Origin
 from airflow_tx.outputs.staging.area import (
     SMALL_ROWS,
@@ -104,7 +104,7 @@ def test_an_application_through_spark_submit_leaves_whole_output(area: StagingAr
     assert "flight_counts.py, flights 3.2 count: emitted counts (3 rows), overall (1 rows)" in ended.stdout
     assert ordered(area, dir_of(area, descriptor), "counts") == COUNTS
     assert ordered(area, dir_of(area, descriptor), "overall") == [{"flights": 5}]
-    assert read_manifest(dir_of(area, descriptor)).code == code_digest(Path(FLIGHT_COUNTS).read_bytes())
+    assert read_manifest(dir_of(area, descriptor)).code == file_digest(Path(FLIGHT_COUNTS).read_bytes())
 
 
 _READER = """
@@ -173,7 +173,7 @@ def test_the_same_application_runs_in_a_session_that_is_there(
     assert {name: ref.rows for name, ref in refs.items()} == {"counts": 3, "overall": 1}
     assert json.loads(json.dumps(refs["counts"].to_json()))["txid"] == 3
     assert ordered(area, dir_of(area, descriptor), "counts") == COUNTS
-    assert read_manifest(dir_of(area, descriptor)).code == code_digest(Path(FLIGHT_COUNTS).read_bytes())
+    assert read_manifest(dir_of(area, descriptor)).code == file_digest(Path(FLIGHT_COUNTS).read_bytes())
 
 
 def test_an_output_that_was_small_comes_back_with_its_job_and_is_as_if_spark_had_written_it(

@@ -17,10 +17,10 @@ from airflow_tx.ledger.audit.chain import ledger_evidence
 from airflow_tx.ledger.audit.verification import verified
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.operations.actions.action import ActionTarget
+from airflow_tx.operations.actions.evidence import evidence_of
 from airflow_tx.operations.actions.loss_acceptance import LossAcceptance
 from airflow_tx.operations.actions.return_to_transaction import held_by
 from airflow_tx.operations.actions.roll_forward import RollForwardRepair
-from airflow_tx.operations.actions.value_acceptance import evidence_of
 from airflow_tx.outputs.journal import JournalArea
 from airflow_tx.sources.files.source import FileSource
 from airflow_tx.sources.sql.source import SqlSource

@@ -22,7 +22,7 @@ from airflow_tx.ledger.audit.verification import verified
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 from airflow_tx.ledger.views.view import topology_view
-from airflow_tx.operations.actions.value_acceptance import evidence_of
+from airflow_tx.operations.actions.evidence import evidence_of
 from airflow_tx.sources.files.source import PartitionedFileSource
 from airflow_tx.sources.memory import MemorySource
 from airflow_tx.state import SqlState, Sum

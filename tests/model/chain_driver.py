@@ -101,7 +101,7 @@ class MemoryTable(CommittedTable):
     def _unused(self, *arguments: Any, **options: Any) -> Any:
         raise NotImplementedError
 
-    dataset = row_types = frame = fence = key_types = multi_get = sole_values = _unused
+    dataset = row_types = select_rejected = frame = fence = key_types = multi_get = sole_values = _unused
 
 
 class Clock:

@@ -35,7 +35,7 @@ from airflow_tx.ledger.records import Binding, Skipped
 from airflow_tx.ledger.steps.replay import WishRequest
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.ledger.views.view import LedgerView
-from airflow_tx.operations.actions.value_acceptance import evidence_of
+from airflow_tx.operations.actions.evidence import evidence_of
 from airflow_tx.state import Count, Max, SqlState, SqlTable, Sum
 from airflow_tx.state.api import Fence
 from airflow_tx.transaction.commit import roll_forward as rolling

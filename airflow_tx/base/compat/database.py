@@ -336,6 +336,17 @@ def dag_file(dag_id: str) -> DagFile | None:
     return DagFile(found.bundle_name, found.relative_fileloc)
 
 
+def code_since(dag_id: str) -> datetime | None:
+    """Read when the file of a DAG got the code that it has; None: Airflow does not know the DAG."""
+    from airflow.models.dagcode import DagCode
+
+    with sessions.create_session() as session:
+        query = sa.select(DagCode.last_updated).where(DagCode.dag_id == dag_id)
+        newest = session.scalars(query.order_by(DagCode.last_updated.desc()).limit(1))
+        found: datetime | None = newest.first()
+    return found
+
+
 def prepare_test(dag: Any) -> None:
     """Let `DAG.test` run a DAG that is in no bundle: write it into Airflow's database, which gets its tables first.
 

@@ -33,6 +33,12 @@ def pushes_xcom(task: Any) -> bool:
     )
 
 
+def argument_of(task: Any, name: str) -> Any:
+    """Read what a task is given, or each instance of a mapped one; None: nothing."""
+    found = getattr(task, name, None)
+    return getattr(task, "partial_kwargs", {}).get(name) if found is None else found
+
+
 def is_mapped(task: Task) -> bool:
     """Whether the task has instances with map indexes, by its own mapping or by a group around it."""
     return bool(task.is_mapped) or next(iter(task.iter_mapped_task_groups()), None) is not None

@@ -24,6 +24,7 @@ from airflow_tx.ledger.life import (
     LEDGER_LOST,
     ForgottenName,
     Life,
+    all_taken_back,
     name_now,
     since_reset,
     taken_back,
@@ -159,15 +160,23 @@ class LedgerEvidence:
         return since_reset(self.repairs)
 
     @property
+    def taken_back(self) -> set[int]:
+        """Name the transactions that repairs of this life have taken back."""
+        return all_taken_back(self.life)
+
+    @property
     def oldest(self) -> int:
         """Name the oldest transaction that is remembered; the next one if none is."""
         return min({*self.histories, *self.unreadable}, default=self.current)
 
 
-def ledger_evidence(store: Store, paths: Paths, *, partly: bool = False) -> LedgerEvidence:
+def ledger_evidence(
+    store: Store, paths: Paths, *, partly: bool = False, receipts_alone: bool = False
+) -> LedgerEvidence:
     """Read a ledger. Transactions may commit while it is read: transactions that become final later are left out.
 
     :param partly: whether the history of a transaction may be unreadable.
+    :param receipts_alone: leave out skips, bindings, requests and the book, which take a request each.
     :raises UnknownTransaction: there is no such topology.
     :raises UnreadableRecord: naming the record.
     """
@@ -184,6 +193,9 @@ def ledger_evidence(store: Store, paths: Paths, *, partly: bool = False) -> Ledg
             if not partly:
                 raise
             unreadable[txid] = error
+    if receipts_alone:
+        final = {txid: each for txid, each in histories.items() if txid < found.current}
+        return replace(found, histories=final, unreadable=unreadable)
     skipped = ReadOnlyLedger(store, paths).all_skipped()
     runs = {decode_name(name): f"{paths.runs}/{name}" for name in names_below(store, paths.runs)}
     bindings = records_at(read, Binding, runs)

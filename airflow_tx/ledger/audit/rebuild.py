@@ -30,6 +30,7 @@ from airflow_tx.ledger.json_text import dumps, is_shortened, replace
 from airflow_tx.ledger.ledger import Ledger, OwnStep
 from airflow_tx.ledger.life import (
     ACCEPT_CHANGE,
+    ACCEPT_CODE,
     BEGAN,
     CHANGE,
     EMPTIED,
@@ -631,6 +632,36 @@ def note_change(
     )
 
 
+def note_code(
+    read: Reader,
+    stamp: Stamp,
+    paths: Paths,
+    code: Mapping[str, str],
+    *,
+    last: int,
+    audit: Audit,
+) -> Decision[Repaired]:
+    """Note that transactions made by other code need no restatement.
+
+    :param code: by task the digest of its code now; "": the task is gone.
+    :param last: the last of these transactions.
+    """
+    topology = read.get(TopologyRecord, paths.record)
+    after = replace(topology, op=stamp.op)
+    named = ", ".join(sorted(code))
+    return audit.repair(
+        read,
+        stamp,
+        paths,
+        [Put(paths.record, encode(after))],
+        what=ACCEPT_CODE,
+        after=after,
+        current=read.get(Counter, paths.current).txid,
+        summary=f"transactions up to {last} count unchanged, although the code of {named} is another one",
+        change={"code": dict(code), "txid": last},
+    )
+
+
 # --- --reset -----------------------------------------------------------------------------------------------------
 
 
@@ -715,6 +746,7 @@ class Repairs:
         self.forget_state = OwnStep(ledger, forget_state)
         self.rename_state = OwnStep(ledger, rename_state)
         self.note_change = OwnStep(ledger, note_change)
+        self.note_code = OwnStep(ledger, note_code)
 
     def incarnation(self) -> str:
         """Return which life of the ledger there is: see `incarnation_of`."""

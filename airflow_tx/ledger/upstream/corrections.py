@@ -28,6 +28,7 @@ class Correction:
     :param ends: by upstream transaction, the one that counts for it since.
     :param first: the first upstream transaction in its range, and `last` the last one.
     :param noted: what the ledger has noted of that; None: nothing.
+    :param since: when the first of these ends became final; None: that is forgotten.
     """
 
     txid: int
@@ -37,6 +38,7 @@ class Correction:
     first: int
     last: int
     noted: Behind | None = None
+    since: datetime | None = None
 
     @property
     def is_noted(self) -> bool:
@@ -166,7 +168,10 @@ class CorrectionReader:
         taken = holder.taken
         ends = self._behind[txid]
         noted = self._noted.get(txid)
-        return Correction(txid, counts.txid, holder.key, ends, taken.first, taken.last, noted)
+        since = min(filter(None, map(self.upstream.final_since, ends.values())), default=None)
+        return Correction(
+            txid, counts.txid, holder.key, ends, taken.first, taken.last, noted, since
+        )
 
     def _is_postponed(self, correction: Correction, now: datetime) -> bool:
         """Whether more corrections of a range are on their way, for a while."""

@@ -6,8 +6,8 @@ from functools import partial
 
 from airflow_tx.ledger import ENDS, ledger_evidence, lines_lacking
 from airflow_tx.operations.actions.action import ActionPlan
+from airflow_tx.operations.actions.evidence import evidence_of
 from airflow_tx.operations.actions.repair import NOBODY, LedgerRepair
-from airflow_tx.operations.actions.value_acceptance import evidence_of
 
 
 class BookExtension(LedgerRepair):

@@ -25,13 +25,20 @@ from airflow_tx.base import compat
 from airflow_tx.base.config import Settings
 from airflow_tx.base.errors import Refused, TxError
 from airflow_tx.base.inquiry import Inquiry
-from airflow_tx.ledger import Audit, Ledger, Paths
+from airflow_tx.ledger import Audit, Ledger, LedgerView, Paths
 from airflow_tx.operations.actions.action import ActionTarget, ParsedDag, PersonalAction
 from airflow_tx.operations.actions.dags import checked_dag, dag_path, elsewhere, transactional_dag
+from airflow_tx.operations.actions.rejected import (
+    check_rejected,
+    rejected_rows_of,
+    rejected_table,
+)
 from airflow_tx.operations.actions.request import ActionRequest
 from airflow_tx.operations.actions.search import Found, search_ledger
+from airflow_tx.operations.actions.stale import StaleReading
 from airflow_tx.outputs import AckerWatch, shared_ackers
 from airflow_tx.sources import Lag, LagWatch, Source
+from airflow_tx.state import RejectedFilter
 from airflow_tx.transaction import TransactionSpec
 
 log = logging.getLogger(__name__)
@@ -45,6 +52,11 @@ ACKERS_WITHIN_THERE = 1.0
 """Seconds to wait at least for the ackers of a topology."""
 FIND_WITHIN_THERE = 15.0
 """Seconds after which a search ends with what it has found."""
+REJECTED_SHOWN = 20
+"""Rejected rows that one answer has at most."""
+REASONS_SHOWN = 50
+LONGEST_REJECTED = 2000
+"""Characters of a rejected row, or of its reason, that an answer has."""
 TURN_WITHIN = 3.0
 """Seconds that a question waits while another DAG file is read; then another process answers it."""
 READ_AGAIN = 120.0
@@ -221,9 +233,14 @@ class DagServer:
         self._reader.left = question.get("leave", {})
         if "lags" in question:
             return self._lags(question["lags"])
+        if "stale" in question:
+            return self._stale(_SourceQuestion(question["stale"][-1], *question["stale"]))
         if "find" in question:
             asked = _SourceQuestion(question["find"][-1], *question["find"])
             return asdict(self._search(asked, question["what"], question.get("search", "")))
+        if "rejected" in question:
+            asked = _SourceQuestion(question["rejected"][-1], *question["rejected"])
+            return self._rejected(asked, question["txid"])
         is_done = question["what"] != "preview"
         action = self._action(ActionRequest.from_json(question["action"]), in_turn=is_done)
         if question["what"] == "preview":
@@ -248,6 +265,36 @@ class DagServer:
             )
         finally:
             self._searches.discard(name)
+
+    def _rejected(self, asked: _SourceQuestion, txid: int) -> dict[str, Any]:
+        """Give some rejected rows of a transaction, and reasons. Long texts are cut: a row may have megabytes."""
+        ledger = _ledger(asked.conn_id, asked.paths)
+        check_rejected(LedgerView(ledger.store, ledger.paths).details(txid).transaction, asked.name)
+        found = rejected_rows_of(
+            rejected_table(self._spec(asked)),
+            RejectedFilter(txid, txid),
+            topology=asked.name,
+            incarnation=ledger.incarnation(),
+            most=REJECTED_SHOWN,
+            most_counts=REASONS_SHOWN,
+        )
+        counts = found.counts
+        shown = [
+            {name.removeprefix("tx_"): each for name, each in row.items()} for row in found.rows
+        ]
+        return {
+            "reasons": [_cut(asdict(each)) for each in counts.counts],
+            "others": counts.others,
+            "rows": counts.rows,
+            "shown": list(map(_cut, shown)),
+        }
+
+    def _stale(self, asked: _SourceQuestion) -> dict[str, Any]:
+        """Compare the receipts of a topology with its DAG file, which is read now. Raises as `_source`."""
+        parsed = self._reader.read(asked.dag_id, _parse(asked.dag_id))
+        found = StaleReading(_ledger(asked.conn_id, asked.paths), _checked(parsed, asked)).read()
+        groups = [{**vars(each), "transactions": each.transactions} for each in found.groups]
+        return {"groups": groups, "compared": found.compared, "unknown": found.unknown}
 
     def _lags(self, asked: Sequence[tuple[str, ...]]) -> dict[str, dict[str, Any]]:
         questions = [_SourceQuestion(*each) for each in asked]
@@ -317,10 +364,11 @@ class DagServer:
 
         :raises SourceElsewhere: its DAG has another topology by now, or the one of this name in another ledger.
         """
-        spec, _ = self._parsed_lately(question.dag_id)
-        if problem := elsewhere(spec, question.paths, question.conn_id):
-            raise SourceElsewhere(problem=problem)
-        return spec.source
+        return self._spec(question).source
+
+    def _spec(self, question: _SourceQuestion) -> TransactionSpec:
+        """Find the transaction of a topology. Raises as `_source`."""
+        return _checked(self._parsed_lately(question.dag_id), question)[0]
 
     def _known_spec(self, question: _SourceQuestion) -> TransactionSpec | None:
         """Give what the file of its DAG says of a topology; None: it was not read, or names another topology."""
@@ -332,8 +380,7 @@ class DagServer:
     def _parsed_lately(self, dag_id: str) -> ParsedDag:
         at, found = self._parsed.get(dag_id, (float("-inf"), None))
         if found is None or time.monotonic() - at > PARSED_FOR:
-            parse = partial(transactional_dag, dag_id, anywhere=False, option="DAG")
-            found = self._reader.read(dag_id, parse)
+            found = self._reader.read(dag_id, _parse(dag_id))
             self._parsed[dag_id] = (time.monotonic(), found)
         return found
 
@@ -358,10 +405,30 @@ class DagServer:
         return request.action(target)
 
 
+def _parse(dag_id: str) -> Callable[[], ParsedDag]:
+    return partial(transactional_dag, dag_id, anywhere=False, option="DAG")
+
+
+def _checked(parsed: ParsedDag, question: _SourceQuestion) -> ParsedDag:
+    if problem := elsewhere(parsed[0], question.paths, question.conn_id):
+        raise SourceElsewhere(problem=problem)
+    return parsed
+
+
 def _ledger(conn_id: str, paths: Paths) -> Ledger:
     from airflow_tx.hooks import shared_store
 
     return Ledger(shared_store(conn_id), paths, history=Settings.load().history)
+
+
+def _cut(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Cut the long texts of a row."""
+    long = {
+        name: f"{value[:LONGEST_REJECTED]} ..."
+        for name, value in row.items()
+        if isinstance(value, str) and len(value) > LONGEST_REJECTED
+    }
+    return {**row, **long}
 
 
 def _answered(question: DagQuestion, answer: Callable[[DagQuestion], Any]) -> DagQuestion:

@@ -31,6 +31,7 @@ from airflow_tx.operations.actions import (
     return_to_transaction,
     roll_forward,
     skip,
+    stale,
     value_acceptance,
     withdrawal,
 )
@@ -49,6 +50,7 @@ class ActionName(str, Enum):
     ACCEPT_LOSS = "accept-loss"
     ACCEPT_CHECK = "accept-check"
     ACCEPT_CHANGE = "accept-change"
+    ACCEPT_CODE = "accept-code"
     RESTATE = "restate"
     WITHDRAW = "withdraw"
     PAUSE = "pause"
@@ -72,6 +74,7 @@ _KINDS: Mapping[str, type[PersonalAction]] = {
     "accept-loss": loss_acceptance.LossAcceptance,
     "accept-check": check_acceptance.CheckAcceptance,
     "accept-change": value_acceptance.ChangeAcceptance,
+    "accept-code": stale.StaleAcceptance,
     "restate": restatement.TransactionRestatement,
     "withdraw": withdrawal.WishWithdrawal,
     "pause": pause.CoordinatorPause,
@@ -87,7 +90,7 @@ _REPAIRS: Mapping[str, type[PersonalAction]] = {
     ENDS: book_of_ends.BookExtension,
     RESET: reset.TopologyReset,
 }
-_OF_SOME = frozenset({"names", "repair", "restate", "follow"})
+_OF_SOME = frozenset({"names", "repair", "restate", "follow", "stale"})
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,7 @@ class ActionRequest:
     :param repair: the kind of a repair, such as `state-lost`.
     :param restate: have transactions processed again whose rows the journal does not have.
     :param follow: of restate, instead of txids: what is behind a correction of the upstream topology.
+    :param stale: of restate, instead of txids: every transaction that is stale.
     """
 
     topology: str
@@ -122,6 +126,7 @@ class ActionRequest:
     repair: str = ""
     restate: bool = False
     follow: bool = False
+    stale: bool = False
 
     @property
     def is_dated(self) -> bool:
@@ -173,6 +178,8 @@ class ActionRequest:
             return _REPAIRS.get(self.repair, LedgerRepair)
         if self.follow and self.name is ActionName.RESTATE:
             return correction.CorrectionRestatement
+        if self.stale and self.name is ActionName.RESTATE:
+            return stale.StaleRestatement
         return _KINDS[self.name.value]
 
     @property
@@ -210,8 +217,8 @@ class ActionRequest:
     def _unclear_kind(self) -> str | None:
         if self.kind is LedgerRepair:
             return f"name the kind of repair: {', '.join(sorted(_REPAIRS))}"
-        if self.follow and self.name is not ActionName.RESTATE:
-            return "follow is of restate"
+        if (self.follow or self.stale) and self.name is not ActionName.RESTATE:
+            return "follow and stale are of restate"
         is_repair = self.name is ActionName.REPAIR
         return "a kind is of repair" if self.repair and not is_repair else None
 

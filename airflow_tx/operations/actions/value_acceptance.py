@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,7 +18,6 @@ from airflow_tx.ledger import (
     RepairRecord,
     Repairs,
     RowCount,
-    StateEvidence,
     changed_values,
     digest,
     gone_in_words,
@@ -32,6 +31,7 @@ from airflow_tx.operations.actions.action import (
     PersonalAction,
     PlannedEffect,
 )
+from airflow_tx.operations.actions.evidence import evidence_of
 from airflow_tx.outputs import Entry, JournalArea
 from airflow_tx.state import FencedState, QueryableState
 from airflow_tx.transaction import contributions, old_side
@@ -41,22 +41,6 @@ MOST_ENTRIES = 10_000
 MOST_KEYS = 1_000_000
 MOST_GONE = 10_000
 """Keys that are gone: a record in ZooKeeper names each of them."""
-
-
-def evidence_of(states: Mapping[str, FencedState], *, values: bool) -> tuple[StateEvidence, ...]:
-    """Read what states say of themselves.
-
-    :param values: whether to add up their values, too.
-    """
-    return tuple(_evidence_of(name, state, values=values) for name, state in sorted(states.items()))
-
-
-def _evidence_of(name: str, state: FencedState, *, values: bool) -> StateEvidence:
-    columns = state.columns
-    # Read the fence after the totals: it shows whether another commit has written since.
-    totals = state.totals(columns.added_up) if values and columns is not None else None
-    rows = state.rows_by_txid() if values else None
-    return StateEvidence(name, state.fence(), state.receipts(), state.receipts_kept, totals, rows)
 
 
 def missing_keys(

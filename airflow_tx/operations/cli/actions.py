@@ -59,12 +59,14 @@ from airflow_tx.operations.actions.restatement import (
     TransactionRestatement,
 )
 from airflow_tx.operations.actions.skip import TransactionSkip
+from airflow_tx.operations.actions.stale import StaleAcceptance, StaleRestatement
 from airflow_tx.operations.cli import render
 from airflow_tx.operations.cli.context import (
     action,
     audit_of,
     beside_rows,
     check_reason,
+    confirm,
     conn_id_of,
     dag_of,
     is_shown,
@@ -349,28 +351,46 @@ def forget(args: Namespace) -> None:
 # Nothing is remembered but what the ledger and Airflow know, so the command can be stopped anywhere, and repeated.
 
 
+MOST_UNASKED = 1000
+"""Stale transactions that a command requests without asking."""
+
+
 @action
 def restate(args: Namespace) -> None:
-    """`airflow tx restate TOPOLOGY [TXID ... | --from DATE --to DATE] --why TEXT | --follow | --withdraw`."""
+    """`airflow tx restate TOPOLOGY [TXID ... | --from DATE --to DATE | --follow | --stale | --withdraw]`."""
     _check_usage(args)
     with store_of(args) as store:
         target = target_of(store, args)
         if args.withdraw:
             do(withdrawal.WishWithdrawal(target, args.txids), args)
             return
+        if args.accept:
+            do(StaleAcceptance(target, args.code), args, confirmed=True)
+            return
         coordinator = ledger_places().coordinator_at(conn_id_of(args), paths_of(args))
         target = replace(target, coordinator=coordinator)
         restatement = _restatement(target, args)
         is_dry = is_previewed(restatement, args, confirmed=False)
+        if not is_dry and isinstance(restatement, StaleRestatement):
+            _confirm_many(restatement, args)
         if held_up := compat.why_none_starts(target.record.dag_id):
             raise SystemExit(f"{held_up}, then repeat this command.")
         if not is_dry:
             _restate(restatement, target, args)
 
 
+def _confirm_many(restatement: StaleRestatement, args: Namespace) -> None:
+    """Ask before more transactions are requested than a person may have expected."""
+    many = 0 if args.yes else len(restatement.stale().txids)
+    if many > MOST_UNASKED:
+        confirm(args, f"Restate {many} transactions of topology {args.topology}?")
+
+
 def _restatement(target: ActionTarget, args: Namespace) -> TransactionRestatement:
     if args.follow:
         return CorrectionRestatement(target, in_flight=args.in_flight)
+    if args.stale:
+        return StaleRestatement(target, code=args.code, in_flight=args.in_flight)
     dated = args.first is not None
     txids = dated_transactions(target, args.first, args.last) if dated else args.txids
     return TransactionRestatement(
@@ -380,10 +400,17 @@ def _restatement(target: ActionTarget, args: Namespace) -> TransactionRestatemen
 
 def _check_usage(args: Namespace) -> None:
     named_otherwise = args.txids or args.first or args.withdraw or args.changed_rows
-    if args.follow and named_otherwise:
+    finder = "--follow" if args.follow else "--stale"
+    if (args.follow and args.stale) or ((args.follow or args.stale) and named_otherwise):
+        other = "--stale" if args.follow else "--follow"
         wrong_usage(
-            "--follow finds the transactions itself: it takes no txid, --from, --to, --changed-rows and --withdraw."
+            f"{finder} finds the transactions itself: it takes no txid, --from, --to, --changed-rows, --withdraw and "
+            f"{other}."
         )
+    if (args.code or args.accept) and not args.stale:
+        wrong_usage("--code and --accept are for --stale.")
+    if args.accept:
+        check_reason(args, "restate", "--stale", "--accept")
     if (args.first is None) != (args.last is None):
         wrong_usage("Give both --from and --to.")
     if args.first is not None and args.txids:
@@ -392,7 +419,7 @@ def _check_usage(args: Namespace) -> None:
         if args.first is not None or args.changed_rows or args.in_flight:
             wrong_usage("--withdraw takes the txids, or none for all, and --dry-run.")
         return
-    if args.follow:
+    if args.follow or args.stale:
         return
     named = [*map(str, args.txids)] or (["--from", "DATE", "--to", "DATE"] if args.first else [])
     check_reason(args, "restate", *named)

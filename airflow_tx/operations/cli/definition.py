@@ -250,6 +250,24 @@ TX_COMMANDS = (
         *_SHOWN,
     ),
     _command(
+        "stale",
+        "stale.stale",
+        "List committed transactions that today's DAG would make otherwise",
+        "Compares each receipt with the DAG file: the code of its tasks and applications, data intervals without a "
+        "transaction, and corrections of the upstream topology. Names, comments and the layout of the code do not "
+        "count. The command changes nothing.",
+        "stale flights\nstale flights --code count --output json",
+        ARG_TOPOLOGY,
+        _arg(
+            "--code",
+            "Only transactions that this task has made with other code",
+            default="",
+            metavar="TASK",
+        ),
+        ARG_DAG_ID,
+        *_SHOWN,
+    ),
+    _command(
         "find",
         "receipts.find",
         "Find the transaction that counted a file, an offset, an id or a date",
@@ -341,7 +359,8 @@ TX_COMMANDS = (
         "committed. The command follows the runs. If you interrupt it, repeat it, or give no TXID: it continues "
         "with the remaining ones. The ledger keeps who, when and --why.",
         'restate flights 7 8 --why "a wrong currency"\n'
-        "restate flights --from 2026-01-03 --to 2026-01-05 --dry-run",
+        "restate flights --from 2026-01-03 --to 2026-01-05 --dry-run\n"
+        "restate flights --stale --code count",
         ARG_TOPOLOGY,
         ARG_TXIDS,
         _arg(
@@ -352,7 +371,7 @@ TX_COMMANDS = (
         _arg("--to", f"The last logical date, {_IN_ZONE}", dest="last"),
         _arg(
             "--why",
-            "The reason, which the ledger keeps. Required without --follow, --withdraw and --dry-run",
+            "The reason, which the ledger keeps. Required without --follow, --stale, --withdraw and --dry-run",
             metavar="TEXT",
         ),
         _flag("--changed-rows", "Take the current rows of the same place, including late ones"),
@@ -360,6 +379,21 @@ TX_COMMANDS = (
             "--follow",
             "In place of TXID, if the source is an UpstreamSource: every transaction that is behind a correction of "
             "the upstream topology. Without --why, the reason names the correction",
+        ),
+        _flag(
+            "--stale",
+            "In place of TXID: every transaction that `airflow tx stale` lists. Without --why, the reason says what "
+            "makes it stale",
+        ),
+        _arg(
+            "--code",
+            "With --stale: only transactions that this task has made with other code",
+            default="",
+            metavar="TASK",
+        ),
+        _flag(
+            "--accept",
+            "With --stale: request nothing. The transactions that other code has made count unchanged",
         ),
         _flag(
             "--withdraw",
@@ -371,6 +405,7 @@ TX_COMMANDS = (
             type=_FROM_ONE,
         ),
         ARG_DRY_RUN,
+        ARG_YES,
         ARG_DAG_ID,
         *_SHOWN,
     ),
@@ -615,6 +650,35 @@ TX_COMMANDS = (
         ARG_REASON,
         ARG_DAG_ID,
         *_ACTED,
+    ),
+    _command(
+        "rejected",
+        "values.rejected",
+        "Count the rows that tasks have rejected, and show them",
+        "Counts the rows in the table that the Transaction names with rejected=, by task and reason, most rows "
+        "first. Rows of open transactions do not count. With TXID, the command also prints the rows. It changes "
+        "nothing.",
+        "rejected flights\nrejected flights 7 --task load --limit 100",
+        ARG_TOPOLOGY,
+        _arg(
+            "txid",
+            "A committed transaction, whose rows to print, too (default: count the rows of all)",
+            type=int,
+            nargs="?",
+        ),
+        _arg(
+            "--task",
+            "Only rows that this task has rejected; (malformed) for rows that the source kept aside",
+        ),
+        _arg("--reason", "Only rows with this reason, the whole text", metavar="TEXT"),
+        _arg(
+            "--limit",
+            "With TXID: how many rows to print at most (default: 20)",
+            default="20",
+            metavar="N",
+        ),
+        ARG_DAG_ID,
+        *_SHOWN,
     ),
     GroupCommand(
         name="state",

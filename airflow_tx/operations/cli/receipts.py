@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from functools import cached_property
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -20,15 +20,12 @@ from airflow_tx.base.errors import (
 )
 from airflow_tx.base.remedy import without_controls
 from airflow_tx.ledger import (
-    Chain,
     EndLine,
-    LedgerEvidence,
     LedgerView,
     Outcome,
     ReadOnlyLedger,
     Receipt,
     RowsDigest,
-    StateEvidence,
     Store,
     TransactionAttempt,
     Verified,
@@ -36,11 +33,10 @@ from airflow_tx.ledger import (
     counted,
     dumps,
     is_shortened,
-    ledger_evidence,
-    restated,
     topology_view,
     verified,
 )
+from airflow_tx.operations.actions.evidence import TopologyEvidence
 from airflow_tx.operations.actions.ledger_places import LedgerPlace
 from airflow_tx.operations.actions.search import (
     MOST_LOOKED_THROUGH,
@@ -51,7 +47,6 @@ from airflow_tx.operations.actions.search import (
     contains,
     key_names,
 )
-from airflow_tx.operations.actions.value_acceptance import evidence_of
 from airflow_tx.operations.cli import render
 from airflow_tx.operations.cli.commands import asked_ledgers
 from airflow_tx.operations.cli.context import (
@@ -66,34 +61,10 @@ from airflow_tx.operations.cli.context import (
 from airflow_tx.operations.cli.stages import chain_verified, taken_by
 from airflow_tx.outputs import JournalArea
 from airflow_tx.sources import Source
-from airflow_tx.transaction import RowsReading, TransactionSpec
+from airflow_tx.transaction import RowsReading
 
 # --- receipts -----------------------------------------------------------------------------------------------------
 # `airflow tx verify | find | receipts`: what was counted, when, by which run, and whether that still holds.
-
-
-@dataclass(frozen=True)
-class _Evidence:
-    """The evidence of the ledger, the states and the source of a topology."""
-
-    ledger: LedgerEvidence
-    states: tuple[StateEvidence, ...]
-    spec: TransactionSpec
-
-    @property
-    def source(self) -> Source:
-        return self.spec.source
-
-    def receipts(self, first: int | None, last: int | None) -> dict[int, Receipt]:
-        """The receipts from `first` to `last`, also receipts that only the states keep."""
-        end = self.ledger.current - 1 if last is None else last
-        found = Chain(self.ledger, self.states, first or 1, end).receipts
-        return {txid: found[txid] for txid in sorted(found) if (first or 1) <= txid <= end}
-
-    @cached_property
-    def restated(self) -> Mapping[int, int]:
-        """Name, by transaction that was restated, the one that counts now."""
-        return restated(self.receipts(None, None))
 
 
 @command
@@ -183,7 +154,7 @@ def find(args: Namespace) -> None:
     _print_lines(found, args)
 
 
-def _searched(evidence: _Evidence, what: str) -> str:
+def _searched(evidence: TopologyEvidence, what: str) -> str:
     """Say where it was looked for, and how to ask for a transaction upstream."""
     kept = evidence.receipts(None, None)
     since = f"receipts go back to transaction {min(kept)}" if kept else "there is no receipt"
@@ -195,7 +166,7 @@ def _searched(evidence: _Evidence, what: str) -> str:
     return since
 
 
-def _forgotten(evidence: _Evidence, kept: Mapping[int, Receipt]) -> Iterator[EndLine]:
+def _forgotten(evidence: TopologyEvidence, kept: Mapping[int, Receipt]) -> Iterator[EndLine]:
     """List the lines of the book of ends, of transactions without a receipt; none that was taken back."""
     for txid, line in sorted(evidence.ledger.book.items()):
         if txid not in kept and line.outcome is not None:
@@ -225,18 +196,13 @@ def _print_lines(lines: list[render.TableRow], args: Namespace) -> None:
 # --- what there is ------------------------------------------------------------------------------------------------
 
 
-def _evidence(args: Namespace, *, values: bool = False, partly: bool = False) -> _Evidence:
+def _evidence(args: Namespace, *, values: bool = False, partly: bool = False) -> TopologyEvidence:
     with store_of(args) as store:
-        paths = paths_of(args)
-        ledger = ledger_evidence(store, paths, partly=partly)
-        spec, states = dag_of(args, ledger.topology.dag_id)
-        found = evidence_of(states, values=values)
-        # The states were read later: one that is further than the ledger was then has not gone ahead of it.
-        ledger = replace(ledger, latest=ReadOnlyLedger(store, paths).current())
-    return _Evidence(ledger, found, spec)
+        ledger = ReadOnlyLedger(store, paths_of(args))
+        return TopologyEvidence.read(ledger, partial(dag_of, args), values=values, partly=partly)
 
 
-def _unknown_states(evidence: _Evidence) -> Iterator[str]:
+def _unknown_states(evidence: TopologyEvidence) -> Iterator[str]:
     if evidence.ledger.decisive is None:
         yield "ledger: it never stood still, so what decides later transactions was not compared; repeat it"
     for name in sorted(
@@ -276,7 +242,7 @@ def _line(receipt: Receipt, output: str, restated: Mapping[int, int]) -> render.
 # --- the journal -------------------------------------------------------------------------------------------------
 
 
-def _entries(evidence: _Evidence, args: Namespace) -> Iterator[str]:
+def _entries(evidence: TopologyEvidence, args: Namespace) -> Iterator[str]:
     """Compare the journal entries that bindings name with their names; older ones may have been removed."""
     decisive = evidence.ledger.decisive
     if decisive is None:
@@ -296,7 +262,7 @@ def _entries(evidence: _Evidence, args: Namespace) -> Iterator[str]:
 # --- counting again -----------------------------------------------------------------------------------------------
 
 
-def _recounted(evidence: _Evidence, args: Namespace) -> Verified:
+def _recounted(evidence: TopologyEvidence, args: Namespace) -> Verified:
     """Read the rows of the last batches from the source again, and compare number and digest."""
     committed = [
         each
@@ -334,7 +300,7 @@ def _recounted(evidence: _Evidence, args: Namespace) -> Verified:
     return Verified(None, 0, tuple(findings), tuple(notes))
 
 
-def _counted(evidence: _Evidence, receipt: Receipt) -> int | None:
+def _counted(evidence: TopologyEvidence, receipt: Receipt) -> int | None:
     """How many rows the tasks of a transaction read, or else its source counted."""
     history = evidence.ledger.histories.get(receipt.txid)
     size: Mapping[str, Any] = (history.size if history is not None else None) or {}

@@ -69,6 +69,8 @@ FOUND_COLUMNS = """
     run_id batch restates restated_by
 """.split()
 """Of `airflow tx find WHAT`; the first five in short."""
+REJECTED_COUNT_COLUMNS = "task reason rows transactions first last".split()
+"""Of `airflow tx rejected TOPOLOGY`; the first three of one transaction."""
 
 IN_SHORT = 80
 """Columns of a terminal that a list in short takes."""

@@ -1,4 +1,4 @@
-"""`airflow tx state get`: the values of a state."""
+"""`airflow tx state get | rejected`: the values of a state, and the rows that tasks have rejected."""
 
 from __future__ import annotations
 
@@ -6,28 +6,41 @@ import csv
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from airflow_tx.base.errors import (
     ConfigError,
 )
 from airflow_tx.base.remedy import Command, without_controls
-from airflow_tx.ledger import ReadOnlyLedger
+from airflow_tx.ledger import LedgerView, ReadOnlyLedger, columns, counted
 from airflow_tx.operations.actions.dags import transactional_dag
+from airflow_tx.operations.actions.rejected import (
+    RejectedRows,
+    check_rejected,
+    rejected_rows_of,
+    rejected_table,
+)
 from airflow_tx.operations.cli import render
 from airflow_tx.operations.cli.context import (
+    beside_rows,
     command,
+    dag_of,
     paths_of,
     store_of,
+    wrong_usage,
 )
 from airflow_tx.state import (
     STATE_TYPES,
     Fence,
     FencedState,
     QueryableState,
+    RejectedFilter,
     from_plain,
 )
+
+MALFORMED_TASK = "(malformed)"
+"""Stands in a table for the task of rows that the source has kept aside."""
 
 
 @command
@@ -162,3 +175,82 @@ def _value(text: str, name: str, kind: str, part: Any) -> Any:
     except (ValueError, TypeError, ArithmeticError):
         remedy = f"{name} is a {kind}."
         raise ConfigError(option="KEY", value=text, remedy=remedy) from None
+
+
+# --- rejected rows ------------------------------------------------------------------------------------------------
+
+
+@command
+def rejected(args: Namespace) -> None:
+    """`airflow tx rejected TOPOLOGY [TXID]`."""
+    limit = _limit(args.limit)
+    with store_of(args) as store:
+        ledger = LedgerView(store, paths_of(args))
+        record = ledger.existing_topology()
+        newest = ledger.current() - 1
+        first, last = 1, newest
+        if args.txid is not None:
+            check_rejected(ledger.details(args.txid).transaction, args.topology)
+            first = last = args.txid
+    spec, _ = dag_of(args, record.dag_id)
+    table = rejected_table(spec)
+    task = "" if args.task == MALFORMED_TASK else args.task
+    found = rejected_rows_of(
+        table,
+        RejectedFilter(first, last, task, args.reason),
+        topology=args.topology,
+        incarnation=record.incarnation,
+        most=0 if args.txid is None else limit,
+    )
+    # Beside the rows, which may be piped into another program.
+    is_early = found.after is not None and found.after.txid > newest
+    note = ", which is not final: its rows do not count yet" if is_early else ""
+    print(f"{_last(table.name, found.before, found.after)}{note}", file=sys.stderr)
+    _print_rejected(found, args)
+
+
+def _limit(given: str) -> int:
+    if not (given.isascii() and given.isdigit()):
+        wrong_usage(
+            f"--limit {given}: this is no number. Give a number from 0, such as --limit 20."
+        )
+    return int(given)
+
+
+def _print_rejected(found: RejectedRows, args: Namespace) -> None:
+    of_all = args.txid is None
+    names = render.REJECTED_COUNT_COLUMNS[: 6 if of_all else 3]
+    counts = [
+        columns(each, names, task=_task(each.task, args.output)) for each in found.counts.counts
+    ]
+    rows: list[render.TableRow] = [
+        {
+            name.removeprefix("tx_"): _task(value, args.output) if name == "tx_task" else value
+            for name, value in row.items()
+        }
+        for row in found.rows
+    ]
+    more = found.counts.rows - len(rows)
+    if args.output in ("json", "yaml") and not of_all:
+        told = {"txid": args.txid, "rejected": found.counts.rows, "reasons": counts}
+        return render.print_rows([{**told, "rows": rows, "more": more}], args.output)
+    if counts or args.output != "table":
+        render.print_rows(counts, args.output)
+    if rows:
+        render.print_rows(rows, args.output)
+    for line in _told(found, 0 if of_all else more):
+        print(line, file=beside_rows(args))
+
+
+def _told(found: RejectedRows, more: int) -> Iterator[str]:
+    """Say which rows and reasons are not printed; `more`: how many rows."""
+    if not found.counts.rows:
+        yield "No such row was rejected."
+    if found.counts.others:
+        yield f"{found.counts.others} more reasons, with fewer rows each. Choose with --task or --reason."
+    if more:
+        yield f"{counted(more, 'more rows')}. To print all of them, add --limit {found.counts.rows}."
+
+
+def _task(task: str, output: str) -> str:
+    return task if task or output not in ("table", "plain") else MALFORMED_TASK

@@ -70,6 +70,7 @@ class PreviewBody(BaseModel):
     :param repair: of repair: its kind, such as `state-lost`.
     :param restate: of the repair roll-forward: have transactions processed again whose rows the journal does not have.
     :param follow: of restate, instead of txids: what is behind a correction of the upstream topology.
+    :param stale: of restate, instead of txids: every transaction that is stale.
     :param force: of replay: also transactions whose run is queued or running.
     :param changed_rows: of replay and restate: take the current rows.
     :param first: of restate, instead of txids: the first day or time; `last`: the last one.
@@ -86,6 +87,7 @@ class PreviewBody(BaseModel):
     repair: str = Field(default="", max_length=40)
     restate: bool = False
     follow: bool = False
+    stale: bool = False
 
 
 class ActionBody(PreviewBody):

@@ -19,7 +19,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from airflow_tx.base.errors import Refused, StoreError, TxError, UnreadableRecord
-from airflow_tx.plugin.api import action_routes, routes
+from airflow_tx.plugin.api import action_routes, routes, stale_routes
 from airflow_tx.plugin.api.dag_process import NotAnsweredThere
 from airflow_tx.plugin.api.questions import AGAIN_AFTER, Busy
 from airflow_tx.plugin.api.redaction import redacted
@@ -110,6 +110,7 @@ def make_app() -> FastAPI:
         openapi_url=None,
         generate_unique_id_function=lambda route: route.name,
     )
+    app.include_router(stale_routes.stale_router)
     app.include_router(routes.topology_router)
     app.include_router(action_routes.action_router)
     app.include_router(bundle_router)

@@ -194,6 +194,8 @@ def _rows(value: Any) -> Any:
 
 BatchName = Annotated[str, PlainSerializer(without_credentials, return_type=str)]
 """The name of a batch: a file, a range or an interval."""
+RowText = Annotated[str, PlainSerializer(without_credentials, return_type=str)]
+"""A text of a row: data, and no error."""
 ShownRows = Annotated[Any, PlainSerializer(_rows)]
 """Which rows a batch has, or where the source stands, as JSON."""
 

@@ -75,7 +75,12 @@ from airflow_tx.plugin.api.topologies import (
     overview,
     topology_page,
 )
-from airflow_tx.plugin.api.transaction_page import TransactionPage, transaction_page
+from airflow_tx.plugin.api.transaction_page import (
+    RejectedAnswer,
+    TransactionPage,
+    rejected_answer,
+    transaction_page,
+)
 from airflow_tx.transaction import WHY_NOT
 
 # --- search -------------------------------------------------------------------------------------------------------
@@ -738,6 +743,17 @@ def get_transaction(access: AccessDep, topology: Name, txid: int) -> Response:
     is_open = found.transaction.open
     with whole_record(paths.transaction(txid) if is_open else paths.history(txid)):
         return _sent(access, snapshot, transaction_page(snapshot, found, access))
+
+
+@topology_router.get(
+    "/topologies/{topology:path}/transactions/{txid}/rejected", responses=PROBLEMS_OF_SEARCHES
+)
+def get_rejected(access: AccessDep, topology: Name, txid: int) -> RejectedAnswer:
+    """Show some rejected rows of a transaction, and their reasons, to users who may read the logs of its tasks."""
+    snapshot = topology_for(access, topology)
+    if not access.with_logs([snapshot.record.dag_id]):
+        raise no_such("rejected row that you may see")
+    return fit(rejected_answer(snapshot, txid, access))
 
 
 @topology_router.get("/topologies/{topology:path}/transactions", response_model=Timeline)

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Annotated, Any
 from urllib.parse import quote
 
+import msgspec
 from airflow.models.dag_version import DagVersion
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.taskinstancehistory import TaskInstanceHistory
@@ -55,7 +56,9 @@ from airflow_tx.plugin.api.advice import (
     transaction_advice,
 )
 from airflow_tx.plugin.api.airflow_runs import COMMIT, TaskBar, task_tries, xcoms
-from airflow_tx.plugin.api.redaction import ShownRows
+from airflow_tx.plugin.api.dag_process import dag_process
+from airflow_tx.plugin.api.questions import questions
+from airflow_tx.plugin.api.redaction import RowText, ShownRows
 from airflow_tx.plugin.api.snapshots import TopologySnapshot
 from airflow_tx.plugin.api.timeline import AttemptBar, TimelineRow, timeline_row
 
@@ -599,3 +602,55 @@ def _links(dag_id: str, view: TransactionView, tries: list[TaskBar]) -> Transact
             each.task_id: task_page(dag_id, view.document.run_id, each.task_id) for each in tries
         },
     )
+
+
+_WITHIN = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RejectedReason:
+    """How many rows a task has rejected for one reason; a task "" is the source, which kept malformed rows aside."""
+
+    task: str
+    reason: Words
+    rows: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RejectedLine:
+    """A rejected row.
+
+    :param where: the place of the row in its source; "": unknown.
+    """
+
+    task: str
+    reason: Words
+    where: RowText
+    content: RowText
+
+
+@dataclass(frozen=True, kw_only=True)
+class RejectedAnswer:
+    """The rejected rows of a transaction.
+
+    :param others: how many further reasons there are.
+    :param rows: how many rows there are, of which `shown` has some.
+    """
+
+    reasons: list[RejectedReason]
+    others: int
+    rows: int
+    shown: list[RejectedLine]
+
+
+def rejected_answer(snapshot: TopologySnapshot, txid: int, access: Access) -> RejectedAnswer:
+    """Ask the table of rejected rows, by the process that runs DAG files: it has the connections of the DAG.
+
+    :raises Busy: there are too many questions.
+    :raises NotAnsweredThere: the table does not answer.
+    """
+    place = snapshot.place
+    asked = (snapshot.record.dag_id, place.conn_id, place.paths.root, place.paths.topology)
+    with questions.asked("a look at rejected rows", snapshot, access):
+        found = dag_process().ask({"rejected": asked, "txid": txid}, seconds=_WITHIN)
+    return msgspec.convert(found, RejectedAnswer)

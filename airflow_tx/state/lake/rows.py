@@ -14,12 +14,13 @@ from airflow_tx.base.dataset import Dataset
 from airflow_tx.base.errors import StateError
 from airflow_tx.base.lazy_names import LazyModule
 from airflow_tx.base.rows import NoTable, column_name, empty_frame, parquet_frame, typed_batch
-from airflow_tx.state.api import TXID
-from airflow_tx.state.lake.delta import DeltaStore, Folder, LiveFile, TableVersion
+from airflow_tx.state.api import REJECTED_COLUMNS, TXID
+from airflow_tx.state.lake.delta import QUERIED, DeltaStore, Folder, LiveFile, TableVersion
 from airflow_tx.state.lake.files import READERS, arrow_type, count_rows, file_rows, is_of
 from airflow_tx.state.upstream import (
     UPSTREAM_TXID,
     CommittedTable,
+    RejectedFilter,
     TableCounts,
     TableSnapshot,
     check_free,
@@ -71,6 +72,22 @@ class CommittedFiles(CommittedTable):
             for found in pool.map(count, _files(store, at, wanted)):
                 rows.update(found)
         return TableCounts(dict(rows), VersionSnapshot(at))
+
+    def select_rejected(
+        self, wanted: RejectedFilter, most: int, *, counting: bool
+    ) -> list[dict[str, Any]]:
+        import sqlalchemy as sa
+
+        from airflow_tx.state.sql.rows import rejected_query
+
+        store = self._store
+        at = store.load()
+        columns = (TXID, *REJECTED_COLUMNS)
+        if at is None or at.empty or {*columns}.difference(_names(at)):
+            return []
+        table = sa.table(QUERIED, *map(sa.column, columns))
+        query = rejected_query(table, wanted, most, counting=counting)
+        return store.asked(at, str(query.compile(compile_kwargs={"literal_binds": True})))
 
     def arrow(self, counted: TableCounts, *, upstream_txid: bool = False) -> pa.RecordBatchReader:
         store = self._store
@@ -127,6 +144,10 @@ class CommittedFiles(CommittedTable):
                     raise StateError(
                         state=self.name, problem=f"file {file.path}: {error}", remedy=remedy
                     ) from None
+
+
+def _names(at: TableVersion) -> list[str]:
+    return [each["name"] for each in at.schema["fields"]]
 
 
 def _version(store: DeltaStore, counted: TableCounts) -> TableVersion | None:

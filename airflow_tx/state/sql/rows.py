@@ -13,9 +13,9 @@ from sqlalchemy.engine import Connection
 
 from airflow_tx.base.errors import StateDiffers, StateError
 from airflow_tx.base.rows import Exact, ExactColumns, JdbcQuery, Unreadable, sql_text
-from airflow_tx.state.api import TXID
+from airflow_tx.state.api import REJECTED_COLUMNS, TXID
 from airflow_tx.state.sql.dialect import Dialect
-from airflow_tx.state.upstream import UPSTREAM_TXID, TableSnapshot, check_free
+from airflow_tx.state.upstream import UPSTREAM_TXID, RejectedFilter, TableSnapshot, check_free
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -162,3 +162,42 @@ def upstream_rows(
         return StateError(state=state, problem=problem, remedy=remedy)
 
     return UpstreamRows(table, ExactColumns(reads, unfit), types, order)
+
+
+def rejected_query(
+    table: sa.FromClause, wanted: RejectedFilter, most: int, *, counting: bool
+) -> sa.Select[Any]:
+    """Write the query of `CommittedTable.select_rejected`, which the engine of a lake understands, too."""
+    if counting:
+        return _counts(table, wanted).limit(most)
+    columns = [table.c[name] for name in REJECTED_COLUMNS]
+    # Without an order, an engine gives other rows each time.
+    return sa.select(*columns).where(*_wanted(table, wanted)).order_by(*columns).limit(most)
+
+
+def _counts(table: sa.FromClause, wanted: RejectedFilter) -> sa.Select[Any]:
+    txid, task, reason = (table.c[name] for name in (TXID, *REJECTED_COLUMNS[:2]))
+    rows = sa.func.count()
+    # A window is computed over all groups, before LIMIT.
+    query = sa.select(
+        task,
+        reason,
+        rows.label("n_rows"),
+        sa.func.count(txid.distinct()).label("n_txids"),
+        sa.func.min(txid).label("first_txid"),
+        sa.func.max(txid).label("last_txid"),
+        rows.over().label("n_counts"),
+        sa.func.sum(rows).over().label("n_all"),
+    )
+    grouped = query.where(*_wanted(table, wanted)).group_by(task, reason)
+    return grouped.order_by(sa.desc("n_rows"), task, reason)
+
+
+def _wanted(table: sa.FromClause, wanted: RejectedFilter) -> Iterator[sa.ColumnElement[bool]]:
+    task, reason = (table.c[name] for name in REJECTED_COLUMNS[:2])
+    yield table.c[TXID].between(wanted.first, wanted.last)
+    if wanted.task is not None:
+        mapped = f"{wanted.task}["
+        yield (task == wanted.task) | (sa.func.substr(task, 1, len(mapped)) == mapped)
+    if wanted.reason is not None:
+        yield reason == wanted.reason

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.base.dataset import Dataset
@@ -14,7 +15,7 @@ from airflow_tx.base.errors import ConfigError
 from airflow_tx.state.api import StoredReceipt
 from airflow_tx.state.column_types import STATE_TYPES, split_table
 from airflow_tx.state.sql.state import FencedInSql
-from airflow_tx.state.upstream import CommittedTable, TableCounts
+from airflow_tx.state.upstream import CommittedTable, RejectedFilter, TableCounts
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -78,6 +79,12 @@ class SqlTable(FencedInSql["TableStore"], CommittedTable):
 
     def rows_by_txid(self) -> dict[int | None, int]:
         return self._asked(self._store.rows_by_txid)
+
+    def select_rejected(
+        self, wanted: RejectedFilter, most: int, *, counting: bool
+    ) -> list[dict[str, Any]]:
+        select = partial(self._store.select_rejected, counting=counting)
+        return self._asked(select, wanted, most)
 
     def connections(self) -> dict[str, str]:
         return {} if self._url is not None else {self.conn_id: "postgres"}

@@ -23,7 +23,7 @@ from airflow_tx.base.rows import (
 )
 from airflow_tx.ledger import Receipt, holds_for_good
 from airflow_tx.state import fence
-from airflow_tx.state.api import TXID, FenceMoved, Grant, StateWrite
+from airflow_tx.state.api import REJECTED_COLUMNS, TXID, FenceMoved, Grant, StateWrite
 from airflow_tx.state.arrow import RowTally
 from airflow_tx.state.column_types import (
     LONGEST_NAME,
@@ -46,9 +46,15 @@ from airflow_tx.state.sql.dialect import (
     statement_text,
 )
 from airflow_tx.state.sql.fence import FOUND, ROWS_AT_ONCE, Imprint, OneTableStore
-from airflow_tx.state.sql.rows import ROW, HeldSnapshot, UpstreamRows, upstream_rows
+from airflow_tx.state.sql.rows import ROW, HeldSnapshot, UpstreamRows, rejected_query, upstream_rows
 from airflow_tx.state.sql.schema import RECEIPTS_TABLE, SAMPLE
-from airflow_tx.state.upstream import UPSTREAM_TXID, TableCounts, TableSnapshot, owned
+from airflow_tx.state.upstream import (
+    UPSTREAM_TXID,
+    RejectedFilter,
+    TableCounts,
+    TableSnapshot,
+    owned,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -426,6 +432,15 @@ class TableStore(OneTableStore[FoundTable]):
             return []
         order = [found.table.c[name] for name in _OURS if name in found.types]
         query = sa.select(found.table).order_by(*order).limit(limit)
+        return [dict(row) for row in connection.execute(query).mappings()]
+
+    def select_rejected(
+        self, connection: Connection, wanted: RejectedFilter, most: int, *, counting: bool
+    ) -> list[dict[str, Any]]:
+        found = self._found(connection)
+        if found is None or not found.types.keys() >= {*REJECTED_COLUMNS}:
+            return []
+        query = rejected_query(found.table, wanted, most, counting=counting)
         return [dict(row) for row in connection.execute(query).mappings()]
 
     # --- as a source ----------------------------------------------------------------------------------------------

@@ -44,7 +44,6 @@ from airflow_tx.ledger import (
     RowsRead,
     TaskTry,
     TransactionAttempt,
-    code_digest,
     consumed,
     counted,
     in_words,
@@ -61,6 +60,7 @@ from airflow_tx.outputs import (
 )
 from airflow_tx.sources import Source, SourceKind
 from airflow_tx.transaction.metrics import send_failure
+from airflow_tx.transaction.processing.code import digest_of_callable
 from airflow_tx.transaction.spec import TransactionSpec, begun_by, is_beginning, put_back, spec_of
 
 if TYPE_CHECKING:
@@ -68,8 +68,7 @@ if TYPE_CHECKING:
 
     from airflow_tx.ledger import BoundStep, Done, Ledger
     from airflow_tx.outputs import AckerStore, Output, StagingArea, TaskEmitter, TryDir
-    from airflow_tx.transaction.processing.consumed_rows import AnyReading, RowsReading
-
+from airflow_tx.transaction.processing.consumed_rows import AnyReading, RowsReading
 
 # --- messages -----------------------------------------------------------------------------------------------------
 # The messages that a task emits: the roots of trees that the committer waits for.
@@ -778,16 +777,3 @@ def _with_refs(value: Any, multiple: bool) -> Any:
             for name, each in value.items()
         }
     return value
-
-
-def digest_of_callable(task: Any) -> str:
-    """Digest the source of the function that a task calls; "" if it calls none, or its source cannot be read.
-
-    The bytecode is not digested: it differs from one version of Python to another.
-
-    :param task: an operator; operators that call a function keep it as `python_callable`.
-    """
-    try:
-        return code_digest(inspect.getsource(task.python_callable).encode())
-    except (AttributeError, OSError, SyntaxError, TypeError):
-        return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Locator, expect
@@ -13,11 +14,13 @@ from airflow_tx.ledger.receipt import CheckNote
 from airflow_tx.ledger.steps import processing
 from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 from airflow_tx.ledger.views.view import topology_view
+from airflow_tx.state import DeltaTable
 from airflow_tx.testing.eventually import eventually
 from tests.airflow.browser import NARROW, WIDE, People
 from tests.integration.board.server import OF_ONE_DAG, ROOT, Board
 from tests.integration.cli_runs import Runs, fail
 from tests.integration.pipeline import Pipeline
+from tests.integration.rejecting_topology import MALFORMED, Rejecting
 
 NEW_YEAR = 1_767_225_600_000
 """When the clock of a `Pipeline` begins, in milliseconds."""
@@ -239,6 +242,28 @@ def test_a_transaction_shows_its_checks_and_how_many_rows_each_task_rejected(
     expect(acks.get_by_role("columnheader")).to_contain_text(["Task", "Instances", "Acked", "Rows read", "Rejected"])
     expect(acks.get_by_role("cell")).to_contain_text(["task0", "1", "yes", "9", "2"])
     assert vera.findings() == []
+
+
+@pytest.mark.long
+def test_the_rejected_rows_of_a_transaction_are_shown_once_a_person_opens_them(
+    board: Board, store: ZooKeeperStore, people: People, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    lake = str(tmp_path / "lake")
+    visits = Rejecting(store, ROOT, tmp_path, DeltaTable(lake), f"DeltaTable({lake!r})")
+    file = board.commands.dags / "visits.py"
+    file.write_text(visits.dag_file())
+    board.commands.run("dags", "reserialize", root=ROOT)
+    visits.committed("r1", [({"page": "home"}, "too late")], "home,5", "help,soon")
+    vera = people("vera")
+    vera.open(topology="visits", txid=1)
+    vera.board.get_by_role("button", name="Show the rejected rows").click()
+    reasons = vera.board.get_by_role("region", name="Reasons").get_by_role("row")
+    expect(reasons).to_have_text(["TaskReasonRows", f"the source{MALFORMED}1", "counttoo late1"], timeout=60_000)
+    rows = vera.board.get_by_role("region", name="Rejected rows").get_by_role("row")
+    expect(rows).to_contain_text(["TaskReasonWhereRow", '{"page":"help","seconds":"soon"}', '{"page": "home"}'])
+    assert vera.findings() == []
+    file.unlink()
 
 
 @pytest.mark.long

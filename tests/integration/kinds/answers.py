@@ -25,7 +25,7 @@ QUEUED = "rabbit_queue"
 PARTITIONED = (
     "files_partitioned|memory_rows|memory_rows_opaque|own_partitions|own_partitions_opaque|redis_.*|sql_shards|kafka_.*"
 )
-FILES = "files|files_opaque|files_partitioned|in_phase|in_moment"
+FILES = "files|files_opaque|files_partitioned|in_phase|in_moment|rejecting"
 COUNTED = "rows of files are counted: the batch has the digest of their content"
 NO_REJECTED = "its transactions have no table of rejected rows"
 FIRST = "fresh|with_messages|without_journal"
@@ -36,7 +36,7 @@ OF_COMMANDS = (
     Exempt(".*", "at: (line|why)", "a line reads the state, or it says why none does"),
     Exempt("snapshot_map", "state get: key", "the state has one value, and no key"),
     Exempt(FILES, "(list|receipts|show TXID): digest", COUNTED),
-    Exempt("(?!(in|half)_moment$).*", "show TXID: rejected", NO_REJECTED),
+    Exempt("(?!((in|half)_moment|rejecting)$).*", "show TXID: rejected", NO_REJECTED),
 )
 OF_PAGE = (
     Exempt(PER_RUN, r"get_(figures: .*\blag.*|topology: lag.*)", "how many runs will come is not known"),
@@ -81,7 +81,7 @@ def check_same(told: Iterable[Told]) -> None:
             )
 
 
-WORDS = {"run_id", "ack_val", "hash", "digest", "incarnation", "text"}
+WORDS = {"run_id", "ack_val", "hash", "digest", "incarnation", "text", "content"}
 """Columns whose text may look like a number."""
 
 

@@ -60,6 +60,10 @@ def _receipts(of: Asked) -> list[Line]:
     return [(of.kind.name,)]
 
 
+def _stale(of: Asked) -> list[Line]:
+    return [(of.kind.name,)]
+
+
 def _at(of: Asked) -> list[Line]:
     return [(of.kind.name,), *((of.kind.name, str(txid)) for txid in of.txids)]
 
@@ -70,6 +74,10 @@ def _diff(of: Asked) -> list[Line]:
 
 def _state_get(of: Asked) -> list[Line]:
     return [(of.kind.name, name, *([KEY] if of.kind.row else [])) for name in of.states]
+
+
+def _rejected(of: Asked) -> list[Line]:
+    return [(of.kind.name,), *((of.kind.name, str(txid)) for txid in of.txids)]
 
 
 def _lint(of: Asked) -> list[Line]:
@@ -86,11 +94,13 @@ QUESTIONS: Mapping[str, Callable[[Asked], list[Line]]] = {
     "verify": _verify,
     "find": _find,
     "receipts": _receipts,
+    "stale": _stale,
     "at": _at,
     "diff": _diff,
     "lint": _lint,
     "ddl": _ddl,
     "state get": _state_get,
+    "rejected": _rejected,
 }
 """By command, how it is typed for a topology."""
 

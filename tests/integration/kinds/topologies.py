@@ -190,6 +190,7 @@ WAYS = (
         finds="2026-01-02",
     ),
     Kind("in_phase", way="phase"),
+    Kind("rejecting", options=', rejected=DeltaTable("{home}/{name}_rejected")'),
     Kind("in_moment", way="moment", options=REJECTED),
     Kind("half_moment", way="moment", options=REJECTED, guard=True, fate="half_committed"),
 )

@@ -17,9 +17,9 @@ from airflow_tx.ledger.audit.verification import verified
 from airflow_tx.ledger.steps.end import note_skip
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.operations.actions.action import ActionTarget
+from airflow_tx.operations.actions.evidence import evidence_of
 from airflow_tx.operations.actions.restatement import TransactionRestatement
 from airflow_tx.operations.actions.roll_forward import RollForwardRepair
-from airflow_tx.operations.actions.value_acceptance import evidence_of
 from airflow_tx.state import Aggregator, DeltaTable, MemoryState, SqlTable, Sum
 from airflow_tx.state.sql.state import SqlState
 from airflow_tx.transaction.commit import roll_forward as module

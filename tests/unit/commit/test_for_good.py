@@ -21,7 +21,7 @@ from airflow_tx.ledger.life import holds_for_good
 from airflow_tx.ledger.receipt import NOTHING_WRITTEN
 from airflow_tx.ledger.records import Phase
 from airflow_tx.ledger.steps.end import note_skip
-from airflow_tx.operations.actions.value_acceptance import evidence_of
+from airflow_tx.operations.actions.evidence import evidence_of
 from airflow_tx.state import DeltaTable, SqlGuard, SqlState, SqlTable, Sum
 from airflow_tx.state.api import Fence
 from airflow_tx.state.sql.store import SqlStore

@@ -26,9 +26,10 @@ from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.ledger.views.view import LedgerView
 from airflow_tx.operations.actions import value_acceptance
 from airflow_tx.operations.actions.action import ActionTarget
+from airflow_tx.operations.actions.evidence import evidence_of
 from airflow_tx.operations.actions.lost_state import seen_state
 from airflow_tx.operations.actions.roll_forward import RollForwardRepair
-from airflow_tx.operations.actions.value_acceptance import ChangeAcceptance, evidence_of
+from airflow_tx.operations.actions.value_acceptance import ChangeAcceptance
 from airflow_tx.outputs.journal import JournalArea
 from airflow_tx.state import Max, MemoryState, Sum, fence
 from airflow_tx.state.api import FencedState

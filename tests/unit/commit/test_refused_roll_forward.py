@@ -23,7 +23,7 @@ from airflow_tx.ledger.steps import roll_forward as steps
 from airflow_tx.ledger.steps.recovery import ReplayRequest, note_replay
 from airflow_tx.ledger.steps.roll_forward import begin_roll_forward
 from airflow_tx.ledger.views.view import topology_health, topology_view
-from airflow_tx.operations.actions.value_acceptance import evidence_of
+from airflow_tx.operations.actions.evidence import evidence_of
 from airflow_tx.state import Max, Sum, fence
 from airflow_tx.state.sql.fence import FencedStore
 from airflow_tx.transaction.commit import roll_forward as module

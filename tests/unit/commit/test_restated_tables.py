@@ -17,9 +17,9 @@ from airflow_tx.ledger.audit.verification import Verified, verified
 from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.steps.replay import withdraw
 from airflow_tx.operations.actions import roll_forward as command_module
+from airflow_tx.operations.actions.evidence import evidence_of
 from airflow_tx.operations.actions.lost_state import seen_state
 from airflow_tx.operations.actions.restatement import TransactionRestatement
-from airflow_tx.operations.actions.value_acceptance import evidence_of
 from airflow_tx.state import DeltaTable, SqlGuard
 from airflow_tx.transaction.commit import roll_forward as module
 from tests.stage import update

@@ -13,7 +13,7 @@ import pytest
 from airflow_tx.ledger.audit.chain import ledger_evidence
 from airflow_tx.ledger.audit.rebuild import note_change, state_lost
 from airflow_tx.ledger.audit.verification import RowCount, Verified, changed_values, verified
-from airflow_tx.operations.actions.value_acceptance import evidence_of
+from airflow_tx.operations.actions.evidence import evidence_of
 from airflow_tx.state.sql.table import SqlTable
 from tests.unit.commit.backups import ADA, InSqlite, findings, rolled, skipped
 from tests.unit.commit.restated_run import Makes, committed, rows

@@ -23,7 +23,8 @@ from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 
 from airflow_tx.base import compat
-from airflow_tx.ledger.api import Create
+from airflow_tx.ledger import ReadOnlyLedger
+from airflow_tx.ledger.api import Create, Paths
 from airflow_tx.ledger.json_text import replace
 from airflow_tx.ledger.receipt import CheckNote
 from airflow_tx.ledger.records import AlarmNote, Loss, RepairRecord, encode
@@ -34,8 +35,11 @@ from airflow_tx.ledger.steps.replay import WishRequest, note_changed, want
 from airflow_tx.ledger.steps.step import Audit
 from airflow_tx.operations import ActionName
 from airflow_tx.plugin.api import access, app
+from airflow_tx.state import SqlTable
 from airflow_tx.state.aggregators import Sum
+from airflow_tx.state.api import REJECTED_COLUMNS
 from airflow_tx.state.sql.state import SqlState
+from airflow_tx.testing.suites.state_tools import Grants
 from airflow_tx.transaction import WHY_NOT
 from airflow_tx.transaction.commit.handoff import take_skip
 from tests.golden.board_world import DAG_ID, ROOT, SAME_ORIGIN, KeptStore, airflow, here, store  # noqa: F401 - fixtures
@@ -149,7 +153,11 @@ def topology(store: KeptStore, tmp_path: Any) -> SimpleNamespace:  # noqa: F811
         acted_on(pipeline)
     url = f"sqlite:///{tmp_path / 'state.db'}"
     state = SqlState.from_url(url, table="totals", keys=["key"], values={"n": Sum()}, types={"key": "text"})
-    return SimpleNamespace(states=[state])
+    aside = SqlTable.from_url(url, table="aside")
+    grants = Grants()
+    grants.incarnation = ReadOnlyLedger(store, Paths(ROOT, "trace")).existing_topology().incarnation
+    grants.commit_rows(3, aside, [dict.fromkeys(REJECTED_COLUMNS, ROW)])
+    return SimpleNamespace(states=[state], rejected=aside)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib.util
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,9 +14,13 @@ import pytest
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.providers.standard.operators.python import PythonOperator, PythonVirtualenvOperator
 
-from airflow_tx.transaction.processing.task import digest_of_callable, stage_frames
+from airflow_tx.ledger.code_digest import file_digest, function_digest
+from airflow_tx.transaction.processing.code import digest_of_callable
+from airflow_tx.transaction.processing.task import stage_frames
 
 SOURCE = "def count(rows):\n    return len(list(rows))\n"
+KNOWN = "a9c4c0eb568defe2"
+"""The digest of `SOURCE`, on every version of Python."""
 
 
 def loaded(folder: Path, source: str, name: str = "count") -> Any:
@@ -33,7 +38,103 @@ def loaded(folder: Path, source: str, name: str = "count") -> Any:
 
 def test_it_is_the_same_wherever_the_file_lies_and_whatever_else_is_in_it(tmp_path: Path) -> None:
     one, two = loaded(tmp_path / "a", SOURCE), loaded(tmp_path / "b" / "c", f"import os\n\n\n{SOURCE}\n\nx = os\n")
-    assert digest_of_callable(one) == digest_of_callable(two) == "f37d3886aeabd73e"
+    assert digest_of_callable(one) == digest_of_callable(two) == KNOWN
+
+
+USING = '''
+RATE = 0.2
+UNUSED = 1
+TABLE: dict[str, int] = {"a": 1}
+
+def unused():
+    return UNUSED
+
+def taxed(amount):
+    return amount * (1 + RATE)
+
+with DAG("sales"):
+    @task(retries=2)
+    def add_up(rows):
+        """Add up."""
+        return [add_up, *map(taxed, rows), TABLE]  # in order
+
+each = lambda row: taxed(row)
+'''
+
+
+def digest(source: str, begins: str = "@task") -> str:
+    """Digest the function of a file whose first line begins with a text."""
+    line = next(number for number, each in enumerate(source.splitlines(), 1) if each.strip().startswith(begins))
+    return function_digest(source, line)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("add_up", "total"),
+        ("Add up.", "Add up all rows."),
+        ("  # in order", ""),
+        (
+            "[add_up, *map(taxed, rows), TABLE]",
+            "[\n            add_up,\n            *map(taxed, rows), TABLE,\n        ]",
+        ),
+        ("retries=2", "retries=3"),
+        ("UNUSED = 1", "UNUSED = 2"),
+        ("    return UNUSED", "    return None"),
+        ("RATE = 0.2", "RATE = 0.20"),
+    ],
+)
+def test_a_name_a_comment_the_layout_and_what_it_does_not_use_change_nothing(old: str, new: str) -> None:
+    changed = USING.replace(old, new)
+    assert changed != USING
+    assert digest(changed) == digest(USING) != ""
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("*map(taxed, rows)", "*map(abs, rows)"),
+        ("RATE = 0.2", "RATE = 0.19"),
+        ('{"a": 1}', '{"a": 2}'),
+        ("1 + RATE", "1 - RATE"),
+        ("(rows):", "(rows, more=()):"),
+        ("    @task(retries=2)", "    @task(retries=2)\n    @cached"),
+    ],
+)
+def test_what_the_function_or_what_it_uses_computes_changes_it(old: str, new: str) -> None:
+    changed = USING.replace(old, new)
+    assert changed != USING
+    assert digest(changed) != digest(USING)
+
+
+def test_a_function_has_one_digest_with_the_decorator_and_without_it() -> None:
+    assert digest(USING) == digest(USING.replace("    @task(retries=2)\n", ""), "def add_up")
+
+
+def test_a_function_in_a_function_uses_what_the_outer_one_defines() -> None:
+    source = "def make():\n    RATE = 2\n    @task\n    def f(x):\n        return x * RATE\n    return f\n"
+    assert digest(source) != digest(source.replace("RATE = 2", "RATE = 3"))
+
+
+def test_a_lambda_has_the_digest_of_what_it_computes() -> None:
+    other = USING.replace("lambda row: taxed(row)", "lambda row: row")
+    assert digest(USING, "each =") not in ("", digest(other, "each ="))
+    assert digest(USING, "each =") != digest(USING.replace("RATE = 0.2", "RATE = 0.3"), "each =")
+
+
+def test_there_is_none_where_no_function_begins_or_the_source_cannot_be_parsed() -> None:
+    assert function_digest(USING, 1) == function_digest("def f(:\n", 1) == ""
+
+
+def test_a_file_has_the_digest_of_its_code() -> None:
+    digests = {file_digest(text.encode()) for text in (USING, USING + "# more\n", "'''Sales.'''\n" + USING)}
+    assert len(digests) == 1
+    assert file_digest(USING.replace("UNUSED = 1", "UNUSED = 2").encode()) not in digests
+
+
+@pytest.mark.parametrize("content", [b"def f(:", b"\x00\xff", b"(" * 5000])
+def test_a_file_that_is_no_python_has_the_digest_of_its_bytes(content: bytes) -> None:
+    assert file_digest(content) == hashlib.sha256(content).hexdigest()[:16]
 
 
 def test_it_is_another_one_for_other_code(tmp_path: Path) -> None:
@@ -62,7 +163,7 @@ def test_a_task_that_may_return_a_frame_has_the_digest_of_its_own_function(tmp_p
     before = digest_of_callable(task)
     stage_frames(task)
     assert task.python_callable is not found.python_callable
-    assert digest_of_callable(task) == before == "f37d3886aeabd73e"
+    assert digest_of_callable(task) == before == KNOWN
     assert task.python_callable([1, 2]) == 2
 
 

@@ -28,7 +28,6 @@ from airflow_tx.ledger.receipt import (
     Replayed,
     TaskRows,
     Written,
-    code_digest,
     hash_of,
 )
 from airflow_tx.ledger.records import Ack, Counter, Metadata, RepairRecord, TransactionRecord, encode
@@ -215,10 +214,6 @@ def test_of_each_task_the_code_is_known_that_its_instances_ran() -> None:
     }  # fmt: skip
     assert code_of(acks, "v1") == Code("v1", {"count": "b", "deployed": "a b"})
     assert code_of({("plain", -1): ack()}, "v1") == Code("v1")
-
-
-def test_a_digest_of_code_is_the_beginning_of_what_sha256sum_says() -> None:
-    assert code_digest(b"") == "e3b0c44298fc1c14"
 
 
 # --- a ledger and its states -------------------------------------------------------------------------------------

@@ -15,6 +15,8 @@ interface Props {
   txids?: number[];
   /** Of restate, instead of txids: what is behind corrections upstream. */
   follow?: boolean;
+  /** Of restate, instead of txids: what is stale. */
+  stale?: boolean;
   /** Written on the button instead of the name of the action. */
   label?: string;
   /** Called when a person closes the dialog of what was done. */
@@ -22,7 +24,7 @@ interface Props {
 }
 
 /** A dialog stays open to say what was done, also when its action can be done no more. */
-export function ActionButtons({ topology, actions, txids = [], follow = false, label, onDone }: Props) {
+export function ActionButtons({ topology, actions, txids = [], follow = false, stale = false, label, onDone }: Props) {
   const [open, setOpen] = useState<ActionName | null>(null);
   const close = (done: boolean) => {
     setOpen(null);
@@ -35,7 +37,7 @@ export function ActionButtons({ topology, actions, txids = [], follow = false, l
           {label ?? WORDS[action].button}
         </Button>
       ))}
-      {open !== null && <ActionDialog action={open} follow={follow} onClose={close} topology={topology} txids={txids} />}
+      {open !== null && <ActionDialog action={open} follow={follow} stale={stale} onClose={close} topology={topology} txids={txids} />}
     </HStack>
   );
 }

@@ -22,6 +22,8 @@ interface Props {
   days?: Days;
   /** Of restate, instead of txids: what is behind corrections upstream. */
   follow?: boolean;
+  /** Of restate, instead of txids: what is stale. */
+  stale?: boolean;
   /** Whether the box for the current rows is ticked at first. */
   changedRows?: boolean;
   /** Whether the box for what the journal does not have is ticked at first. */
@@ -38,6 +40,7 @@ export function ActionDialog({
   repair = "",
   days,
   follow = false,
+  stale = false,
   changedRows = false,
   restate = false,
   onClose,
@@ -45,7 +48,7 @@ export function ActionDialog({
   const queries = useQueryClient();
   const [why, setWhy] = useState("");
   const [options, setOptions] = useState({ force: false, changed_rows: changedRows, restate });
-  const body: PreviewBody = { txids, names, repair, follow, ...days, ...options };
+  const body: PreviewBody = { txids, names, repair, follow, stale, ...days, ...options };
   const preview = useQuery({
     gcTime: 0,
     // A box that is ticked asks again: the dialog stays until the answer is there.
@@ -90,7 +93,7 @@ export function ActionDialog({
                     <Effects lines={answer.effects} title="What will happen" />
                     <Effects lines={answer.refused.filter(({ txid }) => !answer.is_refusal || txid !== null)} title="Refused" />
                     {action === "replay" && <ReplayOptions onChange={setOptions} value={options} />}
-                    {action === "restate" && !follow && <RowsOption onChange={setOptions} value={options} />}
+                    {action === "restate" && !follow && !stale && <RowsOption onChange={setOptions} value={options} />}
                     {repair === "roll-forward" && <RestateOption onChange={setOptions} value={options} />}
                     {answer.needs_reason && answer.effects.length > 0 && (
                       <Field.Root required>

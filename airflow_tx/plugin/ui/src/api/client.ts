@@ -23,8 +23,10 @@ export type TimelineQuery = paths["/api/v1/topologies/{topology}/transactions"][
 export type Activity = Schemas["Activity"];
 export type Figures = Schemas["Figures"];
 export type SearchAnswer = Schemas["SearchAnswer"];
+export type StaleAnswer = Schemas["StaleAnswer"];
 export type JobLine = Schemas["JobLine"];
 export type SearchOfAllAnswer = Schemas["SearchOfAllAnswer"];
+export type RejectedAnswer = Schemas["RejectedAnswer"];
 export type TransactionPage = Schemas["TransactionPage"];
 export type AttemptLine = Schemas["AttemptLine"];
 export type Advice = Schemas["Advice"];
@@ -113,11 +115,17 @@ export const api = {
   searchAll: (query: { what: string; state?: TopologyState["code"][]; text?: string }, signal: AbortSignal) =>
     need(client.GET("/api/v1/search", { params: { query }, signal })),
 
+  stale: (topology: string, signal: AbortSignal) =>
+    need(client.GET("/api/v1/topologies/{topology}/stale", { params: { path: { topology: segment(topology) } }, signal })),
+
   search: (topology: string, what: string, signal: AbortSignal) =>
     need(client.GET("/api/v1/topologies/{topology}/search", { params: { path: { topology: segment(topology) }, query: { what } }, signal })),
 
   transaction: (topology: string, txid: number, signal: AbortSignal) =>
     need(client.GET("/api/v1/topologies/{topology}/transactions/{txid}", { params: { path: { topology: segment(topology), txid } }, signal })),
+
+  rejected: (topology: string, txid: number, signal: AbortSignal) =>
+    need(client.GET("/api/v1/topologies/{topology}/transactions/{txid}/rejected", { params: { path: { topology: segment(topology), txid } }, signal })),
 
   /** Reads the log of a try from Airflow's own API, which decides who may. */
   log: async ({ dag_id, run_id, task_id, map_index, try_number }: NonNullable<Advice["log"]>, signal: AbortSignal): Promise<(LogLine | string)[]> => {
@@ -153,7 +161,7 @@ export const api = {
     ),
 };
 
-const NOTHING = { txids: [], force: false, changed_rows: false, first: "", last: "", names: [], repair: "", restate: false, follow: false };
+const NOTHING = { txids: [], force: false, changed_rows: false, first: "", last: "", names: [], repair: "", restate: false, follow: false, stale: false };
 
 // A page of another origin cannot send it: the server refuses actions without it.
 const OURS = { "X-Requested-With": "airflow_tx" };

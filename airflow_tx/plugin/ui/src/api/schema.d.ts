@@ -228,6 +228,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/topologies/{topology}/stale": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Stale
+         * @description List the transactions that today's DAG would make otherwise, as `airflow tx stale` does.
+         */
+        get: operations["get_stale"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/topologies/{topology}/transactions": {
         parameters: {
             query?: never;
@@ -262,6 +282,26 @@ export interface paths {
          * @description Show one transaction, whole.
          */
         get: operations["get_transaction"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/topologies/{topology}/transactions/{txid}/rejected": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Rejected
+         * @description Show some rejected rows of a transaction, and their reasons, to users who may read the logs of its tasks.
+         */
+        get: operations["get_rejected"];
         put?: never;
         post?: never;
         delete?: never;
@@ -350,6 +390,11 @@ export interface components {
              */
             restate: boolean;
             /**
+             * Stale
+             * @default false
+             */
+            stale: boolean;
+            /**
              * Txids
              * @default []
              */
@@ -367,7 +412,7 @@ export interface components {
          * @description The actions of a person on the transactions of a topology.
          * @enum {string}
          */
-        ActionName: "replay" | "replay-failed" | "skip" | "readmit" | "accept-loss" | "accept-check" | "accept-change" | "restate" | "withdraw" | "pause" | "unpause" | "state-rename" | "state-forget" | "repair";
+        ActionName: "replay" | "replay-failed" | "skip" | "readmit" | "accept-loss" | "accept-check" | "accept-change" | "accept-code" | "restate" | "withdraw" | "pause" | "unpause" | "state-rename" | "state-forget" | "repair";
         /**
          * Activity
          * @description How much happened when, from the oldest transaction that the ledger remembers until now.
@@ -1045,6 +1090,7 @@ export interface components {
          *     :param repair: of repair: its kind, such as `state-lost`.
          *     :param restate: of the repair roll-forward: have transactions processed again whose rows the journal does not have.
          *     :param follow: of restate, instead of txids: what is behind a correction of the upstream topology.
+         *     :param stale: of restate, instead of txids: every transaction that is stale.
          *     :param force: of replay: also transactions whose run is queued or running.
          *     :param changed_rows: of replay and restate: take the current rows.
          *     :param first: of restate, instead of txids: the first day or time; `last`: the last one.
@@ -1091,6 +1137,11 @@ export interface components {
              */
             restate: boolean;
             /**
+             * Stale
+             * @default false
+             */
+            stale: boolean;
+            /**
              * Txids
              * @default []
              */
@@ -1124,6 +1175,51 @@ export interface components {
             journal: string | null;
             /** Previous */
             previous: string;
+        };
+        /**
+         * RejectedAnswer
+         * @description The rejected rows of a transaction.
+         *
+         *     :param others: how many further reasons there are.
+         *     :param rows: how many rows there are, of which `shown` has some.
+         */
+        RejectedAnswer: {
+            /** Others */
+            others: number;
+            /** Reasons */
+            reasons: components["schemas"]["RejectedReason"][];
+            /** Rows */
+            rows: number;
+            /** Shown */
+            shown: components["schemas"]["RejectedLine"][];
+        };
+        /**
+         * RejectedLine
+         * @description A rejected row.
+         *
+         *     :param where: the place of the row in its source; "": unknown.
+         */
+        RejectedLine: {
+            /** Content */
+            content: string;
+            /** Reason */
+            reason: string;
+            /** Task */
+            task: string;
+            /** Where */
+            where: string;
+        };
+        /**
+         * RejectedReason
+         * @description How many rows a task has rejected for one reason; a task "" is the source, which kept malformed rows aside.
+         */
+        RejectedReason: {
+            /** Reason */
+            reason: string;
+            /** Rows */
+            rows: number;
+            /** Task */
+            task: string;
         };
         /**
          * RepairLine
@@ -1265,6 +1361,46 @@ export interface components {
             p50: number;
             /** P95 */
             p95: number;
+        };
+        /**
+         * StaleAnswer
+         * @description The stale transactions of a topology.
+         *
+         *     :param compared: how many transactions were compared with the DAG file.
+         *     :param unknown: by reason, how many of them have code that cannot be compared.
+         */
+        StaleAnswer: {
+            /** Compared */
+            compared: number;
+            /** Groups */
+            groups: components["schemas"]["StaleGroupLine"][];
+            /** Unknown */
+            unknown: {
+                [key: string]: number;
+            };
+        };
+        /**
+         * StaleGroupLine
+         * @description Transactions that are stale for one reason, or an interval without a transaction.
+         *
+         *     :param txids: in order; `transactions`: in short, such as 1-3, 5.
+         *     :param reason: code, correction or interval; `what`: in words.
+         *     :param since: when the reason arose; null: that is unknown.
+         *     :param restatement: the open transaction that restates them, 0 if one is requested; null: neither.
+         */
+        StaleGroupLine: {
+            /** Reason */
+            reason: string;
+            /** Restatement */
+            restatement: number | null;
+            /** Since */
+            since: string | null;
+            /** Transactions */
+            transactions: string;
+            /** Txids */
+            txids: number[];
+            /** What */
+            what: string;
         };
         /**
          * StateLine
@@ -2641,6 +2777,64 @@ export interface operations {
             };
         };
     };
+    get_stale: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                topology: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["StaleAnswer"];
+                };
+            };
+            /** @description Conflict */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+            /** @description Too Many Requests */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Gateway Timeout */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     list_transactions_of: {
         parameters: {
             query?: {
@@ -2759,6 +2953,92 @@ export interface operations {
             };
             /** @description Service Unavailable */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    get_rejected: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                topology: string;
+                txid: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RejectedAnswer"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Not Found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Conflict */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+            /** @description Too Many Requests */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Service Unavailable */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Gateway Timeout */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };

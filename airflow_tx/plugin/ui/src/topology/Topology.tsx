@@ -21,6 +21,7 @@ import { Timeline } from "../timeline/Timeline";
 import { Jobs, useJobs } from "./Jobs";
 import { Kept } from "./Kept";
 import { Search } from "./Search";
+import { Stale } from "./Stale";
 
 /** @param inside whether it stands in the tab of its DAG, which has a heading of its own. */
 export function Topology({ topology, inside = false }: { topology: string; inside?: boolean }) {
@@ -38,6 +39,7 @@ export function Topology({ topology, inside = false }: { topology: string; insid
       {query.data && <Jobs coordinated={query.data.coordinator?.paused === false} key={`jobs ${topology}`} mayAct={query.data.may_act} paused={query.data.paused === true} topology={topology} />}
       {query.data && <Search key={`search ${topology}`} topology={topology} />}
       {query.data && <Timeline key={topology} mayAct={query.data.may_act} topology={topology} />}
+      {query.data && <Stale key={`stale ${topology}`} mayAct={query.data.may_act} topology={topology} />}
       {query.data && <Kept page={query.data} />}
     </Box>
   );

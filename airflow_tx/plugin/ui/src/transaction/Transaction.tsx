@@ -15,7 +15,7 @@ import { useAddress } from "../parts/address";
 import { Phase, restatementWords } from "../parts/phase";
 import { Comparison } from "./Comparison";
 import { Life } from "./Life";
-import { Audit, Batch, Checks, NewValues, States, Tasks, Work } from "./sections";
+import { Audit, Batch, Checks, NewValues, Rejected, States, Tasks, Work } from "./sections";
 
 export function Transaction({ topology, txid }: { topology: string; txid: number }) {
   const query = useLive(["transaction", topology, txid], (signal) => api.transaction(topology, txid, signal));
@@ -83,6 +83,7 @@ function Whole({ page }: { page: TransactionPage }) {
       <Batch page={page} />
       <Comparison page={page} />
       <Work page={page} />
+      <Rejected key={page.txid} page={page} />
       <Checks page={page} />
       <Tasks now={now} page={page} />
       <States page={page} />

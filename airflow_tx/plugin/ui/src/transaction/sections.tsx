@@ -1,12 +1,14 @@
 /** What is known of a transaction: its batch, attempts, tasks, states, and what people did. */
 
-import { Box } from "@chakra-ui/react";
-import type { ReactNode } from "react";
+import { Box, Button, Text } from "@chakra-ui/react";
+import { useQuery } from "@tanstack/react-query";
+import { useState, type ReactNode } from "react";
 
-import type { TransactionPage } from "../api/client";
+import { api, type RejectedAnswer, type TransactionPage } from "../api/client";
 import { AirflowLink } from "../parts/AirflowLink";
+import { Refused } from "../parts/Busy";
 import { Term } from "../parts/Term";
-import { count, duration, moment } from "../parts/words";
+import { count, counted, duration, moment } from "../parts/words";
 import { Code, Facts, Json, Rows, Section } from "./facts";
 import { inWords } from "./once";
 
@@ -112,6 +114,50 @@ export function Work({ page }: Props) {
       />
       <Facts facts={[[<Term name="ack">Ack value</Term>, <Code key="ack">{ackWords(page.ack_val)}</Code>]]} />
     </Section>
+  );
+}
+
+/** The rows that its tasks rejected. The page asks their table only once a person wants to see them. */
+export function Rejected({ page }: Props) {
+  const [asked, setAsked] = useState(false);
+  const { topology, txid } = page;
+  const query = useQuery({
+    enabled: asked,
+    gcTime: 0,
+    queryFn: ({ signal }) => api.rejected(topology, txid, signal),
+    queryKey: ["rejected", topology, txid],
+    retry: false,
+    staleTime: Infinity,
+  });
+  const hasRows = page.phase === "COMMITTED" && page.restated_by === null && page.work.some((each) => each.rejected > 0);
+  if (!hasRows) return null;
+  return (
+    <Section title="Rejected rows">
+      {query.data ? (
+        <Reasons answer={query.data} />
+      ) : (
+        <Button loading={query.isFetching} onClick={() => setAsked(true)} size="xs" variant="outline">
+          Show the rejected rows
+        </Button>
+      )}
+      <Refused again={() => void query.refetch()} asking={query.isFetching} error={query.error} />
+    </Section>
+  );
+}
+
+function Reasons({ answer: { reasons, others, rows, shown } }: { answer: RejectedAnswer }) {
+  const left = [others > 0 && counted(others, "more reason"), rows > shown.length && counted(rows - shown.length, "more row")].filter(Boolean);
+  const by = (task: string) => task || "the source";
+  return (
+    <>
+      <Rows headers={["Task", "Reason", "Rows"]} label="Reasons" rows={reasons.map((each) => [by(each.task), each.reason, count(each.rows)])} />
+      <Rows
+        headers={["Task", "Reason", "Where", "Row"]}
+        label="Rejected rows"
+        rows={shown.map((each) => [by(each.task), each.reason, each.where, <Code key="row">{each.content}</Code>])}
+      />
+      {left.length > 0 && <Text color="fg.muted" fontSize="sm">{`${left.join(", ")}: see airflow tx rejected`}</Text>}
+    </>
   );
 }
 

@@ -1,0 +1,172 @@
+"""Digests of the code that processed a batch: equal for code that differs in names, comments and layout alone.
+
+They are made of the syntax tree of the source. Compiled code differs from one version of Python to another, so two
+workers could not compare it.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, TypeAlias
+
+_Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
+_DEFINITIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_LEFT_OUT: Final = frozenset({"ctx", "kind", "type_comment", "type_ignores"})
+"""Fields of a syntax tree that do not change what the code does."""
+
+
+def file_digest(source: bytes) -> str:
+    """Digest a whole file of code; of a file that is no Python, its bytes.
+
+    :return: 16 hex digits.
+    """
+    try:
+        return _digest(_plain(ast.parse(source), ""))
+    except (SyntaxError, ValueError, RecursionError):
+        return hashlib.sha256(source).hexdigest()[:16]
+
+
+def function_digest(source: str, line: int) -> str:
+    """Digest a function with all functions, classes and constants of its file that it uses.
+
+    The decorator ``@task`` is no part of it: arguments such as `retries` do not change what the function computes. A
+    module that the function imports is no part of it either.
+
+    :param source: of the whole file.
+    :param line: the first line of the function, as its code object gives it.
+    :return: 16 hex digits; "": no function begins at this line, or the source cannot be parsed.
+    """
+    try:
+        found = _found(ast.parse(source), line, ())
+        if found is None:
+            return ""
+        functions, scopes = found
+        names = {each.name for each in functions if isinstance(each, _DEFINITIONS)}
+        own = next(iter(names), "")
+        used = _used(functions, _bound(scopes))
+        return _digest([[_plain(each, own) for each in functions], used])
+    except (SyntaxError, ValueError, RecursionError):
+        return ""
+
+
+def _digest(plain: Any) -> str:
+    return hashlib.sha256(json.dumps(plain).encode("utf-8", "backslashreplace")).hexdigest()[:16]
+
+
+# --- one function and its scopes ----------------------------------------------------------------------------------
+
+
+def _found(
+    node: ast.AST, line: int, scopes: Sequence[ast.AST]
+) -> tuple[list[ast.AST], Sequence[ast.AST]] | None:
+    """Find the function that begins at a line, or all lambdas of the line, and the scopes around it."""
+    inside = (*scopes, node) if isinstance(node, ast.Module | _Function) else scopes
+    lambdas = list[ast.AST]()
+    for each in ast.iter_child_nodes(node):
+        if isinstance(each, _DEFINITIONS) and _first_line(each) == line:
+            return [each], inside
+        if isinstance(each, ast.Lambda) and each.lineno == line:
+            lambdas.append(each)
+        elif (found := _found(each, line, inside)) is not None:
+            if isinstance(found[0][0], _DEFINITIONS):
+                return found
+            lambdas += found[0]
+    return (lambdas, inside) if lambdas else None
+
+
+def _first_line(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> int:
+    return min([node.lineno, *(each.lineno for each in node.decorator_list)])
+
+
+def _bound(scopes: Sequence[ast.AST]) -> dict[str, list[ast.stmt]]:
+    """Collect what the scopes define by name: functions, classes, and names of literals."""
+    found = dict[str, list[ast.stmt]]()
+    for scope in scopes:
+        for each in _statements(scope):
+            for name in _names(each):
+                found.setdefault(name, []).append(each)
+    return found
+
+
+def _statements(node: ast.AST) -> Iterator[ast.stmt]:
+    """Give the statements of a scope, and the statements of its blocks, such as ``with DAG(...)``."""
+    for each in ast.iter_child_nodes(node):
+        if isinstance(each, ast.stmt):
+            yield each
+        if not isinstance(each, (*_DEFINITIONS, ast.expr)):
+            yield from _statements(each)
+
+
+def _names(statement: ast.stmt) -> Iterator[str]:
+    if isinstance(statement, _DEFINITIONS):
+        yield statement.name
+    elif isinstance(statement, ast.Assign | ast.AnnAssign) and _is_literal(statement.value):
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        yield from (each.id for each in targets if isinstance(each, ast.Name))
+
+
+def _is_literal(value: ast.expr | None) -> bool:
+    try:
+        ast.literal_eval(value or ast.Name(""))
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return False
+    return True
+
+
+def _used(functions: Sequence[ast.AST], bound: dict[str, list[ast.stmt]]) -> list[Any]:
+    """Describe what functions use of their scopes, directly or through each other, in the order of the names."""
+    seen = dict[str, list[ast.stmt]]()
+    left = list[ast.AST](functions)
+    while left:
+        for each in ast.walk(left.pop()):
+            name = each.id if isinstance(each, ast.Name) else ""
+            if name not in seen and name in bound:
+                seen[name] = [each for each in bound[name] if each not in functions]
+                left += seen[name]
+    return [
+        [name, [_plain(each, "") for each in seen[name]]] for name in sorted(seen) if seen[name]
+    ]
+
+
+# --- a syntax tree as JSON ----------------------------------------------------------------------------------------
+
+
+def _plain(node: Any, own: str) -> Any:
+    """Describe a syntax tree without docstrings, and without what one version of Python adds to it.
+
+    :param own: the name of the function that is digested, which is left out.
+    """
+    if isinstance(node, list):
+        return [_plain(each, own) for each in node]
+    if not isinstance(node, ast.AST):
+        return "" if own and node == own else repr(node)
+    kept = ((name, _kept(node, name, own)) for name in node._fields if name not in _LEFT_OUT)
+    fields = {name: _plain(each, own) for name, each in kept if each is not None and each != []}
+    return [type(node).__name__, fields]
+
+
+def _kept(node: ast.AST, field: str, own: str) -> Any:
+    """Give a field without the docstring of a body, or the decorator of Airflow around the function ``own``."""
+    value: Any = getattr(node, field, None)
+    if field == "body" and isinstance(node, (*_DEFINITIONS, ast.Module)):
+        return value[1:] if value and _is_text(value[0]) else value
+    if field == "decorator_list" and own and isinstance(node, _DEFINITIONS) and node.name == own:
+        return [each for each in value if "task" not in _dotted(each)]
+    return value
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    value = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(value, ast.Constant) and isinstance(value.value, str)
+
+
+def _dotted(decorator: ast.expr) -> list[str]:
+    """Give the parts of the name of a decorator: ``sdk.task.virtualenv(...)`` has three."""
+    if isinstance(decorator, ast.Call):
+        return _dotted(decorator.func)
+    if isinstance(decorator, ast.Attribute):
+        return [*_dotted(decorator.value), decorator.attr]
+    return [decorator.id] if isinstance(decorator, ast.Name) else []

@@ -1,0 +1,438 @@
+"""Stale transactions: committed ones that today's DAG would make otherwise. A person restates or accepts them.
+
+Three things make one stale: a task has other code than then, a data interval between others has no transaction, or
+the upstream topology has corrected what it read.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from enum import Enum
+from functools import cached_property, partial
+from itertools import count, groupby
+from typing import Any
+
+from airflow_tx.base import compat
+from airflow_tx.base.errors import ConfigError, Refused
+from airflow_tx.ledger import (
+    Audit,
+    Correction,
+    Outcome,
+    ReadOnlyLedger,
+    Receipt,
+    RepairRecord,
+    Repairs,
+    accepted_code,
+    counted,
+    digest,
+)
+from airflow_tx.operations.actions.action import (
+    ActionPlan,
+    ActionTarget,
+    EffectLine,
+    ParsedDag,
+    PersonalAction,
+    PlannedEffect,
+)
+from airflow_tx.operations.actions.evidence import TopologyEvidence
+from airflow_tx.operations.actions.restatement import ChosenTransaction, TransactionRestatement
+from airflow_tx.sources import interval_of_key, key_of_interval
+from airflow_tx.transaction import TransactionSpec, code_of_dag
+
+# --- what is stale ------------------------------------------------------------------------------------------------
+
+
+class StaleReason(str, Enum):
+    """Why today's DAG would make a transaction otherwise."""
+
+    CODE = "code"
+    CORRECTION = "correction"
+    INTERVAL = "interval"
+
+
+@dataclass(frozen=True)
+class StaleLine:
+    """A transaction that is stale, or a data interval without one.
+
+    :param txid: null: no transaction has the interval; `run_id`: of its run.
+    :param tasks: the tasks whose code differs.
+    :param what: the reason in words; `since`: when it arose; null: that is unknown.
+    :param restatement: the open transaction that restates it, or 0 if one is requested; null: neither.
+    """
+
+    txid: int | None
+    run_id: str | None
+    reason: StaleReason
+    what: str
+    since: str | None
+    tasks: tuple[str, ...] = ()
+    restatement: int | None = None
+
+
+@dataclass(frozen=True)
+class StaleGroup:
+    """Transactions that are stale for one reason, or intervals without one.
+
+    :param txids: in order; none, of an interval.
+    """
+
+    txids: tuple[int, ...]
+    reason: StaleReason
+    what: str
+    since: str | None
+    restatement: int | None
+
+    @property
+    def transactions(self) -> str:
+        """Write the txids in short: 1-3, 5."""
+        counter = count()
+        runs = (list(run) for _, run in groupby(self.txids, lambda txid: txid - next(counter)))
+        return ", ".join(f"{run[0]}" if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+@dataclass(frozen=True)
+class Stale:
+    """The stale transactions of a topology at one moment.
+
+    :param lines: by txid; the intervals last.
+    :param compared: how many transactions were compared: the committed ones that count, and have a receipt.
+    :param unknown: by reason, how many of them have code that cannot be compared.
+    :param corrections: by transaction that counts, the corrections that it lacks.
+    """
+
+    lines: tuple[StaleLine, ...]
+    compared: int
+    unknown: Mapping[str, int]
+    corrections: Mapping[int, Correction] = field(default_factory=dict)
+
+    def of(self, task: str) -> Stale:
+        """Choose the transactions for which a task has other code; "": all."""
+        chosen = tuple(each for each in self.lines if not task or task in each.tasks)
+        return replace(self, lines=chosen)
+
+    @property
+    def groups(self) -> list[StaleGroup]:
+        """List the transactions by reason."""
+        found = dict[tuple[Any, ...], list[int]]()
+        for each in self.lines:
+            key = (each.reason, each.what, each.since, each.restatement)
+            found.setdefault(key, []).extend([] if each.txid is None else [each.txid])
+        return [StaleGroup(tuple(txids), *key) for key, txids in found.items()]
+
+    @property
+    def txids(self) -> list[int]:
+        """List the transactions."""
+        return [each.txid for each in self.lines if each.txid is not None]
+
+
+@dataclass(frozen=True)
+class CodeNow:
+    """The code of today's DAG, which the code in receipts is compared with.
+
+    :param tasks: by task that must ack, the digest of its code; "": it cannot be read here.
+    :param mapped: the tasks that have map indexes: of an empty list they have no instance.
+    :param accepted: per task the digest that a person has accepted, and for which transactions: up to a txid.
+    """
+
+    tasks: Mapping[str, str]
+    mapped: Collection[str] = ()
+    accepted: Mapping[tuple[str, str], int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, dag: Any, spec: TransactionSpec, repairs: Sequence[RepairRecord]) -> CodeNow:
+        """Read the code of a DAG, and the code that people have accepted by `repairs` of this life of the ledger."""
+        return cls(code_of_dag(dag, spec), spec.mapped, accepted_code(repairs))
+
+    def changes(self, receipt: Receipt) -> dict[str, str]:
+        """Say, by task, what differs from the code that made a transaction."""
+        if not receipt.tasks:
+            return {}
+        then = receipt.code.tasks
+        gone = {task for task in receipt.tasks if task not in self.tasks}
+        new = {task for task in self.tasks if task not in receipt.tasks and task not in self.mapped}
+        for task in sorted(gone):
+            renamed = next((each for each in sorted(new) if self._is(each, then.get(task))), None)
+            if renamed is not None:
+                gone.discard(task)
+                new.discard(renamed)
+        other = [task for task in self.tasks if then.get(task) and not self._is(task, then[task])]
+        told = {task: f"task {task} has other code" for task in other if self.tasks[task]}
+        told |= {task: f"task {task} is new" for task in new}
+        told |= {task: f"task {task} is gone" for task in gone}
+        return {task: told[task] for task in sorted(told) if not self._accepts(task, receipt.txid)}
+
+    def unknown(self, receipt: Receipt) -> Iterator[str]:
+        """Say what of the code of a transaction cannot be compared."""
+        if not receipt.tasks:
+            yield "their receipts do not say which tasks processed them"
+        for task in sorted(receipt.tasks.keys() & self.tasks.keys()):
+            if not self.tasks[task]:
+                yield f"the code of task {task} cannot be read here"
+            elif task not in receipt.code.tasks:
+                yield f"their receipts do not say the code of task {task}"
+
+    def _is(self, task: str, code: str | None) -> bool:
+        return bool(code) and self.tasks[task] == code
+
+    def _accepts(self, task: str, txid: int) -> bool:
+        return txid <= self.accepted.get((task, self.tasks.get(task, "")), 0)
+
+
+@dataclass(frozen=True)
+class StaleReading:
+    """Finds what is stale of a topology.
+
+    :param ledger: of the topology; `parsed`: its DAG.
+    """
+
+    ledger: ReadOnlyLedger
+    parsed: ParsedDag
+
+    def read(self) -> Stale:
+        """Compare every receipt with today's DAG.
+
+        :raises TxError: the ledger, a state, the source or the upstream topology cannot be read.
+        """
+        counting = self._counting
+        code = self.code
+        changed = {txid: code.changes(each) for txid, each in counting.items()}
+        unknown = Counter(why for each in counting.values() for why in code.unknown(each))
+        corrections = self._corrections()
+        lines = [
+            self._line(txid, changed.get(txid, {}), corrections.get(txid))
+            for txid in sorted({*(txid for txid in changed if changed[txid]), *corrections})
+        ]
+        return Stale((*lines, *self._intervals()), len(counting), unknown, corrections)
+
+    @property
+    def _spec(self) -> TransactionSpec:
+        return self.parsed[0]
+
+    @cached_property
+    def evidence(self) -> TopologyEvidence:
+        """The receipts of the ledger and of its states."""
+        return TopologyEvidence.read(
+            self.ledger, lambda dag_id: self.parsed, partly=True, receipts_alone=True
+        )
+
+    @cached_property
+    def _receipts(self) -> Mapping[int, Receipt]:
+        return self.evidence.receipts(None, None)
+
+    @cached_property
+    def _counting(self) -> dict[int, Receipt]:
+        """The receipts of committed transactions that no other one has replaced; an empty batch was made by no code."""
+        replaced = self.evidence.restated
+        back = self.evidence.ledger.taken_back
+        return {
+            txid: each
+            for txid, each in self._receipts.items()
+            if each.outcome == Outcome.COMMITTED.value
+            and txid not in replaced
+            and txid not in back
+            and each.metadata is not None
+        }
+
+    @cached_property
+    def code(self) -> CodeNow:
+        """The code of today's DAG."""
+        states: Any = self.parsed[1]
+        return CodeNow.of(states.dag, self._spec, self.evidence.ledger.life)
+
+    def _line(self, txid: int, changes: Mapping[str, str], lacks: Correction | None) -> StaleLine:
+        told = [*changes.values(), *([lacks.reason] if lacks else [])]
+        since = [self._since(task) for task in changes] + [lacks.since if lacks else None]
+        known = sorted(each.isoformat(timespec="seconds") for each in since if each is not None)
+        receipt = self._receipts.get(txid)
+        return StaleLine(
+            txid,
+            None if receipt is None else receipt.run_id,
+            StaleReason.CODE if changes else StaleReason.CORRECTION,
+            "; ".join(told),
+            known[0] if known else None,
+            tuple(changes),
+            self._restatements.get(txid),
+        )
+
+    def _since(self, task: str) -> datetime | None:
+        """Find out since when a task has its code: since the first transaction with it, else since the file changed."""
+        if task not in self._known_since:
+            now = self.code.tasks.get(task)
+            made = [
+                datetime.fromisoformat(each.granted)
+                for each in self._receipts.values()
+                if now and each.granted and each.code.tasks.get(task) == now
+            ]
+            self._known_since[task] = min(made) if made else compat.code_since(self._spec.dag_id)
+        return self._known_since[task]
+
+    @cached_property
+    def _known_since(self) -> dict[str, datetime | None]:
+        return {}
+
+    @cached_property
+    def _restatements(self) -> Mapping[int, int]:
+        """By transaction that is about to be restated, the open one that does so; 0: none has begun."""
+        wanted = {wish.txid: 0 for wish in self.ledger.wishes()}
+        opened = self.ledger.open_records().values()
+        return wanted | {each.restates: each.txid for each in opened if each.restates is not None}
+
+    def _corrections(self) -> dict[int, Correction]:
+        with closing(self._spec.named_source) as source:
+            if not source.upstream:
+                return {}
+            found = source.corrections(self.ledger, datetime.now(timezone.utc))
+        return {} if found is None else {each.counts: each for each in found.behind}
+
+    def _intervals(self) -> Iterator[StaleLine]:
+        """Name the data intervals between the first and the last one of the topology that no transaction has."""
+        if self._spec.source.dated is None:
+            return
+        bound = self.ledger.bound_keys()
+        known = sorted(each for each in map(interval_of_key, bound) if each is not None)
+        if not known:
+            return
+        starts = {start for start, _ in known}
+        for each in compat.scheduled_intervals(self._spec.dag_id, known[0][0], known[-1][1]):
+            key = key_of_interval((each.start, each.end))
+            if key not in bound and each.start not in starts and each.end <= known[-1][1]:
+                since = each.end.isoformat(timespec="seconds")
+                what = f"no transaction has {key.replace(':', ' ', 1)}"
+                yield StaleLine(None, None, StaleReason.INTERVAL, what, since)
+
+
+# --- what a person does about it ----------------------------------------------------------------------------------
+
+
+class NothingStale(Refused):
+    """An acceptance of other code where no transaction was made by other code."""
+
+    template = ("{problem}.", "Nothing was changed. No acceptance is needed")
+
+
+def nothing_stale(topology: str, found: Stale, task: str) -> str:
+    """Say that nothing is stale, without a full stop."""
+    about = f" by the code of task {task}" if task else ""
+    return (
+        f"None of {counted(found.compared, 'transactions')} of topology {topology} is stale{about}"
+    )
+
+
+def check_task(code: CodeNow, found: Stale, task: str) -> None:
+    """Refuse the name of a task if the DAG has no such task, and no stale transaction has.
+
+    :raises ConfigError: naming the tasks of the DAG.
+    """
+    if task and task not in code.tasks and not found.of(task).lines:
+        known = ", ".join(sorted(code.tasks)) or "none"
+        remedy = f"Name a task whose code processes batches: {known}"
+        raise ConfigError(option="--code", value=task, remedy=remedy)
+
+
+class StaleRestatement(TransactionRestatement):
+    """Restates every transaction that is stale. One that cannot be restated hinders no other.
+
+    :param code: of these alone for which this task has other code; "": all.
+    :param in_flight: as of `TransactionRestatement`.
+    """
+
+    needs_reason = False
+
+    def __init__(
+        self, target: ActionTarget, *, code: str = "", in_flight: int | None = None
+    ) -> None:
+        super().__init__(target, in_flight=in_flight)
+        self._code = code
+        self.subject = "The list of stale transactions"
+
+    def plan(self) -> ActionPlan:
+        """Plan to request what is stale, and to start its runs."""
+        self._found = self.stale()
+        self._lines = {each.txid: each for each in self._found.lines}
+        self.txids = sorted(self._found.txids)
+        if not self.txids:
+            nothing = nothing_stale(self.target.topology, self._found, self._code)
+            line = EffectLine(None, None, f"nothing: {nothing}")
+            effect = PlannedEffect((), lambda audit: [line])
+            return ActionPlan(digest([]), f"{nothing}.", [effect])
+        chosen, refused = self._choose(self.txids)
+        effects = [*map(self._refusal, refused), *self._effects(chosen)]
+        version = digest([self._version(chosen), [each.what for each in self._found.lines]])
+        return ActionPlan(version, self._sentence([each.wanted.txid for each in chosen]), effects)
+
+    def stale(self) -> Stale:
+        """Find the transactions that are to be restated.
+
+        :raises ConfigError: there is no such task.
+        """
+        reading = StaleReading(self.ledger, self._parsed)
+        found = reading.read()
+        check_task(reading.code, found, self._code)
+        return found.of(self._code)
+
+    def _refusal(self, line: EffectLine) -> PlannedEffect:
+        told = replace(line, what=f"not restated: {line.what}")
+        return PlannedEffect([line], lambda audit: [told], is_refused=True)
+
+    def _request(self, each: ChosenTransaction, audit: Audit) -> None:
+        line = self._lines[each.run.txid]
+        audit = replace(audit, why=audit.reason or line.what)
+        correction = self._found.corrections.get(each.run.txid)
+        if correction is None:
+            super()._request(each, audit)
+        else:
+            ends = correction.ends
+            self.ledger.want_correction(each.wanted, txid=correction.txid, ends=ends, audit=audit)
+
+
+class StaleAcceptance(PersonalAction):
+    """Notes that a change of the code needs no restatement: the transactions until now count unchanged.
+
+    :param code: the task; "": all tasks whose code differs.
+    """
+
+    needs_reason = asks_dag = True
+    subject = "The list of stale transactions"
+
+    def __init__(self, target: ActionTarget, code: str = "") -> None:
+        super().__init__(target)
+        self._code = code
+
+    def plan(self) -> ActionPlan:
+        reading = StaleReading(self.ledger, self.target.dag())
+        found = reading.read()
+        check_task(reading.code, found, self._code)
+        by_task = dict[str, list[int]]()
+        for line in found.lines:
+            for task in line.tasks if line.txid is not None else ():
+                if self._code in ("", task):
+                    by_task.setdefault(task, []).append(line.txid or 0)
+        if not by_task:
+            nothing = nothing_stale(self.target.topology, found, self._code)
+            return self.refused("", NothingStale(problem=nothing))
+        code = {task: reading.code.tasks.get(task, "") for task in by_task}
+        last = reading.evidence.ledger.current - 1
+        lines = [_accepted(task, txids) for task, txids in sorted(by_task.items())]
+        effect = PlannedEffect(lines, partial(self._accept, code, last, lines))
+        named = ", ".join(sorted(by_task))
+        sentence = f"Accept that transactions up to {last} of topology {self.target.topology} were made by other code "
+        sentence += f"of {named}: they count unchanged."
+        return ActionPlan(digest([code, last, by_task]), sentence, [effect])
+
+    def _accept(
+        self, code: Mapping[str, str], last: int, lines: Iterable[EffectLine], audit: Audit
+    ) -> Iterator[EffectLine]:
+        Repairs(self.ledger).note_code(code, last=last, audit=audit)
+        for each in lines:
+            yield replace(each, what=f"accepted: {each.what}")
+
+
+def _accepted(task: str, txids: Sequence[int]) -> EffectLine:
+    many = counted(len(txids), "transactions")
+    return EffectLine(
+        None, None, f"task {task}: {many} of other code, {min(txids)} to {max(txids)}"
+    )

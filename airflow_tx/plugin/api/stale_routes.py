@@ -1,0 +1,67 @@
+"""The route that compares the transactions of a topology with its DAG file, when a person asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import APIRouter
+
+from airflow_tx.plugin.api.access import AccessDep, Name
+from airflow_tx.plugin.api.dag_process import dag_process
+from airflow_tx.plugin.api.questions import questions
+from airflow_tx.plugin.api.redaction import fit
+from airflow_tx.plugin.api.routes import PROBLEMS_OF_SEARCHES, TaggedRoute, topology_for
+
+_WITHIN = 60.0
+"""Seconds to wait for the answer: the DAG file is parsed, and every receipt is read."""
+
+stale_router = APIRouter(
+    prefix="/api/v1/topologies/{topology:path}",
+    route_class=TaggedRoute,
+    responses=PROBLEMS_OF_SEARCHES,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StaleGroupLine:
+    """Transactions that are stale for one reason, or an interval without a transaction.
+
+    :param txids: in order; `transactions`: in short, such as 1-3, 5.
+    :param reason: code, correction or interval; `what`: in words.
+    :param since: when the reason arose; null: that is unknown.
+    :param restatement: the open transaction that restates them, 0 if one is requested; null: neither.
+    """
+
+    txids: Sequence[int]
+    transactions: str
+    reason: str
+    what: str
+    since: str | None
+    restatement: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StaleAnswer:
+    """The stale transactions of a topology.
+
+    :param compared: how many transactions were compared with the DAG file.
+    :param unknown: by reason, how many of them have code that cannot be compared.
+    """
+
+    groups: Sequence[StaleGroupLine]
+    compared: int
+    unknown: Mapping[str, int]
+
+
+@stale_router.get("/stale")
+def get_stale(access: AccessDep, topology: Name) -> StaleAnswer:
+    """List the transactions that today's DAG would make otherwise, as `airflow tx stale` does."""
+    snapshot = topology_for(access, topology)
+    place = snapshot.place
+    asked = (snapshot.record.dag_id, place.conn_id, place.paths.root, place.paths.topology)
+    with questions.asked("a comparison with the DAG file", snapshot, access):
+        found: dict[str, Any] = dag_process().ask({"stale": asked}, seconds=_WITHIN)
+    groups = [StaleGroupLine(**each) for each in found.pop("groups")]
+    return fit(StaleAnswer(groups=groups, **found))
