@@ -46,9 +46,20 @@ STORIES = {
     "backfill": ["tests/airflow/test_backfill.py", "tests/airflow/test_backfill_in_order.py"],
     "coordinator": ["tests/airflow/test_coordinator.py", "tests/airflow/test_yield.py"],
     "watcher": ["tests/airflow/test_topologies.py"],
-    "lane": ["tests/airflow/test_lane.py"],
+    "lane": ["tests/airflow/test_lane.py", "tests/airflow/test_lane_applications.py"],
     "corrections": ["tests/airflow/test_corrections.py"],
-    "parts": ["tests/unit/topology", "tests/unit/test_compat.py", "tests/unit/triggers", "tests/unit/coordinator"],
+    "board": ["tests/airflow/test_board.py"],
+    "kafka": ["tests/airflow/test_kafka.py"],
+    "restart": ["tests/airflow/test_restart.py"],
+    "runs": ["tests/airflow/test_compat_runs.py"],
+    "parts": [
+        "tests/packaging/test_example_dags.py",
+        "tests/unit/topology",
+        "tests/unit/test_compat.py",
+        "tests/unit/triggers",
+        "tests/unit/coordinator",
+        "tests/unit/plugin",
+    ],
 }
 
 

@@ -19,7 +19,6 @@ from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleA
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from airflow.models.base import Base
 from fastapi import Request
-from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 
 from airflow_tx.base import compat
@@ -43,7 +42,7 @@ from airflow_tx.testing.suites.state_tools import Grants
 from airflow_tx.transaction import WHY_NOT
 from airflow_tx.transaction.commit.handoff import take_skip
 from tests.golden.board_world import DAG_ID, ROOT, SAME_ORIGIN, KeptStore, airflow, here, store  # noqa: F401 - fixtures
-from tests.integration.board.routes import address, routes
+from tests.integration.board.routes import address, routes, routes_of
 from tests.integration.cli_runs import fail
 from tests.integration.pipeline import Pipeline
 from tests.remedies import remedy_of
@@ -340,7 +339,7 @@ def answered(kind: Any) -> Iterator[Any]:
 
 
 def test_every_field_that_names_a_person_needs_the_audit_log() -> None:
-    models = {route.response_model for route in app.make_app().routes if isinstance(route, APIRoute)}
+    models = {getattr(route, "response_model", None) for route in routes_of(app.make_app())}
     found = {kind for model in models for kind in answered(model)}
     assert {each.__name__ for each in found} >= {"JobLine", "SkippedLine", "AuditLine", "PreviewAnswer"}
     for kind in found:
