@@ -1,7 +1,7 @@
 """What a run of the tests costs: the seconds of each test, and the processor time of each part with its servers.
 
 `script/test` prints the sums and the slowest tests when it ends. `script/test --slowest` puts the slowest ones into
-docs/testing.md, each with the words of its mark `worth`.
+tests/README.md, each with the words of its mark `worth`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pytest
 from tests.groups import Group
 
 SLOWEST = 30
-PAGE = Path(__file__).parents[1] / "docs" / "testing.md"
+PAGE = Path(__file__).with_name("README.md")
 TABLE = re.compile(r"(?<=<!-- slowest -->\n).*?(?=<!-- end of slowest -->)", re.DOTALL)
 NO_REASON = "–"
 LATER = ("chaos", "cluster", "long")

@@ -1,4 +1,4 @@
-"""The life of a state: its transactions, changes and losses, from its beginning until now. Source: docs/protocol.md §7.
+"""The life of a state: its transactions, changes and losses, from its beginning until now. Source: docs/protocol.md §5.
 
 Since a transaction, people may have renamed, forgotten, lost or changed a state. Each of these is a repair at a
 transaction. This module uses no clock. A name is always the name that the state had at that transaction.

@@ -26,7 +26,7 @@ The wall time of twelve runs is that of Airflow's scheduler: twice measured, the
 WHAT = {"lane": ("cold", "warm", "processor"), "runs": ("processor",)}
 WORSE_BY = 0.20
 MEASURED = Path(__file__).with_name("measured.json")
-PAGE = Path(__file__).parents[2] / "docs" / "figures.md"
+PAGE = Path(__file__).parents[1] / "FIGURES.md"
 BEGIN, END = "<!-- written by script/bench peers -->", "<!-- up to here -->"
 _COLUMNS = (
     "job", "engine", f"cold: first batch; first {COLD}", "warm: speed; a transaction",
@@ -127,7 +127,7 @@ def _figure(fields: dict[str, Any]) -> Figure:
 
 
 def table(rounds: Sequence[Round]) -> list[str]:
-    """The table of `docs/figures.md`."""
+    """The table of `benchmarks/FIGURES.md`."""
     by_peer: dict[tuple[str, str], list[Figure]] = defaultdict(list)
     for each in sorted((each for figures in rounds for each in figures), key=lambda each: [*JOBS].index(each.job)):
         by_peer[each.job, each.peer].append(each)

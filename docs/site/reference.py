@@ -15,6 +15,8 @@ from typing import Any
 from error_pages import errors  # mkdocs puts the folder of a hook on the path
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from rule_pages import rules
+from storm_page import storm
 from value_pages import values
 
 LOG = logging.getLogger("mkdocs.hooks.reference")
@@ -43,6 +45,8 @@ def on_files(files: Files, config: Any) -> Files:
     """Add the pages that are made of the code."""
     pages = {"reference/api.md": api(), "reference/commands.md": commands(), "reference/errors.md": errors()}
     pages["reference/values.md"] = values()
+    pages["reference/rules.md"] = rules()
+    pages["reference/storm.md"] = storm()
     pages["changelog.md"] = changelog()
     for path, text in pages.items():
         files.append(File.generated(config, path, content=text))

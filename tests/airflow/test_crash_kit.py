@@ -1,4 +1,4 @@
-"""The example of docs/howto/test-your-dag.md passes for a DAG that writes into a state, and fails for another one."""
+"""The example of docs/testing.md passes for a DAG that writes into a state, and fails for another one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from airflow_tx.testing.crash_kit import _POINTS, _TASK_POINTS
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "howto" / "test-your-dag.md"
+PAGE = ROOT / "docs" / "testing.md"
 
 
 @pytest.fixture

@@ -35,10 +35,12 @@ def main() -> None:
     parser.add_argument("--history", action="store_true", help="record all that processes do, and let a model judge it")
     parser.add_argument("--airflow", action="store_true", help="on a whole Airflow, not on a little scheduler")
     parser.add_argument("--without", nargs="+", default=[], choices=OPTIONAL, help="a smaller world (default: all)")
-    parser.add_argument("--report", type=Path, nargs="+", metavar="FILE", help="only write docs/chaos.md from records")
+    parser.add_argument(
+        "--report", type=Path, nargs="+", metavar="FILE", help="only write tests/chaos/REPORT.md from records"
+    )
     options = parser.parse_args()
     if options.report:
-        Path("docs/chaos.md").write_text(written([Record(path) for path in options.report]))
+        Path("tests/chaos/REPORT.md").write_text(written([Record(path) for path in options.report]))
         return
     if options.history:
         folder = Path(tempfile.mkdtemp(prefix="history-"))

@@ -1,4 +1,4 @@
-"""Writes the records of runs as docs/chaos.md."""
+"""Writes the records of runs as tests/chaos/REPORT.md."""
 
 from __future__ import annotations
 

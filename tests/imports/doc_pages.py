@@ -8,9 +8,14 @@ from pathlib import Path
 from types import ModuleType
 
 ROOT = Path(__file__).parents[2]
+REPORTS = ("benchmarks/FIGURES.md", "benchmarks/scale/README.md", "tests/chaos/REPORT.md", "tests/model/TRACES.md")
+"""Pages for developers. The site does not have them."""
 PAGES = sorted(
     path.relative_to(ROOT).as_posix()
-    for path in [ROOT / "README.md", ROOT / "CHANGELOG.md", *ROOT.glob("docs/**/*.md")]
+    for path in [
+        *(ROOT / name for name in ("README.md", "CHANGELOG.md", *REPORTS)),
+        *ROOT.glob("docs/**/*.md"),
+    ]
 )
 
 

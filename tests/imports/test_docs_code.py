@@ -19,6 +19,7 @@ from airflow.sdk import DAG, task
 ROOT = Path(__file__).parents[2]
 ROOMS = ("airflow_tx", *(f"airflow_tx.{room}" for room in ("acks", "sources", "spark", "state", "testing")))
 OWN_FILES = {
+    "orders": "the DAG file that docs/howto/append-rows-to-a-sql-table.md writes",
     "shop_logs": "the source that docs/howto/write-a-source.md writes",
     "shop_state": "the state that docs/testing.md tests",
     "text_words": "the DAG file that docs/start.md writes",
@@ -126,6 +127,7 @@ def test_a_wrong_block_is_named(code: str, fault: str) -> None:
 # --- the blocks run ----------------------------------------------------------------------------------------------
 
 RUN_ELSEWHERE = {
+    "docs/howto/append-rows-to-a-sql-table.md": "tests/integration/test_pages.py",
     "docs/howto/move-from-storm.md": "tests/integration/test_from_storm.py",
     "docs/howto/write-a-source.md": "tests/contract/test_source_suite.py",
     "docs/start.md": "tests/airflow/test_first_page.py",

@@ -49,8 +49,8 @@ def identifiers() -> set[str]:
 
 
 KNOWN = identifiers() | {"BashOperator"}
-OF_OTHERS = re.compile(r"docs/howto/move-from-storm|docs/twitter")
-"""Pages whose names are those of Storm."""
+OF_OTHERS = re.compile(r"docs/howto/move-from-storm")
+"""Pages with names of Storm."""
 
 
 def classes(page: str) -> set[str]:

@@ -1,20 +1,22 @@
-"""The page docs/howto/move-from-storm.md names what there is, and its code takes values over."""
+"""The pages of Storm name what there is, and the code of docs/howto/move-from-storm.md takes values over."""
 
 from __future__ import annotations
 
 import importlib
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_tx import Transaction
 from airflow_tx.state import OpaqueMap, RedisMap
+from tests.imports.doc_pages import ROOT, hook
 from tests.servers.redis import LocalRedis
 
-PAGE = (Path(__file__).parents[2] / "docs" / "howto" / "move-from-storm.md").read_text()
-ROWS = [[cell.strip() for cell in line.split("|")[1:-1]] for line in PAGE.splitlines() if line.startswith("| `")]
+PAGE = (ROOT / "docs/howto/move-from-storm.md").read_text()
+NAMES = hook("storm_page").storm()
+TEXT = NAMES + PAGE
+ROWS = [[cell.strip() for cell in line.split("|")[1:-1]] for line in NAMES.splitlines() if line.startswith("| `")]
 OURS = "\n".join(row[1] for row in ROWS)
 
 
@@ -53,7 +55,7 @@ of spouts, bolts and acks, and the states and spouts of its modules for stores."
 
 
 @pytest.mark.parametrize("name", STORM)
-def test_each_name_of_storm_is_on_the_page(name: str) -> None:
+def test_each_name_of_storm_is_on_the_page_of_names(name: str) -> None:
     theirs = "\n".join(row[0] for row in ROWS)
     assert re.search(rf"`(?:\w+\.)?{re.escape(name)}(?:\.\w+)?`", theirs)
 
@@ -72,7 +74,7 @@ def resolved(path: str) -> Any:
     return found
 
 
-@pytest.mark.parametrize("path", sorted(set(re.findall(r"`(airflow_tx\.[\w.]+)`", PAGE))))
+@pytest.mark.parametrize("path", sorted(set(re.findall(r"`(airflow_tx\.[\w.]+)`", TEXT))))
 def test_each_name_of_ours_exists(path: str) -> None:
     assert resolved(path) is not None
 

@@ -1,4 +1,4 @@
-"""A DAG leaves the package as "How do I leave?" of docs/howto/operate.md says; the SQL is run as it stands there."""
+"""A DAG leaves the package as docs/howto/stop-using-it.md says; the SQL of the page is run."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from airflow_tx.testing.suites.state_tools import Grants
 from tests.integration.databases import query
 from tests.servers.postgres import LocalPostgres
 
-PAGE = Path(__file__).parents[2] / "docs" / "howto" / "operate.md"
-LEAVING = PAGE.read_text().partition("## How do I leave?\n")[2]
+LEAVING = (Path(__file__).parents[2] / "docs" / "howto" / "stop-using-it.md").read_text()
 
 
 @pytest.fixture(params=["SQLite", "PostgreSQL"])

@@ -157,8 +157,8 @@ def test_a_kept_client_stays_while_its_connection_cannot_be_read(
 
 
 def test_the_password_of_a_ledger_is_changed_as_the_page_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "ensemble.md").read_text()
-    hashed, typed = re.findall(r"```(?:bash|)\n(.*?)```", page[page.index("## Another server") :], re.DOTALL)[:2]
+    page = (Path(__file__).parents[2] / "docs" / "howto" / "run-a-zookeeper.md").read_text()
+    hashed, typed = re.findall(r"```(?:bash|)\n(.*?)```", page[page.index("## Change the password") :], re.DOTALL)[:2]
     with LocalZooKeeper(fsync=False) as server:
         login = {"conn_type": "zookeeper", "host": server.hosts, "login": "ada"}
         monkeypatch.setenv("AIRFLOW_CONN_ZK", json.dumps({**login, "password": "old"}))

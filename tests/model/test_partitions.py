@@ -1,4 +1,4 @@
-"""Sources with partitions: each has a place of its own, whatever becomes of transactions (traces.md: 15)."""
+"""Sources with partitions: each has a place of its own, whatever becomes of transactions (TRACES.md: 15)."""
 
 from __future__ import annotations
 

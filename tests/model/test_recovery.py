@@ -1,4 +1,4 @@
-"""Replays, allocation ahead of a run and the chain of batches, on the real code (traces.md: 12; protocol.md §5)."""
+"""Replays, allocation ahead of a run and the chain of batches, on the real code (TRACES.md: 12; protocol.md §5)."""
 
 from __future__ import annotations
 

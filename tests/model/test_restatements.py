@@ -1,4 +1,4 @@
-"""A committed transaction is restated: its batch is processed again, and its contribution replaced (traces.md: 30)."""
+"""A committed transaction is restated: its batch is processed again, and its contribution replaced (TRACES.md: 30)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The ledger is set back to between the begin and the grant of its last transaction, whose birth stays the same.
 
-What a state holds decides, not what the record of the transaction remembers (traces.md: 29).
+What a state holds decides, not what the record of the transaction remembers (TRACES.md: 29).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Skip, withdrawal and re-admission, on the real code (traces.md: 2, 3, 5, 6)."""
+"""Skip, withdrawal and re-admission, on the real code (TRACES.md: 2, 3, 5, 6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The traces that broke earlier drafts of the protocol, on the real code (traces.md: 1, 4, 8, 10, 11, 14)."""
+"""The traces that broke earlier drafts of the protocol, on the real code (TRACES.md: 1, 4, 8, 10, 11, 14)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who gives up its run slot, one at a time, and comes back (protocol.md §6; traces.md: 13)."""
+"""Who gives up its run slot, one at a time, and comes back (protocol.md §6; TRACES.md: 13)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Fingerprint the output of tasks, so that the committer writes only acked output. Source: traces.md: 11."""
+"""Fingerprint the output of tasks, so that the committer writes only acked output.
+
+Source: tests/model/TRACES.md: 11.
+"""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def test_a_ratio_that_was_not_measured_fails() -> None:
 def test_the_table_is_written_into_its_page_and_nothing_else_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page, committed = tmp_path / "figures.md", tmp_path / "measured.json"
+    page, committed = tmp_path / "FIGURES.md", tmp_path / "measured.json"
     page.write_text(f"before\n\n{ratios.BEGIN}\nold\n{ratios.END}\n\nafter\n")
     monkeypatch.setattr(ratios, "PAGE", page)
     monkeypatch.setattr(ratios, "MEASURED", committed)

@@ -69,7 +69,7 @@ NEEDS: Mapping[str, set[Any]] = {
     SAID: {TASKS, XCOMS},
     BUNDLE: {TASKS, VERSIONS},
 }
-"""The table of docs/board.md: who may read a secret that was planted."""
+"""The table of docs/explanation/security.md: who may read a secret that was planted."""
 
 KINDS: Mapping[str, set[Any]] = {
     "no right": set(),

@@ -1,4 +1,4 @@
-"""The committer takes exactly what the tasks acked (traces.md: 11)."""
+"""The committer takes exactly what the tasks acked (tests/model/TRACES.md: 11)."""
 
 from __future__ import annotations
 
