@@ -488,7 +488,7 @@ class LossRefused(Refused):
 
 
 class UnscheduledTask(Refused):
-    """A task of `airflow tasks test`, or of `airflow dags test` beside a scheduler, would leave its transaction open."""
+    """A task of `airflow tasks test`, or of `dags test` beside a scheduler, would leave its transaction open."""
 
     template = (
         "DAG {dag_id!r} has transactions, and a single task cannot be tried out: its transaction would stay open.",

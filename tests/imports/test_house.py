@@ -52,13 +52,13 @@ PAGE = re.compile(r"\b([a-z_]+\.md)\b")
 
 
 BOUNDS = {
-    "statements without docstrings": 45_960,
-    "syntax nodes": 584_655,
-    "files": 312,
+    "statements without docstrings": 46_246,
+    "syntax nodes": 588_225,
+    "files": 314,
     "rooms": 13,
-    "names that rooms take from each other": 785,
+    "names that rooms take from each other": 787,
     "names between rooms that one file takes": 389,
-    "functions among 100 names between rooms": 41,
+    "functions among 100 names between rooms": 40.9,
     "files that give these names": 25,
     "names that the ledger gives": 196,
     "names that the base gives": 209,
@@ -67,8 +67,8 @@ BOUNDS = {
     "facts that these shapes spell": 193,
     "files that spell a fact, at the median": 22,
     "dict keys by name in the ledger": 110,
-    "dict keys by name": 985,
-    "statements that turn objects into JSON and back": 780,
+    "dict keys by name": 994,
+    "statements that turn objects into JSON and back": 782,
     "places where code reads a sentence": 0,
     "files of sections that do not name each other": 0,
     "imports up inside a room": 0,
@@ -77,7 +77,7 @@ BOUNDS = {
     "tuple assignments per 1,000 statements": 0.3,
     "functions of more than 5 positional arguments": 0,
     "chained comparisons with is": 0,
-    "calls that unpack what was packed for them": 4,
+    "calls that unpack what was packed for them": 5,
     "files of more than 900 lines": 0,
     "circles of imports, those for types too": 0,
 }

@@ -157,7 +157,9 @@ def test_ackers_that_have_lost_what_a_worker_sent_fail_the_attempt_at_once(acker
     message.ack()
     with pytest.raises(AckersBehind, match="holds part 0 of a worker's messages, but had accepted part 1"):
         collector.flush()
-    assert "The store of the ackers was restored from an older backup, or emptied" in (ackers.report(ORIGIN).failed or "")
+    assert "The store of the ackers was restored from an older backup, or emptied" in (
+        ackers.report(ORIGIN).failed or ""
+    )
     with pytest.raises(AckersBehind):
         collector.process(word)
 
