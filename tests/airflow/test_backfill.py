@@ -149,7 +149,7 @@ def test_failed_days_are_backfilled_and_counted_once(stack: Stack) -> None:
 
 
 @pytest.mark.long
-def test_failed_days_inside_a_running_backfill_are_cleared_or_replayed_since_another_backfill_is_refused(
+def test_failed_days_inside_a_running_backfill_can_be_cleared_or_replayed(
     stack: Stack,
 ) -> None:
     story = running(stack)
@@ -161,7 +161,7 @@ def test_failed_days_inside_a_running_backfill_are_cleared_or_replayed_since_ano
 
 
 @pytest.mark.long
-def test_a_backfill_of_committed_days_counts_nothing_again_also_where_their_run_was_deleted(stack: Stack) -> None:
+def test_a_backfill_of_committed_days_counts_no_row_again_even_after_a_run_was_deleted(stack: Stack) -> None:
     story = scheduled_again(stack)
     assert story.days.history() == story.seen["committed"][1]
     story.days.stack.assert_counted_once("by_day", 4 * SIZE)
@@ -172,7 +172,7 @@ def test_a_backfill_of_committed_days_counts_nothing_again_also_where_their_run_
 
 
 @pytest.mark.long
-def test_a_backfill_of_a_failed_partition_takes_its_transaction_over(stack: Stack) -> None:
+def test_a_backfill_of_a_failed_partition_continues_its_transaction(stack: Stack) -> None:
     story = partitioned(stack)
     totals, history = story.seen["committed"]
     first, *others = history
@@ -191,7 +191,7 @@ def test_a_second_run_of_a_partition_is_refused_while_the_first_is_live(stack: S
 
 
 @pytest.mark.long
-def test_every_run_of_a_committed_partition_is_told_so_and_counts_nothing(stack: Stack) -> None:
+def test_each_further_run_of_a_committed_partition_logs_that_it_is_committed_and_counts_no_row(stack: Stack) -> None:
     story = partitioned(stack)
     for log in story.seen["cleared"].values():
         assert "Transaction 1 of by_partition is already committed" in log
@@ -200,7 +200,7 @@ def test_every_run_of_a_committed_partition_is_told_so_and_counts_nothing(stack:
 
 
 @pytest.mark.long
-def test_a_doubled_interval_is_refused_then_known_as_committed_and_an_overlap_is_refused(stack: Stack) -> None:
+def test_a_run_with_the_interval_of_another_run_or_an_overlapping_interval_is_refused(stack: Stack) -> None:
     story = doubled(stack)
     assert "run one" in story.seen["refused"]
     assert "Transaction 1 of doubled_days is already committed" in story.seen["two"]
@@ -210,7 +210,7 @@ def test_a_doubled_interval_is_refused_then_known_as_committed_and_an_overlap_is
 
 
 @pytest.mark.long
-def test_a_run_without_a_real_interval_is_refused_with_the_remedy_in_its_log(stack: Stack) -> None:
+def test_a_run_with_an_empty_or_no_data_interval_is_refused_and_its_log_names_the_remedy(stack: Stack) -> None:
     seen = doubled(stack).seen
     remedy = 'CronDataIntervalTimetable("0 0 * * *", timezone="UTC")'
     assert "has the empty data interval 2013-01-03T00:00:00+00:00/2013-01-03T00:00:00+00:00" in seen["empty"]

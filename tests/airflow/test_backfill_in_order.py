@@ -83,7 +83,7 @@ def backwards(stack: Stack) -> Story:
 
 
 @pytest.mark.long
-def test_the_command_is_killed_and_repeated_and_a_failed_day_cleared_and_days_commit_in_order(stack: Stack) -> None:
+def test_days_commit_in_order_although_the_backfill_command_is_killed_and_a_day_fails(stack: Stack) -> None:
     story = commanded(stack)
     totals, history = story.seen["committed"]
     assert [entry.run_id for entry in history] == story.seen["runs"]
@@ -94,7 +94,7 @@ def test_the_command_is_killed_and_repeated_and_a_failed_day_cleared_and_days_co
 
 
 @pytest.mark.long
-def test_the_command_says_what_it_would_do_what_is_left_and_when_it_is_done(stack: Stack) -> None:
+def test_the_backfill_command_prints_its_plan_the_failed_intervals_and_when_all_are_done(stack: Stack) -> None:
     seen = commanded(stack).seen
     code, output = seen["dry"]
     assert (code, output.count("create its run"), seen["dry runs"]) == (0, 4, {})
@@ -108,14 +108,14 @@ def test_the_command_says_what_it_would_do_what_is_left_and_when_it_is_done(stac
 
 
 @pytest.mark.long
-def test_a_backfill_of_airflow_finds_the_runs_of_the_command_and_counts_nothing_again(stack: Stack) -> None:
+def test_an_airflow_backfill_reuses_the_runs_of_the_backfill_command_and_counts_no_row_again(stack: Stack) -> None:
     story = commanded(stack)
     assert sorted(story.seen["runs again"]) == sorted(story.seen["runs"])
     assert story.days.history() == story.seen["committed"][1]
 
 
 @pytest.mark.long
-def test_days_that_begin_backwards_get_their_txids_and_commit_in_the_order_of_their_dates(stack: Stack) -> None:
+def test_days_that_begin_in_reverse_order_get_txids_and_commit_in_date_order(stack: Stack) -> None:
     story = backwards(stack)
     history = story.days.history()
     assert [entry.txid for entry in history] == [1, 2, 3, 4, 5, 6]
@@ -125,7 +125,7 @@ def test_days_that_begin_backwards_get_their_txids_and_commit_in_the_order_of_th
 
 
 @pytest.mark.long
-def test_a_gap_is_named_in_the_log_of_the_run_that_waits_and_a_late_day_is_told_its_txid(stack: Stack) -> None:
+def test_the_log_of_a_waiting_run_names_the_gap_and_the_log_of_a_late_day_names_its_txid(stack: Stack) -> None:
     seen = backwards(stack).seen
     assert "No run for the interval that begins at 2013-01-05T00:00:00+00:00 is queued or running" in seen["ahead"]
     assert "it would be transaction" in seen["late"]
@@ -133,7 +133,7 @@ def test_a_gap_is_named_in_the_log_of_the_run_that_waits_and_a_late_day_is_told_
 
 
 @pytest.mark.long
-def test_the_order_is_declared_while_the_dag_is_paused_and_yesterday_waits_for_its_turn(stack: Stack) -> None:
+def test_a_backfill_of_a_paused_dag_begins_the_order_and_yesterdays_run_waits_for_its_turn(stack: Stack) -> None:
     days, airflow = Days(stack, "declared"), stack.airflow
     eventually(lambda: airflow.call("GET", "dags/declared"), 120, "the DAG is known", interval=0.3)
     yesterday = datetime.now(timezone.utc).replace(hour=0, minute=0, second=0, microsecond=0) - DAY

@@ -46,7 +46,7 @@ def totals(path: Path) -> dict[str, tuple[int, int]]:
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_two_databases_that_came_back_from_different_days_are_exact_again_though_the_command_is_killed_twice(
+def test_a_killed_and_repeated_roll_forward_makes_two_databases_from_different_backups_exact(
     stack: Stack,
 ) -> None:
     dag = "backed_up"
@@ -126,7 +126,7 @@ with DAG("orders", schedule=None, max_active_runs=8, default_args={"retry_delay"
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_a_table_whose_rows_the_journal_lacks_has_each_row_once_again_though_the_command_is_killed(
+def test_a_killed_and_repeated_repair_restores_each_row_once_if_the_journal_lacks_them(
     stack: Stack,
 ) -> None:
     dag = "orders"

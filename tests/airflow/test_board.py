@@ -16,7 +16,7 @@ RUNS, WINDOW, BROKEN = 6, 4, 3
 
 
 @pytest.mark.long
-def test_six_runs_overlap_commit_in_order_and_a_broken_one_is_replayed_with_the_button(stack: Stack) -> None:
+def test_six_overlapping_runs_commit_in_order_after_the_button_replays_the_broken_run(stack: Stack) -> None:
     stack.airflow.wait_dag(DAG)
     with chromium() as browser:
         admin = Person(browser, stack.airflow, "admin")
@@ -150,7 +150,7 @@ def _fits_everybody(browser: Browser, stack: Stack, person: Person) -> None:
 
 @pytest.mark.long
 @pytest.mark.alone
-def test_the_page_says_that_zookeeper_is_away_and_comes_back_by_itself(stack: Stack) -> None:
+def test_the_transactions_page_reports_that_zookeeper_is_away_and_recovers_by_itself(stack: Stack) -> None:
     with chromium() as browser:
         admin = Person(browser, stack.airflow, "admin")
         admin.open()

@@ -9,7 +9,7 @@ from tests.airflow.stack import SIZE, Stack, expected
 
 @pytest.mark.long
 @pytest.mark.parametrize("dag_id", ["checked", "checked_phase"])
-def test_an_output_is_accepted_by_the_command_that_the_error_names_and_counted_once_though_its_commit_is_killed(
+def test_a_failed_check_accepted_by_the_command_in_the_error_counts_once_despite_a_kill(
     stack: Stack, dag_id: str
 ) -> None:
     airflow, ledger = stack.airflow, stack.ledger(dag_id)

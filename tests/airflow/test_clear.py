@@ -60,7 +60,7 @@ def test_a_run_whose_processing_failed_commits_once_when_it_is_cleared(stack: St
 
 
 @pytest.mark.long
-def test_a_task_that_airflow_starts_beside_the_cleared_begin_of_its_run_waits_for_it(stack: Stack) -> None:
+def test_a_task_that_starts_beside_the_cleared_begin_of_its_run_waits_for_the_begin(stack: Stack) -> None:
     dag, airflow, ledger = "overtaken", stack.airflow, stack.ledger("overtaken")
     failing = stack.signal()
     failing.give()
@@ -84,12 +84,12 @@ def test_a_task_that_airflow_starts_beside_the_cleared_begin_of_its_run_waits_fo
 
 
 @pytest.mark.long
-def test_a_message_after_the_commit_that_failed_is_sent_when_its_run_is_cleared(stack: Stack) -> None:
+def test_a_notify_task_after_a_failed_commit_runs_when_its_run_is_cleared(stack: Stack) -> None:
     cleared_after_commit(stack, "notified", "commit", "notify")
 
 
 @pytest.mark.long
-def test_a_message_after_a_commit_phase_that_failed_is_sent_when_its_run_is_cleared(stack: Stack) -> None:
+def test_a_notify_task_after_a_failed_commit_phase_runs_when_its_run_is_cleared(stack: Stack) -> None:
     cleared_after_commit(stack, "notified_phase", "commit_phase.mark", "notify")
 
 

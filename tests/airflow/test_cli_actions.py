@@ -15,7 +15,7 @@ def tx(stack: Stack, *arguments: str) -> dict[int | None, str]:
 
 
 @pytest.mark.long
-def test_a_batch_that_fails_always_is_skipped_then_readmitted_and_failed_ones_are_replayed(stack: Stack) -> None:
+def test_skip_readmit_and_replay_failed_count_each_batch_once_while_airflow_runs(stack: Stack) -> None:
     airflow, ledger = stack.airflow, stack.ledger(DAG_ID)
     broken = stack.signal()
     broken.give()
@@ -77,7 +77,7 @@ def test_a_batch_that_fails_always_is_skipped_then_readmitted_and_failed_ones_ar
 
 
 @pytest.mark.long
-def test_a_file_that_was_corrected_is_counted_by_the_command_that_the_error_names(stack: Stack) -> None:
+def test_a_corrected_file_is_counted_by_the_command_that_the_error_names(stack: Stack) -> None:
     airflow, ledger, dag_id = stack.airflow, stack.ledger("corrected"), "corrected"
     folder = stack.folder / "corrected"
     folder.mkdir()

@@ -118,7 +118,7 @@ def test_a_task_starts_and_resets_runs_and_a_deleted_run_starts_again_under_its_
 
 
 @pytest.mark.long
-def test_a_trigger_and_a_task_are_told_what_becomes_of_runs(stack: Stack, until: Signal) -> None:
+def test_a_trigger_and_a_task_can_read_the_states_of_runs(stack: Stack, until: Signal) -> None:
     airflow = stack.airflow
     for run_id in ("held", "ended", "deleted"):
         airflow.trigger(TARGET, run_id, {"until": str(until.path)} if run_id == "held" else {})
@@ -144,7 +144,7 @@ def test_a_trigger_and_a_task_are_told_what_becomes_of_runs(stack: Stack, until:
 
 
 @pytest.mark.long
-def test_a_task_is_told_that_it_is_not_the_current_try_any_more(stack: Stack, tmp_path: Path) -> None:
+def test_a_replaced_task_learns_that_it_is_no_longer_the_current_try(stack: Stack, tmp_path: Path) -> None:
     airflow, told = stack.airflow, {}
     airflow.wait_dag("runs_replaced")
 

@@ -27,7 +27,7 @@ def feed(stack: Stack) -> Iterator[Feed]:
 
 @pytest.mark.lead
 @pytest.mark.worth("two coordinators, retries, a kill, a sensor and asset events in one story")
-def test_an_unattended_topology_commits_everything_once_and_in_order_whatever_fails(feed: Feed) -> None:
+def test_an_unattended_topology_commits_every_number_once_and_in_order_despite_failures(feed: Feed) -> None:
     feed.airflow.wait_dag("waiting")
     feed.airflow.trigger("waiting", "w1", conf={"txid": 6, "file": "0004.csv"})
     feed.add(None, "fail-once", "kill")
@@ -53,7 +53,7 @@ def test_an_unattended_topology_commits_everything_once_and_in_order_whatever_fa
 
 
 @pytest.mark.long
-def test_a_run_that_was_deleted_comes_back_with_its_batch(feed: Feed) -> None:
+def test_the_coordinator_recreates_a_deleted_run_with_its_batch(feed: Feed) -> None:
     (hold,) = feed.add("hold")
     txid = feed.files
     run_id = f"tx-{txid}"
@@ -73,7 +73,7 @@ def test_a_run_that_was_deleted_comes_back_with_its_batch(feed: Feed) -> None:
 
 
 @pytest.mark.long
-def test_a_committer_that_is_dead_with_its_supervisor_is_replaced(feed: Feed) -> None:
+def test_the_coordinator_replaces_a_committer_that_was_killed_with_its_supervisor(feed: Feed) -> None:
     txid = feed.files + 1
     paused = feed.stack.failpoints.arm("commit.before_mark", "pause", topology=DAG, txid=txid)
     feed.add(None)
@@ -91,7 +91,7 @@ def test_a_committer_that_is_dead_with_its_supervisor_is_replaced(feed: Feed) ->
 
 
 @pytest.mark.long
-def test_one_that_fails_again_and_again_is_blocked_until_a_person_has_replayed_it(feed: Feed) -> None:
+def test_a_transaction_that_fails_repeatedly_is_blocked_until_a_person_replays_it(feed: Feed) -> None:
     (fail, _) = feed.add("fail", None)
     txid = feed.files - 1
 

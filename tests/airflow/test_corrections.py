@@ -63,7 +63,7 @@ dag = corrected_dag(  # airflow DAG
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_a_month_whose_application_had_a_bug_is_restated_once_the_application_is_mended(stack: Stack) -> None:
+def test_a_month_that_a_buggy_application_counted_is_exact_after_the_fix_and_a_restatement(stack: Stack) -> None:
     app, keys = stack.airflow_dags / "corrected_app.py", "carrier, origin"
     app.write_text(APP.read_text().replace(RIGHT, WRONG))
     (stack.airflow_dags / "corrected_flights.py").write_text(_FLIGHTS)
@@ -131,7 +131,7 @@ def test_a_new_column_and_a_new_table_are_filled_day_by_day(stack: Stack) -> Non
 
 
 @pytest.mark.long
-def test_a_new_version_beside_the_old_one_differs_until_it_is_corrected(stack: Stack) -> None:
+def test_a_new_version_of_a_dag_differs_from_the_old_version_until_a_restatement(stack: Stack) -> None:
     old, new = (Corrected(stack, dag_id, {dag_id: ["distance"]}, "versions") for dag_id in ("version_1", "version_2"))
     bugs = stack.folder / "bugs" / new.dag_id
     bugs.parent.mkdir(exist_ok=True)
@@ -153,7 +153,7 @@ def test_a_new_version_beside_the_old_one_differs_until_it_is_corrected(stack: S
 @pytest.mark.long
 @pytest.mark.alone
 @pytest.mark.timeout(1800)
-def test_thirty_days_are_restated_while_days_commit_and_everything_is_killed_on_the_way(stack: Stack) -> None:
+def test_thirty_days_are_restated_exactly_while_days_commit_and_processes_are_killed(stack: Stack) -> None:
     corrected = Corrected(stack, "thirty_days", {"thirty_days": ["distance"]})
     dag, airflow, ledger = corrected.dag_id, stack.airflow, stack.ledger(corrected.dag_id)
     (stack.airflow_dags / f"{dag}.py").write_text(_SCHEDULED)

@@ -31,12 +31,12 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., No
     return found
 
 
-def test_the_example_has_ten_lines() -> None:
+def test_the_crash_test_example_has_ten_lines() -> None:
     code = PAGE.read_text().partition("def test_no_crash")[2].partition("```")[0]
     assert len([line for line in code.splitlines() if line.strip()]) <= 10
 
 
-def test_the_page_and_the_kit_know_each_line_of_a_run() -> None:
+def test_the_page_and_the_crash_kit_name_every_failpoint_of_a_run() -> None:
     code = "".join(file.read_text() for file in (ROOT / "airflow_tx").rglob("*.py"))
     found = set(re.findall(r'failpoint\(\s*"((?:begin|process|commit)\.\w+)"', code)) | {"spark.batch"}
     assert found == {*_POINTS, *_TASK_POINTS}
@@ -44,14 +44,14 @@ def test_the_page_and_the_kit_know_each_line_of_a_run() -> None:
 
 
 @pytest.mark.long
-def test_a_dag_that_writes_into_a_state_adds_the_same_wherever_it_is_killed(
+def test_a_dag_that_writes_into_a_state_passes_the_crash_test_at_every_failpoint(
     example: Callable[..., None], tmp_path: Path, zookeeper: LocalZooKeeper
 ) -> None:
     example(tmp_path, zookeeper)
 
 
 @pytest.mark.long
-def test_a_dag_that_writes_outside_of_a_state_is_found(
+def test_a_dag_that_writes_outside_of_a_state_fails_the_crash_test(
     example: Callable[..., None], tmp_path: Path, zookeeper: LocalZooKeeper
 ) -> None:
     with pytest.raises(AssertionError, match="noted_words, killed at process.before_ack of task count: the run added"):

@@ -51,7 +51,7 @@ def test_every_dag_file_parses(tmp_path: Path) -> None:
     assert {example.topology for example in EXAMPLES.values()} <= set(found["dags"])
 
 
-def test_a_page_names_every_example() -> None:
+def test_the_examples_page_names_every_example() -> None:
     page = (ROOT / "docs/howto/examples.md").read_text()
     assert [name for name in EXAMPLES if f"script/example {name}" not in page] == []
 
@@ -68,7 +68,7 @@ def driven(
 ) -> Iterator[Mapping[str, Future[Example]]]:
     """These at once, for they mostly wait; on the Airflow of the other tests, and with a Spark that is warm."""
     wanted = {item.name for item in request.session.items}
-    names = [name for name in TOGETHER if f"test_an_example_is_exact[{name}]" in wanted]
+    names = [name for name in TOGETHER if f"test_each_example_gives_exact_totals[{name}]" in wanted]
     examples = {name: EXAMPLES[name](stack.folder, print, stack.failpoints) for name in names}
     for example in examples.values():
         example.prepare()
@@ -95,7 +95,7 @@ def _driven(example: Example, stack: Stack, store: Store) -> Example:
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.lead if name in FIRST else pytest.mark.long) for name in TOGETHER]
 )
-def test_an_example_is_exact(driven: Mapping[str, Future[Example]], name: str) -> None:
+def test_each_example_gives_exact_totals(driven: Mapping[str, Future[Example]], name: str) -> None:
     example = driven[name].result()
     assert example.wrong() == []
     assert judge(example) == 0
@@ -103,7 +103,7 @@ def test_an_example_is_exact(driven: Mapping[str, Future[Example]], name: str) -
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["trident_words", "words", *sorted(TESTED_BY_THEMSELVES)])
-def test_an_example_is_exact_as_its_users_run_it(tmp_path: Path, name: str) -> None:
+def test_each_example_gives_exact_totals_from_its_own_command(tmp_path: Path, name: str) -> None:
     command = [sys.executable, "-m", "examples", name, "--home", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -111,7 +111,7 @@ def test_an_example_is_exact_as_its_users_run_it(tmp_path: Path, name: str) -> N
 
 
 @pytest.mark.long
-def test_the_table_of_the_lake_is_exact_on_s3(tmp_path: Path) -> None:
+def test_the_lake_example_gives_exact_totals_on_s3(tmp_path: Path) -> None:
     with skipped_without_jars(), S3Server("127.0.0.1") as server:
         conf = tmp_path / "conf"
         conf.mkdir()

@@ -36,7 +36,7 @@ def runs(feed: Feed) -> set[str]:
 
 @pytest.mark.lead
 @pytest.mark.worth("the lane in a real Airflow, and its way out")
-def test_the_worker_of_the_lane_is_killed_in_the_middle_and_all_is_counted_once(feed: Feed) -> None:
+def test_every_row_counts_once_although_the_worker_of_the_lane_is_killed(feed: Feed) -> None:
     feed.add(*[None] * 20)
     feed.committed()
     assert runs(feed) == set()
@@ -63,9 +63,7 @@ def test_the_worker_of_the_lane_is_killed_in_the_middle_and_all_is_counted_once(
 
 @pytest.mark.long
 @pytest.mark.skipif(compat.is_airflow_3_2(), reason="data intervals go by runs in Airflow 3.2")
-def test_the_lane_takes_the_days_of_a_schedule_and_one_that_fails_becomes_the_run_of_its_dates(
-    feed: Feed, stack: Stack
-) -> None:
+def test_the_lane_takes_scheduled_days_and_a_failed_day_becomes_a_run_of_its_dates(feed: Feed, stack: Stack) -> None:
     airflow, dag = stack.airflow, "laned_days"
     airflow.wait_dag(dag)
     (stack.folder / "laned_marks" / "2013-01-03.fail-once").touch()

@@ -10,7 +10,7 @@ from tests.airflow.stack import SIZE, Stack
 
 
 @pytest.mark.long
-def test_zookeeper_that_cannot_be_reached_is_named_with_its_connection(stack: Stack) -> None:
+def test_an_unreachable_zookeeper_is_named_in_the_log_with_its_connection(stack: Stack) -> None:
     dag, airflow = "zookeeper_away", stack.airflow
     stack.start(dag, "r1")
     airflow.wait_run(dag, "r1", state="failed")
@@ -22,7 +22,7 @@ def test_zookeeper_that_cannot_be_reached_is_named_with_its_connection(stack: St
 
 
 @pytest.mark.long
-def test_a_transaction_whose_database_was_down_is_committed_when_it_is_back(stack: Stack) -> None:
+def test_a_transaction_whose_database_was_down_commits_when_the_database_is_back(stack: Stack) -> None:
     dag, airflow, ledger = "database_away", stack.airflow, stack.ledger("database_away")
     stack.start(dag, "r1")
     airflow.wait_run(dag, "r1", state="failed")
@@ -43,7 +43,7 @@ def test_a_transaction_whose_database_was_down_is_committed_when_it_is_back(stac
 
 
 @pytest.mark.long
-def test_a_spark_connection_that_does_not_exist_is_named_and_nothing_is_submitted(stack: Stack) -> None:
+def test_a_missing_spark_connection_is_named_and_no_application_is_submitted(stack: Stack) -> None:
     dag, airflow = "spark_missing", stack.airflow
     stack.start(dag, "r1")
     airflow.wait_run(dag, "r1", state="failed")

@@ -98,7 +98,7 @@ def is_stopped(stack: Stack) -> bool:
     return bool(query(stack.warehouse, waiting))
 
 
-def test_a_reader_finds_orders_totals_and_summary_together_through_kills_refusals_and_skips(stack: Stack) -> None:
+def test_a_reader_never_sees_part_of_a_commit_despite_kills_refusals_and_skips(stack: Stack) -> None:
     dag, airflow = "moment", stack.airflow
     moments = Moments(stack, dag, summary=True)
     query(stack.warehouse, "CREATE TABLE moment_summary (parity text, numbers bigint, total numeric)")
@@ -127,7 +127,7 @@ def test_a_reader_finds_orders_totals_and_summary_together_through_kills_refusal
 
 
 @pytest.mark.long
-def test_a_reader_finds_them_together_through_kills_replays_with_other_rows_restatements_and_skips(
+def test_a_reader_never_sees_part_of_a_commit_despite_replays_restatements_and_skips(
     stack: Stack,
 ) -> None:
     dag, airflow, ledger = "corrected_moment", stack.airflow, stack.ledger("corrected_moment")

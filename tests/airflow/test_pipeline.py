@@ -64,7 +64,7 @@ def test_a_fifth_run_waits_in_begin_without_a_txid_at_max_pending_4(stack: Stack
     assert observed(stack).fifth["count"] is None
 
 
-def test_processing_overlaps(stack: Stack) -> None:
+def test_transactions_are_processed_at_the_same_time(stack: Stack) -> None:
     first, *others = observed(stack).history
     assert all(other.processed < first.processed for other in others[:3])
     assert all(other.began < first.processed for other in others[:3])

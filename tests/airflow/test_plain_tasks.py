@@ -16,7 +16,7 @@ from tests.airflow.stack import SIZE, Stack, expected
 
 @pytest.mark.long
 @pytest.mark.skipif(compat.is_airflow_3_2(), reason="Airflow 3.2 retries it as often as any other one")
-def test_a_batch_failed_on_purpose_is_not_retried_and_commits_when_its_task_is_cleared(stack: Stack) -> None:
+def test_a_task_that_fails_its_batch_is_not_retried_and_the_batch_commits_after_a_clear(stack: Stack) -> None:
     dag, airflow, bad = "failed_batch", stack.airflow, stack.signal()
     bad.give()
     stack.start(dag, "r1", fail_while=bad)
@@ -41,7 +41,7 @@ def commit_shapes(stack: Stack) -> str:
 
 
 @pytest.mark.worth("every way to hand rows to a committer")
-def test_outputs_of_every_shape_are_committed_and_a_branch_not_taken_is_not_waited_for(stack: Stack) -> None:
+def test_outputs_of_every_shape_are_committed_without_waiting_for_a_branch_not_taken(stack: Stack) -> None:
     dag = commit_shapes(stack)
     whole = expected(2 * SIZE)
     assert stack.totals("shape_even") == {"even": whole["even"]}
@@ -66,7 +66,7 @@ def test_an_instance_of_a_mapped_task_cleared_after_the_commit_skips_itself(stac
 
 
 @pytest.mark.long
-def test_a_begin_that_died_goes_on_with_its_attempt_and_a_cleared_one_makes_another(stack: Stack) -> None:
+def test_a_retried_begin_continues_its_attempt_and_a_cleared_begin_makes_the_next_attempt(stack: Stack) -> None:
     dag, airflow = "begun_twice", stack.airflow
     armed = stack.failpoints.arm("begin.after_allocate", "kill", topology=dag)
     stack.start(dag, "r1")
@@ -97,7 +97,7 @@ def test_a_cleared_begin_makes_the_next_attempt(stack: Stack) -> None:
 
 
 @pytest.mark.worth("what a new user does first, as the page says it")
-def test_the_dag_of_the_first_page_counts_each_word_of_each_file_once_with_its_coordinator(stack: Stack) -> None:
+def test_the_dag_of_the_start_page_counts_each_word_of_each_file_once(stack: Stack) -> None:
     text = (Path(__file__).parents[2] / "docs" / "start.md").read_text()
     code, _ = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     (stack.folder / "inbox").mkdir()
@@ -117,7 +117,7 @@ def test_the_dag_of_the_first_page_counts_each_word_of_each_file_once_with_its_c
 
 
 @pytest.mark.worth("what a task of a new installation imports is what each run costs")
-def test_a_task_finds_imported_what_it_needs_and_the_client_of_spark_connect_that_a_dag_file_uses(stack: Stack) -> None:
+def test_a_task_finds_its_modules_and_the_spark_connect_client_already_imported(stack: Stack) -> None:
     stack.start("preloaded", "r1")
     stack.airflow.wait_run("preloaded", "r1")
     found = [

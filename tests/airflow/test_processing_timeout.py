@@ -10,12 +10,12 @@ from tests.airflow.stack import Stack
 
 
 @pytest.mark.long
-def test_a_transaction_whose_run_hangs_is_replayed_after_its_time_and_counted_once(stack: Stack) -> None:
+def test_a_hanging_run_is_replayed_after_the_processing_timeout_and_counted_once(stack: Stack) -> None:
     let_one_hang(stack, "timed")
 
 
 @pytest.mark.long
-def test_a_transaction_that_hangs_in_the_lane_is_replayed_after_its_time_and_counted_once(stack: Stack) -> None:
+def test_a_hanging_lane_transaction_is_replayed_after_the_processing_timeout_and_counted_once(stack: Stack) -> None:
     let_one_hang(stack, "timed_lane")
 
 

@@ -9,7 +9,7 @@ from tests.airflow.stack import SIZE, Stack
 
 @pytest.mark.long
 @pytest.mark.alone
-def test_after_a_crash_of_everything_the_next_txid_follows(stack: Stack) -> None:
+def test_transactions_continue_with_the_next_txid_after_all_processes_crashed(stack: Stack) -> None:
     dag, airflow, ledger = "restarted", stack.airflow, stack.ledger("restarted")
     stack.commit_runs(dag, "r1")
     failing = stack.signal()

@@ -10,7 +10,7 @@ DAG = "rows_read"
 
 
 @pytest.mark.long
-def test_tasks_that_read_a_part_are_refused_with_nothing_written_and_exact_when_they_are_cleared(stack: Stack) -> None:
+def test_tasks_that_read_only_part_of_the_batch_are_refused_and_exact_after_a_clear(stack: Stack) -> None:
     airflow, cut_batch, cut_output = stack.airflow, stack.signal(), stack.signal()
     cut_batch.give()
     cut_output.give()

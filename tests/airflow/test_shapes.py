@@ -8,7 +8,7 @@ from tests.airflow.stack import FILES, NUMBERS_A_FILE, Stack, expected
 
 
 @pytest.mark.long
-def test_every_instance_of_a_mapped_task_counts_once_when_one_of_them_fails_first(stack: Stack) -> None:
+def test_every_instance_of_a_mapped_task_counts_once_although_one_instance_fails_first(stack: Stack) -> None:
     dag, airflow = "mapped", stack.airflow
     failing = stack.signal()
     failing.give()

@@ -83,7 +83,7 @@ def publish(rabbit: LocalRabbit, numbers: range) -> None:
     connection.close()
 
 
-def test_every_message_of_a_queue_is_counted_once_though_begin_dies_before_its_ack_and_the_broker_restarts(
+def test_every_queue_message_counts_once_although_begin_dies_and_the_broker_restarts(
     stack: Stack, rabbit: LocalRabbit
 ) -> None:
     dag, airflow = "queued", stack.airflow
@@ -106,7 +106,7 @@ def test_every_message_of_a_queue_is_counted_once_though_begin_dies_before_its_a
     connection.close()
 
 
-def test_every_message_of_redis_lists_is_counted_once_though_the_server_and_a_task_are_killed(
+def test_every_redis_message_counts_once_although_the_server_and_a_task_are_killed(
     stack: Stack, lists: LocalRedis
 ) -> None:
     dag, airflow = "listed", stack.airflow
@@ -140,7 +140,7 @@ def insert(server: LocalPostgres, database: str, numbers: range) -> None:
         connected.execute(sa.text("INSERT INTO numbers (number) VALUES (:number)"), rows)
 
 
-def test_an_opaque_source_goes_on_with_the_shard_that_is_there_and_takes_up_the_other_one_where_it_was(
+def test_an_opaque_source_continues_without_a_lost_shard_and_resumes_the_shard_later(
     stack: Stack, postgres: LocalPostgres, shard: LocalPostgres
 ) -> None:
     dag, airflow = "sharded", stack.airflow
@@ -171,7 +171,7 @@ def test_an_opaque_source_goes_on_with_the_shard_that_is_there_and_takes_up_the_
     check(stack, dag, "one")
 
 
-def test_values_that_executors_look_up_are_those_of_the_state_though_the_driver_dies_and_a_run_is_cleared(
+def test_executors_look_up_the_values_of_the_state_although_the_driver_dies(
     stack: Stack, postgres: LocalPostgres, spark_connect: LocalSparkConnect
 ) -> None:
     dag, airflow, database = "looked_up", stack.airflow, postgres.new_database()

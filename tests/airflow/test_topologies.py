@@ -9,7 +9,7 @@ from tests.airflow.stack import SIZE, Stack
 
 
 @pytest.mark.long
-def test_two_topologies_with_two_roots_count_for_themselves(stack: Stack) -> None:
+def test_two_topologies_with_two_roots_count_independently(stack: Stack) -> None:
     for run_id in ("r1", "r2"):
         for dag in ("left", "right"):
             stack.start(dag, run_id)
@@ -22,7 +22,7 @@ def test_two_topologies_with_two_roots_count_for_themselves(stack: Stack) -> Non
 
 
 @pytest.mark.long
-def test_a_second_dag_that_asks_for_a_topology_name_is_refused_and_told_the_owner(stack: Stack) -> None:
+def test_a_second_dag_with_the_name_of_a_topology_is_refused_and_its_log_names_the_owner(stack: Stack) -> None:
     stack.commit_runs("owner", "r1")
     stack.start("intruder", "r1")
     stack.airflow.wait_run("intruder", "r1", state="failed")
@@ -37,7 +37,7 @@ def test_a_second_dag_that_asks_for_a_topology_name_is_refused_and_told_the_owne
 
 @pytest.mark.long
 @pytest.mark.skipif(compat.is_airflow_3_2(), reason="with the packages of the lock, Airflow 3.2 can test no DAG at all")
-def test_a_dag_that_is_tried_out_leaves_ledger_and_state_as_they_are_and_a_single_task_is_refused(stack: Stack) -> None:
+def test_dags_test_changes_no_ledger_and_no_state_and_tasks_test_is_refused(stack: Stack) -> None:
     airflow = stack.airflow
     stack.commit_runs("tested", "r1")
     before, totals = stack.ledger("tested").tree(), stack.totals("tested")
@@ -65,7 +65,7 @@ dag = counting_dag({dag_id!r}, table="renamed")  # airflow DAG
 
 
 @pytest.mark.long
-def test_a_renamed_dag_goes_on_where_it_stood_also_after_the_old_one_was_deleted(stack: Stack) -> None:
+def test_a_renamed_dag_continues_its_topology_even_after_the_old_dag_was_deleted(stack: Stack) -> None:
     airflow, file, broken = stack.airflow, stack.airflow_dags / "renamed.py", stack.signal()
     file.write_text(_RENAMED.format(dag_id="before"))
     stack.commit_runs("before", "r1")

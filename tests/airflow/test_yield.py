@@ -156,7 +156,7 @@ def one_made_room(seen: dict[str, Any]) -> str:
 
 
 @pytest.mark.long
-def test_one_of_the_runs_that_hold_all_slots_makes_room_and_comes_back_by_itself(stack: Stack) -> None:
+def test_a_waiting_run_yields_its_slot_to_the_next_transaction_and_restarts_by_itself(stack: Stack) -> None:
     seen = full(stack).seen
     assert seen["at first"] == "queued"
     assert seen["totals"] == {}
@@ -169,7 +169,7 @@ def test_one_of_the_runs_that_hold_all_slots_makes_room_and_comes_back_by_itself
 
 
 @pytest.mark.long
-def test_runs_that_only_wait_in_begin_make_room_and_not_while_the_dag_is_paused(stack: Stack) -> None:
+def test_runs_that_wait_in_begin_yield_their_slots_unless_the_dag_is_paused(stack: Stack) -> None:
     seen = in_begin(stack).seen
     assert seen["paused"] == {"r1": "queued", "r2": "running", "r3": "running"}
     one_made_room(seen)
@@ -178,7 +178,7 @@ def test_runs_that_only_wait_in_begin_make_room_and_not_while_the_dag_is_paused(
 
 
 @pytest.mark.long
-def test_a_backfill_run_backwards_with_fewer_slots_than_failed_days_gets_through(stack: Stack) -> None:
+def test_a_reverse_backfill_with_fewer_slots_than_failed_days_completes(stack: Stack) -> None:
     seen = backwards(stack).seen
     first, *others = seen["runs"]
     assert seen["yields"] == {run_id: reason(run_id, first) for run_id in others if run_id in seen["yields"]}

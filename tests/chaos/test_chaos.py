@@ -36,12 +36,12 @@ def found(rows: Sequence[Row], numbers: int, readmitted: set[int] | None = None)
     return "\n".join(wrong_rows(rows, set(range(numbers)), counting))
 
 
-def test_numbers_that_are_counted_once_and_in_order_are_no_finding() -> None:
+def test_the_judge_accepts_numbers_that_are_counted_once_and_in_order() -> None:
     assert not found(counted([range(10), range(10, 20)]), 20)
     assert not found(counted([range(10, 20), range(10)]), 20, {2})
 
 
-def test_what_is_lost_counted_twice_skipped_or_out_of_order_is_found() -> None:
+def test_the_judge_finds_numbers_that_are_lost_counted_twice_skipped_or_out_of_order() -> None:
     rows = counted([range(10), range(10, 20)])
     assert "lost: [20]" in found(rows, 21)
     assert "skipped, and counted: [19]" in found(rows, 19)
@@ -60,13 +60,13 @@ def restated(*, mended: bool = True) -> tuple[list[dict[str, Any]], Counting]:
     return rows, counting
 
 
-def test_what_a_transaction_has_restated_is_no_finding() -> None:
+def test_the_judge_accepts_a_complete_restatement() -> None:
     rows, counting = restated()
     assert not wrong_rows(rows, set(range(20)), counting)
     assert not counting.misbound([{"txid": 2}, {"txid": 3}])
 
 
-def test_what_a_restatement_has_not_replaced_is_found() -> None:
+def test_the_judge_finds_rows_that_a_restatement_should_have_replaced() -> None:
     rows, counting = restated()
     expected = set(range(20))
     old = [{**row, "txid": 1} if row["key"] == "r3" else row for row in rows]
@@ -78,7 +78,7 @@ def test_what_a_restatement_has_not_replaced_is_found() -> None:
     assert "not what their transaction gave" in "".join(wrong_rows(rows, expected, restated(mended=False)[1]))
 
 
-def test_a_restatement_that_is_bound_before_it_counts_is_found() -> None:
+def test_the_judge_finds_a_run_that_is_bound_to_the_wrong_transaction_of_a_restatement() -> None:
     counting = Counting({1, 2}, {1}, {2: 1})
     assert counting.misbound([{"txid": 3}]) == ["transactions [2] count, and no run is bound to them"]
     assert counting.misbound([{"txid": 1}, {"txid": 2}]) == [
@@ -86,7 +86,7 @@ def test_a_restatement_that_is_bound_before_it_counts_is_found() -> None:
     ]
 
 
-def test_a_run_goes_on_after_its_last_good_rest_and_is_told(tmp_path: Path) -> None:
+def test_a_chaos_run_resumes_after_its_last_good_check_and_reports_all_faults(tmp_path: Path) -> None:
     record = Record(tmp_path / "run.jsonl")
     for number in range(1, 4):
         record.add("fault", Fault(number, "commit", "kill", "commit.before_mark", ["rows"], 1.0, 1.0, 2.5))
@@ -124,7 +124,7 @@ def test_under_random_faults_each_number_is_counted_once_and_in_order(tmp_path: 
 
 @pytest.mark.chaos
 @pytest.mark.timeout(1600)
-def test_what_a_second_grant_adds_to_is_found_in_each_kind_of_store(tmp_path: Path) -> None:
+def test_the_judge_finds_a_second_grant_that_adds_instead_of_replacing_in_each_store(tmp_path: Path) -> None:
     """A commit that dies between write and mark is done again; with the rule that it then replaces taken out.
 
     Each topology is killed three times, since a skip may take the transaction of one kill away. The table of a lake is
@@ -155,7 +155,7 @@ def test_what_a_second_grant_adds_to_is_found_in_each_kind_of_store(tmp_path: Pa
         (STALE, "sums: fire_postgres.sums: transactions that do not count, and are counted"),
     ],
 )
-def test_a_wrong_restatement_is_found(rule: str, finding: str, tmp_path: Path) -> None:
+def test_the_judge_finds_a_wrong_restatement(rule: str, finding: str, tmp_path: Path) -> None:
     """The run ends at the first rest with a finding: before that, a person may have given up what was restated."""
     record = tmp_path / "run.jsonl"
     small = ("--without", "Spark", "Kafka", "MariaDB", "--faults", "25", "--every", "5")

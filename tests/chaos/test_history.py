@@ -37,7 +37,7 @@ def history(judge: Path, tmp_path_factory: pytest.TempPathFactory) -> History:
     return recorded(tmp_path_factory.mktemp("history"), SECONDS, SEED, shows=is_eventful)
 
 
-def test_what_processes_do_that_are_killed_stopped_and_cut_off_has_an_order_that_the_protocol_allows(
+def test_the_protocol_allows_the_history_of_killed_stopped_and_cut_off_processes(
     judge: Path, history: History, tmp_path: Path
 ) -> None:
     assert judged(judge, history, tmp_path / "history.json") == "Ok", history
@@ -45,14 +45,14 @@ def test_what_processes_do_that_are_killed_stopped_and_cut_off_has_an_order_that
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_what_the_protocol_does_not_allow_is_found_in_a_history(
+def test_the_judge_finds_each_history_that_the_protocol_does_not_allow(
     judge: Path, history: History, tmp_path: Path, name: str
 ) -> None:
     said = judged(judge, changed(history, name), tmp_path / "changed.json")
     assert said.startswith("Illegal"), history
 
 
-def test_a_second_grant_that_adds_to_what_the_first_one_wrote_is_found_in_a_history(
+def test_the_judge_finds_a_history_in_which_a_second_grant_adds_instead_of_replacing(
     judge: Path, tmp_path: Path
 ) -> None:
     history = recorded(tmp_path, SECONDS / 2, SEED, mutant=AGAIN, shows=counted_again)

@@ -88,7 +88,7 @@ def refusal(hook: ZooKeeperHook, kind: type[Exception], says: str) -> str:
     return told
 
 
-def test_who_has_certificate_and_login_is_let_in(
+def test_a_client_with_certificate_and_login_is_let_in(
     hook: Callable[..., ZooKeeperHook], ensemble: LocalEnsemble, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert hook().test_connection() == (True, f"ZooKeeper answers at {ensemble.hosts}")
@@ -97,7 +97,7 @@ def test_who_has_certificate_and_login_is_let_in(
         assert store.get("/here") is not None
 
 
-def test_an_authority_that_is_not_the_servers_is_one_line_and_its_remedy_helps(
+def test_a_wrong_certificate_authority_is_a_one_line_error_whose_remedy_works(
     hook: Callable[..., ZooKeeperHook], strange: Certificates, certificates: Certificates
 ) -> None:
     told = refusal(hook(extra={"ca_file": str(strange.ca)}), NoConnection, "certificate verify failed")
@@ -106,7 +106,7 @@ def test_an_authority_that_is_not_the_servers_is_one_line_and_its_remedy_helps(
         assert store.get("/") is not None
 
 
-def test_a_missing_or_strange_client_certificate_is_one_line_and_its_remedy_helps(
+def test_a_missing_or_untrusted_client_certificate_is_a_one_line_error_whose_remedy_works(
     hook: Callable[..., ZooKeeperHook], strange: Certificates
 ) -> None:
     wrong = {"cert_file": str(strange.client), "key_file": str(strange.client_key)}
@@ -117,14 +117,14 @@ def test_a_missing_or_strange_client_certificate_is_one_line_and_its_remedy_help
         assert store.get("/") is not None
 
 
-def test_a_name_that_is_not_in_the_certificate_is_one_line(
+def test_a_host_name_that_is_not_in_the_certificate_is_a_one_line_error(
     hook: Callable[..., ZooKeeperHook], ensemble: LocalEnsemble
 ) -> None:
     wrong = hook(host=ensemble.hosts.replace("127.0.0.1", "localhost"))
     refusal(wrong, NoConnection, "name the hosts as the servers' certificate names them")
 
 
-def test_a_connection_without_tls_to_a_port_of_tls_and_the_other_way_round_is_one_line(
+def test_a_client_and_a_port_of_which_only_one_uses_tls_is_a_one_line_error(
     hook: Callable[..., ZooKeeperHook], zookeeper: LocalZooKeeper
 ) -> None:
     plain = dict.fromkeys(["ca_file", "cert_file", "key_file"])
@@ -133,7 +133,7 @@ def test_a_connection_without_tls_to_a_port_of_tls_and_the_other_way_round_is_on
 
 
 @pytest.mark.parametrize("login", [{"password": "s3cret-but-wrong"}, {"login": "mallory"}])
-def test_a_wrong_login_is_one_line_at_once(
+def test_a_wrong_login_is_a_one_line_error_at_once(
     hook: Callable[..., ZooKeeperHook], login: Mapping[str, str], capfd: pytest.CaptureFixture[str]
 ) -> None:
     told = refusal(hook(**login), LoginRefused, f"login {login.get('login', 'ada')!r} was refused")
@@ -141,12 +141,12 @@ def test_a_wrong_login_is_one_line_at_once(
     assert "Traceback" not in "".join(capfd.readouterr())
 
 
-def test_no_login_or_one_of_another_scheme_is_one_line(hook: Callable[..., ZooKeeperHook]) -> None:
+def test_a_missing_login_or_a_login_of_another_scheme_is_a_one_line_error(hook: Callable[..., ZooKeeperHook]) -> None:
     for fields in ({"login": None, "password": None, "extra": {"auth_scheme": None}}, {"extra": {"auth_scheme": None}}):
         refusal(hook(**fields), LoginRefused, "they require a SASL login")
 
 
-def test_another_login_can_neither_read_nor_write_what_a_topology_has_made_over_tls(
+def test_another_login_cannot_read_or_write_the_records_of_a_topology_over_tls(
     hook: Callable[..., ZooKeeperHook], connection: dict[str, Any], tmp_path: Path, opened: list[Any]
 ) -> None:
     transactions(tmp_path, connection)
@@ -157,7 +157,7 @@ def test_another_login_can_neither_read_nor_write_what_a_topology_has_made_over_
     closed(owner, eve, {"sasl:ada"})
 
 
-def test_a_stranger_can_neither_read_nor_write_what_a_topology_has_made(
+def test_a_stranger_cannot_read_or_write_the_records_of_a_topology(
     zookeeper: LocalZooKeeper, hook: Callable[..., ZooKeeperHook], tmp_path: Path, opened: list[Any]
 ) -> None:
     connection = {"host": zookeeper.hosts, **LOGIN, "extra": {"chroot": "/prod"}}

@@ -26,7 +26,7 @@ def worker(topology: Topology, host: Host, hours: int) -> Committer:
     return made
 
 
-def test_two_hosts_an_hour_ahead_and_behind_take_turns(world: World, topology: Topology) -> None:
+def test_two_hosts_whose_clocks_are_hours_apart_commit_in_turns(world: World, topology: Topology) -> None:
     ahead, behind = worker(topology, world.near, 1), worker(topology, world.far, -1)
     for number in range(3):
         assert ahead("many", f"a{number}") == []
@@ -36,7 +36,9 @@ def test_two_hosts_an_hour_ahead_and_behind_take_turns(world: World, topology: T
 
 @pytest.mark.long
 @pytest.mark.parametrize("hours", [1, -1])
-def test_an_attempt_outranks_an_older_one_whatever_its_clock_says(world: World, topology: Topology, hours: int) -> None:
+def test_a_newer_attempt_outranks_an_older_attempt_despite_wrong_clocks(
+    world: World, topology: Topology, hours: int
+) -> None:
     old, new = worker(topology, world.near, -hours), worker(topology, world.far, hours)
     topology.processed(old, "r1")
     armed, answer = topology.paused(old, "r1", "commit.after_acquire")

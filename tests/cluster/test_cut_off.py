@@ -22,7 +22,7 @@ def cut_off_from_zookeeper(world: World, topology: Topology, *, env: dict[str, s
         return str(answer.error)
 
 
-def test_a_committer_cut_off_from_zookeeper_writes_nothing_once_another_attempt_has_written(
+def test_a_committer_cut_off_from_zookeeper_is_refused_after_a_newer_attempt_has_written(
     world: World, topology: Topology
 ) -> None:
     said = cut_off_from_zookeeper(world, topology)
@@ -31,13 +31,13 @@ def test_a_committer_cut_off_from_zookeeper_writes_nothing_once_another_attempt_
 
 
 @pytest.mark.long
-def test_without_the_check_of_the_fence_its_write_would_count(world: World, topology: Topology) -> None:
+def test_without_the_fence_check_the_write_of_a_cut_off_committer_counts(world: World, topology: Topology) -> None:
     cut_off_from_zookeeper(world, topology, env={"FIRE_WITHOUT": "fence"})
     assert not topology.exact("1.1", "2.2")
 
 
 @pytest.mark.long
-def test_what_a_committer_cut_off_from_zookeeper_wrote_is_undone_by_the_attempt_that_was_granted_before(
+def test_a_newer_grant_undoes_the_late_write_of_a_committer_cut_off_from_zookeeper(
     world: World, topology: Topology
 ) -> None:
     old, new = topology.committer(world.near), topology.committer(world.far)
@@ -58,7 +58,7 @@ def test_what_a_committer_cut_off_from_zookeeper_wrote_is_undone_by_the_attempt_
 
 
 @pytest.mark.long
-def test_a_committer_cut_off_from_zookeeper_before_its_mark_leaves_what_the_next_attempt_replaces(
+def test_the_next_attempt_replaces_the_write_of_a_committer_cut_off_before_its_mark(
     world: World, topology: Topology
 ) -> None:
     old, new = topology.committer(world.near), topology.committer(world.far)
@@ -74,7 +74,7 @@ def test_a_committer_cut_off_from_zookeeper_before_its_mark_leaves_what_the_next
     assert topology.exact("1.2")
 
 
-def test_a_committer_cut_off_from_the_database_says_so_soon_and_the_next_attempt_takes_over(
+def test_a_committer_cut_off_from_the_database_fails_and_the_next_attempt_commits(
     world: World, topology: Topology
 ) -> None:
     old, new = topology.committer(world.near), topology.committer(world.far)
@@ -91,7 +91,7 @@ def test_a_committer_cut_off_from_the_database_says_so_soon_and_the_next_attempt
 
 
 @pytest.mark.long
-def test_a_committer_that_was_cut_off_from_the_database_commits_once_it_is_back(
+def test_a_committer_that_was_cut_off_from_the_database_commits_once_the_network_is_back(
     world: World, topology: Topology
 ) -> None:
     committer = topology.committer(world.near)
@@ -105,7 +105,7 @@ def test_a_committer_that_was_cut_off_from_the_database_commits_once_it_is_back(
     assert topology.exact("1.1", "2.1")
 
 
-def test_a_process_that_slept_longer_than_its_session_writes_nothing_when_it_wakes_up(
+def test_a_process_that_slept_longer_than_its_session_is_outranked_when_it_wakes(
     world: World, topology: Topology
 ) -> None:
     old, new = topology.committer(world.near), topology.committer(world.far)
@@ -121,9 +121,7 @@ def test_a_process_that_slept_longer_than_its_session_writes_nothing_when_it_wak
     assert topology.exact("1.2")
 
 
-def test_a_committer_whose_host_was_lost_in_its_commit_writes_nothing_when_it_comes_back(
-    world: World, topology: Topology
-) -> None:
+def test_a_committer_whose_host_was_lost_is_outranked_when_the_host_is_back(world: World, topology: Topology) -> None:
     old, new = topology.committer(world.near), topology.committer(world.far)
     topology.processed(old, "r1")
     armed, answer = topology.paused(old, "r1", "commit.after_acquire")

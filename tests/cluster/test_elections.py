@@ -25,7 +25,7 @@ def recovered(what: str, began: float) -> None:
 
 
 @pytest.mark.parametrize("at", ["before_acquire", "after_acquire", "before_mark"])
-def test_a_leader_that_dies_in_a_commit_leaves_it_exact_and_the_same_task_ends_it(
+def test_a_commit_during_which_the_zookeeper_leader_dies_is_exact_and_ends_in_the_same_task(
     world: World, topology: Topology, at: str
 ) -> None:
     committer = topology.committer(world.near)
@@ -45,7 +45,7 @@ def test_a_leader_that_dies_in_a_commit_leaves_it_exact_and_the_same_task_ends_i
 
 @pytest.mark.long
 @pytest.mark.parametrize("at", ["before_acquire", "after_acquire", "before_mark"])
-def test_a_leader_that_is_cut_off_from_all_in_a_commit_leaves_it_exact(
+def test_a_commit_during_which_the_zookeeper_leader_is_cut_off_is_exact(
     world: World, topology: Topology, at: str
 ) -> None:
     committer = topology.committer(world.near)
@@ -65,7 +65,9 @@ def test_a_leader_that_is_cut_off_from_all_in_a_commit_leaves_it_exact(
 
 
 @pytest.mark.long
-def test_a_worker_that_is_cut_off_from_one_server_goes_on_with_the_others(world: World, topology: Topology) -> None:
+def test_a_worker_that_is_cut_off_from_one_zookeeper_server_continues_with_the_others(
+    world: World, topology: Topology
+) -> None:
     # As by default: one server that is cut off must not use up the time that there is for all.
     committer = topology.committer(world.near, env={"AIRFLOW__TX__SESSION_TIMEOUT": "10"})
     topology.processed(committer, "r1")
@@ -82,7 +84,9 @@ def test_a_worker_that_is_cut_off_from_one_server_goes_on_with_the_others(world:
 
 
 @pytest.mark.long
-def test_without_a_majority_nobody_commits_and_with_one_the_same_task_goes_on(world: World, topology: Topology) -> None:
+def test_no_task_commits_without_a_majority_and_the_same_task_commits_once_it_is_back(
+    world: World, topology: Topology
+) -> None:
     committer = topology.committer(world.near)
     topology.processed(committer, "r1")
     armed, answer = topology.paused(committer, "r1", "commit.before_mark")
@@ -102,7 +106,7 @@ def test_without_a_majority_nobody_commits_and_with_one_the_same_task_goes_on(wo
 
 
 @pytest.mark.long
-def test_all_servers_are_restarted_one_after_the_other_under_load_and_nobody_sees_an_error(
+def test_a_rolling_restart_of_all_zookeeper_servers_under_load_causes_no_error(
     world: World, topology: Topology
 ) -> None:
     workers, stop = [topology.committer(host) for host in (world.near, world.far)], world.folder / "stop"

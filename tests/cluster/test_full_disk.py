@@ -36,7 +36,7 @@ def disk() -> Iterator[SmallDisk]:
         yield disk
 
 
-def test_staging(disk: SmallDisk) -> None:
+def test_staging_on_a_full_disk_is_refused_and_works_after_space_is_freed(disk: SmallDisk) -> None:
     area = StagingArea(str(disk.folder))
     where = area.try_dir("flights", TransactionAttempt(1, 1), TaskTry("count", -1, "1"))
     some: Any = [{"word": f"word {number}", "n": number} for number in range(50_000)]
@@ -67,7 +67,9 @@ def databases(disk: SmallDisk, postgres: LocalPostgres) -> Iterator[str]:
         connection.execute(sa.text(f"DROP TABLESPACE {name}"))
 
 
-def test_postgres(disk: SmallDisk, databases: str) -> None:
+def test_postgres_on_a_full_disk_fails_the_commit_and_works_after_space_is_freed(
+    disk: SmallDisk, databases: str
+) -> None:
     write_on_a_full_disk(disk, databases, keys=20_000, says="No space left on device")
 
 
@@ -88,7 +90,7 @@ def write_on_a_full_disk(disk: SmallDisk, url: str, *, keys: int, says: str) -> 
 
 
 @pytest.mark.long
-def test_mariadb() -> None:
+def test_mariadb_on_a_full_disk_fails_the_commit_and_works_after_space_is_freed() -> None:
     with small_disk(400) as disk:
         server = LocalMariaDB()
         server.data_dir, server.log = disk.folder / "mariadb", disk.folder / "mariadb.log"
@@ -96,12 +98,14 @@ def test_mariadb() -> None:
             write_on_a_full_disk(disk, server.url(), keys=60_000, says="full")
 
 
-def test_a_database_in_a_file(disk: SmallDisk) -> None:
+def test_a_sqlite_file_on_a_full_disk_fails_the_commit_and_works_after_space_is_freed(disk: SmallDisk) -> None:
     write_on_a_full_disk(disk, f"sqlite:///{disk.folder}/state.db", keys=20_000, says="disk is full")
 
 
 @pytest.mark.long
-def test_a_single_zookeeper(disk: SmallDisk, tmp_path: Path) -> None:
+def test_a_single_zookeeper_on_a_full_disk_stops_and_totals_are_exact_after_a_restart(
+    disk: SmallDisk, tmp_path: Path
+) -> None:
     state = SqlState.from_url(f"sqlite:///{tmp_path}/state.db", table="totals", keys=["key"], values={"n": Sum()})
     with LocalZooKeeper(disk.folder / "zookeeper") as server:
         client = connect(ClientConfig(server.hosts))
@@ -132,7 +136,7 @@ def endlessly(pipeline: Pipeline) -> None:
 
 
 @pytest.mark.long
-def test_one_of_three_zookeepers_goes_and_the_others_go_on(disk: SmallDisk, tmp_path: Path) -> None:
+def test_two_zookeepers_continue_when_the_disk_of_the_third_is_full(disk: SmallDisk, tmp_path: Path) -> None:
     folders = [disk.folder / "zookeeper", tmp_path / "second", tmp_path / "third"]
     with LocalEnsemble(folders=folders) as ensemble:
         committer = Committer(tmp_path, ensemble.hosts, f"sqlite:///{tmp_path}/state.db")
@@ -156,7 +160,9 @@ def test_one_of_three_zookeepers_goes_and_the_others_go_on(disk: SmallDisk, tmp_
             committer.close()
 
 
-def test_a_database_that_is_restarted_in_the_middle_of_a_commit(tmp_path: Path, zookeeper: LocalZooKeeper) -> None:
+def test_a_commit_ends_exactly_once_although_its_database_is_restarted_in_the_middle(
+    tmp_path: Path, zookeeper: LocalZooKeeper
+) -> None:
     failpoints = Failpoints(tmp_path / "failpoints")
     with LocalPostgres(fsync=True) as server:
         committer = Committer(

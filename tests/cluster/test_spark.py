@@ -22,7 +22,7 @@ def test_batches_are_counted_on_hosts_of_spark(world: World, topology: Topology,
     assert topology.exact("1.1", "2.1")
 
 
-def test_a_host_of_an_executor_killed_in_a_job_costs_no_row_and_adds_none(
+def test_each_row_counts_once_although_an_executor_host_is_killed_in_the_job(
     world: World, topology: Topology, spark_worker: Workers, spark_hosts: SparkCluster, spark_job: Callable[..., Job]
 ) -> None:
     committer, lost = spark_worker(world.near), spark_hosts.workers[0]
@@ -35,7 +35,7 @@ def test_a_host_of_an_executor_killed_in_a_job_costs_no_row_and_adds_none(
 
 
 @pytest.mark.long
-def test_a_host_of_an_executor_cut_off_in_a_job_costs_no_row_and_adds_none(
+def test_each_row_counts_once_although_an_executor_host_is_cut_off_in_the_job(
     world: World, topology: Topology, spark_worker: Workers, spark_hosts: SparkCluster, spark_job: Callable[..., Job]
 ) -> None:
     committer, lost = spark_worker(world.near, settings=NOTICE_SOON), spark_hosts.workers[0]
@@ -50,7 +50,7 @@ def test_a_host_of_an_executor_cut_off_in_a_job_costs_no_row_and_adds_none(
     assert topology.exact("1.1", "2.1")
 
 
-def test_a_driver_whose_host_was_lost_is_refused_when_it_comes_back_after_the_retry_elsewhere(
+def test_a_driver_on_a_lost_host_is_refused_when_it_returns_after_a_retry_elsewhere(
     world: World, topology: Topology, spark_worker: Workers, spark_job: Callable[..., Job]
 ) -> None:
     old, new = spark_worker(world.near), spark_worker(world.far)
@@ -67,7 +67,7 @@ def test_a_driver_whose_host_was_lost_is_refused_when_it_comes_back_after_the_re
 
 
 @pytest.mark.long
-def test_a_driver_whose_host_was_lost_is_refused_when_it_comes_back_after_a_replay(
+def test_a_driver_on_a_lost_host_is_refused_when_it_returns_after_a_replay(
     world: World, topology: Topology, spark_worker: Workers, spark_job: Callable[..., Job]
 ) -> None:
     old, new = spark_worker(world.near), spark_worker(world.far)
@@ -81,7 +81,7 @@ def test_a_driver_whose_host_was_lost_is_refused_when_it_comes_back_after_a_repl
 
 
 @pytest.mark.long
-def test_a_driver_whose_host_never_comes_back_leaves_its_batch_to_another_host(
+def test_another_host_commits_the_batch_of_a_driver_whose_host_never_returns(
     world: World, topology: Topology, spark_worker: Workers, spark_job: Callable[..., Job]
 ) -> None:
     old, new = spark_worker(world.near), spark_worker(world.far)

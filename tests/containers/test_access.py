@@ -41,7 +41,7 @@ def ledger(cluster: Cluster) -> None:
     [{"login": None, "password": None}, {"password": "not-the-one"}, {"login": "mallory"}],
     ids=["no login", "wrong password", "another login"],
 )
-def test_a_stranger_reads_and_writes_nothing_of_the_ledger(cluster: Cluster, login: Mapping[str, Any]) -> None:
+def test_a_stranger_cannot_read_or_write_the_ledger(cluster: Cluster, login: Mapping[str, Any]) -> None:
     found = try_to_enter(cluster, **login)
     assert "refused" not in found
     assert found["done"] == []
@@ -52,7 +52,9 @@ def test_a_stranger_reads_and_writes_nothing_of_the_ledger(cluster: Cluster, log
     [({"use_tls": False, "ca_file": None}, "set the extra use_tls"), ({"ca_file": None}, "certificate verify failed")],
     ids=["no TLS", "another authority"],
 )
-def test_a_connection_that_is_not_trusted_is_not_made(cluster: Cluster, extra: Mapping[str, Any], reason: str) -> None:
+def test_a_connection_to_an_untrusted_server_is_refused(
+    cluster: Cluster, extra: Mapping[str, Any], reason: str
+) -> None:
     assert reason in try_to_enter(cluster, extra=extra)["refused"]
 
 

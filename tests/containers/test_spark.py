@@ -30,7 +30,7 @@ def test_a_python_application_in_cluster_mode_is_refused_by_the_standalone_maste
     assert "Cluster deploy mode is currently not supported for python applications on standalone clusters" in log
 
 
-def test_a_worker_of_spark_lost_in_a_job_costs_no_row_and_adds_none(cluster: Cluster) -> None:
+def test_each_row_counts_once_although_a_spark_worker_is_lost_in_the_job(cluster: Cluster) -> None:
     begin(cluster, "lost_executor")
     wait_at_work(cluster, "lost_executor")
     victim = next(worker for worker in SPARK_WORKERS if waits(cluster, worker))
@@ -40,7 +40,7 @@ def test_a_worker_of_spark_lost_in_a_job_costs_no_row_and_adds_none(cluster: Clu
     cluster.start(victim)
 
 
-def test_the_host_of_a_driver_lost_in_a_job_leaves_the_batch_to_another_try(cluster: Cluster) -> None:
+def test_another_try_commits_the_batch_of_a_driver_whose_host_was_lost(cluster: Cluster) -> None:
     begin(cluster, "lost_driver")
     wait_at_work(cluster, "lost_driver")
     victim = host_of(cluster, "lost_driver", "count", first_run(cluster, "lost_driver"))

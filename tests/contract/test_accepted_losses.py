@@ -37,7 +37,7 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_the_next_transaction_begins_behind_the_rows_and_says_so(
+def test_the_next_transaction_begins_behind_the_lost_rows_and_records_the_loss(
     each_store: Store, zookeeper_root: str, kind: str
 ) -> None:
     topology = Topology(each_store, zookeeper_root, Log(), kind)
@@ -58,7 +58,7 @@ def test_the_next_transaction_begins_behind_the_rows_and_says_so(
     assert (shown.document.size, shown.document.lost) == ({"rows": 10, "why": "ten of each"}, ["rows 10 to 24 of it"])
 
 
-def test_a_batch_behind_a_loss_still_starts_where_the_one_before_it_ended(
+def test_a_batch_behind_a_loss_keeps_the_end_of_its_predecessor_as_its_base(
     each_store: Store, zookeeper_root: str, kind: str
 ) -> None:
     topology = Topology(each_store, zookeeper_root, Log(), kind)
@@ -71,7 +71,7 @@ def test_a_batch_behind_a_loss_still_starts_where_the_one_before_it_ended(
     assert not any(each.stale for each in view.transactions)
 
 
-def test_a_partition_goes_on_behind_its_loss_and_the_others_where_they_were(
+def test_a_partition_resumes_behind_its_loss_and_other_partitions_at_their_positions(
     each_store: Store, zookeeper_root: str, kind: str
 ) -> None:
     log = Log(a=range(100), b=range(100))
@@ -88,7 +88,7 @@ def test_a_partition_goes_on_behind_its_loss_and_the_others_where_they_were(
     assert topology.record(2).base == digest({"a": 10, "b": 10})
 
 
-def test_a_loss_is_told_by_the_transaction_in_which_its_partition_takes_part(
+def test_the_next_transaction_with_rows_of_the_partition_records_its_loss(
     each_store: Store, zookeeper_root: str
 ) -> None:
     log = Log(a=range(100), b=range(10))
@@ -175,7 +175,7 @@ def test_a_loss_that_is_accepted_twice_counts_once(each_store: Store, zookeeper_
     assert [(each.position, each.resume_at) for each in losses] == [(10, 25), (25, 50), (10, 50)]
 
 
-def test_losses_that_lead_in_a_circle_end(each_store: Store, zookeeper_root: str) -> None:
+def test_losses_that_form_a_circle_are_followed_only_once(each_store: Store, zookeeper_root: str) -> None:
     topology = Topology(each_store, zookeeper_root, Log(), "opaque")
     topology.finish(topology.begin("r1"))
     topology.ledger.accept_loss([Loss("", 10, 20, "one"), Loss("", 20, 10, "two")], AUDIT)
@@ -183,9 +183,7 @@ def test_losses_that_lead_in_a_circle_end(each_store: Store, zookeeper_root: str
     assert (begun.metadata, begun.lost) == ([10, 20], ("one", "two"))
 
 
-def test_an_answer_that_was_asked_before_the_loss_was_accepted_is_not_taken(
-    each_store: Store, zookeeper_root: str
-) -> None:
+def test_a_batch_decided_before_the_loss_was_accepted_is_decided_again(each_store: Store, zookeeper_root: str) -> None:
     topology = Topology(each_store, zookeeper_root, Log(), "transactional")
     topology.finish(topology.begin("r1"))
 
@@ -206,7 +204,7 @@ def test_an_answer_that_was_asked_before_the_loss_was_accepted_is_not_taken(
     assert (begun.metadata, begun.lost) == ([25, 35], ("rows 10 to 24 of it",))
 
 
-def test_nothing_lost_is_refused_and_changes_nothing(each_store: Store, zookeeper_root: str) -> None:
+def test_accepting_a_loss_is_refused_if_no_row_is_lost(each_store: Store, zookeeper_root: str) -> None:
     topology = Topology(each_store, zookeeper_root, Log(), "opaque")
     topology.begin("r1")
     before = topology.store.get(topology.paths.record)
@@ -216,7 +214,9 @@ def test_nothing_lost_is_refused_and_changes_nothing(each_store: Store, zookeepe
     assert topology_view(topology.store, topology.paths).repairs == ()
 
 
-def test_who_accepted_it_when_and_why_is_on_the_record(each_store: Store, zookeeper_root: str) -> None:
+def test_the_repair_record_names_the_person_the_time_and_the_reason_of_an_accepted_loss(
+    each_store: Store, zookeeper_root: str
+) -> None:
     topology = Topology(each_store, zookeeper_root, Log(), "opaque")
     topology.begin("r1")
     topology.log.there[""] = range(25, 1000)
@@ -229,7 +229,9 @@ def test_who_accepted_it_when_and_why_is_on_the_record(each_store: Store, zookee
     assert (view.record.losses, view.record.accepted) == ([1], {})
 
 
-def test_records_of_before_there_were_sizes_and_losses_are_read(each_store: Store, zookeeper_root: str) -> None:
+def test_records_without_the_later_fields_for_sizes_and_losses_can_be_read(
+    each_store: Store, zookeeper_root: str
+) -> None:
     topology = Topology(each_store, zookeeper_root, Log(), "opaque")
     topology.finish(topology.begin("r1"))
     topology.begin("r2")
@@ -250,7 +252,7 @@ def test_records_of_before_there_were_sizes_and_losses_are_read(each_store: Stor
     assert topology.begin("r3").metadata == [20, 30]
 
 
-def test_a_loss_is_dropped_once_the_source_has_passed_it_everywhere(
+def test_a_loss_is_dropped_once_all_final_positions_are_behind_it(
     each_store: Store, zookeeper_root: str, kind: str
 ) -> None:
     log = Log(a=range(100), b=range(100))
@@ -276,9 +278,7 @@ def test_a_loss_is_dropped_once_the_source_has_passed_it_everywhere(
     assert topology_view(topology.store, topology.paths).repairs[0].why == AUDIT.why
 
 
-def test_the_losses_of_thousands_of_partitions_are_accepted_again_and_again(
-    each_store: Store, zookeeper_root: str
-) -> None:
+def test_losses_of_thousands_of_partitions_can_be_accepted_repeatedly(each_store: Store, zookeeper_root: str) -> None:
     names = [f"orders-of-the-whole-shop-{number}" for number in range(3000)]
     log = Log(**{name: range(1000) for name in names})
     topology = Topology(each_store, zookeeper_root, log, "opaque")
@@ -297,7 +297,7 @@ def test_the_losses_of_thousands_of_partitions_are_accepted_again_and_again(
     assert topology_view(topology.store, topology.paths).record.losses == []
 
 
-def test_no_loss_moves_nothing() -> None:
+def test_a_position_stays_unchanged_without_a_matching_loss() -> None:
     store, paths = MemoryStore(), Paths("/", "t")
     read = Reader(store)
     none = TopologyRecord("i", "dag", "opaque", 1)
@@ -311,7 +311,7 @@ def test_no_loss_moves_nothing() -> None:
     assert start_after(read, paths, record, None).position is None
 
 
-def test_a_record_of_losses_is_read_as_it_was_written() -> None:
+def test_a_repair_record_with_losses_round_trips() -> None:
     losses = [Loss("a", {"x": [1]}, 5, "r")]
     record = RepairRecord(1, "accept-loss", "ada", "2013-01-01T00:00:00+00:00", "gone", "lost", 1, "op", losses)
     assert decode(RepairRecord, "", encode(record)) == record

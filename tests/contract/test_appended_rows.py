@@ -113,7 +113,7 @@ def test_rows_that_a_task_returns_are_in_the_table_with_their_transaction(orders
     assert {row["note"] for row in orders.read()} == {None, "new"}
 
 
-def test_no_rows_are_an_empty_transaction(orders: Table) -> None:
+def test_a_batch_without_rows_commits_an_empty_transaction(orders: Table) -> None:
     stage = Stage()
     committed(stage, "r1", append_to(orders), rows=[])
     committed(stage, "r2", append_to(orders))
@@ -130,7 +130,7 @@ def test_each_instance_of_a_mapped_task_adds_its_rows(orders: Table) -> None:
     assert kept(orders) == expected(1)
 
 
-def test_a_replay_takes_the_rows_of_the_earlier_attempt_out(orders: Table) -> None:
+def test_a_replay_removes_the_rows_of_the_earlier_attempt(orders: Table) -> None:
     stage = Stage()
     run = StageRun(stage.spec, "r1")
     run.begin()
@@ -151,7 +151,7 @@ def test_a_replay_takes_the_rows_of_the_earlier_attempt_out(orders: Table) -> No
     assert kept(orders) == expected(1, ROWS[:1])
 
 
-def test_a_table_and_a_database_take_one_transaction(orders: Table, tmp_path: Path) -> None:
+def test_one_transaction_writes_into_a_table_and_a_database(orders: Table, tmp_path: Path) -> None:
     totals = SqlState.from_url(
         f"sqlite:///{tmp_path}/totals.db", table="totals", keys=["day"], values={"orders": Count()}
     )
@@ -184,7 +184,7 @@ def receipt_of(phase: PhaseRun) -> Receipt:
     return receipt
 
 
-def test_a_phase_appends_what_the_last_try_of_its_committer_was_given(orders: Table, tmp_path: Path) -> None:
+def test_a_commit_phase_appends_the_rows_of_the_last_try_of_its_committer(orders: Table, tmp_path: Path) -> None:
     totals = SqlState.from_url(f"sqlite:///{tmp_path}/totals.db", table="totals", keys=["day"], values={"n": Count()})
     phase = phase_of(update(totals), append_to(orders, task="c"))
     phase.work([{"day": "2026-01-01", "n": 4}])
@@ -206,7 +206,7 @@ def test_a_phase_appends_what_the_last_try_of_its_committer_was_given(orders: Ta
         assert own.text == replace(receipt, written={state.name: receipt.written[state.name]}).text
 
 
-def test_a_phase_that_takes_its_turn_again_appends_its_rows_once(orders: Table, tmp_path: Path) -> None:
+def test_a_commit_phase_that_takes_its_turn_again_appends_its_rows_once(orders: Table, tmp_path: Path) -> None:
     totals = SqlState.from_url(f"sqlite:///{tmp_path}/totals.db", table="totals", keys=["day"], values={"n": Count()})
     phase = phase_of(append_to(orders), update(totals, task="c"))
     phase.acquire()
@@ -242,7 +242,7 @@ def findings(stage: Stage, table: Table) -> list[str]:
     return list(verified(ledger_evidence(stage.store, stage.spec.paths), states).findings)
 
 
-def test_rows_that_a_person_has_deleted_are_a_finding_until_that_is_accepted(orders: Table) -> None:
+def test_rows_that_a_person_deleted_are_a_finding_until_the_deletion_is_accepted(orders: Table) -> None:
     stage = Stage()
     for run_id in ("r1", "r2"):
         committed(stage, run_id, append_to(orders))
@@ -271,7 +271,7 @@ def restated(stage: Stage, run_id: str, *updates: Update, rows: list[dict[str, A
     commit(run, *updates)
 
 
-def test_a_restatement_takes_the_rows_of_the_transaction_out_and_puts_its_own_in(orders: Table) -> None:
+def test_a_restatement_replaces_the_rows_of_the_restated_transaction(orders: Table) -> None:
     totals = MemoryState("totals", keys=["day"], values={"orders": Count()})
     stage = Stage(tasks=("count", "total"))
     updates = [append_to(orders), update(totals, task="total")]

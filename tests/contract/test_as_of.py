@@ -240,7 +240,7 @@ def _cases() -> list[Any]:
 
 
 @pytest.mark.parametrize(("kind", "database", "story"), _cases())
-def test_a_line_reads_the_values_as_of_its_transaction_whatever_later_ones_do(
+def test_a_query_reads_the_values_as_of_its_transaction_despite_later_transactions(
     kind: Make, story: Story, url: str, tmp_path: Path, grants: Grants
 ) -> None:
     store = begun(kind, url, tmp_path, grants)
@@ -264,7 +264,7 @@ def test_rows_of_a_table_are_read_as_of_an_older_transaction(
 
 
 @pytest.mark.parametrize(("kind", "database"), _on_databases(opaque))
-def test_values_are_read_as_of_the_transaction_before_the_last_and_of_none_before_it(
+def test_values_can_be_read_as_of_the_last_two_transactions_only(
     kind: Make, url: str, tmp_path: Path, grants: Grants
 ) -> None:
     store = begun(kind, url, tmp_path, grants)
@@ -278,7 +278,7 @@ def test_values_are_read_as_of_the_transaction_before_the_last_and_of_none_befor
 
 
 @pytest.mark.parametrize(("kind", "database"), _on_databases(opaque))
-def test_a_value_that_a_person_changed_after_the_next_transaction_was_undone_is_read(
+def test_a_value_that_a_person_changed_after_an_undone_transaction_is_read(
     kind: Make, url: str, tmp_path: Path, grants: Grants
 ) -> None:
     store = begun(kind, url, tmp_path, grants)
@@ -289,7 +289,7 @@ def test_a_value_that_a_person_changed_after_the_next_transaction_was_undone_is_
 
 
 @pytest.mark.parametrize(("kind", "database"), _on_databases(table))
-def test_a_restatement_is_named_that_took_out_rows_of_then(
+def test_an_as_of_read_is_refused_and_names_the_restatement_that_removed_its_rows(
     kind: Make, url: str, tmp_path: Path, grants: Grants
 ) -> None:
     store = begun(kind, url, tmp_path, grants)
@@ -311,7 +311,7 @@ def test_a_restatement_is_named_that_took_out_rows_of_then(
 
 
 @pytest.mark.parametrize(("kind", "database"), _on_databases(table))
-def test_a_restatement_that_begins_after_a_line_was_printed_leaves_it_without_rows(
+def test_a_printed_query_returns_no_rows_once_a_restatement_begins(
     kind: Make, url: str, tmp_path: Path, grants: Grants
 ) -> None:
     store = begun(kind, url, tmp_path, grants)
@@ -323,7 +323,7 @@ def test_a_restatement_that_begins_after_a_line_was_printed_leaves_it_without_ro
 
 
 @pytest.mark.parametrize(("kind", "database"), _on_databases(table))
-def test_a_restatement_of_an_earlier_ledger_says_nothing_about_rows_of_now(
+def test_a_restatement_of_an_earlier_ledger_does_not_affect_current_rows(
     kind: Make, url: str, tmp_path: Path, grants: Grants
 ) -> None:
     earlier = begun(kind, url, tmp_path, grants)
@@ -336,7 +336,9 @@ def test_a_restatement_of_an_earlier_ledger_says_nothing_about_rows_of_now(
 
 
 @pytest.mark.parametrize(("kind", "database"), _on_databases(table))
-def test_rows_of_no_transaction_are_read_as_of_every_one(kind: Make, url: str, tmp_path: Path, grants: Grants) -> None:
+def test_rows_without_a_txid_are_read_as_of_every_transaction(
+    kind: Make, url: str, tmp_path: Path, grants: Grants
+) -> None:
     store = kind(url, tmp_path)
     assert isinstance(store.state, SqlTable)
     name = store.state.table
@@ -352,7 +354,7 @@ def test_rows_of_no_transaction_are_read_as_of_every_one(kind: Make, url: str, t
 
 
 @pytest.mark.parametrize(("kind", "database"), _on_databases(transactional, guard))
-def test_a_state_without_earlier_values_says_until_when_it_is_not_readable(
+def test_a_state_without_earlier_values_names_the_commit_that_must_end_before_it_is_readable(
     kind: Make, url: str, tmp_path: Path, grants: Grants
 ) -> None:
     store = begun(kind, url, tmp_path, grants)
@@ -365,7 +367,7 @@ def test_a_state_without_earlier_values_says_until_when_it_is_not_readable(
 
 
 @pytest.mark.parametrize(("kind", "database"), _on_databases(opaque, table))
-def test_a_reader_beside_a_writer_reads_what_was_final_or_no_rows(
+def test_a_reader_beside_a_writer_reads_final_values_or_no_rows(
     kind: Make, url: str, tmp_path: Path, grants: Grants
 ) -> None:
     store = begun(kind, url, tmp_path, grants)
@@ -391,7 +393,7 @@ def test_a_reader_beside_a_writer_reads_what_was_final_or_no_rows(
     assert read_at(reader, 19, final[-1]) == AS_OF_2 + 34
 
 
-def test_a_table_of_a_lake_whose_log_begins_later_says_so(tmp_path: Path, grants: Grants) -> None:
+def test_an_as_of_read_is_refused_if_the_log_of_the_lake_begins_later(tmp_path: Path, grants: Grants) -> None:
     store = begun(lake, "", tmp_path, grants)
     uri = store.state.name.removeprefix("delta.")
     deltalake.DeltaTable(uri).create_checkpoint()
@@ -402,7 +404,7 @@ def test_a_table_of_a_lake_whose_log_begins_later_says_so(tmp_path: Path, grants
         store.state.at(1, 2)
 
 
-def test_versions_of_an_earlier_ledger_say_nothing_about_a_table_of_a_lake_that_was_released(
+def test_versions_of_an_earlier_ledger_do_not_affect_reads_of_a_released_lake_table(
     tmp_path: Path, grants: Grants
 ) -> None:
     store = begun(lake, "", tmp_path, grants)
@@ -412,7 +414,7 @@ def test_versions_of_an_earlier_ledger_say_nothing_about_a_table_of_a_lake_that_
     assert [read_at(store, txid, 5) for txid in (3, 5)] == [AS_OF_2 + 10, AS_OF_2 + 110]
 
 
-def test_a_table_of_a_lake_that_was_taken_back_is_read_as_of_its_newest_transaction_of_a_number(
+def test_a_restored_lake_table_is_read_as_of_its_newest_transaction_with_that_txid(
     tmp_path: Path, grants: Grants
 ) -> None:
     store = lake("", tmp_path)
@@ -429,7 +431,7 @@ def test_a_table_of_a_lake_that_was_taken_back_is_read_as_of_its_newest_transact
     assert [read_at(store, txid, 3) for txid in (1, 2, 3)] == [AS_OF_1, AS_OF_1 + 10, AS_OF_1 + 20]
 
 
-def test_a_state_that_words_no_line_is_readable_until_the_next_transaction_raises_its_fence(grants: Grants) -> None:
+def test_a_state_without_a_query_is_readable_until_the_next_transaction_raises_its_fence(grants: Grants) -> None:
     state = MemoryState(values={"n": Sum()})
     grants.commit(1, state, {"a": 1})
     assert state.at(1, 1) == ""

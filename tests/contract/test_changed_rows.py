@@ -78,7 +78,7 @@ class Files(Pipeline):
 
 
 @pytest.mark.parametrize("partitioned", [False, True])
-def test_a_replay_takes_the_rows_as_they_are_now_and_ends_where_it_ended(
+def test_a_replay_after_a_noted_change_takes_current_rows_and_keeps_its_end(
     each_store: Store, zookeeper_root: str, *, partitioned: bool
 ) -> None:
     files = Files(each_store, zookeeper_root, partitioned=partitioned)
@@ -103,7 +103,7 @@ def test_a_replay_takes_the_rows_as_they_are_now_and_ends_where_it_ended(
     assert shown.why == "the file is mended"
 
 
-def test_nobody_commits_the_rows_that_are_to_be_decided_anew(each_store: Store, zookeeper_root: str) -> None:
+def test_a_commit_is_refused_while_its_rows_wait_to_be_decided_again(each_store: Store, zookeeper_root: str) -> None:
     files = Files(each_store, zookeeper_root)
     begun = files.begin("r1")
     request = AcquireRequest(begun.attempt, files.process(begun).epoch, begun.rows_digest)
@@ -116,7 +116,7 @@ def test_nobody_commits_the_rows_that_are_to_be_decided_anew(each_store: Store, 
         files.ledger.run(commit.acquire, request)
 
 
-def test_what_a_state_holds_that_can_undo_it_is_no_hindrance_and_its_committer_comes_too_late(
+def test_rows_can_be_decided_again_if_the_state_can_undo_them_and_the_old_grant_is_outranked(
     each_store: Store, zookeeper_root: str
 ) -> None:
     files = Files(each_store, zookeeper_root)
@@ -129,7 +129,7 @@ def test_what_a_state_holds_that_can_undo_it_is_no_hindrance_and_its_committer_c
 
 
 @pytest.mark.parametrize("states", [{STATE: False}, {}])
-def test_what_may_lie_in_a_state_that_cannot_undo_it_keeps_its_rows(
+def test_rows_that_may_be_in_a_state_without_undo_cannot_be_decided_again(
     each_store: Store, zookeeper_root: str, states: dict[str, bool]
 ) -> None:
     files = Files(each_store, zookeeper_root)
@@ -139,7 +139,7 @@ def test_what_may_lie_in_a_state_that_cannot_undo_it_keeps_its_rows(
     assert files.record(1).changed == []
 
 
-def test_a_skipped_batch_comes_back_with_the_rows_as_they_are_now(each_store: Store, zookeeper_root: str) -> None:
+def test_a_readmitted_batch_takes_the_current_rows_after_a_noted_change(each_store: Store, zookeeper_root: str) -> None:
     files = Files(each_store, zookeeper_root)
     files.contents[1] = "bad"
     files.begin("r1")
@@ -156,9 +156,7 @@ def test_a_skipped_batch_comes_back_with_the_rows_as_they_are_now(each_store: St
     assert (files.begin("r1").metadata, files.begin("r3").metadata) == ([1, "changed again"], [3, "good"])
 
 
-def test_a_transaction_that_is_to_be_skipped_asks_the_source_for_nothing(
-    each_store: Store, zookeeper_root: str
-) -> None:
+def test_a_transaction_that_waits_for_its_skip_does_not_ask_the_source(each_store: Store, zookeeper_root: str) -> None:
     files = Files(each_store, zookeeper_root)
     files.begin("r1")
     files.ledger.run(replay.note_changed, 1, {}, audit=AUDIT)
@@ -167,7 +165,7 @@ def test_a_transaction_that_is_to_be_skipped_asks_the_source_for_nothing(
     assert files.begin("r1").metadata == [1, "good"]
 
 
-def test_an_opaque_source_decides_anew_as_ever(each_store: Store, zookeeper_root: str) -> None:
+def test_an_opaque_replay_takes_current_rows_after_a_noted_change(each_store: Store, zookeeper_root: str) -> None:
     files = Files(each_store, zookeeper_root, "opaque")
     files.begin("r1")
     files.ledger.run(replay.note_changed, 1, {}, audit=AUDIT)
@@ -176,7 +174,9 @@ def test_an_opaque_source_decides_anew_as_ever(each_store: Store, zookeeper_root
     assert [each.attempt for each in files.record(1).changed] == [1]
 
 
-def test_it_is_noted_once_and_never_of_a_final_one(each_store: Store, zookeeper_root: str) -> None:
+def test_a_change_of_rows_is_noted_once_and_never_for_a_final_transaction(
+    each_store: Store, zookeeper_root: str
+) -> None:
     files = Files(each_store, zookeeper_root)
     begun = files.begin("r1")
     for _ in range(2):

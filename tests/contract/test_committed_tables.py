@@ -78,7 +78,7 @@ def test_the_rows_of_each_transaction_are_counted_in_one_reading(filled: Filled)
     counts.close()
 
 
-def test_a_table_that_is_not_there_has_no_rows(filled: Filled) -> None:
+def test_a_missing_table_has_no_rows(filled: Filled) -> None:
     counts = filled.table.counts([1, 2])
     assert counts.rows == {1: 0, 2: 0}
     found = filled.table.arrow(counts).read_all()
@@ -87,7 +87,7 @@ def test_a_table_that_is_not_there_has_no_rows(filled: Filled) -> None:
     assert filled.table.row_types(upstream_txid=True) == {"upstream_txid": pa.int64()}
 
 
-def test_the_incarnation_is_the_one_of_the_ledger_that_has_raised_the_fence(filled: Filled) -> None:
+def test_a_table_has_the_incarnation_of_the_ledger_that_raised_its_fence(filled: Filled) -> None:
     assert filled.table.incarnation() is None
     filled.commit(1, rows(1))
     assert filled.table.incarnation() == filled.grants.incarnation
@@ -95,7 +95,7 @@ def test_the_incarnation_is_the_one_of_the_ledger_that_has_raised_the_fence(fill
     assert filled.table.incarnation() is None
 
 
-def test_a_hundred_transactions_are_counted_and_read_as_one(filled: Filled) -> None:
+def test_a_hundred_transactions_are_counted_and_read_in_one_call(filled: Filled) -> None:
     if filled.kind == "s3":
         pytest.skip("a commit of it takes a second")
     for txid in range(1, 121):
@@ -111,7 +111,7 @@ def test_a_hundred_transactions_are_counted_and_read_as_one(filled: Filled) -> N
 # --- rows ---------------------------------------------------------------------------------------------------------
 
 
-def test_only_the_rows_of_these_transactions_come_without_our_columns(filled: Filled) -> None:
+def test_reading_transactions_returns_only_their_rows_without_columns_of_the_package(filled: Filled) -> None:
     for txid, numbers in enumerate(((3, 2, 1), (4,), (6, 5)), 1):
         filled.commit(txid, rows(*numbers))
     found = filled.read(3, 1)
@@ -122,7 +122,7 @@ def test_only_the_rows_of_these_transactions_come_without_our_columns(filled: Fi
     assert filled.read().num_rows == filled.read(0, -1, 9).num_rows == 0
 
 
-def test_the_number_of_the_transaction_is_a_column_on_demand(filled: Filled) -> None:
+def test_the_txid_is_a_column_on_demand(filled: Filled) -> None:
     filled.commit(1, rows(1, 2))
     filled.commit(2, rows(3))
     found = filled.read(1, 2, upstream_txid=True)
@@ -132,14 +132,14 @@ def test_the_number_of_the_transaction_is_a_column_on_demand(filled: Filled) -> 
     assert found.column("upstream_txid").to_pylist() == [1, 1, 2]
 
 
-def test_a_column_of_the_name_of_ours_is_refused_only_if_ours_is_asked_for(filled: Filled) -> None:
+def test_a_user_column_named_upstream_txid_is_refused_only_if_upstream_txid_is_requested(filled: Filled) -> None:
     filled.commit(1, [{"id": 1, "part": "a", "Upstream_Txid": 5}])
     assert filled.read(1).column("Upstream_Txid").to_pylist() == [5]
     with pytest.raises(StateDiffers, match="has a column Upstream_Txid of its own. Read it without upstream_txid=True"):
         filled.read(1, upstream_txid=True)
 
 
-def test_the_rows_of_a_restated_transaction_are_gone_and_those_of_the_restatement_there(filled: Filled) -> None:
+def test_the_rows_of_a_restatement_replace_the_rows_of_the_restated_transaction(filled: Filled) -> None:
     filled.commit(1, rows(1, 2))
     filled.commit(2, rows(3))
     filled.commit(3, rows(10, 11, 12), restates=1)
@@ -169,7 +169,7 @@ def test_a_transaction_without_rows_has_the_types_of_the_table(filled: Filled) -
     assert dict(zip(found.schema.names, found.schema.types, strict=True)) == filled.table.row_types()
 
 
-def test_a_moment_that_was_counted_is_read_whatever_is_committed_meanwhile(filled: Filled) -> None:
+def test_a_snapshot_that_was_counted_is_read_despite_later_commits(filled: Filled) -> None:
     filled.commit(1, rows(1, 2))
     counts = filled.table.counts([1])
     is_kept = counts.snapshot is not None
@@ -193,7 +193,7 @@ print(sum(rows), max(rows), (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss 
 """
 
 
-def test_the_rows_of_a_large_batch_are_not_all_in_memory(filled: Filled) -> None:
+def test_a_large_batch_is_read_in_bounded_memory(filled: Filled) -> None:
     if filled.kind == "s3":
         pytest.skip("its files are read as those on a disk")
     for txid in (1, 2):
@@ -217,7 +217,7 @@ def test_a_table_names_its_place_and_its_connection(filled: Filled, tmp_path: Pa
     assert filled.table.connections() == {}
 
 
-def test_a_table_of_a_connection_names_it() -> None:
+def test_a_table_made_from_a_connection_names_this_connection() -> None:
     assert SqlTable("warehouse", table="orders").connections() == {"warehouse": "postgres"}
     lake = DeltaTable("s3://lake/bronze/orders", conn_id="aws_lake")
     assert lake.connections() == {"aws_lake": "aws"}
@@ -246,7 +246,7 @@ def told(name: str, value: Any) -> Any:
     return json_text(value) if name == "c_json" and value is not None else value
 
 
-def test_each_value_comes_out_with_its_type(filled: Filled) -> None:
+def test_each_value_is_read_with_its_type(filled: Filled) -> None:
     given = rows_of(columns_of(filled))
     filled.commit(1, given)
     found = filled.read(1)
@@ -289,7 +289,7 @@ def run() -> Callable[[str, str], None]:
 
 
 @pytest.mark.parametrize("kind", ["sqlite", *SERVERS[:2], pytest.param("mysql", marks=pytest.mark.long)])
-def test_a_table_without_numbers_of_rows_gives_the_rows_of_its_transactions_alone(
+def test_a_table_without_row_numbers_returns_only_rows_of_its_transactions(
     request: pytest.FixtureRequest, tmp_path: Path, run: Callable[[str, str], None], kind: str
 ) -> None:
     url = f"sqlite:///{tmp_path}/own.db" if kind == "sqlite" else request.getfixturevalue(kind).url()
@@ -307,9 +307,7 @@ def test_a_table_without_numbers_of_rows_gives_the_rows_of_its_transactions_alon
     assert counts.rows == {1: 2, 2: 1}
 
 
-def test_columns_that_the_database_fills_are_read_as_any_table_is(
-    postgres: LocalPostgres, run: Callable[[str, str], None]
-) -> None:
+def test_columns_that_the_database_fills_are_read(postgres: LocalPostgres, run: Callable[[str, str], None]) -> None:
     name = f"t{uuid.uuid4().hex[:8]}"
     own = "key uuid DEFAULT '00000000-0000-0000-0000-000000000001', n numeric(5,2) DEFAULT 1.5, j jsonb DEFAULT '[1]'"
     own += ", twice bigint GENERATED ALWAYS AS (id * 2) STORED, s smallint DEFAULT 7, v interval DEFAULT '1 day 02:00'"
@@ -327,7 +325,7 @@ def test_columns_that_the_database_fills_are_read_as_any_table_is(
         filled.read(1)
 
 
-def test_a_column_of_sqlite_without_a_type_of_ours_is_refused(tmp_path: Path, run: Callable[[str, str], None]) -> None:
+def test_a_sqlite_column_without_a_known_type_is_refused(tmp_path: Path, run: Callable[[str, str], None]) -> None:
     url = f"sqlite:///{tmp_path}/own.db"
     run(url, "CREATE TABLE own (tx_txid BIGINT PRIMARY KEY, id BIGINT, n NUMERIC)")
     with pytest.raises(StateDiffers, match="column n of table own is NUMERIC: no reader.*Declare it as one of: BIGINT"):
@@ -340,7 +338,7 @@ def test_a_table_without_txids_is_refused(tmp_path: Path, run: Callable[[str, st
         SqlTable.from_url(f"sqlite:///{tmp_path}/own.db", table="own").counts([1])
 
 
-def test_types_that_are_named_are_known_before_the_first_rows(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+def test_declared_types_are_known_before_the_first_rows(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     filled = opened(request, "sqlite", tmp_path)
     table = filled.reopen(types={"id": "bigint", "n": "numeric"})
     assert table.row_types(upstream_txid=True) == {
@@ -348,7 +346,7 @@ def test_types_that_are_named_are_known_before_the_first_rows(request: pytest.Fi
     }  # fmt: skip
 
 
-def test_a_database_that_is_away_is_said_in_one_line() -> None:
+def test_an_unreachable_database_is_a_one_line_error_without_the_password() -> None:
     table = SqlTable.from_url("postgresql+psycopg2://nobody:sesame@127.0.0.1:1/x", table="orders")
     with pytest.raises(TxError, match="cannot be reached") as refused:
         table.counts([1])
@@ -392,7 +390,7 @@ def test_a_column_that_came_later_is_null_in_earlier_rows(lake: Filled) -> None:
     assert sorted(lake.read(1, 2).column("note").to_pylist(), key=str) == [None, "new"]
 
 
-def test_rows_of_nobody_and_values_that_others_changed_are_no_rows_of_a_transaction(lake: Filled) -> None:
+def test_rows_whose_txid_was_removed_are_not_read_and_changed_values_are_read(lake: Filled) -> None:
     lake.commit(1, rows(1, 2, 3))
     table = deltalake.DeltaTable(uri_of(lake))
     table.update({"part": "'p9'"}, predicate="id = 2")
@@ -413,7 +411,7 @@ def test_row_groups_without_these_transactions_are_left_out(lake: Filled) -> Non
     assert ids(lake.read(2)) == list(range(200, 250))
 
 
-def test_a_table_with_deletion_vectors_is_refused_in_one_line(lake: Filled) -> None:
+def test_a_table_with_deletion_vectors_is_refused_with_the_purge_statement(lake: Filled) -> None:
     lake.commit(1, rows(1))
     deltalake.DeltaTable(uri_of(lake)).alter.set_table_properties(
         {"delta.enableDeletionVectors": "true"}, raise_if_not_exists=False
@@ -462,7 +460,7 @@ def test_spark_reads_no_rows_with_the_types_of_the_table(spark: SparkSession, in
 
 
 @pytest.mark.spark
-def test_spark_reads_a_moment_that_was_counted(spark: SparkSession, in_spark: Filled) -> None:
+def test_spark_reads_the_snapshot_that_was_counted(spark: SparkSession, in_spark: Filled) -> None:
     in_spark.commit(1, rows(1, 2))
     counts = in_spark.table.counts([1])
     in_spark.commit(2, rows(7), restates=1)
@@ -472,7 +470,7 @@ def test_spark_reads_a_moment_that_was_counted(spark: SparkSession, in_spark: Fi
 
 
 @pytest.mark.spark
-def test_spark_reads_large_transactions_in_several_parts_and_small_ones_in_one(
+def test_spark_reads_large_transactions_in_several_partitions_and_small_ones_in_one_partition(
     spark: SparkSession, in_spark: Filled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sql_rows, "ROWS_A_PART", 4)
@@ -516,7 +514,7 @@ def test_a_server_of_spark_reads_the_same_rows(lake: Filled, spark_connect: Loca
 
 
 @pytest.mark.spark
-def test_spark_refuses_a_value_that_python_refuses_in_its_words(spark: SparkSession, postgres: LocalPostgres) -> None:
+def test_spark_refuses_a_value_with_the_same_message_as_python(spark: SparkSession, postgres: LocalPostgres) -> None:
     skip_without(jdbc_jars)
     name = f"t{uuid.uuid4().hex[:8]}"
     filled = Filled("postgres", lambda: SqlTable.from_url(postgres.url(), table=name))
@@ -537,7 +535,7 @@ def test_spark_does_not_read_sqlite(spark: SparkSession, request: pytest.Fixture
     assert "\n" not in str(refused.value)
 
 
-def test_a_table_is_made_again_from_its_arguments() -> None:
+def test_a_table_can_be_recreated_from_its_described_arguments() -> None:
     for table in (
         SqlTable("warehouse", table="orders", types={"n": "text"}),
         DeltaTable("/lake/x", partition_by=["a"]),

@@ -93,7 +93,7 @@ def _counts(found: StateComparison) -> tuple[int, int, int, int]:
 
 
 @pytest.mark.worth("every store with a snapshot, once")
-def test_states_of_equal_values_are_equal_in_whatever_transactions_they_were_written(
+def test_states_with_equal_values_are_equal_even_if_their_transactions_differ(
     make: MakeNamed, other: MakeNamed
 ) -> None:
     first = _filled(make("old"), _counted(a=1, b=2), {"offset": 7})
@@ -105,7 +105,7 @@ def test_states_of_equal_values_are_equal_in_whatever_transactions_they_were_wri
     assert (_counts(found), found.txids, found.columns) == ((2, 0, 0, 0), (1, 2), ("n",))
 
 
-def test_what_differs_is_named_by_key(make: MakeNamed, other: MakeNamed) -> None:
+def test_a_comparison_names_the_keys_that_differ(make: MakeNamed, other: MakeNamed) -> None:
     first = _filled(make("old"), _counted(a=1, b=2, c=3))
     second = _filled(other("new"), _counted(b=2, c=4, d=5))
     found = compared(first, second)
@@ -135,7 +135,7 @@ def test_a_state_in_the_middle_of_a_transaction_cannot_be_compared_now(make: Mak
 
 
 @pytest.mark.parametrize("store", ["postgres", "mariadb"])
-def test_a_store_with_snapshots_is_read_as_it_was_when_its_fence_was_read(
+def test_a_store_with_snapshots_is_read_at_the_moment_of_its_fence(
     store: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     ledger = _Ledger(_maker(store, request, tmp_path)("old"))
@@ -146,7 +146,7 @@ def test_a_store_with_snapshots_is_read_as_it_was_when_its_fence_was_read(
         assert list(reading.rows) == [("a", 1)]
 
 
-def test_a_commit_to_sqlite_waits_until_it_is_read(other: MakeNamed) -> None:
+def test_a_commit_to_sqlite_waits_for_an_open_reading(other: MakeNamed) -> None:
     ledger = _Ledger(other("old"))
     ledger.commit(_counted(a=1), 1)
     assert isinstance(ledger.state, QueryableState)
@@ -206,7 +206,7 @@ def test_keys_of_every_type_are_the_same_keys_in_every_store(make: MakeNamed, ot
     assert _counts(compared(_filled(make("forwards", **given), rows), _filled(backwards, rows))) == (2, 0, 0, 0)
 
 
-def test_a_state_of_one_row_is_compared_and_so_is_one_without_rows(make: MakeNamed, other: MakeNamed) -> None:
+def test_states_of_one_row_and_of_no_row_can_be_compared(make: MakeNamed, other: MakeNamed) -> None:
     given = {"keys": [], "values": {"n": Sum(), "mean": Avg()}}
     first = _filled(make("old", **given), [{"n": 1, "mean": 2.0}])
     found = compared(first, _filled(other("new", **given), [{"n": 2, "mean": 2.0}]))
@@ -220,7 +220,7 @@ def _memory(name: str, rows: list[dict[str, Any]], **given: Any) -> QueryableSta
     return _filled(MemoryState(name, **{**GIVEN, **given}), rows)
 
 
-def test_doubles_may_differ_by_a_part_of_the_larger_one_and_nothing_else_may() -> None:
+def test_the_tolerance_is_relative_and_applies_to_doubles_only() -> None:
     values: Mapping[str, Any] = {"x": Sum("double"), "exact": Sum("numeric"), "n": Sum()}
 
     def state(name: str, x: float | None, exact: str = "1", n: int = 10**15) -> QueryableState:
@@ -236,7 +236,7 @@ def test_doubles_may_differ_by_a_part_of_the_larger_one_and_nothing_else_may() -
     assert (found.first, found.second) == ({"n": 10**15}, {"n": 10**15 + 1})
 
 
-def test_a_column_that_only_one_version_has_is_left_out_and_named() -> None:
+def test_a_column_that_only_one_state_has_is_not_compared_and_is_named() -> None:
     first = _memory("old", [{"key": "a", "n": 1, "gone": 2}], values={"n": Sum(), "gone": Sum()})
     second = _memory("new", [{"key": "a", "n": 1, "names": ["x"]}], values={"names": CollectSet(), "n": Sum()})
     found = compared(first, second)
@@ -251,7 +251,7 @@ def test_a_column_that_only_one_version_has_is_left_out_and_named() -> None:
         ({"types": {"key": "text"}}, {"types": {"key": "date"}}, "key key is a text in one and a date in the other"),
     ],
 )
-def test_states_that_can_never_be_compared_are_refused(
+def test_states_whose_columns_do_not_match_are_refused(
     first: dict[str, Any], second: dict[str, Any], said: str
 ) -> None:
     def state(name: str, given: dict[str, Any]) -> QueryableState:
@@ -266,7 +266,7 @@ def test_states_that_can_never_be_compared_are_refused(
     assert not isinstance(refusal.value, NotComparableNow)
 
 
-def test_a_state_without_fence_or_without_keys_is_refused_and_so_is_the_same_one() -> None:
+def test_comparing_a_state_without_fence_or_keys_or_with_itself_is_refused() -> None:
     first = _memory("old", _counted(a=1))
     unfenced = TridentAggregate(OpaqueMap(MemoryMap()), keys=["key"], values={"n": Sum()})
     appended = DeltaTable("/rows")
@@ -279,7 +279,7 @@ def test_a_state_without_fence_or_without_keys_is_refused_and_so_is_the_same_one
             compared(first, second)
 
 
-def test_of_many_keys_the_first_ones_in_the_order_of_their_bytes_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_comparison_names_the_first_differing_keys_in_byte_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comparison, "_ROWS_HELD", 50)
     monkeypatch.setattr(comparison, "_ROWS_READ_AT_ONCE", 7)
     every = {f"k{number:04}": number for number in range(3_000)}
@@ -293,7 +293,7 @@ def test_of_many_keys_the_first_ones_in_the_order_of_their_bytes_are_named(monke
     assert compared(first, _memory("none", []), limit=0).only_first.keys == []
 
 
-def test_a_key_that_a_store_lists_twice_is_one_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_a_store_lists_twice_counts_as_one_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comparison, "_ROWS_HELD", 2)
     first, second = _memory("old", _counted(a=1, b=2)), _memory("new", _counted(a=1, b=2))
     monkeypatch.setattr(second, "each_row", lambda: iter([("a", 1), ("b", 2), ("a", 1), ("b", 2)]))

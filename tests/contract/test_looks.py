@@ -61,7 +61,9 @@ def _look(grants: Grants, state: StoredState, txid: int) -> Grant:
     return Grant(given.topology, given.incarnation, token, {}, over={state.name: found.token})
 
 
-def test_no_grant_passes_a_look_until_a_person_accepts_what_the_state_holds(states: tuple[StoredState, ...]) -> None:
+def test_no_grant_passes_the_look_of_a_roll_forward_until_a_person_accepts_the_values(
+    states: tuple[StoredState, ...],
+) -> None:
     for state in states:
         grants = Grants()
         grants.commit(1, state, {})
@@ -79,7 +81,7 @@ def test_no_grant_passes_a_look_until_a_person_accepts_what_the_state_holds(stat
         assert state.fence().token.txid == 2  # type: ignore[union-attr]
 
 
-def test_a_look_is_put_back_by_itself_alone(states: tuple[StoredState, ...]) -> None:
+def test_only_the_latest_look_can_put_the_fence_back(states: tuple[StoredState, ...]) -> None:
     for state in states:
         if state.rows_by_grant() is None:
             continue  # it does not say who wrote a row, so nobody looks at it
@@ -103,7 +105,7 @@ def test_a_look_is_put_back_by_itself_alone(states: tuple[StoredState, ...]) -> 
         assert [(row["key"], row["n"]) for row in state.read()] == [("a", 2)]
 
 
-def test_a_look_carries_the_change_that_the_fence_names(states: tuple[StoredState, ...]) -> None:
+def test_a_look_keeps_the_mark_of_the_change_in_the_fence(states: tuple[StoredState, ...]) -> None:
     for state in states:
         grants = Grants()
         first = replace(grants(1), batch=batch_of("run 1"))
@@ -122,7 +124,7 @@ def test_a_look_carries_the_change_that_the_fence_names(states: tuple[StoredStat
             grants.commit(2, state, {})
 
 
-def test_the_raise_that_a_person_accepts_says_which_change_its_values_have(states: tuple[StoredState, ...]) -> None:
+def test_the_fence_after_an_acceptance_names_the_change_that_its_values_have(states: tuple[StoredState, ...]) -> None:
     for state in states:
         grants = Grants()
         first = replace(grants(1), batch=batch_of("run 1"))

@@ -103,7 +103,7 @@ def records(store: Store, path: str) -> dict[str, bytes]:
     return found
 
 
-def test_a_renamed_topology_goes_on_with_its_states_and_says_what_it_was_called(
+def test_a_renamed_topology_continues_with_its_states_and_records_its_old_name(
     each_store: Store, zookeeper_root: str
 ) -> None:
     old, new = grown(each_store, zookeeper_root)
@@ -120,7 +120,9 @@ def test_a_renamed_topology_goes_on_with_its_states_and_says_what_it_was_called(
     assert new.totals() == [21]
 
 
-def test_what_the_renamed_dag_has_begun_before_is_replaced(each_store: Store, zookeeper_root: str) -> None:
+def test_transactions_that_the_renamed_dag_began_before_the_rename_are_replaced(
+    each_store: Store, zookeeper_root: str
+) -> None:
     old, new = grown(each_store, zookeeper_root)
     begun = new.begin("r1")
     grant = new.acquire(begun, new.process(begun))
@@ -141,7 +143,7 @@ def test_a_name_of_a_topology_that_has_committed_is_not_taken(each_store: Store,
     assert records(each_store, zookeeper_root) == before
 
 
-def test_another_dag_has_the_topology_once_a_person_says_so(each_store: Store, zookeeper_root: str) -> None:
+def test_a_renamed_dag_gets_its_topology_once_a_person_assigns_it(each_store: Store, zookeeper_root: str) -> None:
     old, new = grown(each_store, zookeeper_root)
     old.request = new.request
     with pytest.raises(TopologyClaimed, match="If that DAG was renamed: airflow tx rename old --dag-id new --why TEXT"):
@@ -152,7 +154,7 @@ def test_another_dag_has_the_topology_once_a_person_says_so(each_store: Store, z
     assert (noted.told, noted.why) == ("it belongs to DAG new, and belonged to DAG old", "the DAG was renamed")
 
 
-def test_nobody_uses_what_is_being_renamed_and_whoever_tries_is_told(zookeeper_root: str) -> None:
+def test_use_of_a_topology_during_its_rename_is_refused_with_the_new_name(zookeeper_root: str) -> None:
     store = DyingStore()
     old, new = grown(store, zookeeper_root)
     store.left = 2
@@ -195,7 +197,7 @@ def test_a_rename_that_is_killed_anywhere_is_completed_by_the_same_command(
         assert new.totals() == [21]
 
 
-def test_a_call_that_was_thought_dead_cannot_harm_one_that_came_after_it(zookeeper_root: str) -> None:
+def test_a_late_rename_call_is_refused_after_a_later_call_has_taken_over(zookeeper_root: str) -> None:
     store = DyingStore()
     old, new = grown(store, zookeeper_root)
     first = Mover(old.ledger)
@@ -208,7 +210,7 @@ def test_a_call_that_was_thought_dead_cannot_harm_one_that_came_after_it(zookeep
 
 
 @pytest.mark.parametrize("run", ["r4", "r5", "r6"])
-def test_a_begin_lands_before_a_rename_has_closed_the_ledger_or_never(
+def test_a_begin_is_refused_once_a_rename_has_closed_the_ledger(
     zookeeper_root: str, monkeypatch: pytest.MonkeyPatch, run: str
 ) -> None:
     monkeypatch.setattr("airflow_tx.ledger.audit.move._TOGETHER", 5)
@@ -255,7 +257,7 @@ def test_a_deletion_that_is_killed_anywhere_is_completed_by_the_same_command(
         assert records(store, old.paths.base) == {}
 
 
-def test_a_transaction_that_has_begun_since_its_runs_were_looked_at_is_not_deleted(zookeeper_root: str) -> None:
+def test_a_deletion_is_refused_if_a_transaction_has_begun_since_the_runs_were_read(zookeeper_root: str) -> None:
     store = MemoryStore()
     old, _ = grown(store, zookeeper_root)
     mover = Mover(old.ledger)
@@ -269,7 +271,7 @@ def test_a_transaction_that_has_begun_since_its_runs_were_looked_at_is_not_delet
     assert records(store, old.paths.base) == {}
 
 
-def test_a_lost_reply_at_the_end_of_a_deletion_is_found_out(zookeeper_root: str) -> None:
+def test_a_lost_reply_at_the_end_of_a_deletion_is_resolved(zookeeper_root: str) -> None:
     class Losing(MemoryStore):
         def multi(self, requirements: Sequence[Requirement], writes: Sequence[Write]) -> None:
             super().multi(requirements, writes)

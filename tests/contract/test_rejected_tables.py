@@ -47,7 +47,7 @@ def test_rows_are_counted_by_task_and_reason_most_rows_first(filled: Filled) -> 
     )
 
 
-def test_what_is_left_out_is_counted(filled: Filled) -> None:
+def test_groups_beyond_the_limit_are_counted_as_others(filled: Filled) -> None:
     filled.commit(1, [row for each in ("a", "b", "c") for row in rows("load", each, "x", *"yz" * (each == "b"))])
     found = counts(filled, most=1)
     assert [each.reason for each in found.counts] == ["b"]
@@ -62,7 +62,7 @@ def test_only_the_wanted_transactions_count(filled: Filled) -> None:
 
 
 @pytest.mark.parametrize("reason", [ODD, "plain", "Plain", "plain "])
-def test_a_reason_is_found_by_its_whole_text_alone(filled: Filled, reason: str) -> None:
+def test_a_filter_by_reason_matches_the_whole_text_only(filled: Filled, reason: str) -> None:
     filled.commit(
         1, [row for each in (ODD, "plain", "Plain", "plain ", "plain too") for row in rows("load", each, each)]
     )
@@ -70,7 +70,7 @@ def test_a_reason_is_found_by_its_whole_text_alone(filled: Filled, reason: str) 
     assert contents(filled, RejectedFilter(1, 1, reason=reason)) == [reason]
 
 
-def test_a_task_is_found_with_all_of_its_map_indexes(filled: Filled) -> None:
+def test_a_filter_by_task_matches_all_of_its_map_indexes(filled: Filled) -> None:
     names = ("load", "load[0]", "load[11]", "loads", "")
     filled.commit(1, [row for each in names for row in rows(each, "late", f"of {each}")])
     assert [task for task, _, _ in lines(filled, task="load")] == ["load", "load[0]", "load[11]"]
@@ -85,13 +85,13 @@ def test_the_same_rows_are_read_each_time(filled: Filled) -> None:
     assert len(contents(filled, wanted, most=500)) == 200
 
 
-def test_a_row_is_read_as_it_was_written(filled: Filled) -> None:
+def test_a_rejected_row_round_trips(filled: Filled) -> None:
     filled.commit(1, rows("", ODD, ODD, where="a b.csv:7"))
     (found,) = filled.table.rejected_rows(RejectedFilter(1, 1), most=20)
     assert found == {"tx_task": "", "tx_reason": ODD, "tx_where": "a b.csv:7", "tx_content": ODD}
 
 
-def test_a_restatement_takes_the_rows_out(filled: Filled) -> None:
+def test_a_restatement_removes_the_rejected_rows_of_its_transaction(filled: Filled) -> None:
     filled.commit(1, rows("load", "late", "a"))
     filled.commit(2, rows("load", "late", "b"))
     filled.commit(3, rows("load", "mended", "c"), restates=1)
@@ -107,7 +107,7 @@ def test_rows_of_a_released_topology_do_not_count(filled: Filled) -> None:
     assert counts(filled) == RejectedCounts()
 
 
-def test_a_table_that_is_not_there_has_no_rejected_rows(filled: Filled) -> None:
+def test_a_missing_table_has_no_rejected_rows(filled: Filled) -> None:
     assert counts(filled) == RejectedCounts()
     assert contents(filled, ALL) == []
 

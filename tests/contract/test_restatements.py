@@ -117,7 +117,7 @@ def test_a_restated_transaction_counts_with_its_new_output(make: Make, area: Sta
     assert read(state) == expected(make, BEFORE, NEW, BEFORE)
 
 
-def test_from_rows_to_no_rows_and_back(make: Make, area: StagingArea) -> None:
+def test_a_transaction_can_be_restated_from_rows_to_no_rows_and_back(make: Make, area: StagingArea) -> None:
     grants = Grants()
     state = committed(make(), grants, BEFORE, [])
     outputs: list[Rows] = [[], OLD, [], NEW]
@@ -134,7 +134,7 @@ def in_another_order(new: Rows) -> Rows:
 
 
 @pytest.mark.parametrize("chunks", [1, 2])
-def test_killed_after_some_chunks_and_replayed_with_floats_added_in_another_order(
+def test_a_restatement_killed_after_some_chunks_is_exact_after_a_replay_in_another_order(
     make: Make, area: StagingArea, chunks: int
 ) -> None:
     grants = Grants()
@@ -166,7 +166,9 @@ def test_an_opaque_state_takes_other_rows_in_a_replay(store: Make, area: Staging
     assert read(state) == expected(make, BEFORE, BEFORE)
 
 
-def test_keys_that_somebody_deleted_are_named_and_nothing_is_written(make: Make, area: StagingArea) -> None:
+def test_a_restatement_of_deleted_keys_is_refused_with_their_names_and_writes_no_row(
+    make: Make, area: StagingArea
+) -> None:
     grants = Grants()
     state = committed(make(), grants, BEFORE)
     before = read(state)
@@ -175,7 +177,9 @@ def test_keys_that_somebody_deleted_are_named_and_nothing_is_written(make: Make,
     assert read(state) == before
 
 
-def test_nothing_is_taken_back_of_a_key_that_was_lost_and_came_back(make: Make, area: StagingArea) -> None:
+def test_a_restatement_subtracts_no_old_value_from_a_key_that_was_lost_and_recreated(
+    make: Make, area: StagingArea
+) -> None:
     grants = Grants()
     state = committed(make(), grants, BEFORE, rows(a=1, b=2), rows(c=3))
     gone = {old_side(state, contribution(state, OLD)).key_name((key,)) for key in "cde"}
@@ -215,7 +219,7 @@ def test_values_of_keys_that_no_other_transaction_has_written_are_replaced(knows
 
 
 @pytest.mark.parametrize("final", [True, False])
-def test_replaced_values_are_replaced_again_by_a_replay_and_by_the_next_one(
+def test_a_replay_and_the_next_restatement_can_replace_replaced_values_again(
     knows: Make, area: StagingArea, final: bool
 ) -> None:
     grants = Grants()

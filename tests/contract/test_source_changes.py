@@ -34,7 +34,7 @@ def test_another_kind_of_source_is_refused_while_transactions_are_open(topology:
     assert record(topology).source_kind == "opaque"
 
 
-def test_a_begin_of_another_kind_is_refused_as_its_topology_is(topology: Topology) -> None:
+def test_a_begin_with_another_kind_of_source_is_refused(topology: Topology) -> None:
     topology.begin("r1")
     topology.request = replace(topology.request, source_kind="opaque")
     with pytest.raises(SourceKindChanged):
@@ -42,7 +42,7 @@ def test_a_begin_of_another_kind_is_refused_as_its_topology_is(topology: Topolog
     assert topology_view(topology.store, topology.paths).allocated == 1
 
 
-def test_a_source_of_another_shape_is_refused_also_when_all_is_committed(topology: Topology) -> None:
+def test_a_source_of_another_shape_is_refused_even_without_open_transactions(topology: Topology) -> None:
     other = replace(topology.request, partitioned=not topology.request.partitioned)
     topology.finish(topology.begin("r1"))
     before = record(topology)

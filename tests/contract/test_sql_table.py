@@ -83,7 +83,7 @@ def without_ours(row: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if not name.startswith("tx_")}
 
 
-def test_the_first_rows_make_the_table_and_each_value_comes_back_as_it_was(table: MakeTable, grants: Grants) -> None:
+def test_the_first_rows_create_the_table_and_each_value_round_trips(table: MakeTable, grants: Grants) -> None:
     grants.commit_rows(1, table(), [ROW, dict.fromkeys(ROW)])
     first, second = table().read()
     assert without_ours(first) == ROW
@@ -107,7 +107,7 @@ def test_a_column_that_is_null_in_the_first_rows_needs_a_type(table: MakeTable, 
     assert [without_ours(row) for row in table().read()] == given
 
 
-def test_integers_and_decimals_in_one_column_are_decimals(table: MakeTable, grants: Grants) -> None:
+def test_a_column_with_integers_and_decimals_becomes_a_decimal_column(table: MakeTable, grants: Grants) -> None:
     grants.commit_rows(1, table(), [{"n": 1}, {"n": Decimal("0.5")}])
     assert [row["n"] for row in table().read()] == [1, Decimal("0.5")]
 
@@ -117,14 +117,14 @@ def test_texts_and_numbers_in_one_column_are_refused(table: MakeTable, grants: G
         grants.commit_rows(1, table(), [{"n": 1}, {"n": "one"}])
 
 
-def test_a_value_that_does_not_fit_is_named_with_its_row(table: MakeTable, grants: Grants) -> None:
+def test_a_value_that_does_not_fit_is_refused_with_its_row_and_column(table: MakeTable, grants: Grants) -> None:
     grants.commit_rows(1, table(), rows(1))
     with pytest.raises(StateError, match="row 10001, column id: 'two' is not an integer.*The column is bigint"):
         grants.commit_rows(2, table(), [*rows(*range(10_001)), {"id": "two"}])
     assert ids(table()) == [(1, 1)]
 
 
-def test_a_new_column_is_refused_with_the_ddl_that_adds_it(
+def test_an_unknown_column_is_refused_with_the_ddl_that_adds_it(
     table: MakeTable, grants: Grants, run: Callable[[str], None]
 ) -> None:
     grants.commit_rows(1, table(), rows(1))
@@ -135,7 +135,7 @@ def test_a_new_column_is_refused_with_the_ddl_that_adds_it(
     assert [row["note"] for row in table().read()] == [None, "new"]
 
 
-def test_a_new_column_is_added_if_the_table_may_get_it(table: MakeTable, grants: Grants) -> None:
+def test_an_unknown_column_is_added_with_add_columns(table: MakeTable, grants: Grants) -> None:
     grants.commit_rows(1, table(), rows(1))
     state = table(add_columns=True)
     grants.commit_rows(2, state, [{"id": 2, "n": 7}, {"id": 3}])
@@ -145,7 +145,7 @@ def test_a_new_column_is_added_if_the_table_may_get_it(table: MakeTable, grants:
 
 
 @pytest.mark.parametrize("first", [[], [{"id": 1}]])
-def test_a_column_that_differs_by_case_alone_is_refused(
+def test_a_column_that_differs_only_by_case_is_refused(
     table: MakeTable, grants: Grants, first: list[dict[str, int]]
 ) -> None:
     grants.commit_rows(1, table(), first)
@@ -157,7 +157,7 @@ def test_a_column_that_differs_by_case_alone_is_refused(
     assert len(table().read()) == len(first) + 1
 
 
-def test_a_column_that_comes_late_needs_a_type(table: MakeTable, grants: Grants) -> None:
+def test_a_column_that_is_not_in_the_first_10000_rows_needs_a_type(table: MakeTable, grants: Grants) -> None:
     late = [*rows(*range(10_000)), {"id": 0, "note": "late"}]
     with pytest.raises(StateDiffers, match="column note is in row 10000, and not in the first 10000 rows.*types="):
         grants.commit_rows(1, table(add_columns=True), late)
@@ -179,7 +179,7 @@ PLAIN = "CREATE TABLE {t} (tx_txid BIGINT NOT NULL, tx_row BIGINT NOT NULL, {c},
 
 
 @pytest.mark.parametrize("column", ["n DOUBLE PRECISION DEFAULT 0 NOT NULL", "n DOUBLE PRECISION"])
-def test_a_table_that_a_person_made_keeps_its_columns(
+def test_a_table_that_a_person_created_keeps_its_column_types(
     table: MakeTable, name: str, grants: Grants, run: Callable[[str], None], column: str
 ) -> None:
     run(PLAIN.format(t=name, c=column))
@@ -190,7 +190,7 @@ def test_a_table_that_a_person_made_keeps_its_columns(
         grants.commit_rows(3, table(), [{"n": "x"}])
 
 
-def test_a_table_that_a_person_made_anew_keeps_its_columns(
+def test_a_table_that_a_person_recreated_keeps_its_column_types(
     table: MakeTable, name: str, grants: Grants, run: Callable[[str], None]
 ) -> None:
     grants.commit_rows(1, table(), [{"n": 1}])
@@ -211,7 +211,7 @@ def test_a_table_of_rows_that_were_refused_gets_the_types_of_later_rows(table: M
     assert [row["n"] for row in table().read()] == ["x"]
 
 
-def test_columns_of_the_state_are_refused_in_rows(table: MakeTable, grants: Grants) -> None:
+def test_rows_that_contain_columns_of_the_package_are_refused(table: MakeTable, grants: Grants) -> None:
     with pytest.raises(StateDiffers, match="the rows have a column tx_row, which is this state's own"):
         grants.commit_rows(1, table(), [{"id": 1, "tx_row": 1}])
 
@@ -219,7 +219,7 @@ def test_columns_of_the_state_are_refused_in_rows(table: MakeTable, grants: Gran
 # --- a table of one's own -----------------------------------------------------------------------------------------
 
 
-def test_a_table_of_ones_own_takes_rows_beside_others(
+def test_a_user_table_takes_rows_beside_rows_of_the_user(
     table: MakeTable, name: str, grants: Grants, run: Callable[[str], None]
 ) -> None:
     run(f"CREATE TABLE {name} (id BIGINT NOT NULL, source VARCHAR(20) DEFAULT 'here' NOT NULL, tx_txid BIGINT)")
@@ -234,7 +234,7 @@ def test_a_table_of_ones_own_takes_rows_beside_others(
     assert table().rows_by_txid() == {None: 1}
 
 
-def test_ordinary_columns_of_ones_own_take_what_they_keep_unchanged(
+def test_ordinary_columns_of_a_user_table_take_only_values_that_they_keep_unchanged(
     table: MakeTable, name: str, url: str, grants: Grants, run: Callable[[str], None]
 ) -> None:
     run(f"CREATE TABLE {name} (id INTEGER, name VARCHAR(5), tx_txid BIGINT)")
@@ -254,7 +254,7 @@ def test_ordinary_columns_of_ones_own_take_what_they_keep_unchanged(
         assert [without_ours(row) for row in table().read()] == given
 
 
-def test_a_column_that_would_round_is_refused(
+def test_a_column_that_would_round_values_is_refused(
     table: MakeTable, name: str, url: str, grants: Grants, run: Callable[[str], None]
 ) -> None:
     kind = {"postgresql": "TIMESTAMP(0)", "sqlite": "NUMERIC"}.get(url.partition("+")[0].partition(":")[0], "DATETIME")
@@ -264,7 +264,7 @@ def test_a_column_that_would_round_is_refused(
         grants.commit_rows(1, table(), [{"at": NOON}])
 
 
-def test_a_table_of_ones_own_is_refused_with_the_ddl_until_it_fits(
+def test_a_user_table_is_refused_with_the_missing_ddl_until_it_fits(
     table: MakeTable, name: str, grants: Grants, run: Callable[[str], None]
 ) -> None:
     run(f"CREATE TABLE {name} (id BIGINT NOT NULL)")
@@ -276,7 +276,7 @@ def test_a_table_of_ones_own_is_refused_with_the_ddl_until_it_fits(
     assert ids(table()) == [(1, 1)]
 
 
-def test_a_column_that_takes_no_null_is_filled_or_the_rows_are_refused(
+def test_rows_that_lack_a_not_null_column_without_default_are_refused(
     table: MakeTable, name: str, grants: Grants, run: Callable[[str], None]
 ) -> None:
     run(f"CREATE TABLE {name} (id BIGINT, n BIGINT NOT NULL, tx_txid BIGINT)")
@@ -296,7 +296,7 @@ def with_default(name: str, run: Callable[[str], None]) -> None:
 
 
 @pytest.mark.usefixtures("with_default")
-def test_a_column_that_a_row_lacks_has_its_default(table: MakeTable, grants: Grants) -> None:
+def test_a_column_that_all_rows_lack_gets_its_default(table: MakeTable, grants: Grants) -> None:
     grants.commit_rows(1, table(), [{"id": 1}, {"id": 2, "n": 5}])
     grants.commit_rows(2, table(), [{"id": 3, "status": None}])
     found = sorted((row["id"], row["status"], row["n"]) for row in table().read())
@@ -315,7 +315,7 @@ def test_a_column_with_a_default_that_some_rows_lack_is_refused(
     assert table().read() == []
 
 
-def test_a_check_of_the_table_refuses_the_update_as_a_whole(
+def test_a_failed_check_constraint_of_the_table_refuses_the_whole_update(
     table: MakeTable, name: str, grants: Grants, run: Callable[[str], None]
 ) -> None:
     run(f"CREATE TABLE {name} (id BIGINT, tx_txid BIGINT, CONSTRAINT {name}_c CHECK (id > 0))")
@@ -347,7 +347,7 @@ FAMILY = {
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
 @pytest.mark.parametrize("statements", list(FAMILY.values()), ids=list(FAMILY))
 @pytest.mark.parametrize("suffixes", [("", "_eu"), ("_eu", "")])
-def test_a_table_that_shares_rows_with_one_that_has_a_fence_is_refused(
+def test_a_partition_or_parent_of_a_fenced_table_is_refused(
     url: str, name: str, run: Callable[[str], None], statements: tuple[str, ...], suffixes: tuple[str, str]
 ) -> None:
     for statement in (statements[0], "CREATE INDEX ON {t} (tx_txid)", *statements[1:]):
@@ -372,7 +372,7 @@ def test_a_table_that_shares_rows_with_one_that_has_a_fence_is_refused(
 # --- restatements, skips ------------------------------------------------------------------------------------------
 
 
-def test_a_restatement_puts_its_rows_in_the_place_of_the_others(table: MakeTable, grants: Grants) -> None:
+def test_a_restatement_replaces_the_rows_of_the_restated_transaction(table: MakeTable, grants: Grants) -> None:
     grants.commit_rows(1, table(), rows(1, 2))
     grants.commit_rows(2, table(), rows(3))
     grant = about_to_restate(grants(3), 1)
@@ -383,7 +383,9 @@ def test_a_restatement_puts_its_rows_in_the_place_of_the_others(table: MakeTable
     assert ids(table()) == [(2, 3), (3, 4)]
 
 
-def test_a_restatement_without_rows_takes_the_others_out(table: MakeTable, grants: Grants) -> None:
+def test_a_restatement_without_rows_removes_the_rows_of_the_restated_transaction(
+    table: MakeTable, grants: Grants
+) -> None:
     grants.commit_rows(1, table(), rows(1))
     grant = about_to_restate(grants(2), 1)
     table().raise_and_write(grant, [])
@@ -426,7 +428,7 @@ def next_life(grants: Grants, *, reset: bool) -> Grants:
 
 
 @pytest.mark.parametrize("reset", [True, False])
-def test_another_transaction_of_the_number_of_a_restatement_can_be_skipped(
+def test_another_transaction_with_the_txid_of_a_restatement_can_be_skipped(
     table: MakeTable, grants: Grants, *, reset: bool
 ) -> None:
     grants.commit_rows(1, table(), rows(1))
@@ -441,7 +443,7 @@ def test_another_transaction_of_the_number_of_a_restatement_can_be_skipped(
     assert not table().holds(2)
 
 
-def test_a_skip_takes_out_what_the_transaction_has_written(table: MakeTable, grants: Grants) -> None:
+def test_a_skip_removes_the_rows_of_its_transaction(table: MakeTable, grants: Grants) -> None:
     grants.commit_rows(1, table(), rows(1))
     table().raise_and_write(grants(2), rows(2))
     skip = about_to_skip(grants(2, 2))
@@ -467,7 +469,7 @@ def test_a_table_that_lost_the_rows_of_its_last_transaction_is_refused(
 
 
 @pytest.mark.parametrize("last", [(), ((),), ((), ())], ids=len)
-def test_a_table_that_was_emptied_is_refused_also_after_transactions_without_rows(
+def test_an_emptied_table_is_refused_even_after_transactions_without_rows(
     table: MakeTable, name: str, grants: Grants, run: Callable[[str], None], last: tuple[tuple[()], ...]
 ) -> None:
     state = table()
@@ -479,7 +481,7 @@ def test_a_table_that_was_emptied_is_refused_also_after_transactions_without_row
             grants.commit_rows(5, opened, [])
 
 
-def test_a_table_that_is_emptied_before_a_write_without_rows_is_refused_after_it(
+def test_a_table_emptied_before_a_write_without_rows_is_refused_by_the_next_commit(
     table: MakeTable, name: str, grants: Grants, run: Callable[[str], None]
 ) -> None:
     grants.commit_rows(1, table(), rows(1))
@@ -492,7 +494,7 @@ def test_a_table_that_is_emptied_before_a_write_without_rows_is_refused_after_it
         grants.commit_rows(3, table(), rows(3))
 
 
-def test_a_restatement_without_rows_of_the_newest_transaction_leaves_the_ones_before_it(
+def test_the_loss_of_earlier_rows_is_noticed_after_an_empty_restatement_of_the_newest(
     table: MakeTable, name: str, grants: Grants, run: Callable[[str], None]
 ) -> None:
     for txid in (1, 2):
@@ -506,7 +508,7 @@ def test_a_restatement_without_rows_of_the_newest_transaction_leaves_the_ones_be
         grants.commit_rows(5, table(), [])
 
 
-def test_rows_of_an_earlier_ledger_may_go(
+def test_rows_of_an_earlier_ledger_may_be_deleted(
     table: MakeTable, name: str, grants: Grants, run: Callable[[str], None]
 ) -> None:
     grants.commit_rows(1, table(), rows(1))
@@ -518,7 +520,7 @@ def test_rows_of_an_earlier_ledger_may_go(
     assert ids(table()) == [(2, 2)]
 
 
-def test_a_released_table_keeps_its_rows_beside_those_of_another_ledger(table: MakeTable, grants: Grants) -> None:
+def test_a_released_table_keeps_its_rows_beside_rows_of_another_ledger(table: MakeTable, grants: Grants) -> None:
     for txid in (1, 2):
         grants.commit_rows(txid, table(), rows(txid))
     table().release()

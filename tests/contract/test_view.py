@@ -34,7 +34,7 @@ def test_topologies_are_listed_by_their_own_names(each_store: Store, zookeeper_r
     assert topologies(each_store, zookeeper_root) == ("a/b", "flights", "x.y")
 
 
-def test_every_transaction_says_what_it_waits_for(pipeline: Pipeline) -> None:
+def test_the_view_shows_what_each_transaction_waits_for(pipeline: Pipeline) -> None:
     pipeline.run("r1")
     second, third, fourth = (pipeline.begin(run) for run in ("r2", "r3", "r4"))
     pipeline.work(second, "task0")
@@ -116,7 +116,7 @@ def test_a_commit_that_fails_before_its_turn_is_shown_unless_a_task_works_again(
         pipeline.ledger.run(commit.note_commit_failed, begun.attempt, processed.epoch, reason="its output is gone")
 
 
-def test_only_the_last_ended_ones_are_read(pipeline: Pipeline) -> None:
+def test_the_view_reads_open_and_only_the_most_recent_ended_transactions(pipeline: Pipeline) -> None:
     for run in ("r1", "r2", "r3"):
         pipeline.run(run)
     pipeline.begin("r4")
@@ -137,7 +137,7 @@ def test_the_details_of_one_transaction_name_its_rows_and_acks(pipeline: Pipelin
         transaction_details(pipeline.store, pipeline.paths, 9)
 
 
-def test_the_owner_is_shown_and_nonsense_there_stops_nothing(pipeline: Pipeline) -> None:
+def test_the_view_shows_the_owner_of_the_turn_and_ignores_an_unreadable_owner(pipeline: Pipeline) -> None:
     begun = pipeline.begin("r1")
     store, paths = pipeline.store, pipeline.paths
     assert topology_view(store, paths).owner is None
@@ -151,7 +151,7 @@ def test_the_owner_is_shown_and_nonsense_there_stops_nothing(pipeline: Pipeline)
     store.multi([], [Delete(owner)])
 
 
-def test_a_lane_is_the_owner_of_what_it_commits(pipeline: Pipeline) -> None:
+def test_a_lane_is_the_owner_of_the_transaction_that_it_commits(pipeline: Pipeline) -> None:
     pipeline.begins_as = LANE_TRY
     begun = pipeline.begin("r1")
     store, paths = pipeline.store, pipeline.paths
@@ -164,7 +164,7 @@ def test_a_lane_is_the_owner_of_what_it_commits(pipeline: Pipeline) -> None:
     assert topology_view(store, paths).owner is None
 
 
-def test_a_damaged_record_is_named_by_its_path_among_the_others(pipeline: Pipeline) -> None:
+def test_the_view_names_the_path_of_a_damaged_record_and_shows_the_other_transactions(pipeline: Pipeline) -> None:
     pipeline.begin("r1")
     pipeline.begin("r2")
     pipeline.store.multi([], [Put(pipeline.paths.transaction(1), b"")])
@@ -196,7 +196,7 @@ def skip(pipeline: Pipeline, txid: int) -> None:
     pipeline.ledger.run(commit_skip, answer.grant.token, states=[])
 
 
-def test_a_skip_is_told_from_the_wish_to_the_new_transaction(pipeline: Pipeline) -> None:
+def test_the_view_shows_a_skip_from_its_request_to_the_readmitted_transaction(pipeline: Pipeline) -> None:
     pipeline.begin("r1")
     pipeline.begin("r2")
     pipeline.ledger.run(note_skip, 2, AUDIT)
@@ -226,7 +226,7 @@ def test_a_skip_is_told_from_the_wish_to_the_new_transaction(pipeline: Pipeline)
     assert (of(pipeline, 3).document.pinned, of(pipeline, 1).document.pinned) == (True, False)
 
 
-def test_what_may_be_readmitted_stays_visible_when_history_has_forgotten_it(
+def test_a_skipped_transaction_stays_visible_after_the_history_has_dropped_it(
     each_store: Store, zookeeper_root: str
 ) -> None:
     pipeline = Pipeline(each_store, zookeeper_root, history=1)
@@ -269,7 +269,7 @@ def test_a_batch_whose_predecessor_ended_elsewhere_waits_for_a_replay(pipeline: 
     )
 
 
-def test_automatic_replays_are_told_and_a_block_until_a_person_replays(pipeline: Pipeline) -> None:
+def test_the_view_shows_automatic_replays_and_a_block_until_a_person_replays(pipeline: Pipeline) -> None:
     first = pipeline.begin("r1")
     fail(pipeline, first, "900001")
     replay = ReplayRequest(first.attempt, "task1: it broke", counts=True, limit=1)
@@ -292,7 +292,7 @@ def test_automatic_replays_are_told_and_a_block_until_a_person_replays(pipeline:
     assert of(pipeline, 1).blocked is None
 
 
-def test_a_waiter_that_yielded_says_for_whom(pipeline: Pipeline) -> None:
+def test_the_view_shows_for_which_transaction_a_run_yielded(pipeline: Pipeline) -> None:
     pipeline.begin("r1")
     pipeline.process(pipeline.begin("r2"))
     waiter = Waiter("r2", 2, "000099", 1)
@@ -306,7 +306,7 @@ def test_a_waiter_that_yielded_says_for_whom(pipeline: Pipeline) -> None:
     assert of(pipeline, 2).waiting_for == "transaction 1.1 (run r1, PROCESSING)"
 
 
-def test_the_details_of_a_batch_with_partitions_put_it_together(pipeline: Pipeline) -> None:
+def test_the_details_of_a_partitioned_batch_combine_the_positions_of_all_partitions(pipeline: Pipeline) -> None:
     topology = TopologyRequest("dag", "opaque", 8, partitioned=True)
     for run, batch in (("r1", ({"a": [0, 1], "b": [0, 5]}, {"a": 1, "b": 5})), ("r2", ({"a": [1, 2]}, {"a": 2}))):
         request = BeginRequest(topology, run, run, "000001", False, {})

@@ -58,7 +58,7 @@ def told(table: CommittedTable, row: dict[str, Any]) -> list[str]:
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(batches=TABLE_BATCHES)
 @example(batches=[[{"a": -0.0}, {"a": 5e-324}], [{"b": 2**63 - 1}]])
-def test_the_rows_of_a_transaction_are_those_that_it_appended_or_a_value_is_refused(
+def test_a_table_returns_exactly_the_appended_edge_values_or_refuses_them(
     make: MakeTable, batches: list[list[dict[str, Any]]]
 ) -> None:
     table = make()

@@ -108,18 +108,20 @@ def _zoneless(row: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_python_takes_it_exactly_or_refuses_it(case: Case, tmp_path: Path) -> None:
+def test_python_reads_each_edge_file_exactly_or_refuses_it(case: Case, tmp_path: Path) -> None:
     check(case, read(case, tmp_path))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_python_takes_the_same_of_a_large_batch(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_reads_the_same_rows_in_a_large_batch(
+    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(batch_files, "_SMALL", 0)
     check(case, read(case, tmp_path))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_record_batches_have_it_exactly_or_it_is_refused(case: Case, tmp_path: Path) -> None:
+def test_record_batches_contain_each_edge_file_exactly_or_refuse_it(case: Case, tmp_path: Path) -> None:
     check(case, batches(case, tmp_path))
 
 
@@ -130,7 +132,7 @@ def is_small(case: Case) -> bool:
 
 @pytest.mark.parametrize(("size", "few"), [(1, 1000), (7, 0)], ids=["one thread", "threads"])
 @pytest.mark.parametrize("case", [case for case in CASES if is_small(case)], ids=lambda case: case.name)
-def test_where_a_file_is_divided_into_blocks_changes_nothing(
+def test_the_division_of_a_file_into_blocks_does_not_change_its_rows(
     case: Case, few: int, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rows_of_files, "BLOCK", size)
@@ -151,14 +153,16 @@ def for_spark() -> Iterator[Any]:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("case", for_spark())
-def test_spark_takes_it_exactly_or_refuses_it(case: Case, tmp_path: Path, spark: SparkSession) -> None:
+def test_spark_reads_each_edge_file_exactly_or_refuses_it(case: Case, tmp_path: Path, spark: SparkSession) -> None:
     check(case, read(case, tmp_path, spark))
 
 
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.worth("each file through a server of Spark")
-def test_a_server_of_spark_takes_each_exactly_or_refuses_it(tmp_path: Path, spark_connect: LocalSparkConnect) -> None:
+def test_a_spark_server_reads_each_edge_file_exactly_or_refuses_it(
+    tmp_path: Path, spark_connect: LocalSparkConnect
+) -> None:
     with session(f"sc://127.0.0.1:{spark_connect.port}", tag="edges", server="test") as connected:
         for number, case in enumerate(CASES):
             folder = tmp_path / str(number)
@@ -189,8 +193,6 @@ def test_spark_counts_no_rows_of_a_torn_file(tmp_path: Path, spark: SparkSession
 
 
 @pytest.mark.spark
-def test_spark_makes_no_texts_of_numbers_in_a_column_that_no_one_has_declared(
-    tmp_path: Path, spark: SparkSession
-) -> None:
+def test_spark_refuses_numbers_in_an_undeclared_text_column(tmp_path: Path, spark: SparkSession) -> None:
     case = json("numbers and texts", '{"s": "a"}\n{"s": [{"x": 1}]}\n{"s": 1}\n', REFUSED)
     check(case, read(case, tmp_path, spark))

@@ -100,7 +100,7 @@ def test_ordinary_objects_are_proven(schema: str, rows: list[Any], separators: A
 
 
 @pytest.mark.parametrize("schema", ["s STRING", "o STRUCT<x: DOUBLE>", "l ARRAY<STRUCT<s: STRING>>"])
-def test_objects_with_other_keys_are_proven(schema: str) -> None:
+def test_a_block_of_objects_with_undeclared_keys_is_proven(schema: str) -> None:
     others: dict[str, Any] = {"x1": [[1], [], None], "x2": {"y": [{"z": True}], "e": {}}, "x3": None, "x4": -1.5e3}
     assert len(proven(lines_of([{**row, **others} for row in [FULL[0], *NESTS]] * 1000), schema)) == 5000
 
@@ -110,7 +110,7 @@ def test_objects_with_a_few_keys_of_their_own_are_proven() -> None:
     assert len(proven(lines_of(rows), "s STRING")) == 5000
 
 
-def test_objects_of_which_each_has_another_key_are_left() -> None:
+def test_a_block_whose_objects_each_have_another_key_is_left_to_the_rule() -> None:
     assert read(lines_of([{"s": "x", f"k{number}": number} for number in range(5000)]), "s STRING") is LEFT
 
 
@@ -123,7 +123,7 @@ def test_columns_without_a_value_are_proven() -> None:
     assert len(proven(b'{"n":null}\n{}\n', f"{FLAT}, {NESTED}")) == 2
 
 
-def test_texts_that_no_one_has_declared_are_proven() -> None:
+def test_undeclared_texts_are_proven_and_undeclared_numbers_are_left_to_the_rule() -> None:
     columns = found_columns_of("s STRING, l ARRAY<STRING>")
     assert len(proven(b'{"s":"1","l":["a",null]}\n', columns)) == 1
     assert read(b'{"s":1}\n', columns) is LEFT
@@ -142,7 +142,7 @@ def test_times_of_several_forms_are_proven(first: str) -> None:
         b'{"s":"5e","m":1}\n{"s":"\\u003ca\\u003e","m":2}\n',
     ],
 )
-def test_a_text_with_digits_before_an_e_is_no_number(block: bytes) -> None:
+def test_a_text_with_digits_before_an_e_is_not_taken_as_a_number(block: bytes) -> None:
     proven(block, "s STRING, m DECIMAL(10,2)")
 
 
@@ -247,7 +247,7 @@ WIDE = (
 
 
 @pytest.mark.parametrize("block", HOLES.values(), ids=HOLES)
-def test_what_arrow_may_read_otherwise_is_left_to_the_rule(block: bytes) -> None:
+def test_values_that_arrow_may_read_differently_are_left_to_the_rule(block: bytes) -> None:
     assert read(block, WIDE) is LEFT
     assert read(b'{"n":1,"s":"x"}\n' * 3 + block, WIDE) is LEFT
 
@@ -270,7 +270,7 @@ def test_exponents_are_found_where_only_a_part_of_a_column_is_a_decimal(schema: 
 
 @pytest.mark.parametrize("schema", ["n INT", "x INT"])
 @pytest.mark.parametrize("name", ["N", "", " n", "n\\u0000", "n\\u0000x", "\\u00e9", "\u0130"])
-def test_keys_are_the_same_only_if_all_their_characters_are(schema: str, name: str) -> None:
+def test_keys_that_differ_in_any_character_are_different_keys(schema: str, name: str) -> None:
     proven(f'{{"n":1,"{name}":2}}\n'.encode(), schema)
 
 
@@ -278,7 +278,7 @@ def test_keys_are_the_same_only_if_all_their_characters_are(schema: str, name: s
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_each_edge_is_read_as_the_rule_reads_it(kind: str) -> None:
+def test_each_edge_value_is_read_as_the_rule_reads_it(kind: str) -> None:
     column = nested_columns_of(f"c {kind}")
     nested = nested_columns_of(f"c ARRAY<{kind}>, d STRUCT<e: {kind}>")
     for text in EDGES:

@@ -52,7 +52,7 @@ ALIKE = {
 """Why another one needs no test of its own."""
 
 
-def test_each_source_and_state_is_held_to_the_edges_or_is_like_another_one() -> None:
+def test_each_public_source_and_state_has_edge_tests_or_a_tested_equivalent() -> None:
     bases = {"Source", "TransactionalSource", "PartitionedTransactionalSource", "OpaquePartitionedTransactionalSource"}
     found = {name: getattr(airflow_tx, name) for name in airflow_tx.__all__}
     sources = {name for name, each in found.items() if inspect.isclass(each) and issubclass(each, Source)}
@@ -60,12 +60,12 @@ def test_each_source_and_state_is_held_to_the_edges_or_is_like_another_one() -> 
     assert (sources - bases | states) - HELD.keys() - ALIKE.keys() == set()
 
 
-def test_each_table_that_is_read_by_its_transactions_is_held_to_the_edges() -> None:
+def test_each_committed_table_has_edge_tests() -> None:
     found = {name for name in state.__all__ if inspect.isclass(getattr(state, name))}
     tables = {name for name in found if issubclass(getattr(state, name), state.CommittedTable)}
     assert tables - ALIKE.keys() == READ_AGAIN.keys()
 
 
 @pytest.mark.parametrize(("name", "file"), [*HELD.items(), *READ_AGAIN.items()])
-def test_the_tests_of_a_name_use_it(name: str, file: str) -> None:
+def test_the_edge_tests_listed_for_a_name_mention_the_name(name: str, file: str) -> None:
     assert name in (ROOT / file).read_text()

@@ -36,7 +36,7 @@ def test_a_value_of_a_subclass_is_stored_as_json_writes_it(value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [np.int64(7), object(), 1j], ids=["int64", "object", "complex"])
-def test_a_value_that_json_has_no_form_for_is_refused_and_not_stored_as_a_text(value: Any) -> None:
+def test_a_value_without_a_json_form_is_refused_and_not_stored_as_a_text(value: Any) -> None:
     with pytest.raises(TypeError):
         encode(Metadata(1, None, value))
 

@@ -34,7 +34,7 @@ def make(request: pytest.FixtureRequest) -> Callable[[Any], Any]:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(batch=batches(), is_staged=st.booleans())
-def test_a_state_on_a_server_holds_what_arithmetic_says_or_the_rows_are_refused(
+def test_a_state_on_a_server_holds_the_exact_sums_of_edge_values_or_refuses_the_rows(
     make: Callable[[Any], Any], tmp_path_factory: pytest.TempPathFactory, batch: Any, is_staged: bool
 ) -> None:
     check_values(batch, make(batch[1]), tmp_path_factory.mktemp("edges"), is_staged=is_staged)

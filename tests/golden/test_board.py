@@ -39,7 +39,7 @@ def known(answer: Any) -> Any:
     return text if isinstance(answer, str) else json.loads(text)
 
 
-def test_every_route_that_reads_answers_as_ever(client: TestClient) -> None:
+def test_the_answers_of_all_reading_routes_match_the_golden_file(client: TestClient) -> None:
     def get(path: str, **params: Any) -> Any:
         answer = client.get(f"/api/v1/{path}", params=params)
         assert answer.status_code < 500, answer.text
@@ -65,7 +65,9 @@ def test_every_route_that_reads_answers_as_ever(client: TestClient) -> None:
     check_golden("board_reads", found)
 
 
-def test_every_action_is_previewed_and_done_as_ever(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_previews_and_results_of_all_actions_match_the_golden_file(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from airflow_tx.base import compat
 
     monkeypatch.setattr(compat, "clear_run", lambda *args, noting=bool, **kwargs: noting() or True)
@@ -111,7 +113,7 @@ DONE = ("accept-loss trace", "skip trace 6", "skip trace 1", "replay trace --fai
 
 
 @pytest.mark.parametrize("output", ["json", "table"])
-def test_every_command_prints_as_ever(
+def test_the_output_of_all_commands_matches_the_golden_file(
     here: None,  # noqa: F811
     output: str,
     capsys: pytest.CaptureFixture[str],
@@ -150,7 +152,7 @@ ROWS = (
 
 
 @pytest.mark.parametrize("output", ["json", "yaml", "plain", "table"])
-def test_every_fact_of_a_transaction_is_printed_as_ever(
+def test_the_printed_facts_of_transactions_match_the_golden_file(
     here: None,  # noqa: F811
     topology: Topology,  # noqa: F811
     output: str,
@@ -171,7 +173,7 @@ def test_every_fact_of_a_transaction_is_printed_as_ever(
     check_golden(f"rows_{output}", found)
 
 
-def test_every_fact_of_a_transaction_is_on_its_page_as_ever(client: TestClient, topology: Topology) -> None:  # noqa: F811
+def test_the_facts_of_transactions_on_the_page_match_the_golden_file(client: TestClient, topology: Topology) -> None:  # noqa: F811
     fill(topology)
     paths = ["transactions", *(f"transactions/{txid}" for txid in range(1, 8))]
     found = {path: known(client.get(f"/api/v1/topologies/trace/{path}").text) for path in paths}

@@ -21,7 +21,7 @@ ROWS: list[dict[str, Any]] = [
 ]
 
 
-def test_an_entry_is_written_as_ever(tmp_path: Path) -> None:
+def test_a_journal_entry_matches_the_golden_file(tmp_path: Path) -> None:
     journal = JournalArea(StagingArea(str(tmp_path)), "life-1")
     file = KeptFile(f"{DAY}/rows/{64 * 'a'}.parquet", 1024, 2000, 64 * "a")
     contributions = {

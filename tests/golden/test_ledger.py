@@ -58,18 +58,18 @@ def rows(database: str) -> dict[str, list[dict[str, Any]]]:
         return {name: [dict(row) for row in all_] for name, all_ in found.items()}
 
 
-def test_the_records_of_a_ledger_are_written_as_ever(topology: Topology) -> None:
+def test_the_records_of_a_ledger_match_the_golden_file(topology: Topology) -> None:
     story(topology)
     assert topology.states[0].kind is StateKind.OPAQUE
     check_golden("ledger", records(topology))
 
 
-def test_the_tables_of_a_state_are_written_as_ever(topology: Topology, database: str) -> None:
+def test_the_tables_of_a_sql_state_match_the_golden_file(topology: Topology, database: str) -> None:
     story(topology)
     check_golden("sql_state", rows(database))
 
 
-def test_the_record_of_a_rename_is_written_as_ever(topology: Topology) -> None:
+def test_the_record_of_a_closed_topology_matches_the_golden_file(topology: Topology) -> None:
     from airflow_tx.ledger.audit.move import Mover
 
     Run(topology, "r1").whole(2, {"a": 2})
@@ -79,7 +79,7 @@ def test_the_record_of_a_rename_is_written_as_ever(topology: Topology) -> None:
     check_golden("closed_topology", {"topology": node.data.decode()})
 
 
-def test_the_checks_of_transactions_are_written_as_ever(topology: Topology) -> None:
+def test_the_records_of_transactions_with_checks_match_the_golden_file(topology: Topology) -> None:
     """One transaction is committed although a check has failed, since a person accepts that; another one waits."""
     ledger = topology.ledger()
     failed = CheckNote(False, "n > 0 does not hold for 1 of 2 rows", "of the rows")
@@ -118,7 +118,7 @@ def test_the_checks_of_transactions_are_written_as_ever(topology: Topology) -> N
 # --- a source with partitions, and a ledger that was lost --------------------------------------------------------
 
 
-def test_the_records_of_a_source_with_partitions_are_written_as_ever(database: str) -> None:
+def test_the_records_of_a_partitioned_source_match_the_golden_file(database: str) -> None:
     """One partition comes later; one takes no part; one is replayed, skipped and re-admitted; rows of one are lost."""
     topology = partitioned(database)
     Run(topology, "r1").whole({"A": 2, "B": 1})
@@ -140,7 +140,7 @@ def test_the_records_of_a_source_with_partitions_are_written_as_ever(database: s
     check_golden("partitioned", records(topology))
 
 
-def test_the_records_of_a_ledger_that_is_rebuilt_are_written_as_ever(topology: Topology) -> None:
+def test_the_records_of_a_rebuilt_ledger_match_the_golden_file(topology: Topology) -> None:
     """Its states hold two transactions more than the ledger that was restored, and what it has open is forgotten."""
     Run(topology, "r1").whole(2, {"a": 2})
     restored = {path: topology.store().get(path) for path in topology.tree()}

@@ -70,7 +70,7 @@ def refusal(source: Source, position: Json) -> str:
     return str(refused.value.fields["problem"])
 
 
-def test_rows_of_memory() -> None:
+def test_the_positions_of_a_memory_source_match_the_golden_file() -> None:
     source = MemorySource({"a": [{"n": 1}, {"n": 2}, {"n": 3}], "b": [{"n": 4}]}, per_batch=2)
     check_golden("positions_memory", {"rows": told(source, None, 3)[0]})
 
@@ -84,7 +84,7 @@ def numbered(client: FakeRedis, first: int, end: int) -> None:
     client.values["NEXT_WRITE"] = str(end).encode()
 
 
-def test_messages_of_redis(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_positions_and_losses_of_redis_sources_match_the_golden_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_SHOP", connection("redis", host="nowhere"))
     clients = {name: FakeRedis() for name in ("shop/0", "shop/1")}
     monkeypatch.setattr(RedisDatabase, "client", lambda self: clients[self.partition.partition(":")[0]])
@@ -120,7 +120,7 @@ def test_messages_of_redis(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- Kafka
 
 
-def test_offsets_of_kafka(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_positions_and_losses_of_kafka_sources_match_the_golden_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_SHOP", connection("kafka", extra={"bootstrap.servers": "nowhere:1"}))
     there = OffsetsSnapshot()
     last: dict[str, LastMessage] = {}
@@ -175,7 +175,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> sqlite3.Connection:
     return sqlite3.connect(tmp_path / "shop.db", isolation_level=None)
 
 
-def test_rows_of_tables(shop: sqlite3.Connection) -> None:
+def test_the_positions_and_losses_of_sql_sources_match_the_golden_file(shop: sqlite3.Connection) -> None:
     found: dict[str, Any] = {}
     positions: dict[str, Any] = {}
     limits: dict[str, Any] = {"max_rows_per_batch": 2, "rows_per_read": 1}
@@ -204,7 +204,7 @@ def test_rows_of_tables(shop: sqlite3.Connection) -> None:
 # --- files
 
 
-def test_names_of_files(tmp_path: Path) -> None:
+def test_the_positions_of_file_sources_match_the_golden_file(tmp_path: Path) -> None:
     for name in ("a/1.csv", "a/2.csv", "b/3.csv"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(f"n\n{name}\n")

@@ -206,24 +206,24 @@ def states() -> dict[str, Any]:
     }
 
 
-def test_sources_are_written_into_dags_and_descriptors_as_ever() -> None:
+def test_serialized_sources_match_the_golden_file() -> None:
     check_golden(
         "sources", {name: {"serialized": each.serialize(), "repr": repr(each)} for name, each in sources().items()}
     )
 
 
-def test_a_source_is_made_again_from_what_is_written() -> None:
+def test_a_source_can_be_rebuilt_from_its_serialized_form() -> None:
     for name, each in sources().items():
         assert rebuild(*each.serialize()).serialize() == each.serialize(), name
 
 
-def test_states_are_written_into_dags_as_ever() -> None:
+def test_serialized_states_match_the_golden_file() -> None:
     check_golden(
         "states", {name: {"serialized": each.serialize(), "repr": repr(each)} for name, each in states().items()}
     )
 
 
-def test_triggers_are_written_into_the_database_as_ever() -> None:
+def test_serialized_triggers_match_the_golden_file() -> None:
     check_golden("triggers", {name: each.serialize() for name, each in triggers().items()})
 
 
@@ -238,12 +238,12 @@ def stored_classes(base: type) -> Iterator[type]:
 
 
 @pytest.mark.parametrize("base", OF_ROOMS)
-def test_a_stored_name_leads_to_its_class(base: type) -> None:
+def test_a_stored_class_name_can_be_imported(base: type) -> None:
     found = list(stored_classes(base))
     assert [import_string(stored_name(each)) for each in found] == found
 
 
-def test_the_stored_names_are_as_ever() -> None:
+def test_the_stored_class_names_match_the_golden_file() -> None:
     check_golden(
         "stored_names", {base.__name__: sorted(set(map(stored_name, stored_classes(base)))) for base in OF_ROOMS}
     )

@@ -16,7 +16,7 @@ ATTEMPT = TransactionAttempt(3, 2, "b17")
 TASK = TaskTry("counts", 1, "try-1")
 
 
-def test_the_descriptor_of_a_batch_is_written_as_ever() -> None:
+def test_the_descriptor_of_a_batch_matches_the_golden_file() -> None:
     source = ("airflow_tx.sources.memory.MemorySource", {"partitions": {"a": [{"n": 1}]}})
     inputs = {"rows": Input(("file:///staged/part-0.parquet",), ("n",), (OutputName("extract", -1, "rows"),), 5)}
     ackers = Ackers(4, "redis", "/tx", anchored=True)
@@ -25,7 +25,7 @@ def test_the_descriptor_of_a_batch_is_written_as_ever() -> None:
     check_golden("descriptors", {"all": descriptor.to_json(), "short": short.to_json()})
 
 
-def test_the_manifest_of_an_output_is_written_as_ever(tmp_path: Path) -> None:
+def test_the_manifest_of_an_output_matches_the_golden_file(tmp_path: Path) -> None:
     where = StagingArea(tmp_path.as_uri()).try_dir("flights", ATTEMPT, TASK)
     output = write_rows(where, "counts", [{"carrier": "AA", "n": 1}, {"carrier": "UA", "n": 2}])
     refs = write_manifest(where, {"counts": output}, consumed_rows=3, code="c0de", trees=1)

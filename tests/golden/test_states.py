@@ -82,7 +82,7 @@ def guarded(state: FencedState, shown: Callable[[], Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_state_in_memory_is_kept_as_ever(kind: str) -> None:
+def test_the_content_of_a_memory_state_matches_the_golden_file(kind: str) -> None:
     state = MemoryState("totals", kind=kind, **COLUMNS)
 
     def shown() -> dict[str, Any]:
@@ -95,13 +95,13 @@ def test_a_state_in_memory_is_kept_as_ever(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_tables_of_a_sql_state_are_kept_as_ever(kind: str, tmp_path: Path) -> None:
+def test_the_tables_of_a_sql_state_match_the_golden_file(kind: str, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'state.db'}"
     state = SqlState.from_url(url, table="totals", kind=kind, **COLUMNS)
     check_golden(f"sql_{kind}", story(state, lambda: tables(url)))
 
 
-def test_the_tables_of_a_sql_guard_are_kept_as_ever(tmp_path: Path) -> None:
+def test_the_tables_of_a_sql_guard_match_the_golden_file(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'state.db'}"
     with sqlalchemy.create_engine(url).begin() as connection:
         connection.exec_driver_sql("CREATE TABLE mine (k TEXT, n INT)")
@@ -110,17 +110,17 @@ def test_the_tables_of_a_sql_guard_are_kept_as_ever(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_keys_of_a_redis_state_are_kept_as_ever(kind: str, redis: LocalRedis) -> None:
+def test_the_keys_of_a_redis_state_match_the_golden_file(kind: str, redis: LocalRedis) -> None:
     state = RedisState.from_url(redis.url(), prefix=f"golden {kind}", kind=kind, **COLUMNS)
     check_golden(f"redis_{kind}", story(state, lambda: keys(redis, state.prefix)))
 
 
-def test_the_keys_of_a_redis_guard_are_kept_as_ever(redis: LocalRedis) -> None:
+def test_the_keys_of_a_redis_guard_match_the_golden_file(redis: LocalRedis) -> None:
     state = RedisGuard.from_url(redis.url(), prefix="golden guard", commands=commands)
     check_golden("redis_guard", guarded(state, lambda: keys(redis, state.prefix)))
 
 
-def test_a_pickled_state_brings_no_connection(redis: LocalRedis, tmp_path: Path) -> None:
+def test_a_pickled_state_contains_no_connection(redis: LocalRedis, tmp_path: Path) -> None:
     opened = [
         RedisState.from_url(redis.url(), prefix="pickled", **COLUMNS),
         SqlState.from_url(f"sqlite:///{tmp_path / 'state.db'}", table="totals", **COLUMNS),

@@ -23,7 +23,7 @@ BOUNDS: Mapping[str, int] = {
     "checking.md": 599,
     "concepts/attempt.md": 151,
     "concepts/batch.md": 172,
-    "concepts/chain.md": 238,
+    "concepts/chain.md": 241,
     "concepts/fence.md": 167,
     "concepts/how-it-works.md": 443,
     "concepts/state-kinds.md": 161,

@@ -18,7 +18,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.worth("what a DAG file imports is paid at every parse")
 @pytest.mark.parametrize("library", ["kazoo", "pandas", "pyarrow", "pyspark"])
-def test_a_dag_file_loads_no_heavy_library_through_us(loaded: dict[str, Any], library: str) -> None:
+def test_a_dag_file_loads_no_heavy_library_through_the_package(loaded: dict[str, Any], library: str) -> None:
     assert not [name for name in loaded["loaded"] if name.partition(".")[0] == library]
 
 
@@ -32,5 +32,5 @@ def test_a_first_dag_file_loads_at_most_eighty_modules(tmp_path: Path) -> None:
     assert len(beyond_airflow(parse(tmp_path, *FIRST_PAGE, "FileSource")["loaded"])) <= 83
 
 
-def test_a_dag_file_with_every_name_but_the_sources_loads_few_modules(tmp_path: Path) -> None:
+def test_a_dag_file_with_every_public_name_except_sources_loads_few_modules(tmp_path: Path) -> None:
     assert len(beyond_airflow(parse(tmp_path, *NAMES, "FileSource")["loaded"])) <= 92

@@ -27,7 +27,7 @@ def test_every_page_that_a_page_refers_to_exists(page: str) -> None:
     assert [target for target in targets if target not in GENERATED and not target.exists()] == []
 
 
-def test_every_file_and_room_of_the_architecture_exists() -> None:
+def test_every_file_and_room_that_the_architecture_page_names_exists() -> None:
     named = re.findall(r"`([\w/]+(?:/|\.py|\.md))`", (ROOT / "docs/architecture.md").read_text())
     assert len(named) > 40
     assert [name for name in named if not any((base / name).exists() for base in (ROOT, ROOT / "airflow_tx"))] == []
@@ -39,7 +39,7 @@ PUBLIC = r"from (airflow_tx(?:\.(?!(?:acks|sources|spark|state|testing) import)[
 @pytest.mark.parametrize(
     "file", [*PAGES, *sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("dags/*.py"))]
 )
-def test_an_example_imports_public_names_by_their_one_path(file: str) -> None:
+def test_examples_import_public_names_only_by_their_public_path(file: str) -> None:
     assert re.findall(PUBLIC, (ROOT / file).read_text()) == []
 
 
@@ -79,7 +79,7 @@ def test_every_test_that_a_page_names_exists(page: str) -> None:
     assert set(re.findall(r"`(test_\w+)(?:\[[^`]*\])?`", (ROOT / page).read_text())) - found == set()
 
 
-def test_every_row_of_the_promises_names_a_test() -> None:
+def test_every_row_of_the_table_of_promises_names_a_test() -> None:
     rows = _table((ROOT / "docs/explanation/promises.md").read_text(), "what happens")
     assert len(rows) > 10
     assert [row for row in rows if "`test_" not in row] == []
@@ -103,7 +103,7 @@ def test_every_command_and_option_that_a_page_names_exists(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_command_line_of_a_page_has_options_of_its_command(page: str) -> None:
+def test_every_option_in_a_command_line_of_a_page_exists(page: str) -> None:
     typed = re.findall(r"airflow tx ([a-z][a-z-]+)([^`\n|#]*)", (ROOT / page).read_text())
     unknown = {f"{name} {flag}" for name, rest in typed for flag in re.findall(r"(?<=\s)--[a-z-]+", rest)} - FLAGS
     assert unknown == set()
@@ -130,7 +130,7 @@ def test_every_file_of_the_repository_that_a_page_names_exists(page: str) -> Non
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_anchor_that_a_page_refers_to_is_a_heading(page: str) -> None:
+def test_every_anchor_that_a_page_links_to_is_a_heading(page: str) -> None:
     links = re.findall(r"\]\((?!http)([\w/.-]*?\.md)?#([\w-]+)\)", (ROOT / page).read_text())
     targets = [((ROOT / page).parent / link if link else ROOT / page, anchor) for link, anchor in links]
     assert [anchor for target, anchor in targets if anchor not in _anchors(target.read_text())] == []

@@ -90,7 +90,7 @@ def _unfit(call: ast.Call, target: Any) -> list[str]:
     return []
 
 
-def test_the_lines_that_contributing_shows_are_those_of_the_examples() -> None:
+def test_the_code_lines_of_contributing_occur_in_the_examples() -> None:
     shown = "".join(re.findall(r"^```python\n(.*?)^```", (ROOT / "CONTRIBUTING.md").read_text(), re.M | re.S))
     files = ("examples/shop_state.py", "docs/howto/write-a-source.md")
     known = {_bare(line) for file in files for line in (ROOT / file).read_text().splitlines()}
@@ -103,7 +103,7 @@ def _bare(line: str) -> str:
 
 
 @pytest.mark.parametrize("block", BLOCKS)
-def test_a_python_block_fits_the_package(block: str) -> None:
+def test_each_python_block_of_a_page_compiles_against_the_package(block: str) -> None:
     assert faults(BLOCKS[block]) == []
 
 
@@ -120,7 +120,7 @@ def test_the_pages_have_python_blocks() -> None:
         ("from airflow_tx import Transaction as T\nT(sauce=1)", "T: got an unexpected keyword argument 'sauce'"),
     ],
 )
-def test_a_wrong_block_is_named(code: str, fault: str) -> None:
+def test_a_wrong_python_block_is_reported(code: str, fault: str) -> None:
     assert faults(code) == [fault]
 
 

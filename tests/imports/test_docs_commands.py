@@ -35,7 +35,7 @@ def test_the_pages_have_command_lines() -> None:
 
 
 @pytest.mark.parametrize("line", ALL)
-def test_airflow_takes_a_command_line_of_a_page(line: str) -> None:
+def test_airflow_parses_each_command_line_of_a_page(line: str) -> None:
     arguments = shlex.split(line, comments=True)[1:]
     try:
         cli_parser.get_parser().parse_args(arguments)
@@ -63,7 +63,7 @@ SOURCES = [
 
 
 @pytest.mark.parametrize(("command", "flag"), sorted(typed()))
-def test_the_code_of_tests_has_each_command_and_option_of_a_page(command: str, flag: str) -> None:
+def test_tests_use_each_command_and_option_of_a_page(command: str, flag: str) -> None:
     words = [
         re.compile(rf"(?<![\w-]){re.escape(word)}(?![\w-])") for word in [*command.split(), *([flag] if flag else [])]
     ]

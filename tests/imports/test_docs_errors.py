@@ -14,7 +14,7 @@ ERRORS: Any = hook("error_pages")
 FOUND = ERRORS.found()
 
 
-def test_the_page_has_every_class_of_errors() -> None:
+def test_the_errors_page_lists_every_error_class() -> None:
     assert len(FOUND) > 100
     assert set(ERRORS.REMEDIES) | ERRORS.ABSTRACT <= set(FOUND)
 
@@ -29,7 +29,7 @@ def test_each_error_has_a_cause_and_a_remedy(name: str) -> None:
     )
 
 
-def test_the_page_shows_what_the_code_raises() -> None:
+def test_the_errors_page_shows_causes_and_remedies_from_the_code() -> None:
     page = ERRORS.errors()
     assert "| Connection …, login | Give both login and password, or neither. |" in page
     assert "## KafkaUnreachable" in page
@@ -64,5 +64,5 @@ def test_every_class_that_a_page_names_exists(page: str) -> None:
     assert classes((ROOT / page).read_text()) - KNOWN == set()
 
 
-def test_a_class_that_does_not_exist_is_found() -> None:
+def test_a_page_that_names_a_missing_class_is_found() -> None:
     assert classes("It raises `RowsDiffer`, or `RowsDifferElse(txid=7)`.") - KNOWN == {"RowsDifferElse"}

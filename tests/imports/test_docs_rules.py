@@ -40,6 +40,6 @@ def _by_number(sections: dict[str, str]) -> dict[str, str]:
 
 def test_the_page_of_the_site_names_the_file_of_each_test() -> None:
     page = RULES.rules()
-    assert "`test_whoever_replays_between_two_steps_is_noticed` in `tests/" in page
+    assert "`test_a_replay_between_two_joined_steps_is_noticed` in `tests/" in page
     assert " in \n" not in page
     assert "](../protocol.md)" in page

@@ -38,7 +38,7 @@ def _heading(page: Path) -> str:
     return page.read_text().partition("\n")[0].removeprefix("# ")
 
 
-def test_a_newcomer_reads_in_this_order() -> None:
+def test_the_navigation_has_the_reading_order_for_newcomers() -> None:
     assert list(NAV) == ["Get started", "Concepts", "How-to", "Reference", "Explanation", "Contributing"]
 
 
@@ -62,13 +62,13 @@ def test_a_concept_has_a_picture_and_at_most_two_screens(page: Path) -> None:
     assert re.search(r"^```\n|!\[", text, re.MULTILINE)
 
 
-def test_the_readme_is_one_screen() -> None:
+def test_the_readme_fits_on_one_screen() -> None:
     text = re.sub(r"<[^>]+>", "", (ROOT / "README.md").read_text())
     assert len(text.split()) <= 400
     assert len(text.splitlines()) <= 60
 
 
-def test_each_figure_names_its_command() -> None:
+def test_each_row_of_the_figures_page_names_its_command() -> None:
     page = (ROOT / "benchmarks/FIGURES.md").read_text()
     rows = page.partition("| command |\n")[2].partition("\n\n")[0].splitlines()[1:]
     named = [row.rstrip(" |").rpartition("| ")[2] for row in rows]
@@ -82,14 +82,14 @@ FIGURES = ("benchmarks/FIGURES.md", "benchmarks/scale/README.md", "docs/explanat
 
 
 @pytest.mark.parametrize("page", [*FIGURES, "docs/journal.md", "docs/spark.md", "docs/questions.md"])
-def test_each_page_with_figures_names_how_they_were_measured(page: str) -> None:
+def test_each_page_with_figures_names_the_command_that_measured_them(page: str) -> None:
     assert re.search(r"`(script/bench|pytest|tests/)", (ROOT / page).read_text())
 
 
 # --- script/docs fails at a mistake ------------------------------------------------------------------------------
 
 
-def test_every_check_of_a_link_is_a_warning() -> None:
+def test_every_link_check_of_the_site_is_set_to_warn() -> None:
     validation = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["validation"]
     assert validation == {
         "nav": dict.fromkeys(("omitted_files", "not_found", "absolute_links"), "warn"),
@@ -97,7 +97,7 @@ def test_every_check_of_a_link_is_a_warning() -> None:
     }
 
 
-def test_the_site_is_built_strictly_and_its_warnings_are_counted() -> None:
+def test_the_site_is_built_with_strict_and_without_quiet() -> None:
     """The option --quiet drops the warnings before --strict counts them."""
     builds = re.findall(r"^[^#\n]*mkdocs build(.*)$", (ROOT / "script/docs").read_text(), re.MULTILINE)
     assert len(builds) == 1
@@ -105,13 +105,13 @@ def test_the_site_is_built_strictly_and_its_warnings_are_counted() -> None:
     assert not re.search(r"(?<!\S)(--quiet|-\w*q)", builds[0])
 
 
-def test_no_page_has_a_link_in_html() -> None:
+def test_no_page_contains_an_html_link() -> None:
     """The generator checks only the links of Markdown. The README, which it does not read, has a picture."""
     pages = [page for page in PAGES if re.search(r"<(a|img)\s[^>]*(href|src)=", (ROOT / page).read_text())]
     assert pages == ["README.md"]
 
 
-def test_the_readme_shows_the_picture_that_fits_a_light_and_a_dark_page() -> None:
+def test_the_readme_has_a_picture_for_light_and_one_for_dark_mode() -> None:
     shown = re.findall(r"(?:src|srcset)=\"([^\"]+)\"", (ROOT / "README.md").read_text())
     assert shown == ["docs/pictures/timeline_dark.png", "docs/pictures/timeline.png"]
     assert all((ROOT / each).is_file() for each in shown)
@@ -149,7 +149,7 @@ def function(there: int) -> None:
 
 
 @pytest.mark.long
-def test_the_build_of_the_site_fails_at_each_mistake(tmp_path: Path) -> None:
+def test_the_site_build_fails_at_each_kind_of_mistake(tmp_path: Path) -> None:
     # Packages are installed now: script/env of the copy would install the copy into our .venv.
     subprocess.run([str(ROOT / "script/env"), "docs"], check=True)
     for path in ROOT.iterdir():

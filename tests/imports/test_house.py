@@ -98,7 +98,7 @@ def test_no_file_is_too_long() -> None:
 
 @pytest.mark.worth("reads all code once for every ruler of the house")
 @pytest.mark.parametrize("ruler", RULERS, ids=lambda ruler: ruler.name.replace(" ", "-"))
-def test_a_ruler_keeps_its_bound(ruler: Ruler) -> None:
+def test_each_measured_rule_stays_within_its_bound(ruler: Ruler) -> None:
     assert ruler.measure() <= BOUNDS[ruler.name]
 
 
@@ -171,7 +171,7 @@ def pages() -> set[str]:
 
 
 @pytest.mark.parametrize("file", all_files(), ids=_short)
-def test_texts_name_documents_of_the_repository_alone(file: Path, pages: set[str]) -> None:
+def test_texts_refer_only_to_documents_of_the_repository(file: Path, pages: set[str]) -> None:
     text = file.read_text()
     assert not DOCUMENTS.findall(text)
     assert set(PAGE.findall(text)) <= pages
@@ -180,7 +180,7 @@ def test_texts_name_documents_of_the_repository_alone(file: Path, pages: set[str
 # --- tests -------------------------------------------------------------------------------------------------------
 
 
-def test_no_test_module_is_imported_by_another_one() -> None:
+def test_no_test_module_is_imported_by_another_module() -> None:
     """What several of them use is in a module beside them, or in a conftest."""
     imported = re.compile(
         r"^ *(?:from|import) tests\.(?:\w+\.)*test_\w+\b|^ *from tests[\w.]* import .*\btest_\w+", re.M

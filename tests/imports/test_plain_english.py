@@ -43,14 +43,14 @@ def lines(findings: list[Finding]) -> str:
 
 @pytest.mark.worth("reads every text once, for both bounds")
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_kind_of_text_has_no_more_hard_words_than_its_bound(kind: str) -> None:
+def test_each_kind_of_text_stays_within_its_bound_of_hard_words(kind: str) -> None:
     hard = measured(kind).hard
     assert len(hard) <= BOUNDS[kind], f"{len(hard)} hard words in {kind}, mend yours of these: {lines(hard)}"
 
 
 @pytest.mark.worth("reads every text once, for both bounds")
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_kind_of_text_has_no_more_long_sentences_than_its_bound(kind: str) -> None:
+def test_each_kind_of_text_stays_within_its_bound_of_long_sentences(kind: str) -> None:
     share = measured(kind).share_long
     long = measured(kind).long
     assert round(share, 1) <= LONG[kind], f"{share:.2f} % of {kind} are long, divide yours of these: {lines(long)}"
@@ -103,18 +103,18 @@ def test_a_plain_sentence_has_no_hard_word(text: str) -> None:
     assert found(text) == []
 
 
-def test_a_block_of_code_is_not_read() -> None:
+def test_the_search_for_hard_words_ignores_code_blocks() -> None:
     assert found(without_blocks("A task:\n\n```python\nwhoever = told\n```\n\nThe task ends.")) == []
 
 
-def test_a_finding_names_file_line_words_and_what_to_write() -> None:
+def test_a_finding_names_the_file_the_line_the_hard_word_and_a_replacement() -> None:
     text = Text("docs/lane.md", 10, "The lane runs.\nThe step\ndecides anew.")
     assert [str(finding) for finding in hard_words(text)] == [
         f"docs/lane.md:12: 'anew': {HARD['anew']}",
     ]
 
 
-def test_an_opening_is_hard_in_each_paragraph_and_cell() -> None:
+def test_a_hard_opening_is_found_in_each_paragraph_and_table_cell() -> None:
     remedies = {finding.remedy for finding in hard_words(Text("page.md", 1, "x\n\nWhat is lost is named.\n| Nobody |"))}
     assert remedies >= set(OPENINGS.values())
 
@@ -131,5 +131,5 @@ def test_sentences_end_at_full_stops_and_items_of_lists() -> None:
     ]
 
 
-def test_tables_and_headings_are_no_sentences() -> None:
+def test_tables_and_headings_do_not_count_as_sentences() -> None:
     assert list(sentences(Text("page.md", 1, "## A long heading\n\n| a cell of words | another cell |\n"))) == []

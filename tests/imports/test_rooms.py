@@ -72,7 +72,7 @@ def _import_without(blocked: tuple[str, ...], modules: list[str]) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_imports_point_one_way() -> None:
+def test_imports_follow_the_contract_of_the_layers() -> None:
     linter = Path(sys.executable).parent / "lint-imports"
     done = subprocess.run([linter, "--no-logo", "--no-cache"], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -83,7 +83,7 @@ def test_the_protocol_the_state_and_the_ackers_need_only_the_standard_library(fo
     _import_without(HEAVY, _modules(*folders))
 
 
-def test_what_every_room_may_use_needs_only_the_standard_library() -> None:
+def test_shared_modules_need_only_the_standard_library() -> None:
     free = ["base.compat", "base.config", "base.errors", "base.failpoints", "ledger.store.memory", "testing"]
     _import_without(HEAVY, ["airflow_tx", *(f"airflow_tx.{name}" for name in free)])
 
@@ -104,25 +104,25 @@ def test_an_application_on_a_spark_cluster_needs_no_airflow_and_no_zookeeper() -
     _import_without(("airflow", "kazoo"), _modules("spark"))
 
 
-def test_the_pytest_plugin_loads_nothing_heavy() -> None:
+def test_the_pytest_plugin_loads_no_heavy_library() -> None:
     _import_without(HEAVY, ["pytest", "airflow_tx.testing", "airflow_tx.testing.fixtures"])
 
 
 # --- doors -------------------------------------------------------------------------------------------------------
 
 
-def test_a_room_is_entered_by_its_door_alone() -> None:
+def test_other_rooms_import_a_room_only_through_its_door() -> None:
     assert given().keys() - {"airflow_tx", *DOORS} == set()
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_a_door_lists_what_other_rooms_take_and_no_other_name(door: str) -> None:
+def test_a_door_exports_only_names_that_other_rooms_import(door: str) -> None:
     _, internal = listed(door)
     stored = {name.removeprefix(f"{door}.") for names in json.loads(STORED.read_text()).values() for name in names}
     assert sorted(internal.keys() - given().get(door, set()) - stored) == []
 
 
-def test_a_room_takes_no_backend_through_a_door() -> None:
+def test_no_room_imports_a_backend_through_a_door() -> None:
     rooms = _listed_in(NO_BACKEND, "source_modules")
     backends = _listed_in(NO_BACKEND, "forbidden_modules")
     files = [file for file in measured_files() if module_name(file).startswith(rooms)]
@@ -151,7 +151,7 @@ def _reads(tree: ast.AST) -> Iterator[str]:
                 yield f"{owner}.{node.attr}"
 
 
-def test_one_place_alone_opens_the_reads_of_spark() -> None:
+def test_only_one_module_calls_spark_read() -> None:
     applications = [*(ROOT / "spark_apps").glob("*.py")]
     files = {module_name(file): file for file in all_files()} | {file.stem: file for file in applications}
     found = {name: [*_reads(ast.parse(file.read_text()))] for name, file in files.items()}

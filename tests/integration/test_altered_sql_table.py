@@ -34,9 +34,7 @@ def state(url: str, table: str, grants: Grants) -> SqlTable:
 
 
 @pytest.mark.parametrize("change", ["DROP TABLE {t}", "DELETE FROM {t}", "DELETE FROM {t} WHERE tx_txid = 2"])
-def test_rows_that_are_gone_are_noticed_by_the_next_transaction(
-    state: SqlTable, grants: Grants, run: Run, change: str
-) -> None:
+def test_the_next_transaction_notices_deleted_rows(state: SqlTable, grants: Grants, run: Run, change: str) -> None:
     run(change)
     for attempt in (1, 2):
         with pytest.raises(StateBehind, match="airflow tx repair"):
@@ -59,9 +57,7 @@ def test_a_database_that_was_restored_from_an_older_copy_is_noticed(
     run("DROP TABLE {t}_copy")
 
 
-def test_a_column_that_was_dropped_is_named_with_the_ddl_that_adds_it(
-    state: SqlTable, grants: Grants, run: Run
-) -> None:
+def test_a_dropped_column_is_refused_with_the_ddl_that_adds_it(state: SqlTable, grants: Grants, run: Run) -> None:
     run("ALTER TABLE {t} DROP COLUMN note")
     with pytest.raises(StateDiffers, match="lacks column note of the rows") as found:
         grants.commit_rows(3, state, ROWS)
@@ -70,14 +66,14 @@ def test_a_column_that_was_dropped_is_named_with_the_ddl_that_adds_it(
     assert [row["note"] for row in state.read()] == [None, None, "x"]
 
 
-def test_a_column_that_was_dropped_is_added_if_the_table_may_get_it(state: SqlTable, grants: Grants, run: Run) -> None:
+def test_a_dropped_column_is_added_with_add_columns(state: SqlTable, grants: Grants, run: Run) -> None:
     state.add_columns = state._store._adds_columns = True
     run("ALTER TABLE {t} DROP COLUMN note")
     grants.commit_rows(3, state, ROWS)
     assert [row["note"] for row in state.read()] == [None, None, "x"]
 
 
-def test_a_table_that_was_made_anew_gets_the_next_rows(state: SqlTable, grants: Grants, run: Run) -> None:
+def test_a_recreated_table_takes_the_next_rows(state: SqlTable, grants: Grants, run: Run) -> None:
     run("CREATE TABLE {t}_copy AS SELECT id, tx_txid FROM {t}")
     run("DROP TABLE {t}")
     run("ALTER TABLE {t}_copy RENAME TO {t}")
@@ -124,7 +120,7 @@ def narrowed(request: pytest.FixtureRequest, url: str, run: Run) -> tuple[Any, R
 
 
 @ALTERED
-def test_a_column_that_was_made_narrower_rounds_nothing_in_a_state_that_is_kept(
+def test_a_narrowed_column_rounds_no_value_of_a_long_lived_state(
     url: str, table: str, grants: Grants, narrowed: tuple[Any, Run], run: Run
 ) -> None:
     value, narrow = narrowed
@@ -138,7 +134,7 @@ def test_a_column_that_was_made_narrower_rounds_nothing_in_a_state_that_is_kept(
 
 
 @ALTERED
-def test_a_column_that_was_made_narrower_after_the_raise_rounds_nothing(
+def test_a_column_narrowed_after_the_raise_rounds_no_value(
     url: str, table: str, grants: Grants, narrowed: tuple[Any, Run], run: Run
 ) -> None:
     value, narrow = narrowed
@@ -158,7 +154,7 @@ def test_a_column_that_was_made_narrower_after_the_raise_rounds_nothing(
 @ALTERED
 @pytest.mark.parametrize("complete", [True, False])
 @pytest.mark.parametrize("rows_before", [1, 1_001])
-def test_a_column_of_sums_that_was_made_narrower_after_the_raise_rounds_nothing(
+def test_a_sum_column_narrowed_after_the_raise_rounds_no_value(
     url: str, table: str, grants: Grants, run: Run, complete: bool, rows_before: int
 ) -> None:
     state = SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum("numeric")})
@@ -227,7 +223,7 @@ SHAPES: dict[str, tuple[str, list[str]]] = {
 
 
 @pytest.mark.parametrize(("url", "shape"), [(name.partition("-")[0], name) for name in SHAPES], indirect=["url"])
-def test_a_table_that_changes_rows_when_some_are_inserted_is_refused(
+def test_a_table_whose_triggers_or_rules_change_inserted_rows_is_refused(
     url: str, table: str, grants: Grants, run: Run, shape: str
 ) -> None:
     column, others = SHAPES[shape]

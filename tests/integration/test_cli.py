@@ -51,7 +51,7 @@ def pipeline(airflow: Commands, zookeeper: LocalZooKeeper, zookeeper_root: str) 
 
 
 @pytest.mark.worth("starts the Airflow of all commands")
-def test_list_and_show_tell_what_the_ledger_says(
+def test_list_and_show_print_what_the_ledger_contains(
     airflow: Commands, pipeline: Pipeline, zookeeper: LocalZooKeeper, zookeeper_root: str
 ) -> None:
     root = zookeeper_root
@@ -80,7 +80,9 @@ def test_list_and_show_tell_what_the_ledger_says(
     assert again == topology
 
 
-def test_a_list_may_show_one_status_only(airflow: Commands, pipeline: Pipeline, zookeeper_root: str) -> None:
+def test_list_status_prints_only_transactions_or_topologies_of_that_status(
+    airflow: Commands, pipeline: Pipeline, zookeeper_root: str
+) -> None:
     root = zookeeper_root
     pipeline.run("r1")
     pipeline.begin("r2")
@@ -100,7 +102,7 @@ def test_a_list_may_show_one_status_only(airflow: Commands, pipeline: Pipeline, 
 
 
 @pytest.mark.worth("a watch that a person ends")
-def test_a_list_is_watched_until_it_is_interrupted(airflow: Commands, pipeline: Pipeline, zookeeper_root: str) -> None:
+def test_list_watch_repeats_until_it_is_interrupted(airflow: Commands, pipeline: Pipeline, zookeeper_root: str) -> None:
     pipeline.run("r1")
     command = [sys.executable, "-m", "airflow", "tx", "list", "--watch", "--root", zookeeper_root]
     environment = {**os.environ, **airflow.environment}
@@ -113,7 +115,7 @@ def test_a_list_is_watched_until_it_is_interrupted(airflow: Commands, pipeline: 
     assert process.returncode == 0
 
 
-def test_a_topology_that_cannot_be_read_does_not_hide_the_others(
+def test_list_shows_other_topologies_beside_an_unreadable_topology(
     airflow: Commands, pipeline: Pipeline, zookeeper_root: str
 ) -> None:
     pipeline.run("r1")
@@ -127,7 +129,9 @@ def test_a_topology_that_cannot_be_read_does_not_hide_the_others(
     assert listed[1]["problem"] is None
 
 
-def test_what_does_not_exist_is_one_line(airflow: Commands, pipeline: Pipeline, zookeeper_root: str) -> None:
+def test_a_command_about_an_unknown_name_fails_with_one_line(
+    airflow: Commands, pipeline: Pipeline, zookeeper_root: str
+) -> None:
     root = zookeeper_root
     for arguments, said in (
         (("list", "nosuch"), "No topology 'nosuch' in the ledger"),
@@ -158,7 +162,7 @@ def test_what_does_not_exist_is_one_line(airflow: Commands, pipeline: Pipeline, 
         assert "--dag-id" not in told[0] or arguments[0] == "repair"
 
 
-def test_a_wrong_number_of_a_transaction_is_no_wrong_name(
+def test_an_unknown_txid_is_reported_as_a_txid_and_not_as_a_name(
     airflow: Commands, pipeline: Pipeline, zookeeper_root: str
 ) -> None:
     pipeline.run("r1")
@@ -178,9 +182,7 @@ def test_the_help_shows_a_required_reason_without_brackets(airflow: Commands, co
     assert "[--why text]" not in usage
 
 
-def test_a_topology_is_deleted_with_an_answer_for_a_program(
-    airflow: Commands, pipeline: Pipeline, zookeeper_root: str
-) -> None:
+def test_delete_prints_its_result_as_json(airflow: Commands, pipeline: Pipeline, zookeeper_root: str) -> None:
     pipeline.begin("r1")
     delete = ("tx", "delete", "flights", "--why", "over", "--yes")
     (told,) = airflow.json(*delete, "--dry-run", root=zookeeper_root)
@@ -189,7 +191,7 @@ def test_a_topology_is_deleted_with_an_answer_for_a_program(
     assert told["done"].startswith("Deleted: topology flights.")
 
 
-def test_an_exit_code_says_done_or_refused_or_not_understood(
+def test_the_exit_code_distinguishes_done_refused_and_usage_errors(
     airflow: Commands, pipeline: Pipeline, zookeeper_root: str
 ) -> None:
     pipeline.run("r1")
@@ -246,7 +248,7 @@ def test_a_lost_state_is_accepted_only_when_a_person_confirms(
     assert pipeline.totals() == [2, 3]
 
 
-def test_a_lost_ledger_is_rebuilt_from_the_states_of_the_dag_and_a_reset_empties_them(
+def test_repair_rebuilds_a_lost_ledger_from_the_states_and_reset_empties_them(
     airflow: Commands,
     pipeline: Pipeline,
     zookeeper_root: str,
@@ -347,7 +349,7 @@ def restore(pipeline: Pipeline, before: dict[str, tuple[bytes, int]]) -> None:
         ),
     ],
 )
-def test_a_dry_run_of_a_repair_says_what_it_would_do_and_changes_nothing(
+def test_a_dry_run_of_a_repair_prints_its_effects_and_changes_nothing(
     airflow: Commands, pipeline: Pipeline, zookeeper_root: str, command: tuple[str, ...], happens: str
 ) -> None:
     pipeline.run("r1")
@@ -369,7 +371,7 @@ def test_a_dry_run_of_a_repair_says_what_it_would_do_and_changes_nothing(
     assert everything(pipeline) != before
 
 
-def test_a_program_reads_what_a_repair_did_as_rows(airflow: Commands, pipeline: Pipeline, zookeeper_root: str) -> None:
+def test_repair_prints_its_result_as_json_rows(airflow: Commands, pipeline: Pipeline, zookeeper_root: str) -> None:
     pipeline.run("r1")
     reset = ("repair", "flights", "--reset", "--dag-id", "the_dag", "--why", "from the start", "--yes")
     (done,) = airflow.json("tx", *reset, root=zookeeper_root)
@@ -377,7 +379,7 @@ def test_a_program_reads_what_a_repair_did_as_rows(airflow: Commands, pipeline: 
     assert done["done"].startswith("the ledger and its states were emptied")
 
 
-def test_a_state_is_forgotten_only_once_its_dag_updates_it_no_more(
+def test_state_forget_is_refused_while_the_dag_updates_the_state(
     airflow: Commands, pipeline: Pipeline, zookeeper_root: str
 ) -> None:
     pipeline.run("r1")
@@ -399,7 +401,7 @@ def test_a_state_is_forgotten_only_once_its_dag_updates_it_no_more(
     assert set(pipeline.ledger.topology().states) == {"tx_state.two"}
 
 
-def test_a_dry_run_of_a_rebuild_says_which_runs_begin_anew_and_changes_nothing(
+def test_a_dry_run_of_a_rebuild_lists_the_runs_that_begin_again_and_changes_nothing(
     airflow: Commands, pipeline: Pipeline, zookeeper_root: str
 ) -> None:
     pipeline.run("r1")
@@ -422,7 +424,7 @@ def test_a_dry_run_of_a_rebuild_says_which_runs_begin_anew_and_changes_nothing(
     assert pipeline.totals() == [6, 6]
 
 
-def test_a_dry_run_of_a_renamed_state_says_whether_its_fence_would_come_along(
+def test_a_dry_run_of_state_rename_reports_whether_the_fence_moves_too(
     airflow: Commands, pipeline: Pipeline, zookeeper_root: str
 ) -> None:
     root, (new, two) = zookeeper_root, pipeline.states
@@ -446,7 +448,7 @@ def test_a_dry_run_of_a_renamed_state_says_whether_its_fence_would_come_along(
 
 
 @pytest.mark.parametrize("flags", [(), ("--dry-run",)])
-def test_a_rename_that_is_refused_leaves_the_fence_where_it_is(
+def test_a_refused_state_rename_does_not_move_the_fence(
     airflow: Commands, pipeline: Pipeline, zookeeper_root: str, flags: tuple[str, ...]
 ) -> None:
     old = state_in(airflow, "elsewhere")
@@ -463,7 +465,7 @@ def test_a_rename_that_is_refused_leaves_the_fence_where_it_is(
     assert old.fence() == held
 
 
-def test_transactions_are_taken_back_once_source_and_states_are(
+def test_repair_back_is_refused_until_the_states_were_set_back(
     airflow: Commands, pipeline: Pipeline, zookeeper_root: str
 ) -> None:
     root = zookeeper_root
@@ -485,7 +487,7 @@ def test_transactions_are_taken_back_once_source_and_states_are(
     assert pipeline.run("r2") == 3
 
 
-def test_ddl_prints_what_a_dag_needs_once_for_all_its_states(airflow: Commands) -> None:
+def test_ddl_prints_each_missing_statement_of_a_dag_once(airflow: Commands) -> None:
     airflow.begin({"the_dag.py": DAG})  # so that the database is empty
     printed = airflow.run("tx", "ddl", "the_dag", root="/unused").splitlines()
     assert printed[0] == "-- connection tx_state: run as the owner of the tables"

@@ -75,7 +75,7 @@ def done(rows: list[dict[str, Any]]) -> dict[int | None, str]:
     return {row["txid"]: row["done"] for row in rows}
 
 
-def test_a_skip_waits_for_its_turn_and_takes_those_after_it_along(
+def test_a_skip_waits_for_its_turn_and_then_also_skips_later_marked_transactions(
     airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str
 ) -> None:
     root = zookeeper_root
@@ -122,7 +122,7 @@ def test_a_skip_waits_for_its_turn_and_takes_those_after_it_along(
     assert any("the file is broken" in extra for extra in commands)
 
 
-def test_a_dry_run_says_what_would_be_done_and_changes_nothing(
+def test_a_dry_run_of_replay_and_skip_prints_the_effects_and_changes_nothing(
     airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str
 ) -> None:
     root = zookeeper_root
@@ -158,7 +158,7 @@ def test_a_dry_run_says_what_would_be_done_and_changes_nothing(
     assert runs.states() == {"r1": "failed", "r2": "running"}
 
 
-def test_a_skip_undoes_what_its_transaction_wrote_and_its_committer_comes_too_late(
+def test_a_skip_undoes_the_writes_of_its_transaction_and_outranks_its_committer(
     airflow: Commands, pipeline: Pipeline, zookeeper_root: str
 ) -> None:
     pipeline.run("r1")
@@ -174,7 +174,7 @@ def test_a_skip_undoes_what_its_transaction_wrote_and_its_committer_comes_too_la
     assert pipeline.totals() == [4, 4]
 
 
-def test_what_may_lie_in_a_state_that_cannot_undo_is_not_skipped(
+def test_a_skip_is_refused_if_a_state_without_undo_may_hold_the_transaction(
     airflow: Commands, store: ZooKeeperStore, zookeeper_root: str
 ) -> None:
     state = state_of(airflow, "exact", "transactional")
@@ -192,7 +192,7 @@ def test_what_may_lie_in_a_state_that_cannot_undo_is_not_skipped(
     state.clear()
 
 
-def test_a_skip_asks_for_every_state_that_may_hold_something(
+def test_a_skip_is_refused_if_a_state_that_left_the_dag_may_hold_the_transaction(
     airflow: Commands, pipeline: Pipeline, zookeeper_root: str
 ) -> None:
     granted(pipeline, "r1", "tx_state.one", "tx_state.gone")
@@ -204,7 +204,7 @@ def test_a_skip_asks_for_every_state_that_may_hold_something(
     assert found.skip is None
 
 
-def test_a_skip_that_a_state_does_not_take_stays_noted_and_says_so(
+def test_a_skip_stays_noted_without_effect_while_a_state_cannot_be_reached(
     airflow: Commands, pipeline: Pipeline, zookeeper_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline.begin("r1")
@@ -248,7 +248,7 @@ def test_a_batch_whose_predecessor_moved_is_replayed_before_it_is_skipped(
     assert topology(pipeline).skips == [2]
 
 
-def test_a_skipped_batch_is_readmitted_once_and_its_run_started_again(
+def test_a_skipped_batch_is_readmitted_once_and_its_run_is_restarted(
     airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str
 ) -> None:
     root = zookeeper_root
@@ -290,7 +290,7 @@ def test_a_skipped_batch_is_readmitted_once_and_its_run_started_again(
     assert "cli_readmit" in [event for event, _ in runs.audited()]
 
 
-def test_a_replay_starts_the_run_again_and_leaves_live_ones_alone(
+def test_a_replay_restarts_ended_runs_and_leaves_live_runs_unchanged(
     airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str
 ) -> None:
     root = zookeeper_root
@@ -328,7 +328,7 @@ def test_a_replay_starts_the_run_again_and_leaves_live_ones_alone(
     assert "cli_replay" in [event for event, _ in runs.audited()]
 
 
-def test_rows_are_decided_anew_on_the_record_unless_a_state_may_hold_them(
+def test_replay_changed_rows_is_recorded_and_is_refused_if_a_state_may_hold_the_rows(
     airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str
 ) -> None:
     root = zookeeper_root
@@ -360,7 +360,7 @@ def test_rows_are_decided_anew_on_the_record_unless_a_state_may_hold_them(
     assert told.startswith("Transaction 2 of flights keeps its rows: it may be in state tx_state.gone already")
 
 
-def test_rows_of_a_log_are_never_decided_anew(
+def test_replay_changed_rows_is_refused_for_a_source_that_reads_a_log(
     airflow: Commands, store: ZooKeeperStore, runs: Runs, zookeeper_root: str
 ) -> None:
     logged = Pipeline(store, zookeeper_root, topology="logged")
@@ -371,7 +371,7 @@ def test_rows_of_a_log_are_never_decided_anew(
     assert "reads a log, whose rows never change. Nothing was changed." in told
 
 
-def test_a_command_that_finds_the_metadata_locked_says_so_in_one_line_and_can_be_repeated(
+def test_a_command_reports_a_locked_metadata_database_in_one_line_and_can_be_repeated(
     airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str
 ) -> None:
     fail(pipeline, pipeline.begin("r1"))
@@ -384,7 +384,7 @@ def test_a_command_that_finds_the_metadata_locked_says_so_in_one_line_and_can_be
     assert runs.states() == {"r1": "running"}
 
 
-def test_replay_failed_goes_by_records_and_brings_back_those_that_made_room(
+def test_replay_failed_restarts_failed_transactions_and_runs_that_yielded(
     airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str
 ) -> None:
     root = zookeeper_root
@@ -419,7 +419,7 @@ def test_replay_failed_goes_by_records_and_brings_back_those_that_made_room(
     assert done(told)[2] == "its run was cleared"
 
 
-def test_a_transaction_whose_run_is_over_is_listed_as_failed_with_what_to_do(
+def test_a_transaction_whose_run_has_ended_is_listed_as_failed_with_its_remedy(
     airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str
 ) -> None:
     root = zookeeper_root
@@ -460,7 +460,7 @@ def test_a_list_shows_the_ledger_while_the_database_of_airflow_is_away(
     assert "does not say which runs are over: no such table: dag_run." in tried.told
 
 
-def test_a_block_is_told_and_ends_when_a_person_replays(
+def test_list_shows_a_blocked_transaction_until_a_person_replays_it(
     airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str
 ) -> None:
     root = zookeeper_root
@@ -483,7 +483,7 @@ def test_a_block_is_told_and_ends_when_a_person_replays(
     assert record(pipeline, 1).phase is Phase.PROCESSING  # type: ignore[union-attr]
 
 
-def test_a_skip_lets_those_go_on_that_had_made_room(
+def test_a_skip_restarts_the_runs_that_had_yielded(
     airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str
 ) -> None:
     pipeline.begin("r1")
@@ -504,7 +504,7 @@ def test_a_skip_lets_those_go_on_that_had_made_room(
     assert topology(pipeline).yielded == {}
 
 
-def test_show_puts_a_batch_with_partitions_together(
+def test_show_combines_the_positions_of_a_partitioned_batch(
     airflow: Commands, store: ZooKeeperStore, zookeeper_root: str
 ) -> None:
     parted = Pipeline(store, zookeeper_root, topology="parted")
@@ -520,7 +520,7 @@ def test_show_puts_a_batch_with_partitions_together(
     ]
 
 
-def test_a_topology_gets_the_new_name_of_its_dag_and_its_states_follow(
+def test_rename_gives_a_topology_the_new_name_of_its_dag_and_keeps_its_states(
     airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = zookeeper_root
@@ -568,7 +568,7 @@ def test_a_topology_gets_the_new_name_of_its_dag_and_its_states_follow(
     assert "cli_rename" in [event for event, _ in runs.audited()]
 
 
-def test_a_topology_that_keeps_its_name_is_given_to_the_renamed_dag(
+def test_rename_assigns_a_topology_that_keeps_its_name_to_the_renamed_dag(
     airflow: Commands, pipeline: Pipeline, zookeeper_root: str
 ) -> None:
     pipeline.request = TopologyRequest("old_dag", "transactional", 8)
@@ -583,7 +583,7 @@ def test_a_topology_that_keeps_its_name_is_given_to_the_renamed_dag(
     assert pipeline.totals() == [3, 3]
 
 
-def test_what_is_over_is_deleted_and_its_states_are_another_ones_once_they_are_released(
+def test_delete_removes_an_ended_topology_and_release_frees_its_states_for_another_ledger(
     airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = zookeeper_root
@@ -632,7 +632,7 @@ def test_what_is_over_is_deleted_and_its_states_are_another_ones_once_they_are_r
     assert [event for event, _ in runs.audited()].count("cli_delete") >= 5
 
 
-def test_a_run_that_is_made_anew_has_the_dates_that_the_schedule_gives_it_unless_another_run_has_them(
+def test_a_recreated_run_gets_its_scheduled_dates_unless_another_run_has_them(
     runs: Runs,
 ) -> None:
     midnight = [f"2013-01-0{day}T00:00:00+00:00" for day in range(1, 4)]
@@ -692,7 +692,7 @@ def test_a_failed_check_is_accepted_by_name_and_the_failed_commit_is_cleared(
     assert any(event == "cli_accept_check" and "closed" in extra for event, extra in runs.audited())
 
 
-def test_an_accepted_check_of_a_transaction_without_a_run_replays_it(
+def test_accept_check_replays_a_transaction_whose_run_does_not_exist(
     airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str
 ) -> None:
     checked(pipeline, "r1", "positive")
@@ -705,7 +705,7 @@ def test_an_accepted_check_of_a_transaction_without_a_run_replays_it(
 
 
 @pytest.mark.parametrize("named", ["1", "--failed"])
-def test_a_run_that_a_cancelled_backfill_never_starts_is_told_and_replayed_without_force(
+def test_a_run_stranded_in_a_cancelled_backfill_is_listed_and_replayed_without_force(
     airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str, named: str
 ) -> None:
     fail(pipeline, pipeline.begin("r1"))
@@ -719,7 +719,7 @@ def test_a_run_that_a_cancelled_backfill_never_starts_is_told_and_replayed_witho
     assert runs.states() == {"r1": "running"}
 
 
-def test_a_queued_run_of_a_paused_dag_is_told_with_the_command_that_starts_it(
+def test_a_queued_run_of_a_paused_dag_is_listed_with_the_command_that_unpauses_the_dag(
     airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str
 ) -> None:
     pipeline.begin("r1")
@@ -732,7 +732,7 @@ def test_a_queued_run_of_a_paused_dag_is_told_with_the_command_that_starts_it(
 
 
 @pytest.mark.parametrize("why", ["paused", "broken", "gone"])
-def test_a_backfill_says_that_airflow_starts_no_run_before_it_creates_one(
+def test_a_backfill_is_refused_before_it_creates_runs_that_airflow_would_not_start(
     airflow: Commands, runs: Runs, zookeeper_root: str, why: str
 ) -> None:
     backfill = ("tx", "backfill", "dated", "--from", "2026-05-01", "--to", "2026-05-02")

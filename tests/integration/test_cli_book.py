@@ -88,7 +88,7 @@ def repair(airflow: Commands, root: str, *options: str, fails: bool = False) -> 
     )
 
 
-def test_a_repair_makes_the_lines_of_an_older_ledger(
+def test_repair_ends_creates_the_lines_of_an_older_ledger(
     airflow: Commands, store: ZooKeeperStore, pipeline: Pipeline
 ) -> None:
     root = pipeline.paths.root
@@ -113,7 +113,9 @@ def test_a_repair_makes_the_lines_of_an_older_ledger(
     )
 
 
-def test_a_book_ends_where_no_receipt_is_left(airflow: Commands, store: ZooKeeperStore, pipeline: Pipeline) -> None:
+def test_repair_ends_begins_the_book_of_ends_at_the_first_whole_receipt(
+    airflow: Commands, store: ZooKeeperStore, pipeline: Pipeline
+) -> None:
     root = pipeline.paths.root
     without_book(store, pipeline.paths)
     with closing(sqlite3.connect(airflow.database)) as connection, connection:
@@ -141,7 +143,7 @@ def test_a_topology_without_a_table_is_refused(airflow: Commands, store: ZooKeep
     assert store.get(pipeline.paths.ends) is None
 
 
-def test_commands_answer_from_the_book_beyond_the_history(airflow: Commands, pipeline: Pipeline) -> None:
+def test_commands_answer_from_the_book_of_ends_beyond_the_history(airflow: Commands, pipeline: Pipeline) -> None:
     root = pipeline.paths.root
     rows = airflow.json("tx", "list", "flights", "--limit", "10", root=root)
     assert [(each["txid"], each["status"], each["run_id"]) for each in rows] == [
@@ -156,7 +158,7 @@ def test_commands_answer_from_the_book_beyond_the_history(airflow: Commands, pip
     assert [(each["topology"], each["txid"], each["matched"]) for each in found] == [("flights", 2, "run")]
 
 
-def test_find_asks_the_keys_of_runs_whose_receipts_are_gone(
+def test_find_searches_the_run_keys_of_transactions_whose_receipts_are_gone(
     airflow: Commands, store: ZooKeeperStore, pipeline: Pipeline
 ) -> None:
     root = pipeline.paths.root

@@ -98,7 +98,7 @@ def chain(
     state.clear()
 
 
-def test_what_is_behind_is_listed_shown_requested_and_restated(
+def test_commands_list_show_request_and_restate_a_transaction_that_is_behind(
     airflow: Commands, chain: Chain, runs: Runs, zookeeper_root: str
 ) -> None:
     root = zookeeper_root
@@ -135,7 +135,7 @@ def test_what_is_behind_is_listed_shown_requested_and_restated(
     assert found["txid"] == 1
 
 
-def test_a_search_for_another_topology_says_which_one_is_read(
+def test_find_by_another_topology_names_the_topology_that_is_read(
     airflow: Commands, chain: Chain, zookeeper_root: str
 ) -> None:
     for what in ("orders:4", "nope:1", "orders:", "1-2"):
@@ -146,7 +146,7 @@ def test_a_search_for_another_topology_says_which_one_is_read(
     assert told == "--from = 3 cannot be used. Name a transaction up to 2, the last one that is compared."
 
 
-def test_a_reader_of_a_former_life_cannot_go_on_and_every_command_says_so(
+def test_every_command_reports_that_a_reader_of_a_reset_topology_cannot_continue(
     airflow: Commands, chain: Chain, zookeeper_root: str
 ) -> None:
     orders, root = chain.orders, zookeeper_root
@@ -162,7 +162,9 @@ def test_a_reader_of_a_former_life_cannot_go_on_and_every_command_says_so(
     assert shown["downstream"] == "totals: not taken yet"
 
 
-def test_what_ends_a_topology_names_its_readers(airflow: Commands, chain: Chain, zookeeper_root: str) -> None:
+def test_previews_of_delete_and_reset_name_the_topologies_that_read_this_one(
+    airflow: Commands, chain: Chain, zookeeper_root: str
+) -> None:
     of_dag = ("--dag-id", "orders_dag", "--why", "over", "--dry-run")
     (told,) = airflow.json("tx", "delete", "orders", *of_dag, root=zookeeper_root)
     assert "Delete ledger and journal of topology orders" in told["done"]
@@ -171,7 +173,7 @@ def test_what_ends_a_topology_names_its_readers(airflow: Commands, chain: Chain,
     assert "Topologies that read it: totals. Reset them, too." in [each["done"] for each in told]
 
 
-def test_one_that_stays_behind_is_a_finding_until_a_person_follows(
+def test_a_transaction_that_stays_behind_is_a_finding_until_a_person_follows(
     airflow: Commands, chain: Chain, runs: Runs, zookeeper_root: str, pool: ThreadPoolExecutor
 ) -> None:
     root = zookeeper_root
@@ -189,7 +191,7 @@ def test_one_that_stays_behind_is_a_finding_until_a_person_follows(
     assert chain.found().behind == ()
 
 
-def test_nothing_behind_and_no_upstream_topology_are_said(
+def test_restate_follow_reports_when_no_transaction_is_behind(
     airflow: Commands, chain: Chain, runs: Runs, zookeeper_root: str
 ) -> None:
     chain.request()

@@ -63,7 +63,7 @@ def begun(store: ZooKeeperStore, root: str, topology: str, dag_id: str) -> None:
     pipeline.begin("r1")
 
 
-def test_a_topology_of_another_ledger_is_found_by_its_name_and_by_its_whole_name(
+def test_a_topology_of_another_ledger_is_found_by_its_short_and_its_full_name(
     airflow: Commands, store: ZooKeeperStore
 ) -> None:
     begun(store, ROOTS[0], "bills", "bills")
@@ -74,7 +74,9 @@ def test_a_topology_of_another_ledger_is_found_by_its_name_and_by_its_whole_name
     assert f"--conn-id zookeeper_default --root {ROOTS[0]}" in told
 
 
-def test_a_namesake_in_the_ledger_of_tx_goes_before(airflow: Commands, store: ZooKeeperStore) -> None:
+def test_a_topology_of_the_configured_ledger_wins_over_a_namesake_in_another_ledger(
+    airflow: Commands, store: ZooKeeperStore
+) -> None:
     begun(store, ROOTS[0], "bills", "bills")
     begun(store, HOME, "bills", "another")
     shown = {each["topology"]: each["dag_id"] for each in airflow.json("tx", "list", root=HOME)}
@@ -83,7 +85,9 @@ def test_a_namesake_in_the_ledger_of_tx_goes_before(airflow: Commands, store: Zo
     assert said.startswith("No transaction 2 of topology 'bills' in the ledger at /at_home/bills")
 
 
-def test_of_several_ledgers_that_have_it_a_person_names_one(airflow: Commands, store: ZooKeeperStore) -> None:
+def test_a_topology_name_in_several_ledgers_is_refused_until_the_full_name_is_given(
+    airflow: Commands, store: ZooKeeperStore
+) -> None:
     for root, dag_id in zip(ROOTS, ("twice_a", "twice_b"), strict=True):
         begun(store, root, "twice", dag_id)
     names = [f"twice@zookeeper_default{root}" for root in ROOTS]
@@ -93,7 +97,7 @@ def test_of_several_ledgers_that_have_it_a_person_names_one(airflow: Commands, s
     assert shown["run_id"] == "r1"
 
 
-def test_the_list_has_the_topologies_that_dags_keep_elsewhere_by_the_names_that_commands_take(
+def test_list_names_topologies_of_other_ledgers_by_the_names_that_commands_accept(
     airflow: Commands, store: ZooKeeperStore
 ) -> None:
     begun(store, HOME, "flights", "another")
@@ -108,12 +112,12 @@ def test_the_list_has_the_topologies_that_dags_keep_elsewhere_by_the_names_that_
     assert own["topology"] == "flights"
 
 
-def test_a_topology_that_no_dag_has_either_is_not_there(airflow: Commands, store: ZooKeeperStore) -> None:
+def test_a_topology_in_no_ledger_and_no_dag_is_reported_as_unknown(airflow: Commands, store: ZooKeeperStore) -> None:
     said = airflow.run("tx", "show", "nosuch", root=HOME, fails=True)
     assert said.startswith("No topology 'nosuch' in the ledger at /at_home/nosuch")
 
 
-def test_a_ledger_that_is_away_does_not_hide_the_others_in_the_list(
+def test_list_shows_other_topologies_while_one_ledger_is_away(
     airflow: Commands, store: ZooKeeperStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     airflow.begin({**FILES, "far.py": FAR}, known=True)
@@ -126,7 +130,7 @@ def test_a_ledger_that_is_away_does_not_hide_the_others_in_the_list(
 
 
 @pytest.mark.parametrize("given", ["--back 1", "--state-lost tx_state.flights", "--ledger-lost"])
-def test_a_repair_of_a_ledger_that_the_dag_does_not_keep_names_the_whole_command_to_repeat(
+def test_a_repair_of_a_ledger_that_the_dag_does_not_use_names_the_command_to_repeat(
     airflow: Commands, store: ZooKeeperStore, given: str
 ) -> None:
     begun(store, HOME, "bills", "bills")
@@ -135,6 +139,6 @@ def test_a_repair_of_a_ledger_that_the_dag_does_not_keep_names_the_whole_command
     assert f"Repeat: airflow tx repair bills {given} {there}" in said
 
 
-def test_a_topology_that_has_not_begun_is_not_there_to_take_back(airflow: Commands, store: ZooKeeperStore) -> None:
+def test_repair_back_of_a_topology_that_has_not_begun_is_refused(airflow: Commands, store: ZooKeeperStore) -> None:
     said = airflow.run("tx", "repair", "bills", "--back", "1", "--yes", root=ROOTS[0], fails=True)
     assert said.startswith("No topology 'bills' in the ledger at /of_finance/bills")

@@ -90,7 +90,7 @@ def execute(airflow: Commands, statement: str) -> None:
         assert connection.execute(statement).rowcount == 1
 
 
-def test_what_nobody_has_touched_is_as_its_receipts_say(airflow: Commands, root: str) -> None:
+def test_verify_confirms_an_unchanged_topology(airflow: Commands, root: str) -> None:
     told = airflow.run("tx", "verify", "flights", root=root)
     assert told == "Topology flights: transactions 1 to 5 are as their receipts say.\n"
     later = airflow.run("tx", "verify", "flights", "--from", "3", root=root)
@@ -113,7 +113,7 @@ def test_what_nobody_has_touched_is_as_its_receipts_say(airflow: Commands, root:
         ("DELETE FROM airflow_tx_fence", "state tx_state.words: it has no fence"),
     ],
 )
-def test_what_was_changed_in_the_database_is_found(airflow: Commands, root: str, statement: str, finding: str) -> None:
+def test_verify_finds_a_change_in_the_database(airflow: Commands, root: str, statement: str, finding: str) -> None:
     execute(airflow, statement)
     (found,) = findings(airflow, root)
     assert found.startswith(finding)
@@ -127,7 +127,7 @@ def test_what_was_changed_in_the_database_is_found(airflow: Commands, root: str,
         ("topology", {"receipt": "0"}, "ledger: the last receipt is of transaction 5"),
     ],
 )
-def test_what_was_changed_in_zookeeper_is_found(
+def test_verify_finds_a_change_in_zookeeper(
     airflow: Commands, store: ZooKeeperStore, root: str, path: str, change: dict[str, Any], finding: str
 ) -> None:
     node = store.get(f"{root}/flights/{path}")
@@ -145,7 +145,7 @@ DAMAGED: dict[str, tuple[Callable[[bytes], bytes], str]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGED)
-def test_a_history_that_cannot_be_read_is_one_finding_of_verify(
+def test_verify_reports_an_unreadable_history_record_as_one_finding(
     airflow: Commands, store: ZooKeeperStore, root: str, damage: str
 ) -> None:
     damaged(store, f"{root}/flights/history/3", damage)
@@ -166,7 +166,7 @@ def test_a_history_that_cannot_be_read_is_one_finding_of_verify(
     ],
     ids=" ".join,
 )
-def test_a_command_that_needs_a_history_names_its_path_its_field_and_its_value_and_writes_nothing(
+def test_a_command_that_needs_a_damaged_record_names_its_path_and_field_and_writes_nothing(
     airflow: Commands, store: ZooKeeperStore, root: str, damage: str, arguments: tuple[str, ...]
 ) -> None:
     path = f"{root}/flights/history/3"
@@ -195,7 +195,7 @@ def stored(store: ZooKeeperStore, path: str) -> dict[str, bytes]:
     return found
 
 
-def test_an_entry_of_the_journal_that_is_not_as_it_was_written_is_found(
+def test_verify_finds_a_changed_journal_entry(
     airflow: Commands, root: str, store: ZooKeeperStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW_HOME", airflow.environment["AIRFLOW_HOME"])
@@ -231,7 +231,7 @@ def test_an_entry_of_the_journal_that_is_not_as_it_was_written_is_found(
     assert found.endswith(" of key run 2 is of transaction 2 and key another run")
 
 
-def test_a_value_that_was_changed_in_the_table_is_found_by_its_total(airflow: Commands, root: str) -> None:
+def test_verify_values_finds_a_changed_value_by_the_total_of_its_column(airflow: Commands, root: str) -> None:
     assert findings(airflow, root, "--values") == []
     execute(airflow, "UPDATE words SET n = n + 1")
     assert findings(airflow, root) == []
@@ -240,7 +240,7 @@ def test_a_value_that_was_changed_in_the_table_is_found_by_its_total(airflow: Co
     ]
 
 
-def test_a_change_that_a_person_accepts_is_a_note_and_the_next_one_a_finding(airflow: Commands, root: str) -> None:
+def test_an_accepted_change_is_a_note_and_the_next_change_is_a_finding(airflow: Commands, root: str) -> None:
     accept = ("tx", "accept-change", "flights", "--state", "tx_state.words")
     code, _, refused = airflow._answer((*accept, "--why", "none", "--yes"), root)
     assert code != 0
@@ -262,7 +262,7 @@ def test_a_change_that_a_person_accepts_is_a_note_and_the_next_one_a_finding(air
     assert findings(airflow, root, "--values") == []
 
 
-def test_batches_are_counted_again(airflow: Commands, root: str) -> None:
+def test_verify_recount_finds_batches_whose_rows_have_changed(airflow: Commands, root: str) -> None:
     assert findings(airflow, root, "--recount", "3") == []
     told = airflow.run("tx", "verify", "flights", "--recount", "3", root=root)
     assert "note: transaction 4: it could not be recounted: row 4 is gone" in told.splitlines()
@@ -275,21 +275,21 @@ def test_batches_are_counted_again(airflow: Commands, root: str) -> None:
         assert all(each.endswith(" now, and 1 row was counted") for each in found)
 
 
-def test_what_a_transaction_counted_is_found(airflow: Commands, root: str) -> None:
+def test_find_finds_the_transaction_that_counted_a_row(airflow: Commands, root: str) -> None:
     (found,) = airflow.json("tx", "find", "flights", "3", root=root)
     assert (found["txid"], found["run_id"], found["written"]) == (3, "run 3", "tx_state.words: 1 keys")
     told = airflow.run("tx", "find", "flights", "9", root=root, fails=True)
     assert told == "No final transaction of flights has '9'; receipts go back to transaction 1."
 
 
-def test_receipts_come_whole_as_json(airflow: Commands, root: str) -> None:
+def test_receipts_are_printed_completely_as_json(airflow: Commands, root: str) -> None:
     found = airflow.json("tx", "receipts", "flights", "--from", "2", "--to", "3", root=root)
     read = [Receipt.from_json(each) for each in found]
     assert [(each.txid, each.hash) for each in read] == [(each["txid"], each["hash"]) for each in found]
     assert read[1].previous == read[0].hash
 
 
-def test_of_a_restated_transaction_every_command_says_which_one_counts(
+def test_every_command_names_the_restatement_of_a_restated_transaction(
     airflow: Commands, store: ZooKeeperStore, root: str
 ) -> None:
     pipeline = pipeline_of(airflow, store, root)
@@ -309,7 +309,7 @@ def test_of_a_restated_transaction_every_command_says_which_one_counts(
     assert findings(airflow, root, "--values") == []
 
 
-def test_rows_of_a_restated_transaction_that_are_others_now_are_no_finding(
+def test_changed_source_rows_of_a_restated_transaction_are_no_finding(
     airflow: Commands, store: ZooKeeperStore, root: str
 ) -> None:
     pipeline = pipeline_of(airflow, store, root)
@@ -323,7 +323,7 @@ def test_rows_of_a_restated_transaction_that_are_others_now_are_no_finding(
     (airflow.dags / "twice").unlink()
 
 
-def test_a_transaction_that_the_ledger_has_forgotten_is_shown_from_its_journal_entry(
+def test_show_reads_a_transaction_beyond_the_history_from_its_journal_entry(
     airflow: Commands, store: ZooKeeperStore, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW_HOME", airflow.environment["AIRFLOW_HOME"])
@@ -345,7 +345,7 @@ def test_a_table_of_receipts_fits_into_a_narrow_terminal(airflow: Commands, root
         assert max(map(len, told.splitlines())) <= 80
 
 
-def test_transactions_that_were_given_up_fail_a_strict_verify(airflow: Commands, root: str) -> None:
+def test_transactions_given_up_by_a_repair_fail_verify_strict(airflow: Commands, root: str) -> None:
     execute(airflow, "DELETE FROM airflow_tx_receipts WHERE txid = 5")
     airflow.run(
         "tx", "repair", "flights", "--state-lost", "tx_state.words", "--unseen", "--why", "a test", "--yes", root=root
@@ -355,7 +355,7 @@ def test_transactions_that_were_given_up_fail_a_strict_verify(airflow: Commands,
     assert told.startswith("state tx_state.words: transactions 5 to 5 were given up by repair 1 (")
 
 
-def test_a_program_reads_what_verify_found(airflow: Commands, root: str) -> None:
+def test_verify_prints_its_findings_as_json(airflow: Commands, root: str) -> None:
     told = airflow.json("tx", "verify", "flights", root=root)
     assert [each["kind"] for each in told] == ["result"]
     execute(airflow, "DELETE FROM airflow_tx_receipts WHERE txid = 1")
@@ -367,7 +367,7 @@ def test_a_program_reads_what_verify_found(airflow: Commands, root: str) -> None
     assert last["kind"] == "result"
 
 
-def test_a_text_is_found_in_any_topology_without_its_name(airflow: Commands, store: ZooKeeperStore, root: str) -> None:
+def test_find_without_a_topology_searches_all_topologies(airflow: Commands, store: ZooKeeperStore, root: str) -> None:
     other = Pipeline(store, root, topology="orders")
     other.metadata = lambda row: {"files": [{"name": f"{'x' * 200}2026-05-0{row}.csv"}]}
     other.run("run 7")
@@ -380,7 +380,7 @@ def test_a_text_is_found_in_any_topology_without_its_name(airflow: Commands, sto
     assert max(map(len, shown.splitlines())) <= 80
 
 
-def test_what_no_topology_has_is_said_with_how_much_was_looked_at(airflow: Commands, root: str) -> None:
+def test_find_reports_how_many_transactions_it_read_if_none_matches(airflow: Commands, root: str) -> None:
     said = airflow.run("tx", "find", "nowhere", root=root, fails=True)
     assert said.startswith(
         "No transaction has 'nowhere' in its txid, run, batch or errors; looked at 5 transactions of 1"

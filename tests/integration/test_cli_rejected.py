@@ -137,14 +137,16 @@ def test_the_rows_of_a_transaction_are_shown_in_a_table_of_each_kind(
     }  # fmt: skip
 
 
-def test_a_restatement_counts_in_place_of_its_transaction(each_kind: Rejecting, asked: Callable[..., Any]) -> None:
+def test_rejected_counts_a_restatement_in_place_of_the_restated_transaction(
+    each_kind: Rejecting, asked: Callable[..., Any]
+) -> None:
     each_kind.committed("r1", [LATE])
     each_kind.committed("r2", [LATE])
     each_kind.restate(1, "r1", [NEGATIVE])
     assert counts(asked()) == [("count", "below 0", 1, 1, 3, 3), ("count", "too late", 1, 1, 2, 2)]
 
 
-def test_a_restatement_without_rejected_rows_leaves_none_of_its_transaction(
+def test_a_restatement_without_rejected_rows_removes_those_of_the_restated_transaction(
     each_kind: Rejecting, asked: Callable[..., Any]
 ) -> None:
     each_kind.committed("r1", [LATE])
@@ -174,7 +176,7 @@ def _early(topology: Rejecting, txid: int) -> str:
     return f"State {topology.table.name}: transaction {txid}, which is not final: its rows do not count yet"
 
 
-def test_the_rows_of_a_commit_that_is_not_final_do_not_count(
+def test_rejected_does_not_count_rows_of_a_commit_that_is_not_final(
     each_kind: Rejecting, asked: Callable[..., Any], refused: Callable[..., str], commands: Commands
 ) -> None:
     each_kind.committed("r1", [LATE])
@@ -204,7 +206,7 @@ def test_a_skipped_transaction_does_not_count(each_kind: Rejecting, asked: Calla
     assert counts(asked()) == [("count", "too late", 1, 1, 2, 2)]
 
 
-def test_a_task_or_a_reason_is_chosen(visits: Rejecting, asked: Callable[..., Any]) -> None:
+def test_rejected_filters_by_task_and_reason(visits: Rejecting, asked: Callable[..., Any]) -> None:
     visits.committed("r1", [LATE, NEGATIVE], "home,5", "help,soon", "home,90")
     assert counts(asked("--task", "count", "--reason", "too late")) == [("count", "too late", 1, 1, 1, 1)]
     assert [row["task"] for row in asked("--task", "(malformed)")] == [""]
@@ -213,7 +215,7 @@ def test_a_task_or_a_reason_is_chosen(visits: Rejecting, asked: Callable[..., An
     assert found["rejected"] == 1
 
 
-def test_further_rows_are_counted_and_the_named_option_prints_them(
+def test_rejected_counts_rows_beyond_the_limit_and_names_the_option_that_prints_them(
     visits: Rejecting, typed: Callable[..., str], asked: Callable[..., Any]
 ) -> None:
     visits.committed("r1", [({"n": number}, "odd") for number in range(25)], *["home,5"] * 25)
@@ -223,7 +225,9 @@ def test_further_rows_are_counted_and_the_named_option_prints_them(
     assert len(asked("1", *last.rpartition("add ")[2].rstrip(".").split())[0]["rows"]) == 25
 
 
-def test_a_person_reads_tables(visits: Rejecting, typed: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejected_prints_tables_for_a_person(
+    visits: Rejecting, typed: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     visits.committed("r1", [LATE], "home,5", "help,soon")
     plain = [line.split() for line in typed("--output", "plain").splitlines()]
     assert plain[0] == ["task", "reason", "rows", "transactions", "first", "last"]
@@ -231,7 +235,9 @@ def test_a_person_reads_tables(visits: Rejecting, typed: Callable[..., str], mon
     assert '{"page": "home", "seconds": 90}' in typed("1", "--output", "plain")
 
 
-def test_yaml_says_the_same_as_json(visits: Rejecting, typed: Callable[..., str], asked: Callable[..., Any]) -> None:
+def test_yaml_output_equals_json_output(
+    visits: Rejecting, typed: Callable[..., str], asked: Callable[..., Any]
+) -> None:
     visits.committed("r1", [LATE], "home,5", "help,soon")
     for words in ((), ("1",)):
         assert yaml.safe_load(typed(*words, "--output", "yaml")) == asked(*words)
@@ -245,7 +251,7 @@ def test_a_table_that_does_not_exist_yet_is_no_error(each_kind: Rejecting, typed
     assert typed() == "No such row was rejected.\n"
 
 
-def test_a_transaction_that_rejected_nothing_is_no_error(each_kind: Rejecting, typed: Callable[..., str]) -> None:
+def test_a_transaction_without_rejected_rows_is_no_error(each_kind: Rejecting, typed: Callable[..., str]) -> None:
     each_kind.committed("r1")
     assert typed("1") == "No such row was rejected.\n"
 
@@ -281,7 +287,7 @@ def test_an_unknown_topology_is_refused(visits: Rejecting, refused: Callable[...
     assert "No topology 'nothing'" in refused("nothing")
 
 
-def test_an_open_transaction_has_written_nothing_yet(
+def test_an_open_transaction_is_refused_since_its_rows_are_not_written_yet(
     visits: Rejecting, commands: Commands, refused: Callable[..., str]
 ) -> None:
     visits.commit(visits.processed("r1", [LATE]), lambda commit: commit.complete())
@@ -290,7 +296,7 @@ def test_an_open_transaction_has_written_nothing_yet(
     assert "count: 1 of 1 rows" in follow(commands, line, visits.root)
 
 
-def test_a_skipped_transaction_has_written_nothing(
+def test_a_skipped_transaction_is_refused_since_it_wrote_no_row(
     visits: Rejecting, commands: Commands, refused: Callable[..., str]
 ) -> None:
     visits.processed("r1", [LATE])
@@ -321,7 +327,7 @@ def test_a_table_of_another_topology_is_refused(visits: Rejecting, commands: Com
 
 
 @pytest.mark.parametrize("limit", ["many", "-1", "1.5", "²"])
-def test_a_limit_that_is_no_number_is_refused(visits: Rejecting, refused: Callable[..., str], limit: str) -> None:
+def test_a_limit_that_is_not_a_number_is_refused(visits: Rejecting, refused: Callable[..., str], limit: str) -> None:
     visits.committed("r1", [LATE])
     assert refused("visits", "1", f"--limit={limit}") == (
         f"--limit {limit}: this is no number. Give a number from 0, such as --limit 20."
@@ -329,7 +335,7 @@ def test_a_limit_that_is_no_number_is_refused(visits: Rejecting, refused: Callab
 
 
 @pytest.mark.parametrize("words", [(), ("1",)])
-def test_a_store_that_does_not_answer_is_named_in_one_line(
+def test_an_unreachable_store_is_named_in_one_line_without_its_password(
     make: Made, commands: Commands, refused: Callable[..., str], words: tuple[str, ...]
 ) -> None:
     visits = make("postgres")

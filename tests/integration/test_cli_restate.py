@@ -54,7 +54,7 @@ def committed(
         state.clear()
 
 
-def test_a_wish_is_written_its_run_is_cleared_and_followed_until_it_is_committed(
+def test_restate_requests_a_restatement_clears_the_run_and_waits_for_the_commit(
     airflow: Commands, committed: Journaled, runs: Runs, zookeeper_root: str, pool: ThreadPoolExecutor
 ) -> None:
     runs.make(r1="success", r2="success")
@@ -69,7 +69,7 @@ def test_a_wish_is_written_its_run_is_cleared_and_followed_until_it_is_committed
     assert "done 0 of 1" in told
 
 
-def test_a_dry_run_says_what_would_be_replaced_and_changes_nothing(
+def test_a_dry_run_of_restate_prints_the_replaced_keys_and_changes_nothing(
     airflow: Commands, committed: Journaled, runs: Runs, zookeeper_root: str
 ) -> None:
     runs.make(r1="success", r2="success")
@@ -101,7 +101,7 @@ def test_a_dry_run_says_what_would_be_replaced_and_changes_nothing(
         (("7", "--why", "x"), "No transaction 7 of topology 'flights'"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(
+def test_a_refused_restatement_is_one_line_and_requests_nothing(
     airflow: Commands,
     committed: Journaled,
     runs: Runs,
@@ -114,7 +114,7 @@ def test_what_cannot_be_done_is_one_line(
     assert wishes(committed.store, committed.paths) == ()
 
 
-def test_while_the_dag_is_paused_nothing_is_wanted(
+def test_restate_is_refused_while_the_dag_is_paused(
     airflow: Commands, committed: Journaled, runs: Runs, zookeeper_root: str
 ) -> None:
     runs.pause(paused=True)
@@ -129,7 +129,7 @@ def test_while_the_dag_is_paused_nothing_is_wanted(
 
 
 @pytest.mark.parametrize("why", ["paused", "broken", "gone"])
-def test_a_restatement_says_before_and_afterwards_that_airflow_starts_no_run(
+def test_restate_warns_before_and_after_if_airflow_starts_no_run(
     airflow: Commands, committed: Journaled, runs: Runs, zookeeper_root: str, why: str
 ) -> None:
     runs.make(r1="success", r2="success")
@@ -144,7 +144,7 @@ def test_a_restatement_says_before_and_afterwards_that_airflow_starts_no_run(
     assert held_up not in taken_back["sentence"]
 
 
-def test_a_restatement_without_room_says_that_its_coordinator_is_paused(
+def test_restate_warns_that_a_paused_coordinator_delays_requests_beyond_the_window(
     airflow: Commands, committed: Journaled, runs: Runs, zookeeper_root: str
 ) -> None:
     for number in range(3, 10):
@@ -175,7 +175,7 @@ def act(airflow: Commands, root: str, name: str, *txids: int, coordinator: str =
 OUTDATED = "Transaction 1 of topology 'flights' has changed since. Nothing was done; have another look, then repeat."
 
 
-def test_a_restatement_is_refused_if_another_transaction_counts_since_its_preview(
+def test_a_restatement_is_refused_if_the_transaction_was_restated_since_the_preview(
     airflow: Commands, committed: Journaled, runs: Runs, zookeeper_root: str
 ) -> None:
     runs.make(r1="success", r2="success")
@@ -187,7 +187,7 @@ def test_a_restatement_is_refused_if_another_transaction_counts_since_its_previe
     assert wishes(committed.store, committed.paths) == ()
 
 
-def test_a_withdrawal_is_refused_if_the_request_is_another_one_since_its_preview(
+def test_a_withdrawal_is_refused_if_the_request_was_replaced_since_the_preview(
     airflow: Commands, committed: Journaled, runs: Runs, zookeeper_root: str
 ) -> None:
     runs.make(r1="success", r2="success")

@@ -127,7 +127,7 @@ class Log(Pipeline):
         return begun
 
 
-def test_lost_rows_are_accepted_only_when_a_person_confirms_and_says_why(
+def test_accept_loss_needs_a_confirmation_and_a_reason(
     airflow: Commands, store: ZooKeeperStore, zookeeper_root: str
 ) -> None:
     root = zookeeper_root
@@ -165,7 +165,7 @@ def test_lost_rows_are_accepted_only_when_a_person_confirms_and_says_why(
     assert any("too short" in extra for event, extra in Runs(airflow).audited() if event == "cli_accept_loss")
 
 
-def test_of_an_opaque_source_what_a_replay_would_miss_is_lost_too(
+def test_accept_loss_includes_rows_that_an_opaque_replay_would_miss(
     airflow: Commands, store: ZooKeeperStore, zookeeper_root: str
 ) -> None:
     root = zookeeper_root
@@ -185,7 +185,7 @@ def test_of_an_opaque_source_what_a_replay_would_miss_is_lost_too(
         assert log.begin("r2").metadata == [3, 5]
 
 
-def test_a_dag_that_keeps_its_topology_elsewhere_is_not_asked(
+def test_accept_loss_refuses_a_dag_whose_topology_is_in_another_ledger(
     airflow: Commands, store: ZooKeeperStore, zookeeper_root: str
 ) -> None:
     say(airflow, "numbers", first=0, end=100)
@@ -201,9 +201,7 @@ def test_a_dag_that_keeps_its_topology_elsewhere_is_not_asked(
     ).startswith("No topology 'nosuch' in the ledger")
 
 
-def test_topologies_are_listed_with_what_their_sources_have_that_is_not_committed(
-    airflow: Commands, store: ZooKeeperStore, zookeeper_root: str
-) -> None:
+def test_list_shows_the_lag_of_each_topology(airflow: Commands, store: ZooKeeperStore, zookeeper_root: str) -> None:
     root = zookeeper_root
     say(airflow, "numbers", first=0, end=100)
     say(airflow, "other", first=0, end=50)

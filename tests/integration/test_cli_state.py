@@ -93,7 +93,7 @@ def root(airflow: Commands, zookeeper: LocalZooKeeper, zookeeper_root: str) -> I
     disconnect(client)
 
 
-def test_the_values_of_keys_are_shown_in_the_order_asked(airflow: Commands, root: str) -> None:
+def test_state_get_prints_values_in_the_order_of_the_given_keys(airflow: Commands, root: str) -> None:
     found = airflow.json("tx", "state", "get", "flights", "tx_state.words", "dog", "cat", "7", "a,b", "[x", root=root)
     assert [(row["word"], row["n"]) for row in found] == [
         ("dog", 3),
@@ -111,7 +111,7 @@ def test_the_values_of_keys_are_shown_in_the_order_asked(airflow: Commands, root
     ]
 
 
-def test_without_a_key_the_first_ones_are_shown_and_the_last_transaction(airflow: Commands, root: str) -> None:
+def test_state_get_without_a_key_prints_the_first_keys_and_the_last_transaction(airflow: Commands, root: str) -> None:
     found = airflow.json("tx", "state", "get", "flights", "tx_state.words", "--limit", "2", root=root)
     assert [row["word"] for row in found] == ["7", "[x"]
     assert airflow.json("tx", "state", "get", "flights", "tx_state.total", root=root) == [{"n": 4}]
@@ -123,12 +123,12 @@ def test_without_a_key_the_first_ones_are_shown_and_the_last_transaction(airflow
     assert "State tx_state.empty: no transaction noted" in airflow.told(*empty, root=root)
 
 
-def test_values_that_were_read_while_a_transaction_began_are_of_its_middle(airflow: Commands, root: str) -> None:
+def test_state_get_reports_values_that_were_read_in_the_middle_of_a_transaction(airflow: Commands, root: str) -> None:
     told = airflow.told("tx", "state", "get", "flights", "tx_state.moving", root=root)
     assert "State tx_state.moving: in the middle of transaction 8" in told
 
 
-def test_a_key_that_the_state_has_not_is_named(airflow: Commands, root: str) -> None:
+def test_state_get_names_a_key_that_the_state_does_not_have(airflow: Commands, root: str) -> None:
     get = ("tx", "state", "get", "flights", "tx_state.words")
     assert "State tx_state.words has no key cat." in airflow.told(*get, "dog", "cat", root=root)
     assert airflow.run(*get, "cat", "cow", root=root, fails=True) == "State tx_state.words has no key cat; cow."
@@ -161,7 +161,9 @@ class Moved:
             query(self.url, f"DROP TABLE {table}")
 
 
-def test_a_state_is_renamed(airflow: Commands, store: ZooKeeperStore, root: str) -> None:
+def test_state_rename_keeps_the_values_and_transactions_of_a_state(
+    airflow: Commands, store: ZooKeeperStore, root: str
+) -> None:
     moved = Moved(airflow, store, root)
     told = airflow.run(*moved.rename.split(), "--yes", root=root, fails=True)
     assert 'ALTER TABLE "before" RENAME TO empty' in told
@@ -172,7 +174,7 @@ def test_a_state_is_renamed(airflow: Commands, store: ZooKeeperStore, root: str)
     moved.end("empty")
 
 
-def test_a_state_is_forgotten(airflow: Commands, store: ZooKeeperStore, root: str) -> None:
+def test_state_forget_removes_a_state_from_the_topology(airflow: Commands, store: ZooKeeperStore, root: str) -> None:
     moved = Moved(airflow, store, root)
     airflow.run(*moved.forget.split(), "--yes", root=root)
     moved.run("empty", "r2")
@@ -180,7 +182,7 @@ def test_a_state_is_forgotten(airflow: Commands, store: ZooKeeperStore, root: st
     moved.end("before", "empty")
 
 
-def test_what_cannot_be_shown_is_one_line(airflow: Commands, root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_state_get_is_one_line(airflow: Commands, root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for arguments, said in (
         (("nosuch", "s"), "No topology 'nosuch' in the ledger"),
         (
@@ -199,7 +201,7 @@ def test_what_cannot_be_shown_is_one_line(airflow: Commands, root: str, monkeypa
     assert line.startswith("State 'tx_state.total' (connection tx_state) cannot be reached"), line
 
 
-def test_a_key_is_typed_as_its_columns_want_it() -> None:
+def test_a_typed_key_is_parsed_by_the_types_of_its_columns() -> None:
     types = {"number": "bigint", "day": "date"}
     assert parse_key("[-1, null]", list(types), types) == (-1, None)
     assert parse_key("7", ["word"], {"word": "text"}) == ("7",)

@@ -125,7 +125,7 @@ def test_a_branch_acks_beside_the_callbacks_of_a_cluster_policy(read: Callable[[
     assert (result.state, result.states["tx_state.words"].read()) == ("success", COUNTED)
 
 
-def test_a_branch_acks_beside_callbacks_that_are_set_behind_the_block(read: Callable[[], DagBag]) -> None:
+def test_a_branch_task_acks_although_callbacks_are_set_after_the_block(read: Callable[[], DagBag]) -> None:
     dag = read().dags["branched"]
     for each in dag.tasks:
         setting({name: [told] for name in CALLBACKS})(each)
@@ -136,7 +136,7 @@ def test_a_branch_acks_beside_callbacks_that_are_set_behind_the_block(read: Call
 @pytest.mark.parametrize("dag_id", ["branched", "phased"])
 @pytest.mark.parametrize("name", CALLBACKS)
 @pytest.mark.parametrize("theirs", [told, [told], []])
-def test_a_task_keeps_our_callbacks_in_front_of_those_of_a_policy(
+def test_a_task_keeps_the_callbacks_of_the_package_before_callbacks_of_a_policy(
     read: Callable[[], DagBag], policy: Policy, dag_id: str, name: str, theirs: Any
 ) -> None:
     ours = hooks(read().dags[dag_id], name)
@@ -151,7 +151,7 @@ def test_a_task_keeps_our_callbacks_in_front_of_those_of_a_policy(
 
 @pytest.mark.parametrize("dag_id", ["branched", "phased"])
 @pytest.mark.parametrize("name", HOOKS)
-def test_a_task_keeps_our_hooks_if_a_policy_takes_them_off(
+def test_a_task_keeps_the_hooks_of_the_package_although_a_policy_removes_them(
     read: Callable[[], DagBag], policy: Policy, dag_id: str, name: str
 ) -> None:
     ours = {task: repr(each) for task, each in hooks(read().dags[dag_id], name).items()}
@@ -160,7 +160,7 @@ def test_a_task_keeps_our_hooks_if_a_policy_takes_them_off(
     assert {task: repr(each) for task, each in hooks(read().dags[dag_id], name).items()} == ours
 
 
-def test_a_mapped_task_keeps_our_hooks(read: Callable[[], DagBag], policy: Policy) -> None:
+def test_a_mapped_task_keeps_the_hooks_of_the_package(read: Callable[[], DagBag], policy: Policy) -> None:
     policy.of_task = setting({"on_failure_callback": [told], "on_success_callback": []})
     mapped: Any = read().dags["branched"].get_task("many")
     options = mapped.partial_kwargs
@@ -168,7 +168,7 @@ def test_a_mapped_task_keeps_our_hooks(read: Callable[[], DagBag], policy: Polic
     assert [each.__name__ for each in options["on_success_callback"]] == ["task_ended"]
 
 
-def test_a_dag_calls_the_callback_of_a_policy_for_no_run_that_has_only_made_room(
+def test_the_dag_callback_of_a_policy_is_not_called_for_a_run_that_yielded(
     read: Callable[[], DagBag], policy: Policy
 ) -> None:
     policy.of_dag = setting({"on_failure_callback": told})
@@ -176,7 +176,9 @@ def test_a_dag_calls_the_callback_of_a_policy_for_no_run_that_has_only_made_room
     assert [(type(each).__name__, each.callback) for each in callbacks] == [("UnlessYielded", told)]
 
 
-def test_tasks_that_wait_and_commit_keep_their_own_options(read: Callable[[], DagBag], policy: Policy) -> None:
+def test_waiting_and_committing_tasks_keep_their_own_options_despite_a_policy(
+    read: Callable[[], DagBag], policy: Policy
+) -> None:
     def own() -> list[Any]:
         dags = read().dags
         tasks = [dags["branched"].get_task("commit"), *map(dags["phased"].get_task, ("begin", "commit_phase.mark"))]

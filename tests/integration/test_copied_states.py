@@ -74,7 +74,7 @@ def test_values_of_another_ledger_are_refused_until_they_are_released(url: str, 
     assert values(url, copied) == sorted([*before, (1,), (2,)])
 
 
-def test_values_that_a_repair_has_accepted_are_the_states_own(copied: Any, grants: Grants) -> None:
+def test_values_that_a_repair_has_accepted_belong_to_the_state(copied: Any, grants: Grants) -> None:
     grant = replace(grants(3), accepted={copied.name: {"generation": 1, "fence": None}})
     copied.raise_and_write(grant, [{"id": 9, "n": 1}])
     assert copied.holds(3)
@@ -95,9 +95,7 @@ def test_rows_of_another_ledger_in_a_delta_table_are_refused_until_they_are_rele
     assert found == [(1, None), (2, None), (3, None), (9, 1)]
 
 
-def test_rows_with_numbers_that_are_still_to_come_are_refused_until_they_are_released(
-    url: str, table: str, grants: Grants
-) -> None:
+def test_rows_with_future_txids_are_refused_until_they_are_released(url: str, table: str, grants: Grants) -> None:
     state = SqlTable.from_url(url, table=table)
     grants.commit_rows(1, state, [{"n": 1}])
     query(url, f"INSERT INTO {table} (tx_txid, tx_row, n) VALUES (2, 0, 7), (3, 0, 8), (-2, 0, 9)")

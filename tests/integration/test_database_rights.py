@@ -54,7 +54,7 @@ def worker(admin: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("make", [in_a_table, by_a_guard])
-def test_a_user_who_may_not_create_tables_is_told_the_statements_and_writes_once_a_person_ran_them(
+def test_a_user_without_create_rights_gets_the_statements_and_writes_after_they_were_run(
     admin: str, worker: str, make: Callable[[str], FencedState]
 ) -> None:
     grants = Grants()
@@ -112,7 +112,7 @@ def of_three_kinds(url: str) -> list[FencedState]:
     return [typed, parts, by_a_guard(url)]
 
 
-def test_an_owner_makes_everything_at_once_and_a_user_without_rights_to_create_writes(admin: str, worker: str) -> None:
+def test_a_user_without_create_rights_writes_after_the_owner_created_all_tables(admin: str, worker: str) -> None:
     states = of_three_kinds(worker)
     with pytest.raises(StateError, match="For all states at once: airflow tx ddl DAG"):
         states[0].raise_and_write(Grants()(1), [ROW])
@@ -123,7 +123,7 @@ def test_an_owner_makes_everything_at_once_and_a_user_without_rights_to_create_w
     assert typed_as_owner(admin, *of_three_kinds(worker)) == []
 
 
-def test_a_table_that_was_restored_without_its_key_gets_it_back(admin: str, worker: str) -> None:
+def test_ddl_restores_the_missing_key_of_a_restored_table(admin: str, worker: str) -> None:
     states = of_three_kinds(worker)
     typed_as_owner(admin, *states)
     grants = [Grants() for _ in states]
@@ -145,7 +145,7 @@ def test_a_table_that_was_restored_without_its_key_gets_it_back(admin: str, work
         commit(own, 2, state, [ROW])
 
 
-def test_columns_that_only_the_first_rows_tell_are_asked_for(worker: str) -> None:
+def test_ddl_asks_for_column_types_that_only_the_first_rows_determine(worker: str) -> None:
     untyped = [in_a_table(worker), SqlTable.from_url(worker, table="parts")]
     comments = [each for state in untyped for found in state.ddl().values() for each in found if each.startswith("--")]
     assert comments == [

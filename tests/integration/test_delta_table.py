@@ -96,7 +96,7 @@ def test_a_replay_replaces_the_rows_of_the_attempt_before(
     assert held(table) == [(1, 10), *((2, n) for n in other)]
 
 
-def test_the_same_files_under_a_later_grant_of_the_attempt_stay(table: DeltaTable, grants: Grants) -> None:
+def test_files_written_again_under_a_later_grant_of_the_attempt_stay(table: DeltaTable, grants: Grants) -> None:
     first = grants(1)
     files = staged(table, first.attempt, numbers(1, 2))
     for grant in (first, grants(1), grants(1)):
@@ -105,7 +105,7 @@ def test_the_same_files_under_a_later_grant_of_the_attempt_stay(table: DeltaTabl
     assert live(table) == 1
 
 
-def test_a_write_that_is_repeated_writes_nothing(table: DeltaTable, grants: Grants) -> None:
+def test_a_repeated_write_creates_no_version(table: DeltaTable, grants: Grants) -> None:
     grant = grants(1)
     files = staged(table, grant.attempt, numbers(1, 2))
     assert table.raise_and_write(grant, files) == 2
@@ -116,7 +116,7 @@ def test_a_write_that_is_repeated_writes_nothing(table: DeltaTable, grants: Gran
 
 
 @pytest.mark.parametrize("merged", [False, True])
-def test_other_rows_under_the_grant_that_has_written_replace_its_rows(
+def test_other_rows_written_under_the_same_grant_replace_its_rows(
     table: DeltaTable, grants: Grants, merged: bool
 ) -> None:
     commit(table, grants, 1, numbers(10))
@@ -134,9 +134,7 @@ def test_other_rows_under_the_grant_that_has_written_replace_its_rows(
     assert table.receipts()[-1].text == receipt.text
 
 
-def test_the_same_files_under_the_grant_that_has_written_are_no_commit_even_if_merged(
-    table: DeltaTable, grants: Grants
-) -> None:
+def test_the_same_files_written_again_under_the_same_grant_create_no_version(table: DeltaTable, grants: Grants) -> None:
     commit(table, grants, 1, numbers(10))
     grant = grants(2)
     files = staged(table, grant.attempt, numbers(20, 21))
@@ -148,14 +146,14 @@ def test_the_same_files_under_the_grant_that_has_written_are_no_commit_even_if_m
     assert held(table) == [(1, 10), (2, 20), (2, 21)]
 
 
-def test_an_empty_batch_is_a_commit(table: DeltaTable, grants: Grants) -> None:
+def test_an_empty_batch_is_committed(table: DeltaTable, grants: Grants) -> None:
     commit(table, grants, 1, numbers())
     commit(table, grants, 2, numbers(20))
     commit(table, grants, 3, numbers())
     assert held(table) == [(2, 20)]
 
 
-def test_a_skip_takes_the_rows_back(table: DeltaTable, grants: Grants) -> None:
+def test_a_skip_removes_the_rows_of_its_transaction(table: DeltaTable, grants: Grants) -> None:
     commit(table, grants, 1, numbers(10))
     table.raise_and_write(first := grants(2), staged(table, first.attempt, numbers(20)))
     assert table.holds(2)
@@ -202,7 +200,7 @@ def made_by(table: DeltaTable, work: Callable[[], object]) -> list[str]:
 
 
 @pytest.mark.parametrize("values", [(20, 21), ()], ids=["rows", "no row"])
-def test_a_commit_that_raises_the_fence_is_one_version(
+def test_raising_the_fence_and_writing_rows_together_creates_one_version(
     table: DeltaTable, grants: Grants, values: tuple[int, ...]
 ) -> None:
     commit(table, grants, 1, numbers(10))
@@ -214,7 +212,7 @@ def test_a_commit_that_raises_the_fence_is_one_version(
     assert (fence.token, fence.applied) == (replay.token, True)
 
 
-def test_columns_are_a_version_of_their_own_before_the_raise_and_the_rows(table: DeltaTable, grants: Grants) -> None:
+def test_new_columns_create_a_separate_version_before_the_raise_and_the_rows(table: DeltaTable, grants: Grants) -> None:
     two = ["columns", "raise and update"]
     assert made_by(table, lambda: commit(table, grants, 1, numbers(10))) == two
     wider = numbers(20).append_column("why", pa.array(["new"]))
@@ -230,7 +228,7 @@ def test_the_first_rows_after_an_update_without_rows_define_the_columns(tmp_path
     assert held(table) == [(2, 20)]
 
 
-def test_a_raise_alone_and_a_write_under_it_are_versions_of_their_own(table: DeltaTable, grants: Grants) -> None:
+def test_a_separate_raise_and_its_write_create_one_version_each(table: DeltaTable, grants: Grants) -> None:
     commit(table, grants, 1, numbers(10))
     grant = grants(2)
     files = staged(table, grant.attempt, numbers(20))
@@ -240,11 +238,11 @@ def test_a_raise_alone_and_a_write_under_it_are_versions_of_their_own(table: Del
     assert made_by(table, lambda: table.raise_and_write(grant, files)) == []
 
 
-def test_the_raise_of_a_table_that_is_not_there_makes_it(table: DeltaTable, grants: Grants) -> None:
+def test_raising_the_fence_of_a_missing_table_creates_the_table(table: DeltaTable, grants: Grants) -> None:
     assert made_by(table, lambda: table.raise_fence(grants(1))) == ["columns and raise"]
 
 
-def test_columns_of_rows_under_a_raise_alone_are_a_version_before_the_rows(table: DeltaTable, grants: Grants) -> None:
+def test_columns_after_a_separate_raise_create_a_version_before_the_rows(table: DeltaTable, grants: Grants) -> None:
     grant = grants(1)
     table.raise_fence(grant)
     files = staged(table, grant.attempt, numbers(10))
@@ -261,7 +259,7 @@ def test_rows_that_do_not_fit_leave_no_table(table: DeltaTable, grants: Grants) 
     assert log(table) == []
 
 
-def test_a_table_with_columns_alone_is_taken_by_the_next_attempt(table: DeltaTable, grants: Grants) -> None:
+def test_a_table_that_has_only_columns_is_used_by_the_next_attempt(table: DeltaTable, grants: Grants) -> None:
     killed = grants(1)
     table.raise_and_write(killed, staged(table, killed.attempt, numbers(10)))
     for version in log(table)[1:]:
@@ -275,7 +273,7 @@ def test_a_table_with_columns_alone_is_taken_by_the_next_attempt(table: DeltaTab
 
 
 @pytest.mark.parametrize("merged", [False, True])
-def test_another_ledger_of_a_released_table_takes_out_only_its_own_rows(
+def test_a_replay_of_another_ledger_in_a_released_table_removes_only_its_own_rows(
     table: DeltaTable, grants: Grants, merged: bool
 ) -> None:
     for txid in (1, 2):
@@ -291,7 +289,7 @@ def test_another_ledger_of_a_released_table_takes_out_only_its_own_rows(
     assert sorted(row["n"] for row in read_back(table.uri)) == [10, 20, 101, 202]
 
 
-def test_a_release_is_one_commit_and_is_repeated_without_another_one(table: DeltaTable, grants: Grants) -> None:
+def test_a_repeated_release_creates_no_second_version(table: DeltaTable, grants: Grants) -> None:
     commit(table, grants, 1, numbers(10))
     version = deltalake.DeltaTable(table.uri).version()
     table.release()
@@ -299,7 +297,7 @@ def test_a_release_is_one_commit_and_is_repeated_without_another_one(table: Delt
     assert deltalake.DeltaTable(table.uri).version() == version + 1
 
 
-def test_a_table_is_released_again_by_its_second_ledger(table: DeltaTable) -> None:
+def test_a_table_can_be_released_again_by_each_later_ledger(table: DeltaTable) -> None:
     for n in (10, 20, 30):
         commit(table, Grants(), 1, numbers(n))
         table.release()
@@ -314,7 +312,7 @@ def test_a_table_without_rows_of_a_ledger_is_released(table: DeltaTable, grants:
     assert table.rows_by_txid() == {None: 1, 1: 1}
 
 
-def test_a_release_keeps_the_receipts_of_earlier_ledgers_to_itself(table: DeltaTable, grants: Grants) -> None:
+def test_receipts_of_earlier_ledgers_are_hidden_after_a_release(table: DeltaTable, grants: Grants) -> None:
     for txid in (1, 2):
         commit(table, grants, txid, numbers(txid))
     table.release()
@@ -322,7 +320,7 @@ def test_a_release_keeps_the_receipts_of_earlier_ledgers_to_itself(table: DeltaT
     assert [each.txid for each in table.receipts()] == [1]
 
 
-def test_a_committer_of_the_ledger_before_a_release_commits_nothing(table: DeltaTable, grants: Grants) -> None:
+def test_a_committer_of_the_ledger_before_a_release_is_refused(table: DeltaTable, grants: Grants) -> None:
     commit(table, grants, 1, numbers(10))
     old = grants(2)
     table.raise_fence(old)
@@ -373,7 +371,7 @@ def test_a_new_column_is_null_in_earlier_rows(table: DeltaTable, grants: Grants)
     assert [rows[n] for n in (10, 20, 30)] == [None, "new", None]
 
 
-def test_local_timestamps_come_with_a_new_column(table: DeltaTable, grants: Grants) -> None:
+def test_a_new_column_may_contain_local_timestamps(table: DeltaTable, grants: Grants) -> None:
     commit(table, grants, 1, numbers(10))
     commit(table, grants, 2, numbers(20).append_column("at", pa.array([0], pa.timestamp("us"))))
     assert held(table) == [(1, 10), (2, 20)]
@@ -398,7 +396,7 @@ def test_a_column_of_another_type_is_refused(table: DeltaTable, grants: Grants) 
     _refused(table, grants, 2, pa.table({"N": pa.array([1], pa.int64())}), "differs from column n by case alone")
 
 
-def test_partitions_of_every_spelling_are_read(tmp_path: Path, grants: Grants) -> None:
+def test_partition_values_of_every_spelling_are_read(tmp_path: Path, grants: Grants) -> None:
     table = DeltaTable(tmp_path / "orders", partition_by=["day", "kind"])
     days = [date(2026, 1, 1), date(2026, 1, 2), None, date(2026, 1, 1)]
     rows = (
@@ -429,7 +427,7 @@ def test_rows_without_a_partition_column_are_refused(tmp_path: Path, grants: Gra
 
 
 @pytest.mark.parametrize("harm", ["missing", "longer"])
-def test_a_file_that_is_not_there_as_written_is_refused(table: DeltaTable, grants: Grants, harm: str) -> None:
+def test_a_missing_or_changed_staged_file_is_refused(table: DeltaTable, grants: Grants, harm: str) -> None:
     commit(table, grants, 1, numbers(10))
     grant = grants(2)
     (file,) = staged(table, grant.attempt, numbers(20))
@@ -461,7 +459,7 @@ def test_files_of_another_attempt_are_refused(table: DeltaTable, grants: Grants)
         table.raise_and_write(grants(1), files)
 
 
-def test_rows_that_are_no_files_are_refused(table: DeltaTable, grants: Grants) -> None:
+def test_rows_that_are_not_a_manifest_of_files_are_refused(table: DeltaTable, grants: Grants) -> None:
     with pytest.raises(StateError, match=r"is no file of a table.*append\("):
         table.raise_and_write(grants(1), [{"n": 1}])
 
@@ -469,7 +467,7 @@ def test_rows_that_are_no_files_are_refused(table: DeltaTable, grants: Grants) -
 # --- other writers ------------------------------------------------------------------------------------------------
 
 
-def test_a_replay_takes_its_rows_out_of_files_that_were_merged(table: DeltaTable, grants: Grants) -> None:
+def test_a_replay_removes_its_rows_from_merged_files(table: DeltaTable, grants: Grants) -> None:
     for txid in (1, 2):
         commit(table, grants, txid, numbers(10 * txid, 10 * txid + 1))
     table.raise_and_write(first := grants(3), staged(table, first.attempt, numbers(30)))
@@ -503,7 +501,7 @@ def _merges(table: deltalake.DeltaTable) -> None:
     ],
     ids=str,
 )
-def test_rows_beside_texts_are_taken_out_of_a_file_that_deltalake_has_written_again(
+def test_rows_with_texts_are_removed_from_a_file_that_deltalake_rewrote(
     table: DeltaTable, grants: Grants, value: pa.Scalar, moves: Callable[[deltalake.DeltaTable], None]
 ) -> None:
     def rows(*n: int) -> pa.Table:
@@ -520,7 +518,7 @@ def test_rows_beside_texts_are_taken_out_of_a_file_that_deltalake_has_written_ag
     assert [row["n"] for row in after if row["tx_txid"] == 2] == [21]
 
 
-def test_an_optimize_between_raise_and_write_disturbs_nothing(table: DeltaTable, grants: Grants) -> None:
+def test_an_optimize_between_raise_and_write_changes_no_row(table: DeltaTable, grants: Grants) -> None:
     for txid in (1, 2):
         commit(table, grants, txid, numbers(txid))
     grant = grants(3)
@@ -531,7 +529,7 @@ def test_an_optimize_between_raise_and_write_disturbs_nothing(table: DeltaTable,
     assert held(table) == [(1, 1), (2, 2), (3, 3)]
 
 
-def test_a_merge_and_a_vacuum_of_others_disturb_nothing(table: DeltaTable, grants: Grants) -> None:
+def test_a_merge_and_a_vacuum_by_another_program_do_not_affect_commits(table: DeltaTable, grants: Grants) -> None:
     for txid in (1, 2):
         commit(table, grants, txid, numbers(txid, txid + 10))
     theirs = deltalake.DeltaTable(table.uri)
@@ -561,7 +559,7 @@ def test_a_decimal_partition_of_a_file_that_is_shared_keeps_its_spelling(tmp_pat
     assert sorted(each["add"]["partitionValues"]["d"] for each in actions if "add" in each) == texts
 
 
-def test_a_path_is_spelled_as_deltalake_spells_it(table: DeltaTable, grants: Grants) -> None:
+def test_file_paths_are_spelled_as_deltalake_spells_them(table: DeltaTable, grants: Grants) -> None:
     commit(table, grants, 1, numbers(10))
     characters = [*map(chr, range(1, 128)), "\x80é日\U0001f600"]
     names = [f"p{each}.parquet" for each in characters if each != "/"]
@@ -577,7 +575,7 @@ def test_a_path_is_spelled_as_deltalake_spells_it(table: DeltaTable, grants: Gra
 
 
 @pytest.mark.parametrize("merged", [False, True])
-def test_rows_of_others_stay(table: DeltaTable, grants: Grants, merged: bool) -> None:
+def test_rows_without_a_txid_stay_in_the_table(table: DeltaTable, grants: Grants, merged: bool) -> None:
     deltalake.write_deltalake(table.uri, numbers(7))
     commit(table, grants, 1, numbers(10))
     if merged:
@@ -586,7 +584,7 @@ def test_rows_of_others_stay(table: DeltaTable, grants: Grants, merged: bool) ->
     assert table.rows_by_txid() == {None: 1, 1: 1}
 
 
-def test_a_zombie_that_loaded_before_the_raise_commits_nothing(table: DeltaTable, grants: Grants) -> None:
+def test_a_zombie_that_loaded_the_table_before_the_raise_is_refused(table: DeltaTable, grants: Grants) -> None:
     commit(table, grants, 1, numbers(10))
     old = grants(2)
     table.raise_fence(old)
@@ -606,7 +604,7 @@ def test_a_zombie_that_loaded_before_the_raise_commits_nothing(table: DeltaTable
 # --- clean-up, and a long log ----------------------------------------------------------------------------------------
 
 
-def test_files_that_no_row_is_in_are_deleted_after_the_retention_and_no_others(tmp_path: Path, grants: Grants) -> None:
+def test_the_sweep_deletes_only_unused_files_after_the_retention(tmp_path: Path, grants: Grants) -> None:
     table = DeltaTable(tmp_path / "orders", retention_days=1)
     unpublished = staged(table, grants(1, 7).attempt, numbers(1))
     commit(table, grants, 1, numbers(10))
@@ -637,9 +635,7 @@ def _wait_days(table: DeltaTable, days: int) -> None:
 
 @pytest.mark.lead
 @pytest.mark.worth("two hundred commits of a table, its checkpoints and its clean-up")
-def test_a_table_whose_log_was_cleaned_up_keeps_its_fence_its_rows_and_few_texts_of_fences(
-    tmp_path: Path, grants: Grants
-) -> None:
+def test_a_table_whose_log_was_cleaned_up_keeps_its_fence_and_its_rows(tmp_path: Path, grants: Grants) -> None:
     table = DeltaTable(tmp_path / "orders", retention_days=0)
     dead = staged(table, grants(1, 7).attempt, numbers(1))
     for txid in range(1, 111):
@@ -677,7 +673,7 @@ def _clean_up(table: DeltaTable) -> None:
 
 
 @pytest.mark.parametrize("merged", [False, True])
-def test_a_restatement_takes_the_rows_of_the_earlier_transaction_out(
+def test_a_restatement_removes_the_rows_of_the_restated_transaction(
     table: DeltaTable, grants: Grants, merged: bool
 ) -> None:
     for txid in (1, 2, 3):
@@ -694,7 +690,7 @@ def test_a_restatement_takes_the_rows_of_the_earlier_transaction_out(
     assert held(table) == [(1, 10), (3, 30), (4, 23)]
 
 
-def test_the_skip_of_a_restatement_that_was_written_is_refused(table: DeltaTable, grants: Grants) -> None:
+def test_a_restatement_that_has_written_rows_cannot_be_skipped(table: DeltaTable, grants: Grants) -> None:
     for txid in (1, 2):
         commit(table, grants, txid, numbers(10 * txid))
     grant = about_to_restate(grants(3), 1)
@@ -706,7 +702,7 @@ def test_the_skip_of_a_restatement_that_was_written_is_refused(table: DeltaTable
     assert held(table) == [(2, 20), (3, 11)]
 
 
-def test_a_restatement_that_was_not_written_is_skipped(table: DeltaTable, grants: Grants) -> None:
+def test_a_restatement_that_has_written_no_row_can_be_skipped(table: DeltaTable, grants: Grants) -> None:
     commit(table, grants, 1, numbers(10))
     table.raise_fence(about_to_restate(grants(2), 1))
     skip = about_to_skip(grants(2))
@@ -744,7 +740,7 @@ def _that_forgets(table: deltalake.DeltaTable) -> None:
         (_that_forgets, "setTransactionRetentionDuration"),
     ],
 )
-def test_a_table_that_cannot_be_kept_right_is_refused(
+def test_a_table_with_an_unsupported_setting_or_constraint_is_refused(
     table: DeltaTable, grants: Grants, change: Any, match: str
 ) -> None:
     commit(table, grants, 1, numbers(10))
@@ -813,7 +809,7 @@ def test_a_constraint_among_the_settings_of_a_table_is_refused(table: DeltaTable
 
 
 @pytest.mark.parametrize(("feature", "said"), [("somethingNew", "somethingNew"), ("catalogOwned-preview", "catalog")])
-def test_a_feature_that_no_library_here_reads_is_refused_for_good(
+def test_a_table_feature_that_no_installed_library_reads_is_refused_permanently(
     table: DeltaTable, grants: Grants, feature: str, said: str
 ) -> None:
     commit(table, grants, 1, numbers(10))
@@ -824,7 +820,7 @@ def test_a_feature_that_no_library_here_reads_is_refused_for_good(
     assert "\n" not in str(refused.value)
 
 
-def test_a_log_that_is_damaged_is_refused_for_good(table: DeltaTable, grants: Grants) -> None:
+def test_a_damaged_log_is_refused_permanently(table: DeltaTable, grants: Grants) -> None:
     commit(table, grants, 1, numbers(10))
     log = Path(table.uri, "_delta_log")
     (log / f"{len([*log.glob('*.json')]):020}.json").write_text("{no json")
@@ -833,7 +829,7 @@ def test_a_log_that_is_damaged_is_refused_for_good(table: DeltaTable, grants: Gr
     assert "\n" not in str(refused.value)
 
 
-def test_a_table_that_was_dropped_and_made_anew_is_refused(table: DeltaTable, grants: Grants) -> None:
+def test_a_table_that_was_dropped_and_recreated_is_refused(table: DeltaTable, grants: Grants) -> None:
     commit(table, grants, 1, numbers(10))
     shutil.rmtree(table.uri)
     with pytest.raises(StateBehind):
@@ -843,12 +839,12 @@ def test_a_table_that_was_dropped_and_made_anew_is_refused(table: DeltaTable, gr
         commit(table, grants, 2, numbers(20))
 
 
-def test_a_place_where_nobody_may_write_is_refused(grants: Grants) -> None:
+def test_a_read_only_folder_is_refused_with_the_missing_right(grants: Grants) -> None:
     with pytest.raises(StateError, match="Give the committer the right to write|No such file or directory"):
         DeltaTable("/proc/orders").raise_fence(grants(1))
 
 
-def test_staged_files_lie_where_vacuum_leaves_them(table: DeltaTable, grants: Grants) -> None:
+def test_staged_files_are_in_a_folder_that_vacuum_ignores(table: DeltaTable, grants: Grants) -> None:
     grant = grants(1)
     files: Iterable[dict[str, Any]] = staged(table, grant.attempt, numbers(1))
     assert all(each["path"].startswith(f"{STAGED}/1.1.") for each in files)

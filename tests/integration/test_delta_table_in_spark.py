@@ -83,7 +83,7 @@ _REFUSED = {
 
 @pytest.mark.worth("delta-spark: a statement of a remedy takes seconds, and a table of its own each")
 @pytest.mark.parametrize("properties", _REFUSED.values(), ids=list(_REFUSED))
-def test_the_remedy_of_a_refusal_makes_a_table_that_commits(
+def test_the_remedy_in_each_refusal_leads_to_a_table_that_commits(
     sql: Sql, tmp_path: Path, grants: Grants, properties: str
 ) -> None:
     parts = ["day"] if "PARTITIONED" in properties else []
@@ -128,7 +128,7 @@ def test_a_table_with_deletion_vectors_is_refused_until_they_are_purged(
     assert held(sql, table) == [0, 1, 2, 4, 5, 6, 7, 8, 9, 21]
 
 
-def test_rows_in_a_file_that_cannot_be_copied_are_refused_in_one_line_whose_remedy_works(
+def test_rows_in_a_file_that_cannot_be_rewritten_are_refused_with_a_remedy_that_works(
     sql: Sql, table: DeltaTable, grants: Grants
 ) -> None:
     for txid in (1, 2):
@@ -152,7 +152,7 @@ def _run_remedy(sql: Sql, refusal: Exception) -> None:
 
 
 @pytest.mark.parametrize("kind", ["é b", "日本", "\U0001f600%"])
-def test_a_file_whose_path_deltalake_cannot_spell_is_refused_and_nothing_is_there_twice(
+def test_a_file_with_an_unsupported_path_is_refused_and_no_row_is_duplicated(
     sql: Sql, tmp_path: Path, grants: Grants, kind: str
 ) -> None:
     table = DeltaTable(tmp_path / "orders", partition_by=["kind"])
@@ -230,7 +230,7 @@ def test_optimize_vacuum_and_merge_between_transactions_keep_every_row_exact(
 
 
 @pytest.mark.parametrize("statement", ["OPTIMIZE {t}", "UPDATE {t} SET n = n", "DELETE FROM {t} WHERE n = 0"])
-def test_a_replay_after_spark_has_rewritten_partitions_leaves_the_rows_of_others(
+def test_a_replay_after_spark_rewrote_partitions_keeps_rows_of_other_transactions(
     sql: Sql, tmp_path: Path, grants: Grants, statement: str
 ) -> None:
     table = DeltaTable(tmp_path / "orders", partition_by=["d", "kind"])
@@ -264,7 +264,7 @@ def test_a_release_of_a_table_that_spark_has_merged_keeps_every_row(
     assert table.rows_by_txid() == {None: 2, 1: 1}
 
 
-def test_spark_reads_a_table_by_the_line_of_a_transaction(sql: Sql, table: DeltaTable, grants: Grants) -> None:
+def test_spark_reads_a_table_with_the_query_of_a_transaction(sql: Sql, table: DeltaTable, grants: Grants) -> None:
     for txid in (1, 2):
         commit(table, grants, txid, numbers(10 * txid))
     sql(f"OPTIMIZE delta.`{table.uri}`")
@@ -273,7 +273,7 @@ def test_spark_reads_a_table_by_the_line_of_a_transaction(sql: Sql, table: Delta
     assert read == [[10], [10, 20], [10, 20, 30]]
 
 
-def test_rows_that_a_restore_takes_back_are_missing_in_the_rows_by_transaction(
+def test_rows_that_a_restore_removed_are_missing_from_the_counts_by_transaction(
     sql: Sql, table: DeltaTable, grants: Grants
 ) -> None:
     commit(table, grants, 1, numbers(10, 11))

@@ -70,7 +70,7 @@ def test_an_answer_that_is_lost_after_the_put_does_not_commit_twice(s3: LocalS3)
     assert held(table.uri, s3.options) == [(1, 10), (2, 20)]
 
 
-def test_a_server_that_ignores_conditions_is_refused_and_nothing_is_left(s3: LocalS3) -> None:
+def test_a_server_that_ignores_conditional_writes_is_refused_and_the_bucket_stays_empty(s3: LocalS3) -> None:
     bucket = Bucket(s3, "unconditional")
     table = DeltaTable(f"{bucket.url}/orders", storage_options=s3.options)
     with pytest.raises(ConfigError, match="ignores If-None-Match") as refusal:
@@ -79,7 +79,7 @@ def test_a_server_that_ignores_conditions_is_refused_and_nothing_is_left(s3: Loc
     assert bucket.fs.find(bucket.name) == []
 
 
-def test_a_table_is_probed_once_for_each_server(s3: LocalS3) -> None:
+def test_conditional_writes_are_probed_once_for_each_server(s3: LocalS3) -> None:
     grants = Grants()
     bucket = Bucket(s3)
     for txid in (1, 2):
@@ -127,7 +127,7 @@ def _is_one_line_without(secrets: Options, text: str) -> bool:
 
 
 @pytest.mark.long
-def test_a_commit_that_is_denied_is_one_line_and_leaves_the_staged_files(guarded: Mapping[str, Options]) -> None:
+def test_a_denied_commit_is_a_one_line_error_and_keeps_the_staged_files(guarded: Mapping[str, Options]) -> None:
     grants = Grants()
     uri = "s3://lake/denied"
     writing = DeltaTable(uri, storage_options=guarded["writer"])
@@ -160,7 +160,7 @@ def test_a_wrong_key_is_shown_in_no_message_and_no_log(
 
 
 @pytest.mark.long
-def test_a_key_that_is_renewed_in_the_connection_is_used_by_the_next_commit(
+def test_the_next_commit_uses_a_renewed_key_of_the_connection(
     guarded: Mapping[str, Options], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def renew(secret: str) -> None:
@@ -194,7 +194,7 @@ def _options(server: S3Server) -> dict[str, str]:
 
 
 @pytest.mark.long
-def test_of_two_committers_that_race_on_s3_the_last_raise_counts(
+def test_the_last_raise_wins_between_two_racing_committers_on_s3(
     s3proxy: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uri = "s3://staging/race"
@@ -212,9 +212,7 @@ def test_of_two_committers_that_race_on_s3_the_last_raise_counts(
 
 
 @pytest.mark.long
-def test_a_commit_on_s3_that_is_killed_is_finished_by_the_next_grant(
-    s3proxy: S3Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_next_grant_finishes_a_killed_commit_on_s3(s3proxy: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in _options(s3proxy).items():
         monkeypatch.setenv(name.upper(), value)
     script = [sys.executable, "-m", "tests.integration.table_kills", "s3://staging/kills", "23"]

@@ -118,7 +118,9 @@ def spelled(kind: str, value: Any) -> Any:
 
 @pytest.mark.worth("Spark, duckdb and polars read every type")
 @pytest.mark.parametrize("reader", READERS)
-def test_every_type_is_read_as_it_was_given(spark: SparkSession, read: Any, tmp_path: Path, reader: str) -> None:
+def test_each_reader_returns_the_given_value_of_every_type(
+    spark: SparkSession, read: Any, tmp_path: Path, reader: str
+) -> None:
     rows = [(number, *(both[number] for both in VALUES.values())) for number in (0, 1)]
     rows.append((2, *[None] * len(VALUES)))
     columns = ", ".join(["id INT", *(f"{NAMES[kind]} {kind}" for kind in VALUES)])
@@ -134,7 +136,7 @@ def test_every_type_is_read_as_it_was_given(spark: SparkSession, read: Any, tmp_
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_statistics_lose_no_row_to_a_filter(spark: SparkSession, read: Any, tmp_path: Path, reader: str) -> None:
+def test_a_filter_on_statistics_loses_no_row(spark: SparkSession, read: Any, tmp_path: Path, reader: str) -> None:
     table = DeltaTable(tmp_path / "values")
     grants = Grants()
     text = 40 * "z"
@@ -163,7 +165,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_a_type_that_delta_has_not_is_refused_before_a_file_is_written(
+def test_a_type_that_delta_does_not_have_is_refused_before_a_file_is_written(
     spark: SparkSession, tmp_path: Path, kind: str
 ) -> None:
     table = DeltaTable(tmp_path / "values")
@@ -187,7 +189,7 @@ PARTITIONS: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("writer", ["Spark", "Python"])
 @pytest.mark.parametrize("kind", PARTITIONS)
-def test_partitions_of_each_type_are_read_by_all_as_they_were_given(
+def test_all_readers_return_the_given_partition_values_of_each_type(
     spark: SparkSession, read: Any, tmp_path: Path, kind: str, writer: str
 ) -> None:
     table = DeltaTable(tmp_path / "values", partition_by=["k"])

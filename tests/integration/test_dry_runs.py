@@ -367,7 +367,7 @@ CASES = (
 
 @pytest.mark.worth("each action of a person has a preview; the first test makes Airflow's database")
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_preview_says_what_the_action_then_does_and_changes_nothing(
+def test_a_preview_matches_what_the_action_does_and_changes_nothing(
     airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str, case: Case
 ) -> None:
     world = World(airflow, pipeline, runs)
@@ -399,7 +399,7 @@ def test_a_preview_says_what_the_action_then_does_and_changes_nothing(
 
 
 @pytest.mark.parametrize("name", ActionName, ids=lambda name: str(name.value))
-def test_an_action_on_a_version_that_no_preview_gave_is_refused_and_changes_nothing(
+def test_an_action_with_an_unknown_version_is_refused_and_changes_nothing(
     airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str, name: ActionName
 ) -> None:
     world = World(airflow, pipeline, runs)
@@ -429,7 +429,7 @@ def doable(name: str) -> tuple[Callable[[World], None], dict[str, Any]]:
 
 @pytest.mark.parametrize("why", ["paused", "broken", "gone"])
 @pytest.mark.parametrize("name", [each.value for each in ActionName if each.value not in _OF_A_JOURNAL])
-def test_an_action_that_starts_runs_says_before_and_afterwards_that_airflow_starts_none(
+def test_an_action_that_starts_runs_warns_before_and_after_if_airflow_starts_no_run(
     airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str, name: str, why: str
 ) -> None:
     world = World(airflow, pipeline, runs)
@@ -445,7 +445,7 @@ def test_an_action_that_starts_runs_says_before_and_afterwards_that_airflow_star
     assert (done[-1]["what"] == held_up) == told
 
 
-def test_what_is_refused_says_nothing_of_a_paused_dag(
+def test_a_refused_action_does_not_mention_the_paused_dag(
     airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str
 ) -> None:
     one_committed(World(airflow, pipeline, runs))
@@ -454,7 +454,7 @@ def test_what_is_refused_says_nothing_of_a_paused_dag(
     assert (preview["effects"], "paused" in preview["sentence"]) == ([], False)
 
 
-def test_a_repair_of_an_unknown_kind_is_refused_with_the_known_ones(
+def test_a_repair_of_an_unknown_kind_is_refused_with_the_list_of_kinds(
     airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str
 ) -> None:
     world = World(airflow, pipeline, runs)

@@ -75,7 +75,7 @@ DAMAGED = [
 
 
 @pytest.mark.parametrize("damage", DAMAGED)
-def test_a_table_that_is_damaged_is_refused_for_good(
+def test_a_damaged_table_is_refused_permanently(
     table: DeltaTable, grants: Grants, damage: Callable[[DeltaTable], None]
 ) -> None:
     damage(table)
@@ -85,7 +85,7 @@ def test_a_table_that_is_damaged_is_refused_for_good(
 
 
 @pytest.mark.parametrize("content", [b"", b"no Parquet", None])
-def test_a_query_of_a_file_that_is_damaged_is_refused_for_good(table: DeltaTable, content: bytes | None) -> None:
+def test_a_query_of_a_damaged_file_is_refused_permanently(table: DeltaTable, content: bytes | None) -> None:
     for path in Path(table.uri).rglob("*.parquet"):
         path.unlink()
         if content is not None:
@@ -95,7 +95,7 @@ def test_a_query_of_a_file_that_is_damaged_is_refused_for_good(table: DeltaTable
     assert "\n" not in str(refused.value)
 
 
-def test_a_commit_into_a_log_that_is_damaged_is_refused_for_good(
+def test_a_commit_into_a_damaged_log_is_refused_permanently(
     table: DeltaTable, grants: Grants, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = rows(table, grants, 2)
@@ -139,20 +139,20 @@ def answering(request: pytest.FixtureRequest) -> Iterator[DeltaTable]:
 
 
 @pytest.mark.parametrize("answering", [408, 429, 500, 502, 503, 504], indirect=True)
-def test_a_store_that_is_busy_or_broken_passes(answering: DeltaTable, grants: Grants) -> None:
+def test_a_busy_or_broken_store_is_a_retryable_error(answering: DeltaTable, grants: Grants) -> None:
     with pytest.raises(StateUnavailable, match="cannot be reached"):
         answering.raise_fence(grants(1))
 
 
 @pytest.mark.parametrize("answering", [301, 400, 405, 412, 422], indirect=True)
-def test_another_answer_of_a_store_is_final(answering: DeltaTable, grants: Grants) -> None:
+def test_any_other_answer_of_a_store_is_a_permanent_error(answering: DeltaTable, grants: Grants) -> None:
     with pytest.raises(StateError, match="deltalake refuses the table s3://lake/") as refused:
         answering.raise_fence(grants(1))
     assert not isinstance(refused.value, StateUnavailable)
 
 
 @pytest.mark.parametrize("listens", [False, True])
-def test_a_store_that_does_not_answer_passes(grants: Grants, listens: bool) -> None:
+def test_an_unreachable_store_is_a_retryable_error(grants: Grants, listens: bool) -> None:
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         if listens:
@@ -167,7 +167,7 @@ def full(*args: Any, **named: Any) -> None:
         out.write(b"0")
 
 
-def test_a_disk_that_is_full_passes_with_an_unknown_outcome(
+def test_a_full_disk_is_a_retryable_error_with_an_unknown_outcome(
     table: DeltaTable, grants: Grants, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = rows(table, grants, 2)
@@ -176,7 +176,7 @@ def test_a_disk_that_is_full_passes_with_an_unknown_outcome(
         table.raise_and_write(grants(2), given)
 
 
-def test_a_disk_that_is_full_before_the_commit_passes_and_nothing_was_committed(
+def test_a_full_disk_before_the_commit_is_a_retryable_error_with_a_known_outcome(
     table: DeltaTable, grants: Grants, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = rows(table, grants, 2)

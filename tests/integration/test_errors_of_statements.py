@@ -54,13 +54,13 @@ def cases(codes: dict[str, str]) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("url", "code"), cases(PASSING), indirect=["url"])
-def test_an_error_on_the_list_may_pass(url: str, grants: Grants, refusing: Refusing, code: str) -> None:
+def test_a_listed_database_error_is_retryable(url: str, grants: Grants, refusing: Refusing, code: str) -> None:
     with pytest.raises(StateUnavailable, match="as told"):
         grants.commit_rows(1, refusing(url, code), [{"id": 1}])
 
 
 @pytest.mark.parametrize(("url", "code"), cases(FINAL), indirect=["url"])
-def test_another_error_is_final(url: str, grants: Grants, refusing: Refusing, code: str) -> None:
+def test_any_other_database_error_is_permanent(url: str, grants: Grants, refusing: Refusing, code: str) -> None:
     with pytest.raises(StateError, match="the database says: ") as refused:
         grants.commit_rows(1, refusing(url, code), [{"id": 1}])
     assert not isinstance(refused.value, StateUnavailable)
@@ -68,7 +68,9 @@ def test_another_error_is_final(url: str, grants: Grants, refusing: Refusing, co
 
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
 @pytest.mark.parametrize("code", ["55P03", "40P01"])
-def test_a_lock_of_another_session_passes(url: str, grants: Grants, refusing: Refusing, code: str) -> None:
+def test_a_lock_of_another_session_is_a_retryable_error(
+    url: str, grants: Grants, refusing: Refusing, code: str
+) -> None:
     with pytest.raises(StateLocked, match="as told"):
         grants.commit_rows(1, refusing(url, code), [{"id": 1}])
 

@@ -40,7 +40,7 @@ def example(dag_id: str, file: str = "") -> DAG:
     return bag.dags[dag_id]
 
 
-def test_every_example_is_tried_out() -> None:
+def test_every_example_has_a_trial() -> None:
     bag = DagBag(dag_folder=str(ROOT / "dags"))
     examples = {each.partition("_coordinator")[0] for each in bag.dags}
     text = Path(__file__).read_text()
@@ -50,7 +50,7 @@ def test_every_example_is_tried_out() -> None:
 
 @pytest.mark.lead
 @pytest.mark.worth("a trial as a new user runs it")
-def test_orders_of_a_day_are_added_up() -> None:
+def test_the_trial_of_daily_orders_adds_up_the_orders_of_a_day() -> None:
     rows = [{"product": "tea", "amount": 3}, {"product": "tea", "amount": 4}]
     result = trial(example("daily_orders"), rows=rows)
     assert result.states["tx_state.daily_orders"].read() == [{"product": "tea", "orders": 2, "amount": 7}]
@@ -73,7 +73,7 @@ CLEANED = [{**row, "amount": int(row["amount"])} for row in DAYS if row["amount"
         ("chain_largest", CLEANED, [{"product": "tea", "amount": 4}]),
     ],
 )
-def test_each_stage_of_a_chain_is_tried_out_alone(dag_id: str, rows: Any, given: Any) -> None:
+def test_each_stage_of_a_chain_can_be_tried_alone(dag_id: str, rows: Any, given: Any) -> None:
     result = trial(example(dag_id, "chain"), rows=rows)
     assert result.state == "success", result.text()
     (state,) = result.states.values()
@@ -81,7 +81,7 @@ def test_each_stage_of_a_chain_is_tried_out_alone(dag_id: str, rows: Any, given:
     assert (found.read() if dag_id in ("chain_totals", "chain_largest") else list(found.rows)) == given
 
 
-def test_words_are_counted_in_the_database_that_each_belongs_to() -> None:
+def test_the_trial_counts_each_word_in_the_database_it_belongs_to() -> None:
     result = trial(example("words"), rows=SENTENCES)
     found = [row for name in (0, 1) for row in result.states[f"tx_words_{name}.word_counts"].read()]
     assert {row["word"]: row["count"] for row in found} == {"the": 2, "cat": 1, "dog": 1, "jumped": 1}
@@ -93,7 +93,7 @@ def test_tweets_are_counted_by_url_and_by_domain() -> None:
     assert len(result.states["tx_urls.tweeted_urls"].read()) == 2
 
 
-def test_a_batch_of_tuples_is_added_to_the_one_number() -> None:
+def test_the_trial_adds_a_batch_of_tuples_to_the_global_count() -> None:
     result = trial(example("global_count"), states={"tx_state.global_count": [{"tuples": 100}]})
     assert result.states["tx_state.global_count"].read() == [{"tuples": 109}]
 
@@ -105,7 +105,7 @@ def test_orders_are_added_up_by_region_and_product() -> None:
     assert result.states["tx_state.order_totals"].read() == wanted
 
 
-def test_orders_and_totals_are_added_and_the_summary_would_be_given_the_rows() -> None:
+def test_the_trial_adds_orders_and_totals_and_shows_the_rows_for_the_summary() -> None:
     rows = [{"product": "tea", "amount": "3"}, {"product": "tea", "amount": "4"}]
     result = trial(example("order_summary"), rows=rows)
     assert result.state == "success", result.text()
@@ -116,14 +116,14 @@ def test_orders_and_totals_are_added_and_the_summary_would_be_given_the_rows() -
     assert summary == wanted
 
 
-def test_a_database_of_locations_would_be_given_the_rows() -> None:
+def test_the_trial_shows_the_rows_for_the_database_of_locations() -> None:
     result = trial(example("locations"), rows=[{"user": "7", "location": "Rome"}])
     assert result.state == "success", result.text()
     (state,) = result.states.values()
     assert [row["location"] for row in state.rows] == ["Rome"]  # type: ignore[union-attr]
 
 
-def test_words_and_their_letters_are_counted_and_memcached_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_trial_counts_words_and_letters_and_does_not_change_memcached(monkeypatch: pytest.MonkeyPatch) -> None:
     with LocalMemcached() as server:
         connection = {"conn_type": "memcached", "host": "127.0.0.1", "port": server.port}
         monkeypatch.setenv("AIRFLOW_CONN_TX_CACHE", json.dumps(connection))
@@ -212,7 +212,7 @@ def test_orders_are_counted_by_an_application_of_spark_connect() -> None:
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_flights_would_be_appended_to_a_table_that_is_not_made() -> None:
+def test_the_trial_shows_the_appended_flights_and_creates_no_table() -> None:
     row = {"month": 1, "day": 2, "carrier": "UA", "flight": 7, "origin": "EWR", "dest": "IAH", "dep_delay": "16"}
     dag = example("lake")
     result = trial(dag, rows=[row])

@@ -82,7 +82,7 @@ class Interrupted(SqlState):
 
 
 @pytest.mark.parametrize("kind", ["opaque", pytest.param("transactional", marks=pytest.mark.long)])
-def test_a_portion_that_a_standby_lacks_is_found_before_the_commit_and_written_again(
+def test_a_part_missing_on_a_standby_is_found_before_the_commit_and_written_again(
     primary: LocalPostgres, standby: Standby, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(write, "ROWS_A_WRITE", 1000)
@@ -97,7 +97,7 @@ def test_a_portion_that_a_standby_lacks_is_found_before_the_commit_and_written_a
 
 
 @pytest.mark.long
-def test_a_standby_that_has_the_fence_of_a_committed_transaction_and_not_its_values_is_refused(
+def test_a_standby_with_the_fence_but_without_the_values_of_a_commit_is_refused(
     primary: LocalPostgres, standby: Standby, grants: Grants
 ) -> None:
     state = SqlState.from_url(primary.url(), table="totals", keys=["key"], values={"n": Sum()})

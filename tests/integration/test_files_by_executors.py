@@ -69,7 +69,7 @@ def refusal(spark: SparkSession, descriptor: Descriptor) -> str:
     return f"{type(refused.value).__name__} {refused.value}"
 
 
-def test_executors_read_the_rows_of_the_client_a_file_a_task(either: SparkSession, tmp_path: Path) -> None:
+def test_executors_read_the_same_rows_as_the_client_with_one_task_a_file(either: SparkSession, tmp_path: Path) -> None:
     for region in ("eu", "us"):
         (tmp_path / "in" / f"region={region}").mkdir(parents=True)
         for name in ("a", "b"):
@@ -101,7 +101,9 @@ def test_executors_read_declared_json(either: SparkSession, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("changed", [None, GOOD.replace("7,", "8,"), GOOD + ROW], ids=["value", "changed", "longer"])
-def test_executors_refuse_in_the_words_of_the_client(either: SparkSession, tmp_path: Path, changed: str | None) -> None:
+def test_executors_refuse_rows_with_the_same_message_as_the_client(
+    either: SparkSession, tmp_path: Path, changed: str | None
+) -> None:
     path = tmp_path / "b.csv"
     (tmp_path / "a.csv").write_text(GOOD)
     path.write_text(GOOD if changed else GOOD + ROW.replace("2013-01-31,", "2013-02-31,", 1))

@@ -66,7 +66,7 @@ Use = Callable[[SqlGuard, Grant, Iterable[Mapping[str, Any]]], None]
 every_use = pytest.mark.parametrize("use", [_raise, _write, _raise_and_write])
 
 
-def test_the_statements_of_a_transaction_run_once_whoever_commits_it_how_often(
+def test_the_statements_of_a_transaction_run_once_however_often_it_is_committed(
     url: str, table: str, grants: Grants
 ) -> None:
     for txid in (1, 2):
@@ -82,7 +82,7 @@ def test_the_statements_of_a_transaction_run_once_whoever_commits_it_how_often(
     assert query(url, f"SELECT txid FROM airflow_tx_guard WHERE guard = 'of {table}'") == [(2,)]
 
 
-def test_a_paused_older_writer_that_wakes_up_after_the_next_transaction_writes_nothing(
+def test_a_paused_older_writer_that_wakes_after_the_next_transaction_is_refused(
     url: str, table: str, grants: Grants
 ) -> None:
     zombie, state = _guard(url, table), _guard(url, table)
@@ -101,7 +101,7 @@ def test_a_paused_older_writer_that_wakes_up_after_the_next_transaction_writes_n
 
 
 @every_use
-def test_what_the_fence_refuses_runs_nothing(url: str, table: str, grants: Grants, use: Use) -> None:
+def test_a_grant_that_the_fence_refuses_runs_no_statement(url: str, table: str, grants: Grants, use: Use) -> None:
     state = _guard(url, table)
     grant = grants(1)
     state.raise_and_write(grant, ROWS[:1])
@@ -130,13 +130,15 @@ def test_a_function_makes_the_statements_from_the_rows(url: str, table: str, gra
     assert _there(url, table) == [(77, "all", 103)]
 
 
-def test_a_transaction_without_rows_runs_what_needs_none_and_is_noted(url: str, table: str, grants: Grants) -> None:
+def test_a_transaction_without_rows_runs_statements_that_need_no_row_and_is_noted(
+    url: str, table: str, grants: Grants
+) -> None:
     state = _guard(url, table, [INSERT.format(table), (INSERT.format(table), {"who": "none", "n": 0})])
     assert state.raise_and_write(grants(1), []) == 0
     assert (_there(url, table), state.last_txid()) == ([(1, "none", 0)], 1)
 
 
-def test_a_statement_that_fails_leaves_nothing_and_the_same_grant_goes_on(url: str, table: str, grants: Grants) -> None:
+def test_a_failed_statement_is_rolled_back_and_the_same_grant_can_retry(url: str, table: str, grants: Grants) -> None:
     broken = _guard(url, table, [INSERT.format(table), ("UPDATE no_such_table SET n = 1", {})])
     grant = grants(1)
     with pytest.raises(StateError, match="the database says: .*no_such_table") as failure:
@@ -173,7 +175,7 @@ def test_several_statements_in_one_text_cannot_end_the_transaction(
     assert _there(url, table) == []
 
 
-def test_words_in_texts_names_and_comments_end_nothing(url: str, table: str, grants: Grants) -> None:
+def test_the_word_commit_in_texts_names_and_comments_is_allowed(url: str, table: str, grants: Grants) -> None:
     quoted = "`commit`" if url.startswith("mysql") else '"commit"'
     sql = f"/* begin; commit */ INSERT INTO {table} (txid, who, n) SELECT x.{quoted}, 'it''s; COMMIT', 1 "
     sql += f"FROM (SELECT 1 AS {quoted}) x -- ; rollback"
@@ -198,7 +200,7 @@ def _run_together(url: str, table: str, monkeypatch: pytest.MonkeyPatch) -> list
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_statements_that_ended_the_transaction_out_of_sight_are_not_run_again_and_said_so(
+def test_statements_that_secretly_ended_the_transaction_are_reported_and_not_run_again(
     url: str, table: str, grants: Grants, monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
     ending = _run_together(url, table, monkeypatch)
@@ -223,7 +225,7 @@ def test_statements_that_ended_the_transaction_out_of_sight_are_not_run_again_an
     assert len(_there(url, table)) == len(written) + 2
 
 
-def test_a_transaction_rolled_back_out_of_sight_is_not_taken_for_one_without_a_trace(
+def test_a_transaction_that_a_statement_rolled_back_is_reported_as_possibly_written(
     url: str, table: str, grants: Grants, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(GuardStore, "_check", lambda *_: None)
@@ -235,7 +237,7 @@ def test_a_transaction_rolled_back_out_of_sight_is_not_taken_for_one_without_a_t
     assert _there(url, table) == [(1, "p", 1)]
 
 
-def test_what_a_guard_has_run_is_neither_skipped_nor_mixed_with_another_output(
+def test_a_transaction_that_a_guard_has_run_refuses_a_skip_and_another_output(
     url: str, table: str, grants: Grants
 ) -> None:
     state = _guard(url, table)
@@ -249,7 +251,7 @@ def test_what_a_guard_has_run_is_neither_skipped_nor_mixed_with_another_output(
     assert len(_there(url, table)) == 2
 
 
-def test_a_guard_whose_note_was_lost_without_its_fence_runs_nothing_twice(url: str, table: str, grants: Grants) -> None:
+def test_a_guard_that_lost_its_note_but_not_its_fence_is_refused(url: str, table: str, grants: Grants) -> None:
     state, grant = _guard(url, table), grants(1)
     state.raise_fence(grant)
     assert not state.holds(1)
@@ -261,7 +263,7 @@ def test_a_guard_whose_note_was_lost_without_its_fence_runs_nothing_twice(url: s
     assert len(_there(url, table)) == 2
 
 
-def test_a_renamed_guard_takes_its_fence_and_its_txid_along(url: str, table: str, grants: Grants) -> None:
+def test_a_renamed_guard_keeps_its_fence_and_its_txid(url: str, table: str, grants: Grants) -> None:
     old, new = (SqlGuard.from_url(url, name=f"{n} {table}", statements=[INSERT.format(table)]) for n in ("old", "new"))
     old.raise_and_write(grants(1), ROWS)
     held = old.fence()
@@ -281,7 +283,7 @@ def test_a_part_of_an_update_is_refused(url: str, table: str, grants: Grants) ->
     assert _there(url, table) == []
 
 
-def test_two_guards_in_one_database_are_two_states(url: str, table: str, grants: Grants) -> None:
+def test_two_guards_in_one_database_are_independent_states(url: str, table: str, grants: Grants) -> None:
     states = [SqlGuard.from_url(url, name=f"{table} {i}", statements=[INSERT.format(table)]) for i in range(2)]
     for state in states:
         state.raise_and_write(grants(1), ROWS[:1])
@@ -290,7 +292,7 @@ def test_two_guards_in_one_database_are_two_states(url: str, table: str, grants:
     assert [(state.fence() is None, state.last_txid()) for state in states] == [(True, None), (False, 1)]
 
 
-def test_a_lost_answer_to_the_commit_is_found_out_by_the_next_try(
+def test_the_next_try_resolves_a_lost_reply_to_the_commit(
     url: str, table: str, grants: Grants, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if url.startswith("sqlite"):
@@ -331,7 +333,7 @@ def test_a_guard_is_a_fenced_state_that_shows_no_values() -> None:
 
 
 @pytest.mark.parametrize("statements", ["DELETE", [1], [("a", {}, 3)], [(1, {})]])
-def test_statements_that_are_none_are_refused_at_once(statements: Any) -> None:
+def test_invalid_statements_are_refused_when_the_guard_is_created(statements: Any) -> None:
     with pytest.raises(ConfigError, match=r"list of \(sql, parameters\)"):
         SqlGuard("tx_state", name="g", statements=statements)
 
@@ -339,7 +341,7 @@ def test_statements_that_are_none_are_refused_at_once(statements: Any) -> None:
 @pytest.mark.parametrize(
     ("refresh", "seen"), [("MATERIALIZED VIEW CONCURRENTLY", (1, 1)), ("MATERIALIZED VIEW", (1, 2))]
 )
-def test_only_a_view_that_is_refreshed_concurrently_stays_as_it_was_for_a_reader_who_began_before(
+def test_an_earlier_reader_keeps_its_snapshot_only_if_a_view_is_refreshed_concurrently(
     postgres: LocalPostgres, grants: Grants, refresh: str, seen: tuple[int, int]
 ) -> None:
     url, table = postgres.url(), f"t{uuid.uuid4().hex[:10]}"

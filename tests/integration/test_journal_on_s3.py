@@ -45,7 +45,9 @@ def written(area: StagingArea, rows: list[dict[str, Any]] = ROWS, day: str = DAY
     return journal.write(Entry("flights", "life", 1, attempt=1, birth="b", **batch, **times, contributions=parts))
 
 
-def test_the_server_copies_what_was_staged(area: StagingArea, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_server_copies_staged_files_into_the_journal(
+    area: StagingArea, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
     written_by_us: list[str] = []
     write = type(area.files).write
 
@@ -61,7 +63,7 @@ def test_the_server_copies_what_was_staged(area: StagingArea, bucket: Bucket, mo
     assert bucket.fs.exists(f"{bucket.name}/staging/life/@journal/{found.files[0].name}")
 
 
-def test_days_are_listed_and_removed(area: StagingArea) -> None:
+def test_days_of_the_journal_are_listed_and_removed(area: StagingArea) -> None:
     old = written(area, day="2013-01-01")
     new = written(area)
     journal = JournalArea(area, "life")
@@ -70,7 +72,9 @@ def test_days_are_listed_and_removed(area: StagingArea) -> None:
     assert journal.names() == [new]
 
 
-def test_a_bucket_that_was_restored_to_an_older_backup_is_refused_by_name(area: StagingArea, bucket: Bucket) -> None:
+def test_a_bucket_restored_to_an_older_backup_is_refused_with_the_missing_entry(
+    area: StagingArea, bucket: Bucket
+) -> None:
     before = written(area, ROWS[:1500])
     folder = f"{bucket.name}/staging/life/@journal"
     backup = {name: bucket.fs.cat_file(name) for name in bucket.fs.find(folder)}

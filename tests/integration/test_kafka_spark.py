@@ -115,7 +115,7 @@ def test_json_values_have_the_columns_of_the_topic_and_need_no_connector(
 
 
 @pytest.mark.long
-def test_an_application_counts_json_and_a_message_that_is_none_fails_only_its_batch(
+def test_an_application_counts_json_and_an_invalid_message_fails_only_its_batch(
     kafka: LocalKafka, spark_connect: LocalSparkConnect, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "app.py").write_text(APP)
@@ -139,7 +139,7 @@ def test_an_application_counts_json_and_a_message_that_is_none_fails_only_its_ba
 
 
 @pytest.mark.long
-def test_a_value_that_does_not_fit_exactly_is_refused_by_spark_as_by_python(
+def test_spark_and_python_refuse_a_value_that_does_not_fit_exactly(
     kafka: LocalKafka, spark_connect: LocalSparkConnect, topic: str
 ) -> None:
     kafka.produce(topic, ['{"user": "ann", "n": 19.99}'], 0)
@@ -156,7 +156,7 @@ def test_a_value_that_does_not_fit_exactly_is_refused_by_spark_as_by_python(
 
 
 @pytest.mark.long
-def test_a_time_after_the_year_9999_is_refused_where_it_is_used(
+def test_a_time_after_the_year_9999_is_refused_only_if_its_column_is_read(
     kafka: LocalKafka, spark_connect: LocalSparkConnect, topic: str
 ) -> None:
     micros = f"{topic}-micros"
@@ -176,7 +176,7 @@ def test_a_time_after_the_year_9999_is_refused_where_it_is_used(
 
 
 @pytest.mark.long
-def test_rows_that_are_deleted_while_spark_reads_them_are_told_as_such(
+def test_rows_deleted_while_spark_reads_them_are_reported_as_lost(
     kafka: LocalKafka, spark_connect: LocalSparkConnect, topic: str
 ) -> None:
     kafka.produce(topic, ["a", "b", "c"], 0)

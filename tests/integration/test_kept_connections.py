@@ -76,7 +76,9 @@ def test_a_session_that_the_server_has_ended_is_replaced(
     assert state.read() == [{"key": "a", "n": 2}]
 
 
-def test_a_server_that_the_network_has_swallowed_is_noticed_within_half_a_minute(make: Callable[[], SqlState]) -> None:
+def test_a_session_uses_keepalives_that_detect_a_silent_server_within_half_a_minute(
+    make: Callable[[], SqlState],
+) -> None:
     with make()._store.transaction() as connection:
         driver: Any = connection.connection.dbapi_connection
         handle = driver.fileno() if _kind(connection) == "postgresql" else driver._sock.fileno()
@@ -87,7 +89,7 @@ def test_a_server_that_the_network_has_swallowed_is_noticed_within_half_a_minute
             assert same.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
 
 
-def test_a_process_that_was_forked_has_a_session_of_its_own(make: Callable[[], SqlState], grants: Grants) -> None:
+def test_a_forked_process_opens_its_own_session(make: Callable[[], SqlState], grants: Grants) -> None:
     state = make()
     grants.commit(1, state, {"a": 1})
     before = session(state)

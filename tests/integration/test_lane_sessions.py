@@ -119,7 +119,7 @@ def commit(world: Applied, lane: Lane, count: int) -> None:
 
 
 @pytest.mark.lead
-def test_sessions_client_and_application_are_there_before_the_first_batch_is_taken(
+def test_sessions_client_and_application_are_ready_before_the_first_batch(
     world: Applied, opened: list[str], rehearsed: list[str], loaded: Path
 ) -> None:
     lane = world.lane(patience=PATIENCE)
@@ -135,7 +135,7 @@ def test_sessions_client_and_application_are_there_before_the_first_batch_is_tak
     assert {entry.attempt for entry in world.history.values()} == {1}
 
 
-def test_an_application_that_fails_while_a_session_is_prepared_changes_nothing(world: Applied, loaded: Path) -> None:
+def test_a_failed_preparation_of_a_session_is_logged_and_batches_still_commit(world: Applied, loaded: Path) -> None:
     loaded.with_suffix(".fails").touch()
     lane = world.lane(patience=PATIENCE)
     with lane.opened():

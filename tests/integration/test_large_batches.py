@@ -104,7 +104,9 @@ def test_a_transaction_of_six_times_1024_instances_commits(store: ZooKeeperStore
     assert pipeline.run("r2") == 2
 
 
-def test_it_is_replayed_and_only_the_acks_of_its_new_attempt_count(store: ZooKeeperStore, zookeeper_root: str) -> None:
+def test_a_replay_of_a_large_batch_counts_only_the_acks_of_the_new_attempt(
+    store: ZooKeeperStore, zookeeper_root: str
+) -> None:
     pipeline = Wide(store, zookeeper_root, tasks=1)
     pipeline.map(pipeline.begin("r1"))
     again = pipeline.begin("r1")
@@ -114,7 +116,7 @@ def test_it_is_replayed_and_only_the_acks_of_its_new_attempt_count(store: ZooKee
     assert (pipeline.kept(), pipeline.garbage()) == ((), [])
 
 
-def test_it_is_skipped(store: ZooKeeperStore, zookeeper_root: str) -> None:
+def test_a_skipped_large_batch_leaves_no_acks_in_the_ledger(store: ZooKeeperStore, zookeeper_root: str) -> None:
     pipeline = Wide(store, zookeeper_root, tasks=0)
     pipeline.map(pipeline.begin("r1"))
     pipeline.ledger.run(end.note_skip, 1, Audit("ann", "test"))
@@ -123,7 +125,7 @@ def test_it_is_skipped(store: ZooKeeperStore, zookeeper_root: str) -> None:
     assert pipeline.run("r2") == 2
 
 
-def test_what_a_committer_left_that_died_after_its_mark_is_removed_by_the_next(
+def test_the_next_commit_removes_acks_left_by_a_committer_that_died_after_its_mark(
     store: ZooKeeperStore, zookeeper_root: str
 ) -> None:
     pipeline = Wide(store, zookeeper_root, tasks=0)
@@ -202,7 +204,7 @@ def test_a_lost_ledger_of_5000_partitions_is_rebuilt(
     assert pipeline.totals() == [2]
 
 
-def test_a_batch_too_large_for_a_record_is_refused_by_name_and_nothing_is_allocated(
+def test_a_batch_too_large_for_a_record_is_refused_and_allocates_no_txid(
     store: ZooKeeperStore, zookeeper_root: str
 ) -> None:
     pipeline = Pipeline(store, zookeeper_root)

@@ -71,7 +71,9 @@ def tables(url: str) -> set[str]:
     return {each for each in sa.inspect(engine).get_table_names() if each.startswith("airflow_tx")}
 
 
-def test_the_table_is_an_ordinary_one_after_its_columns_are_dropped(database: str, kind: str, grants: Grants) -> None:
+def test_a_released_table_is_an_ordinary_table_after_the_package_columns_are_dropped(
+    database: str, kind: str, grants: Grants
+) -> None:
     committed(database, grants, "totals").release()
     run_block(database, f"columns in {kind}")
     assert columns(database, "totals") == ["carrier", "n"]
@@ -86,7 +88,7 @@ def test_the_last_dag_of_a_schema_leaves_no_table_of_the_package(database: str, 
     assert tables(database) == set()
 
 
-def test_another_dag_of_the_schema_goes_on(database: str, kind: str) -> None:
+def test_another_dag_in_the_schema_continues_after_one_dag_leaves(database: str, kind: str) -> None:
     theirs = Grants()
     other = committed(database, theirs, "others")
     committed(database, Grants(), "totals").release()
@@ -100,6 +102,6 @@ def test_another_dag_of_the_schema_goes_on(database: str, kind: str) -> None:
     assert list(other.read()) == [{"carrier": "AA", "n": 7}]
 
 
-def test_the_ledger_is_removed_while_the_dag_still_names_its_states() -> None:
+def test_the_page_removes_the_ledger_before_the_transaction_is_taken_out_of_the_dag() -> None:
     removed, taken_out = (LEAVING.index(each) for each in ("airflow tx delete NAME", "Take `Transaction`"))
     assert removed < taken_out

@@ -64,7 +64,7 @@ def _values(consumer: Consumer, topic: str, count: int) -> list[bytes | None]:
     return [each.value() for each in found]
 
 
-def test_what_was_written_survives_a_crash_on_the_same_port(server: LocalKafka, topic: str, consumer: Consumer) -> None:
+def test_messages_and_the_port_survive_a_crash(server: LocalKafka, topic: str, consumer: Consumer) -> None:
     before = server.bootstrap
     assert server.produce(topic, ["a", ("key", b"b")]) == [(0, 0), (0, 1)]
 
@@ -77,41 +77,43 @@ def test_what_was_written_survives_a_crash_on_the_same_port(server: LocalKafka, 
     assert _values(consumer, topic, 3) == [b"a", b"b", b"c"]
 
 
-def test_what_was_written_survives_a_restart(server: LocalKafka, topic: str, consumer: Consumer) -> None:
+def test_messages_survive_a_restart(server: LocalKafka, topic: str, consumer: Consumer) -> None:
     server.produce(topic, ["a"])
     server.restart()
     # Right after a start the server may not lead the partition yet.
     eventually(lambda: _bounds(consumer, topic) == (0, 1), 240, "the row is there")
 
 
-def test_a_topic_grows(server: LocalKafka, topic: str, consumer: Consumer) -> None:
+def test_add_partitions_adds_partitions_to_a_topic(server: LocalKafka, topic: str, consumer: Consumer) -> None:
     server.produce(topic, ["a"])
     server.add_partitions(topic, 3)
     assert server.produce(topic, ["b", "c"], partition=2) == [(2, 0), (2, 1)]
     assert [_bounds(consumer, topic, each) for each in range(3)] == [(0, 1), (0, 0), (0, 2)]
 
 
-def test_deleted_records_are_gone_and_offsets_go_on(server: LocalKafka, topic: str, consumer: Consumer) -> None:
+def test_delete_records_removes_messages_and_offsets_continue(
+    server: LocalKafka, topic: str, consumer: Consumer
+) -> None:
     server.produce(topic, map(str, range(10)))
     assert server.delete_records(topic, 0, 4) == 4
     assert _bounds(consumer, topic) == (4, 10)
     assert server.produce(topic, ["x"]) == [(0, 10)]
 
 
-def test_rows_behind_their_retention_vanish_soon(server: LocalKafka, consumer: Consumer) -> None:
+def test_messages_beyond_their_retention_vanish_soon(server: LocalKafka, consumer: Consumer) -> None:
     server.create_topic("short", config={"retention.ms": "60000"})
     an_hour_ago = int((time.time() - 3600) * 1000)
     server.produce("short", ["a", "b"], timestamp=an_hour_ago)
     eventually(lambda: _bounds(consumer, "short") == (2, 2), 240, "the old rows are deleted")
 
 
-def test_a_deleted_topic_is_gone_and_nobody_makes_it_again(server: LocalKafka, topic: str) -> None:
+def test_a_deleted_topic_is_not_recreated_automatically(server: LocalKafka, topic: str) -> None:
     server.delete_topic(topic)
     with pytest.raises(TxError, match=f"did not take row 1 for {topic}: .*Unknown topic"):
         server.produce(topic, ["a"])
 
 
-def test_a_frozen_server_answers_when_it_goes_on(server: LocalKafka) -> None:
+def test_a_frozen_server_answers_after_it_resumes(server: LocalKafka) -> None:
     admin = AdminClient({**server.client_config(), "log_level": 0})
     admin.list_topics(timeout=240)
     with server.frozen(), pytest.raises(KafkaException):
@@ -120,7 +122,7 @@ def test_a_frozen_server_answers_when_it_goes_on(server: LocalKafka) -> None:
 
 
 @pytest.mark.usefixtures("server")
-def test_only_who_knows_the_password_gets_in() -> None:
+def test_only_a_client_with_the_right_password_can_connect() -> None:
     password = 'ö"\\/ ;=p'
     with LocalKafka(sasl_password=password) as closed:
         closed.create_topic("secrets")
@@ -146,7 +148,7 @@ def test_only_who_knows_the_password_gets_in() -> None:
 
 
 @pytest.mark.usefixtures("server")
-def test_nothing_is_left_when_the_server_is_closed() -> None:
+def test_a_closed_server_leaves_no_process_and_no_folder() -> None:
     with LocalKafka() as own:
         own.create_topic("any")
         assert marked(own.mark)
@@ -156,7 +158,7 @@ def test_nothing_is_left_when_the_server_is_closed() -> None:
 
 
 @pytest.mark.usefixtures("server")
-def test_a_setting_that_kafka_refuses_is_told_in_its_words() -> None:
+def test_a_setting_that_kafka_refuses_is_reported_with_the_message_of_kafka() -> None:
     with (
         pytest.raises(TxError, match=r"Kafka cannot be prepared: .*log.retention.check.interval.ms") as told,
         LocalKafka(settings={"log.retention.check.interval.ms": "often"}),
@@ -165,7 +167,7 @@ def test_a_setting_that_kafka_refuses_is_told_in_its_words() -> None:
     assert "\n" not in str(told.value)
 
 
-def test_an_unreachable_registry_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_unreachable_jar_registry_is_a_one_line_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("AIRFLOW_TX_JARS", str(tmp_path))
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=9")
     with pytest.raises(

@@ -74,7 +74,7 @@ def test_a_lost_connection_keeps_the_session_and_its_ephemeral_nodes(
     assert client.exists("/mine") is not None
 
 
-def test_an_expired_session_takes_its_ephemeral_nodes_along(server: LocalZooKeeper, client: KazooClient) -> None:
+def test_an_expired_session_removes_its_ephemeral_nodes(server: LocalZooKeeper, client: KazooClient) -> None:
     states: list[str] = []
     client.add_listener(states.append)
     session = client.client_id[0]
@@ -99,14 +99,14 @@ def test_a_crash_keeps_data_and_sessions(server: LocalZooKeeper, patient: KazooC
     assert patient.client_id[0] == session
 
 
-def test_a_frozen_server_answers_when_it_goes_on(server: LocalZooKeeper, client: KazooClient) -> None:
+def test_a_frozen_server_answers_after_it_resumes(server: LocalZooKeeper, client: KazooClient) -> None:
     with server.frozen():
         answer = client.get_async("/")
         assert not answer.wait(0.3)
     assert answer.get(timeout=_SOON) is not None
 
 
-def test_a_restored_server_has_forgotten_what_came_after_the_copy(
+def test_a_restored_server_lacks_nodes_created_after_the_snapshot(
     server: LocalZooKeeper, patient: KazooClient, tmp_path: Path
 ) -> None:
     patient.create("/before")
@@ -130,19 +130,19 @@ def test_restoring_from_a_folder_without_a_copy_is_refused(server: LocalZooKeepe
         server.restore_from(tmp_path)
 
 
-def test_missing_java_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_java_is_a_one_line_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(TxError, match="No Java found in JAVA_HOME=.* Install Java 17 or newer"):
         LocalZooKeeper(tmp_path).start()
 
 
-def test_a_taken_port_is_named(server: LocalZooKeeper, tmp_path: Path) -> None:
+def test_a_port_in_use_is_named_in_the_error(server: LocalZooKeeper, tmp_path: Path) -> None:
     server.start()
     with pytest.raises(TxError, match=f"port {server.port} is taken"):
         LocalZooKeeper(tmp_path, port=server.port).start()
 
 
-def test_a_server_that_cannot_start_is_named_with_the_end_of_its_log(tmp_path: Path) -> None:
+def test_the_error_of_a_server_that_cannot_start_contains_the_end_of_its_log(tmp_path: Path) -> None:
     (tmp_path / "version-2").write_text("not a folder")
     with pytest.raises(
         TxError,
@@ -151,7 +151,7 @@ def test_a_server_that_cannot_start_is_named_with_the_end_of_its_log(tmp_path: P
         LocalZooKeeper(tmp_path).start()
 
 
-def test_nothing_is_left_when_the_server_is_closed() -> None:
+def test_a_closed_server_leaves_no_process_and_no_folder() -> None:
     with LocalZooKeeper(fsync=False) as own:
         folder = own.data_dir
         assert folder.exists()
@@ -159,7 +159,7 @@ def test_nothing_is_left_when_the_server_is_closed() -> None:
     assert not folder.exists()
 
 
-def test_the_server_ends_when_the_process_that_started_it_is_killed(tmp_path: Path) -> None:
+def test_the_server_ends_when_its_parent_process_is_killed(tmp_path: Path) -> None:
     code = (
         "import sys, time\n"
         "from airflow_tx.testing import LocalZooKeeper\n"
@@ -190,7 +190,7 @@ def _mark_of_server(folder: Path) -> str:
     raise AssertionError(f"no process works in {folder}")
 
 
-def test_one_command_runs_it_until_it_is_interrupted_and_its_data_survive(tmp_path: Path) -> None:
+def test_a_command_runs_the_server_until_it_is_interrupted_and_keeps_its_data(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     command = [
         sys.executable,

@@ -80,9 +80,7 @@ def test_a_table_that_is_older_than_its_fence_is_refused(url: str, table: str, g
 
 
 @pytest.mark.usefixtures("size")
-def test_keys_of_several_columns_are_found_again_in_the_order_of_the_state(
-    url: str, table: str, grants: Grants
-) -> None:
+def test_lost_keys_of_several_columns_are_noticed(url: str, table: str, grants: Grants) -> None:
     def make() -> SqlState:
         return SqlState.from_url(url, table=table, keys=["word", "number"], values={"n": Sum()})
 
@@ -102,7 +100,7 @@ def test_a_row_that_was_deleted_is_noticed_in_a_small_table(url: str, table: str
 
 
 @pytest.mark.usefixtures("size")
-def test_rows_that_a_person_deleted_and_accepted_are_missed_no_more(
+def test_deleted_rows_are_no_longer_reported_after_a_person_accepted_the_deletion(
     url: str, table: str, grants: Grants, made: Make
 ) -> None:
     grants.commit(1, made(), {"a": 1, "b": 1})
@@ -114,7 +112,7 @@ def test_rows_that_a_person_deleted_and_accepted_are_missed_no_more(
     refused(made(), grants, 3, "its fence says 2, but")
 
 
-def test_a_row_that_came_back_is_noticed_in_a_small_table(url: str, table: str, grants: Grants, made: Make) -> None:
+def test_an_older_row_restored_into_a_small_table_is_noticed(url: str, table: str, grants: Grants, made: Make) -> None:
     state = made()
     grants.commit(1, state, {"a": 1, "b": 1})
     query(url, f"CREATE TABLE {table}_copy AS SELECT * FROM {table} WHERE n = 1")
@@ -125,7 +123,7 @@ def test_a_row_that_came_back_is_noticed_in_a_small_table(url: str, table: str, 
 
 
 @pytest.mark.usefixtures("size")
-def test_a_table_without_its_last_portions_is_refused(url: str, table: str, grants: Grants, made: Make) -> None:
+def test_a_table_without_its_last_parts_is_refused(url: str, table: str, grants: Grants, made: Make) -> None:
     grants.commit(1, made(), {"a": 1, "b": 1})
     query(url, f"CREATE TABLE {table}_copy AS SELECT * FROM {table}")
     grant = grants(2)
@@ -150,7 +148,7 @@ def test_a_fence_without_an_imprint_gets_one_with_the_next_commit(
 
 
 @pytest.mark.usefixtures("size")
-def test_another_key_column_leaves_nothing_to_look_up(url: str, table: str, grants: Grants) -> None:
+def test_a_fence_with_other_key_columns_is_not_checked_for_lost_keys(url: str, table: str, grants: Grants) -> None:
     made = partial(SqlState.from_url, url, table=table, values={"n": Sum()})
     state = made(keys=["key", "region"])
     grants.commit_rows(1, state, [{"key": key, "region": "eu", "n": 1} for key in "ab"])
@@ -161,7 +159,7 @@ def test_another_key_column_leaves_nothing_to_look_up(url: str, table: str, gran
     assert sorted(row["n"] for row in state.read()) == [1, 2]
 
 
-def test_keys_of_every_type_are_looked_up(
+def test_keys_of_every_type_are_checked_for_loss(
     url: str, table: str, grants: Grants, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fence, "COUNTED", 0)
@@ -178,7 +176,7 @@ def test_keys_of_every_type_are_looked_up(
 
 
 @pytest.mark.parametrize("shape", [[], ["long"]])
-def test_a_table_whose_key_is_a_column_of_ours_is_refused_when_it_was_emptied(
+def test_an_emptied_table_whose_key_is_named_like_a_package_column_is_refused(
     url: str, table: str, grants: Grants, shape: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fence, "COUNTED", 0 if shape else 1000)
@@ -198,7 +196,7 @@ STEPS = st.tuples(
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(STEPS, max_size=8), st.sampled_from([0, 2, 1000]), st.sampled_from(["opaque", "transactional"]))
-def test_no_order_of_commits_kills_and_replays_is_taken_for_a_loss(
+def test_no_order_of_commits_kills_and_replays_is_reported_as_a_loss(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, set[str]]], most: int, kind: str
 ) -> None:
     path = tmp_path_factory.mktemp("lost") / "state.db"
@@ -229,7 +227,7 @@ def test_no_order_of_commits_kills_and_replays_is_taken_for_a_loss(
         state.raise_fence(grants(txid, attempt))
 
 
-def test_a_guard_whose_note_went_back_is_refused_and_runs_nothing(url: str, table: str, grants: Grants) -> None:
+def test_a_guard_whose_note_was_set_back_is_refused_and_runs_no_statement(url: str, table: str, grants: Grants) -> None:
     query(url, f"CREATE TABLE {table} (n BIGINT)")
     guard = SqlGuard.from_url(url, name=table, statements=[(f"INSERT INTO {table} VALUES (:txid)", None)])
     for txid in (1, 2):
@@ -245,7 +243,7 @@ def test_a_guard_whose_note_went_back_is_refused_and_runs_nothing(url: str, tabl
 
 
 @pytest.mark.parametrize("which", ["t_unlogged", "airflow_tx_fence", "airflow_tx_receipts"])
-def test_an_unlogged_table_is_refused_with_the_ddl_that_mends_it(
+def test_an_unlogged_table_is_refused_with_the_ddl_that_fixes_it(
     postgres: LocalPostgres, grants: Grants, which: str
 ) -> None:
     url = postgres.url(postgres.new_database())
@@ -253,7 +251,7 @@ def test_an_unlogged_table_is_refused_with_the_ddl_that_mends_it(
 
 
 @pytest.mark.parametrize("engine", ["MyISAM", "MEMORY", "Aria"])
-def test_a_table_of_an_engine_without_transactions_is_refused_with_the_ddl_that_mends_it(
+def test_a_table_of_a_non_transactional_engine_is_refused_with_the_ddl_that_fixes_it(
     mariadb: LocalMariaDB, table: str, grants: Grants, engine: str
 ) -> None:
     _refused_until_mended(mariadb.url(), table, grants, f"ALTER TABLE {table} ENGINE={engine}", f"the engine {engine}")

@@ -142,7 +142,9 @@ def test_spark_and_python_find_the_same_malformed_rows(
     [b'cat,"1,,\ndog,2,,\n', b"c\xe4t,1,,\n", b'"cat" ,1,,\n', b'"c"at,1,,\n', b"word,m,amount,day\ncat,1,,\n"],
     ids=["quote not closed", "encoding", "space behind a quote", "quote within quotes", "header"],
 )
-def test_what_is_wrong_with_a_file_stops_the_batch_of_both(tmp_path: Path, spark: SparkSession, fault: bytes) -> None:
+def test_a_broken_file_stops_the_batch_in_spark_and_in_python(
+    tmp_path: Path, spark: SparkSession, fault: bytes
+) -> None:
     folder = tmp_path / "in"
     source = files_of(folder, CSV[:2], "\n")
     header = b"" if fault.startswith(b"word") else b"word,n,amount,day\n"
@@ -153,7 +155,7 @@ def test_what_is_wrong_with_a_file_stops_the_batch_of_both(tmp_path: Path, spark
         by_spark(source, spark, tmp_path)
 
 
-def test_json_of_another_encoding_stops_the_batch_of_both(tmp_path: Path, spark: SparkSession) -> None:
+def test_json_of_another_encoding_stops_the_batch_in_spark_and_in_python(tmp_path: Path, spark: SparkSession) -> None:
     source = files_of(tmp_path / "in", JSON[:2], "\n")
     (tmp_path / "in" / "b.json").write_bytes(b'{"word": "c\xe4t"}\n')
     with pytest.raises(SourceError):
@@ -162,7 +164,9 @@ def test_json_of_another_encoding_stops_the_batch_of_both(tmp_path: Path, spark:
         by_spark(source, spark, tmp_path)
 
 
-def test_folders_with_columns_in_their_names_reject_rows_likewise(tmp_path: Path, spark: SparkSession) -> None:
+def test_spark_and_python_find_the_same_malformed_rows_in_partitioned_folders(
+    tmp_path: Path, spark: SparkSession
+) -> None:
     files_of(tmp_path / "part=1", CSV, "\n")
     source = PartitionedFileSource(f"{tmp_path}/*/*.csv", schema=SCHEMA, malformed="reject", files_per_batch=2)
     good, bad = by_python(source)
@@ -217,7 +221,7 @@ def test_malformed_rows_that_two_readers_find_are_in_the_table_once(
     assert receipt.tasks["count"].outputs[MALFORMED] == len(bad)
 
 
-def test_readers_that_find_other_malformed_rows_are_refused(
+def test_tasks_that_find_different_malformed_rows_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, aside: DeltaTable, spark: SparkSession
 ) -> None:
     run = begun(tmp_path, monkeypatch, aside, CSV)
@@ -228,7 +232,7 @@ def test_readers_that_find_other_malformed_rows_are_refused(
     assert aside.read() == []
 
 
-def test_a_reader_that_finds_no_malformed_row_is_refused_beside_another_one(
+def test_a_task_that_finds_no_malformed_row_is_refused_if_another_task_finds_some(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, aside: DeltaTable, spark: SparkSession
 ) -> None:
     run = begun(tmp_path, monkeypatch, aside, CSV)
@@ -238,7 +242,7 @@ def test_a_reader_that_finds_no_malformed_row_is_refused_beside_another_one(
         committed(run, aside)
 
 
-def test_instances_of_a_mapped_task_have_to_find_the_same(
+def test_instances_of_a_mapped_task_must_find_the_same_malformed_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, aside: DeltaTable
 ) -> None:
     run = begun(tmp_path, monkeypatch, aside, CSV)
@@ -249,7 +253,7 @@ def test_instances_of_a_mapped_task_have_to_find_the_same(
         committed(run, aside)
 
 
-def test_the_job_that_finds_malformed_rows_proves_no_reading_of_the_application(
+def test_the_job_that_finds_malformed_rows_does_not_count_as_a_reading_of_the_application(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, aside: DeltaTable, spark: SparkSession
 ) -> None:
     run = begun(tmp_path, monkeypatch, aside, CSV)
@@ -260,7 +264,7 @@ def test_the_job_that_finds_malformed_rows_proves_no_reading_of_the_application(
         commit.complete()
 
 
-def test_a_file_that_is_replaced_while_malformed_rows_are_kept_leaves_no_manifest(
+def test_a_file_replaced_while_malformed_rows_are_written_leaves_no_manifest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, aside: DeltaTable, spark: SparkSession
 ) -> None:
     run = begun(tmp_path, monkeypatch, aside, CSV)
@@ -277,7 +281,7 @@ def test_a_file_that_is_replaced_while_malformed_rows_are_kept_leaves_no_manifes
         read_manifest(processing.where)
 
 
-def test_a_python_task_that_may_read_a_part_keeps_what_it_found_at_the_end(
+def test_a_python_task_that_reads_only_a_part_still_keeps_all_malformed_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, aside: DeltaTable
 ) -> None:
     run = begun(tmp_path, monkeypatch, aside, CSV)
@@ -289,7 +293,7 @@ def test_a_python_task_that_may_read_a_part_keeps_what_it_found_at_the_end(
     assert len(committed(run, aside, proven=False)) == 13
 
 
-def test_a_batch_without_malformed_rows_leaves_none(
+def test_a_batch_without_malformed_rows_adds_no_rejected_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, aside: DeltaTable, spark: SparkSession
 ) -> None:
     run = begun(tmp_path, monkeypatch, aside, CSV[:2])
@@ -332,7 +336,7 @@ def of_source(source: Any, tmp_path: Path, aside: DeltaTable) -> StageRun:
     return run
 
 
-def test_malformed_messages_of_kafka_are_kept_aside_by_both(
+def test_spark_and_python_keep_malformed_kafka_messages_aside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, aside: DeltaTable, kafka: LocalKafka, spark_connect: Any
 ) -> None:
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
@@ -357,7 +361,7 @@ def test_malformed_messages_of_kafka_are_kept_aside_by_both(
     assert run.spec.ledger(run.spec.memory).outcome(1).receipt.rows == len(MESSAGES)
 
 
-def test_malformed_messages_of_redis_are_kept_aside_by_both(
+def test_spark_and_python_keep_malformed_redis_messages_aside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, aside: DeltaTable, spark: SparkSession
 ) -> None:
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
@@ -374,7 +378,7 @@ def test_malformed_messages_of_redis_are_kept_aside_by_both(
     assert run.spec.ledger(run.spec.memory).outcome(1).receipt.rows == len(MESSAGES)
 
 
-def test_entries_of_a_stream_that_are_no_text_are_kept_aside(
+def test_stream_entries_that_are_not_text_are_kept_aside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, aside: DeltaTable
 ) -> None:
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))

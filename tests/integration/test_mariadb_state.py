@@ -43,7 +43,7 @@ def _state(url: str, table: str, **query: str) -> SqlState:
 # --- keys and values ----------------------------------------------------------------------------------------------
 
 
-def test_a_server_without_encryption_is_refused_where_a_connection_demands_it(
+def test_a_server_without_encryption_is_refused_if_the_connection_requires_it(
     mariadb: LocalMariaDB, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where = {"conn_type": "mysql", "host": "127.0.0.1", "port": mariadb.port, "schema": DATABASE}
@@ -53,7 +53,7 @@ def test_a_server_without_encryption_is_refused_where_a_connection_demands_it(
         SqlState("store", table="encrypted", keys=["key"], values={"n": Sum()}).read()
 
 
-def test_keys_of_a_kilobyte_in_several_columns_are_told_apart(url: str, table: str, grants: Grants) -> None:
+def test_similar_keys_of_a_kilobyte_in_several_columns_are_different_keys(url: str, table: str, grants: Grants) -> None:
     long = "x" * 500
     keys = [(long, f"{long}{end}") for end in ("", " ", "a", "A", "ä", "a\u0308")] + [
         (f"{long}a", long),
@@ -70,14 +70,14 @@ def test_keys_of_a_kilobyte_in_several_columns_are_told_apart(url: str, table: s
     assert found == [(2,)]
 
 
-def test_a_large_update_is_cut_into_what_the_server_takes(url: str, table: str, grants: Grants) -> None:
+def test_a_large_update_is_split_into_packets_that_the_server_accepts(url: str, table: str, grants: Grants) -> None:
     state = SqlState.from_url(url, table=table, keys=["key"], values={"text": Last("text"), "data": Last("bytes")})
     update = [{"key": f"key {i}", "text": '"' * 2000, "data": bytes(2000)} for i in range(1000)]
     state.raise_and_write(grants(1), update)
     assert state.read() == sorted(update, key=lambda row: str(row["key"]))
 
 
-def test_a_row_that_the_server_does_not_take_is_named_and_nothing_is_written(
+def test_a_row_larger_than_the_packet_limit_is_named_and_no_row_is_written(
     url: str, table: str, grants: Grants
 ) -> None:
     state = SqlState.from_url(url, table=table, keys=["key"], values={"text": Last("text")})
@@ -107,7 +107,7 @@ def test_a_decimal_that_would_be_rounded_is_refused(url: str, table: str, grants
     [("bigint", 2**63 - 1, 1), ("double", 1.7e308, 1.7e308), ("numeric", Decimal(9 * 10**34), Decimal(9 * 10**34))],
 )
 @pytest.mark.parametrize("state_kind", ["opaque", "transactional"])
-def test_a_sum_that_overflows_fails_whole_on_a_server_that_is_not_strict(
+def test_an_overflowing_sum_fails_the_whole_update_on_a_server_that_is_not_strict(
     url: str, table: str, grants: Grants, kind: str, stored: Any, delta: Any, state_kind: str
 ) -> None:
     state = SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum(kind)}, kind=state_kind)
@@ -124,9 +124,7 @@ def test_a_sum_that_overflows_fails_whole_on_a_server_that_is_not_strict(
 @pytest.mark.parametrize(
     "column", ["VARCHAR(1024) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci", "VARCHAR(10)", "TEXT"]
 )
-def test_a_table_whose_keys_are_compared_otherwise_is_refused(
-    url: str, table: str, grants: Grants, column: str
-) -> None:
+def test_a_table_with_another_key_collation_is_refused(url: str, table: str, grants: Grants, column: str) -> None:
     state = _state(url, table)
     grants.commit(1, state, {"a": 1})
     query(url, f"ALTER TABLE {table} MODIFY `key` {column} NOT NULL")
@@ -134,7 +132,7 @@ def test_a_table_whose_keys_are_compared_otherwise_is_refused(
         grants.commit(2, _state(url, table), {"A": 1})
 
 
-def test_a_table_is_innodb_and_its_rows_lie_in_the_order_of_their_keys(url: str, table: str, grants: Grants) -> None:
+def test_a_created_table_uses_innodb_and_is_clustered_by_its_key(url: str, table: str, grants: Grants) -> None:
     grants.commit(1, _state(url, table), {"a": 1, "ä": 2, "x" * 256: 3})
     made = query(url, f"SHOW CREATE TABLE {table}")[0][1]
     assert "ENGINE=InnoDB" in made
@@ -144,7 +142,7 @@ def test_a_table_is_innodb_and_its_rows_lie_in_the_order_of_their_keys(url: str,
 
 
 @pytest.mark.parametrize("mode", ["NO_BACKSLASH_ESCAPES", "ANSI_QUOTES"])
-def test_texts_are_kept_whatever_the_server_takes_for_the_end_of_one(
+def test_texts_with_quotes_and_backslashes_are_kept_in_every_sql_mode(
     mariadb: LocalMariaDB, table: str, grants: Grants, mode: str
 ) -> None:
     keys = ["\\", "'", '"', "\\'", "%s %(a)s %%", ":a ?", "\\\\", "ä\n\x1a\x7f", "x'); -- ", "__[POSTCOMPILE_tx_rows]"]
@@ -163,7 +161,7 @@ def test_texts_are_kept_whatever_the_server_takes_for_the_end_of_one(
 # --- sessions -----------------------------------------------------------------------------------------------------
 
 
-def test_a_session_is_strict_and_reads_what_is_committed(url: str, table: str) -> None:
+def test_a_session_uses_strict_mode_and_read_committed(url: str, table: str) -> None:
     with _state(url, table)._store.transaction() as connection:
         found = connection.execute(
             sa.text(
@@ -175,7 +173,9 @@ def test_a_session_is_strict_and_reads_what_is_committed(url: str, table: str) -
     assert tuple(found[1:]) == ("READ-COMMITTED", 30, 60, 30, "utf8mb4", "+00:00")
 
 
-def test_a_fence_that_another_session_holds_is_waited_for_and_then_named(url: str, table: str, grants: Grants) -> None:
+def test_a_commit_waits_for_a_fence_locked_by_another_session_and_then_fails(
+    url: str, table: str, grants: Grants
+) -> None:
     holder, waiting = _state(url, table), _state(url, table, lock_timeout="1")
     grants.commit(1, holder, {"a": 1})
     with holder._store.transaction() as connection:
@@ -211,7 +211,7 @@ def test_a_deadlock_is_a_lock_and_the_next_try_gets_through(url: str, table: str
     grants.commit(2, state, {"a": 1})
 
 
-def test_a_silent_holder_of_the_fence_is_ended(url: str, table: str, grants: Grants) -> None:
+def test_a_silent_session_that_holds_the_fence_is_ended(url: str, table: str, grants: Grants) -> None:
     silent, other = _state(url, table, idle_timeout="77"), _state(url, table)
     grants.commit(1, other, {"a": 1})
 
@@ -251,7 +251,7 @@ def test_parallel_writers_do_not_wait_for_each_other(url: str, table: str, grant
 # --- a server that goes away --------------------------------------------------------------------------------------
 
 
-def test_a_lost_answer_to_the_commit_is_not_told_as_nothing_written(
+def test_a_lost_reply_to_the_commit_is_reported_as_an_unknown_outcome(
     url: str, table: str, grants: Grants, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = _state(url, table)
@@ -272,9 +272,7 @@ def test_a_lost_answer_to_the_commit_is_not_told_as_nothing_written(
     assert totals(state) == {"a": 2}
 
 
-def test_a_server_that_dies_between_fence_and_commit_leaves_nothing_and_the_same_grant_goes_on(
-    table: str, grants: Grants
-) -> None:
+def test_a_write_is_rolled_back_if_the_server_dies_and_the_same_grant_can_retry(table: str, grants: Grants) -> None:
     with LocalMariaDB(fsync=True) as server:
         state = _state(server.url(), table)
         grants.commit(1, state, {"key 0": 5})
@@ -304,7 +302,7 @@ def test_a_server_that_dies_between_fence_and_commit_leaves_nothing_and_the_same
         assert totals(state) == {**many, "key 0": 6}
 
 
-def test_a_wrong_password_is_not_repeated(url: str, table: str) -> None:
+def test_a_wrong_password_is_not_shown(url: str, table: str) -> None:
     wrong = sa.make_url(url).set(password="wrong-s3cret").render_as_string(hide_password=False)
     with pytest.raises(StateUnavailable, match="Access denied") as failure:
         _state(wrong, table).read()
@@ -314,7 +312,7 @@ def test_a_wrong_password_is_not_repeated(url: str, table: str) -> None:
 # --- connections --------------------------------------------------------------------------------------------------
 
 
-def test_an_airflow_connection_is_used(mariadb: LocalMariaDB, monkeypatch: pytest.MonkeyPatch, table: str) -> None:
+def test_a_state_uses_an_airflow_connection(mariadb: LocalMariaDB, monkeypatch: pytest.MonkeyPatch, table: str) -> None:
     login = {
         "login": MARIADB_USER,
         "password": MARIADB_PASSWORD,
@@ -330,7 +328,7 @@ def test_an_airflow_connection_is_used(mariadb: LocalMariaDB, monkeypatch: pytes
     assert MARIADB_PASSWORD not in repr(state)
 
 
-def test_a_url_without_a_driver_takes_pymysql(url: str, table: str, grants: Grants) -> None:
+def test_a_url_without_a_driver_uses_pymysql(url: str, table: str, grants: Grants) -> None:
     for scheme in ("mysql", "mariadb", "mariadb+pymysql"):
         state = _state(url.replace("mysql+pymysql", scheme, 1), f"{table}_{scheme[:7]}{len(scheme)}")
         Grants().commit(1, state, {"a": 1})
@@ -341,7 +339,7 @@ def test_a_url_without_a_driver_takes_pymysql(url: str, table: str, grants: Gran
     ("change", "message"),
     [({"lock_timeout": "soon"}, "Give whole seconds"), ({"idle_timeout": "0"}, "Give whole seconds")],
 )
-def test_a_url_that_cannot_be_used_is_refused(url: str, table: str, change: dict[str, str], message: str) -> None:
+def test_an_invalid_url_is_refused(url: str, table: str, change: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         _state(url, table, **change).read()
 
@@ -352,7 +350,7 @@ def test_a_missing_database_name_is_refused(url: str, table: str) -> None:
         _state(nowhere, table).read()
 
 
-def test_a_missing_driver_is_named_with_the_extra_that_brings_it(
+def test_a_missing_driver_is_named_with_the_extra_that_installs_it(
     url: str, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pymysql", None)
@@ -361,7 +359,7 @@ def test_a_missing_driver_is_named_with_the_extra_that_brings_it(
         _state(url, table).read()
 
 
-def test_whether_a_table_is_there_is_asked_without_a_lock_on_its_name(url: str, table: str, grants: Grants) -> None:
+def test_the_check_for_an_existing_table_takes_no_lock_on_its_name(url: str, table: str, grants: Grants) -> None:
     state, asked = _state(url, table), list[str]()
     sa.event.listen(state._store._engine, "before_cursor_execute", lambda *given: asked.append(given[2]))
     state.raise_and_write(grants(1), rows({"a": 1}))
@@ -371,7 +369,7 @@ def test_whether_a_table_is_there_is_asked_without_a_lock_on_its_name(url: str, 
 
 
 @pytest.mark.parametrize("holding", [True, False], ids=["in a transaction that holds locks", "by itself"])
-def test_a_table_that_is_being_made_is_waited_for(
+def test_a_commit_waits_for_a_table_that_another_session_creates(
     url: str, table: str, pool: ThreadPoolExecutor, *, holding: bool
 ) -> None:
     grants, state = Grants(), _state(url, table)
@@ -399,9 +397,7 @@ def test_a_table_that_is_being_made_is_waited_for(
         assert totals(state) == {"b": 2}
 
 
-def test_a_table_that_a_person_alters_is_not_taken_for_a_lost_one(
-    url: str, table: str, pool: ThreadPoolExecutor
-) -> None:
+def test_a_table_during_an_alter_is_not_reported_as_lost(url: str, table: str, pool: ThreadPoolExecutor) -> None:
     grants, state = Grants(), _state(url, table)
     grants.commit(1, state, {f"{number}": 1 for number in range(60_000)})
     engine = sa.create_engine(url, isolation_level="AUTOCOMMIT")

@@ -63,7 +63,9 @@ def _get(state: Map, *keys: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("cache", [None, 2])
-def test_tridents_word_count(server: LocalMemcached, prefix: str, cache: int | None) -> None:
+def test_an_opaque_map_counts_words_as_in_the_trident_tutorial(
+    server: LocalMemcached, prefix: str, cache: int | None
+) -> None:
     factory: StateFactory[Map] = MemcachedState.opaque([server.address], prefix=prefix, cache=cache)
     counts = factory.make_state({}, 0, 1)
     for txid, words in enumerate((["man", "man", "dog"], ["man", "dog"], ["man", "dog"]), 2):
@@ -77,7 +79,7 @@ def test_tridents_word_count(server: LocalMemcached, prefix: str, cache: int | N
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_kind_is_what_the_rules_of_a_dag_ask_for(server: LocalMemcached, prefix: str, kind: str) -> None:
+def test_a_memcached_state_reports_the_kind_it_was_created_with(server: LocalMemcached, prefix: str, kind: str) -> None:
     factory = KINDS[kind]([server.address], prefix=prefix)
     assert (factory.kind, factory.can_roll_back, factory.name) == (
         StateKind(kind),
@@ -90,7 +92,7 @@ def test_the_kind_is_what_the_rules_of_a_dag_ask_for(server: LocalMemcached, pre
     assert _get(state, "a") == [2 if kind == "non-transactional" else 1]
 
 
-def test_the_seeds_examples(server: LocalMemcached, prefix: str) -> None:
+def test_the_examples_of_the_storm_documentation_hold(server: LocalMemcached, prefix: str) -> None:
     backing = MemcachedMap([server.address], prefix=prefix)
     backing.multi_put([("count",)], [OpaqueValue(2, 4, 1)])
     state = _state(server, prefix)
@@ -112,14 +114,14 @@ def test_the_seeds_examples(server: LocalMemcached, prefix: str) -> None:
 _HARD = ["", "a b", "\n\r\t", "ä日本", "x" * 300, "x" * 301, "é" * 240, "%20", "get 1\r\nflush_all\r\n", '"', "#" * 230]
 
 
-def test_any_key_is_one_key_of_at_most_250_bytes(server: LocalMemcached, prefix: str) -> None:
+def test_any_key_is_stored_under_a_unique_name_of_at_most_250_bytes(server: LocalMemcached, prefix: str) -> None:
     state = _state(server, prefix)
     for txid in (1, 2):
         _commit(state, txid, {key: 1 + number for number, key in enumerate(_HARD)})
     assert _get(_state(server, prefix), *_HARD) == [2 * (1 + number) for number in range(len(_HARD))]
 
 
-def test_keys_are_spread_over_servers_and_found_by_everybody(prefix: str) -> None:
+def test_keys_are_distributed_over_servers_independent_of_their_order(prefix: str) -> None:
     keys = {f"key {number}": number for number in range(3000)}
     with LocalMemcached() as first, LocalMemcached() as second:
         addresses = [first.address, second.address]
@@ -133,7 +135,9 @@ def test_keys_are_spread_over_servers_and_found_by_everybody(prefix: str) -> Non
         assert min(alone) > 1000
 
 
-def test_a_value_that_was_replaced_since_it_was_read_is_not_overwritten(server: LocalMemcached, prefix: str) -> None:
+def test_a_value_that_another_writer_replaced_since_the_read_is_not_overwritten(
+    server: LocalMemcached, prefix: str
+) -> None:
     """What cas is good for: a committer thought dead that wakes up between its get and its put."""
 
     class Waking(CombinerValueUpdater[int]):
@@ -153,7 +157,7 @@ def test_a_value_that_was_replaced_since_it_was_read_is_not_overwritten(server: 
 # --- what Memcached cannot do ------------------------------------------------------------------------------------
 
 
-def test_a_key_that_only_a_failed_attempt_touched_keeps_what_it_wrote(server: LocalMemcached, prefix: str) -> None:
+def test_a_key_written_only_by_a_failed_attempt_keeps_its_wrong_value(server: LocalMemcached, prefix: str) -> None:
     _commit(_state(server, prefix), 1, {"a": 1, "b": 1})
     state = _state(server, prefix)
     state.begin_commit(2)
@@ -164,7 +168,7 @@ def test_a_key_that_only_a_failed_attempt_touched_keeps_what_it_wrote(server: Lo
     assert _get(replay, "a", "b") == [111, 111]  # exact would be 101
 
 
-def test_a_writer_thought_dead_that_reads_after_the_replay_is_not_refused(server: LocalMemcached, prefix: str) -> None:
+def test_a_late_writer_that_reads_after_the_replay_is_not_refused(server: LocalMemcached, prefix: str) -> None:
     zombie = _state(server, prefix)
     zombie.begin_commit(1)
     _commit(_state(server, prefix), 1, {"a": 1})
@@ -172,7 +176,7 @@ def test_a_writer_thought_dead_that_reads_after_the_replay_is_not_refused(server
     assert _get(_state(server, prefix), "a") == [5]  # exact would be 1
 
 
-def test_a_server_that_restarts_begins_at_nothing(prefix: str) -> None:
+def test_a_restarted_server_has_lost_all_values(prefix: str) -> None:
     with LocalMemcached() as server:
         state = _state(server, prefix)
         _commit(state, 1, {"a": 5})
@@ -183,7 +187,7 @@ def test_a_server_that_restarts_begins_at_nothing(prefix: str) -> None:
         assert _get(state, "a") == [1]  # exact would be 6
 
 
-def test_an_evicted_value_begins_at_nothing(prefix: str) -> None:
+def test_an_evicted_value_is_lost(prefix: str) -> None:
     with LocalMemcached(megabytes=2) as server:
         state = _state(server, prefix, "non-transactional")
         state.multi_put([("a",)], ["a" * 5000])
@@ -206,7 +210,7 @@ def test_a_server_that_is_down_is_named(prefix: str) -> None:
     server.close()
 
 
-def test_of_two_servers_the_keys_of_one_that_is_down_are_not_looked_for_on_the_other(prefix: str) -> None:
+def test_keys_of_a_server_that_is_down_are_not_looked_up_on_another_server(prefix: str) -> None:
     keys = {f"key {number}": 1 for number in range(100)}
     with LocalMemcached() as first, LocalMemcached() as second:
         factory = MemcachedState.opaque([first.address, second.address], prefix=prefix)
@@ -216,7 +220,7 @@ def test_of_two_servers_the_keys_of_one_that_is_down_are_not_looked_for_on_the_o
             _get(factory.make_state({}, 0, 1), *keys)
 
 
-def test_a_value_that_is_too_large_is_named(server: LocalMemcached, prefix: str) -> None:
+def test_a_value_that_is_too_large_is_refused_with_its_key(server: LocalMemcached, prefix: str) -> None:
     state = _state(server, prefix)
     state.begin_commit(1)
     with pytest.raises(StateError, match="too large"):
@@ -225,7 +229,7 @@ def test_a_value_that_is_too_large_is_named(server: LocalMemcached, prefix: str)
     assert _get(state, "b") == [1]
 
 
-def test_what_somebody_else_stored_is_named(server: LocalMemcached, prefix: str) -> None:
+def test_a_value_that_another_program_stored_is_refused(server: LocalMemcached, prefix: str) -> None:
     import socket
 
     with socket.create_connection(("127.0.0.1", server.port)) as other:
@@ -235,7 +239,7 @@ def test_what_somebody_else_stored_is_named(server: LocalMemcached, prefix: str)
         _get(_state(server, prefix), "a")
 
 
-def test_the_servers_of_a_connection_are_looked_up_when_they_are_used(
+def test_the_servers_of_a_connection_are_read_at_first_use(
     server: LocalMemcached, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     factory = MemcachedState.opaque("tx_cache", prefix=prefix)
@@ -255,7 +259,7 @@ def test_the_servers_of_a_connection_are_looked_up_when_they_are_used(
 
 
 @pytest.mark.parametrize("wrong", [{"servers": []}, {"servers": "host:1"}, {"servers": ["host:x"]}, {"prefix": "a b"}])
-def test_what_cannot_be_used_is_refused_when_it_is_made(wrong: dict[str, Any]) -> None:
+def test_invalid_arguments_are_refused_when_the_state_is_created(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         MemcachedState.opaque(**{"servers": ["host:11211"], **wrong})
 

@@ -105,7 +105,7 @@ def test_a_transaction_that_many_workers_have_processed_is_committed(make_run: M
     assert run.count == 10
 
 
-def test_a_worker_that_is_killed_before_it_has_told_what_it_did_lets_nothing_be_committed(
+def test_a_worker_killed_before_it_reported_its_acks_prevents_the_commit_until_a_replay(
     make_run: MakeRun, ackers: str
 ) -> None:
     """All its messages are processed; but nobody knows, so the whole transaction is replayed."""
@@ -128,7 +128,7 @@ def test_a_worker_that_is_killed_before_it_has_told_what_it_did_lets_nothing_be_
     assert run.count == 10
 
 
-def test_ackers_that_are_killed_and_come_back_empty_let_nothing_be_committed(make_run: MakeRun) -> None:
+def test_ackers_that_restart_empty_prevent_the_commit_until_a_replay(make_run: MakeRun) -> None:
     with LocalRedis() as redis:
         run = make_run(redis.url())
         run.begin()
@@ -147,7 +147,7 @@ def test_ackers_that_are_killed_and_come_back_empty_let_nothing_be_committed(mak
         assert run.count == 10
 
 
-def test_ackers_that_are_killed_and_have_kept_all_go_on_where_they_stood(make_run: MakeRun) -> None:
+def test_ackers_that_restart_with_their_data_continue_and_the_transaction_commits(make_run: MakeRun) -> None:
     with LocalRedis(persistence="aof") as redis:
         run = make_run(redis.url())
         run.begin()
@@ -158,7 +158,7 @@ def test_ackers_that_are_killed_and_have_kept_all_go_on_where_they_stood(make_ru
             assert run.commit_now() is None
 
 
-def test_a_tree_of_many_messages_takes_the_space_of_one(make_run: MakeRun) -> None:
+def test_a_tree_of_many_messages_needs_the_space_of_one_message(make_run: MakeRun) -> None:
     with LocalRedis() as redis:
         run = make_run(redis.url())
         run.begin()

@@ -25,31 +25,25 @@ def _kills(*given: object) -> int:
 
 @pytest.mark.lead
 @pytest.mark.parametrize("how", HOWS)
-def test_a_moment_that_is_killed_at_a_statement_is_there_in_all_states_or_in_none(
-    url: str, table: str, how: str
-) -> None:
+def test_a_moment_killed_at_some_statements_is_in_all_states_or_in_none(url: str, table: str, how: str) -> None:
     assert _kills(url, table, how, "statement", 7) >= 5
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("how", HOWS)
-def test_a_moment_that_is_killed_at_any_statement_is_there_in_all_states_or_in_none(
-    url: str, table: str, how: str
-) -> None:
+def test_a_moment_killed_at_any_statement_is_in_all_states_or_in_none(url: str, table: str, how: str) -> None:
     assert _kills(url, table, how, "statement", 1) >= 30
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("how", ["new", "wider"])
-def test_a_moment_that_is_killed_at_a_line_is_there_in_all_states_or_in_none(url: str, table: str, how: str) -> None:
+def test_a_moment_killed_at_a_line_of_code_is_in_all_states_or_in_none(url: str, table: str, how: str) -> None:
     assert _kills(url, table, how, "line", 17) > 50
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("mode", ["together", "mixed"])
-def test_two_attempts_at_once_neither_wait_for_each_other_for_ever_nor_leave_parts_of_two(
-    url: str, table: str, mode: str
-) -> None:
+def test_two_simultaneous_attempts_do_not_deadlock_and_do_not_mix_their_values(url: str, table: str, mode: str) -> None:
     def goes_on(found: Counter[str]) -> bool:
         return found["rounds"] < 150 and not found["deadlocks"]
 

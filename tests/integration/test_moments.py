@@ -125,7 +125,7 @@ def committed(then: Callable[[], None] = lambda: None) -> Iterator[list[Any]]:
 
 
 @pytest.mark.parametrize("how", ["a new transaction", "a replay"])
-def test_at_no_statement_of_a_moment_a_reader_sees_a_part_of_it(world: World, grants: Grants, how: str) -> None:
+def test_a_reader_never_sees_part_of_a_moment_at_any_of_its_statements(world: World, grants: Grants, how: str) -> None:
     states, first = world.states(), grants(1)
     together(first, states, given(2))
     if how == "a new transaction":
@@ -142,7 +142,7 @@ def test_at_no_statement_of_a_moment_a_reader_sees_a_part_of_it(world: World, gr
     assert after[4] == after[5] > before[5]
 
 
-def test_a_reader_of_states_that_are_written_one_after_the_other_sees_parts(world: World, grants: Grants) -> None:
+def test_a_reader_sees_partial_commits_if_states_are_written_one_by_one(world: World, grants: Grants) -> None:
     states, first = world.states(), grants(1)
     together(first, states, given(2))
     grants.final(first, *states)
@@ -164,7 +164,7 @@ def test_a_moment_is_one_transaction_of_the_database(world: World, grants: Grant
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_table_that_gets_a_column_begins_the_whole_moment_again(world: World, grants: Grants) -> None:
+def test_a_moment_restarts_completely_if_a_table_gets_a_column(world: World, grants: Grants) -> None:
     states: list[StoredState] = [world.totals(), world.orders(add_columns=True), world.totals("others")]
     first = grants(1)
     together(first, states, [rows({"a": 1}), rows({"a": 1}), rows({"a": 1})])
@@ -179,7 +179,7 @@ def test_a_table_that_gets_a_column_begins_the_whole_moment_again(world: World, 
     ]
 
 
-def test_the_portions_of_another_state_are_read_again_when_a_table_gets_a_column(world: World, grants: Grants) -> None:
+def test_rows_of_another_state_are_read_again_if_a_table_gets_a_column(world: World, grants: Grants) -> None:
     states: list[StoredState] = [world.totals(), world.orders(add_columns=True)]
     first = grants(1)
     together(first, states, [rows({"a": 1}), rows({"a": 1})])
@@ -198,7 +198,7 @@ def test_the_portions_of_another_state_are_read_again_when_a_table_gets_a_column
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-def test_rows_that_can_be_read_once_are_not_lost_when_a_table_gets_a_column(world: World, grants: Grants) -> None:
+def test_rows_that_can_be_read_only_once_are_refused_if_a_table_gets_a_column(world: World, grants: Grants) -> None:
     states: list[StoredState] = [world.totals(), world.orders(add_columns=True)]
     first = grants(1)
     together(first, states, [rows({"a": 1}), rows({"a": 1})])
@@ -208,7 +208,7 @@ def test_rows_that_can_be_read_once_are_not_lost_when_a_table_gets_a_column(worl
     assert totals(world.totals()) == {"a": 1}
 
 
-def test_tables_that_a_refused_moment_has_made_are_gone_or_empty_and_are_made_again(
+def test_tables_created_by_a_refused_moment_are_removed_or_empty_and_can_be_reused(
     world: World, grants: Grants
 ) -> None:
     states: list[StoredState] = [world.orders(), world.totals()]
@@ -223,7 +223,7 @@ def test_tables_that_a_refused_moment_has_made_are_gone_or_empty_and_are_made_ag
     assert totals(world.totals()) == {"b": 1}
 
 
-def test_a_null_that_a_table_refuses_is_named_with_the_table(world: World, grants: Grants) -> None:
+def test_a_refused_null_is_reported_with_its_table(world: World, grants: Grants) -> None:
     table = f"{world.name}_orders"
     query(world.url, f"CREATE TABLE {table} (tx_txid BIGINT, n BIGINT NOT NULL, PRIMARY KEY (tx_txid, n))")
     states: list[StoredState] = [world.totals(), world.orders(), world.totals("others")]
@@ -232,7 +232,7 @@ def test_a_null_that_a_table_refuses_is_named_with_the_table(world: World, grant
     assert (world.orders().fence(), world.totals().fence()) == (None, None)
 
 
-def test_a_table_of_other_columns_is_an_error_of_its_own_state(world: World, grants: Grants) -> None:
+def test_a_table_with_other_columns_is_reported_as_an_error_of_its_state(world: World, grants: Grants) -> None:
     query(world.url, f"CREATE TABLE {world.name}_others (n BIGINT)")
     with pytest.raises(StateDiffers) as error:
         together(grants(1), [world.totals(), world.totals("others")], [rows({"a": 1}), rows({"a": 1})])
@@ -241,7 +241,7 @@ def test_a_table_of_other_columns_is_an_error_of_its_own_state(world: World, gra
 
 
 @pytest.mark.parametrize("url", ["mariadb", pytest.param("mysql", marks=pytest.mark.long)], indirect=True)
-def test_a_new_table_is_made_beside_a_state_that_undoes_its_portions(world: World, grants: Grants) -> None:
+def test_a_table_is_created_beside_a_state_that_undoes_earlier_parts(world: World, grants: Grants) -> None:
     grant = grants(1)
     first = world.totals()
     first.raise_fence(grant)
@@ -253,7 +253,7 @@ def test_a_new_table_is_made_beside_a_state_that_undoes_its_portions(world: Worl
     assert totals(world.totals()) == {"b": 1}
 
 
-def test_a_member_that_another_session_holds_is_named(world: World, grants: Grants) -> None:
+def test_a_state_locked_by_another_session_is_named(world: World, grants: Grants) -> None:
     if world.url.startswith("sqlite"):
         pytest.skip("SQLite locks the whole file")
     states: list[StoredState] = [world.orders(), world.totals()]
@@ -289,13 +289,13 @@ def _referring(world: World) -> list[StoredState]:
 
 
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
-def test_rows_may_refer_to_keys_that_a_state_behind_them_makes(world: World, grants: Grants) -> None:
+def test_rows_may_reference_keys_that_a_later_state_of_the_moment_writes(world: World, grants: Grants) -> None:
     together(grants(1), _referring(world), [rows({"new": 1}), rows({"new": 1})])
     assert totals(world.totals()) == {"new": 1}
 
 
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
-def test_a_refused_commit_is_an_error_of_all_states(world: World, grants: Grants) -> None:
+def test_a_refused_commit_is_reported_as_an_error_of_all_states(world: World, grants: Grants) -> None:
     states = _referring(world)
     with pytest.raises(StateError, match="violates foreign key") as error:
         together(grants(1), states, [rows({"new": 1}), rows({"other": 1})])
@@ -317,7 +317,7 @@ class Spilling(RowsInParts):
 
 
 @pytest.mark.parametrize(("mode", "shut_out"), [("DELETE", True), ("WAL", False)])
-def test_a_large_commit_to_sqlite_shuts_readers_out_except_in_wal_mode(
+def test_a_large_commit_to_sqlite_blocks_readers_except_in_wal_mode(
     tmp_path: Path, grants: Grants, mode: str, shut_out: bool
 ) -> None:
     url = f"sqlite:///{tmp_path / 'state.db'}"
@@ -357,7 +357,7 @@ def test_a_guard_sees_the_rows_of_the_states_before_it(world: World, grants: Gra
         assert report == [orders, total]
 
 
-def test_a_guard_does_not_see_the_rows_of_the_states_behind_it(world: World, grants: Grants) -> None:
+def test_a_guard_does_not_see_the_rows_of_the_states_after_it(world: World, grants: Grants) -> None:
     orders, sums, report = world.states()
     first = grants(1)
     together(first, [orders, sums, report], given(2))
@@ -366,7 +366,7 @@ def test_a_guard_does_not_see_the_rows_of_the_states_behind_it(world: World, gra
     assert world.seen()[:4] == (5, 5, 2, 2)
 
 
-def test_a_guard_that_ended_the_transaction_says_that_the_updates_before_it_may_be_visible(
+def test_a_guard_that_ends_the_transaction_is_reported_with_updates_that_may_be_visible(
     world: World, grants: Grants, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     states, first = world.states(), grants(1)
@@ -436,7 +436,7 @@ def _check_values(world: World, transactions: int) -> None:
 @pytest.mark.parametrize("setting", SETTINGS.items(), ids=list(SETTINGS))
 @pytest.mark.parametrize("scope", ["SET", "SET LOCAL"])
 @pytest.mark.parametrize("position", [0, 1, 2])
-def test_what_a_guard_sets_changes_no_value_of_another_state(
+def test_session_settings_of_a_guard_do_not_change_values_of_other_states(
     world: World, grants: Grants, setting: tuple[str, str], scope: str, position: int
 ) -> None:
     setter = SqlGuard.from_url(world.url, name=world.name, statements=[("{} {} = '{}'".format(scope, *setting), {})])
@@ -470,7 +470,7 @@ def tokyo(postgres: LocalPostgres) -> str:
 
 
 @pytest.mark.parametrize("position", [0, 1, 2])
-def test_the_statements_of_a_guard_run_with_the_settings_of_the_database_wherever_it_stands(
+def test_a_guard_runs_with_the_settings_of_the_database_at_every_position(
     tokyo: str, name: str, grants: Grants, position: int
 ) -> None:
     world = World(tokyo, name)
@@ -505,7 +505,7 @@ def _cut_when_eaten(proxy: ReplyEater) -> None:
 
 @pytest.mark.parametrize("proxied", ["postgres", "mariadb"], indirect=True)
 @pytest.mark.parametrize("how", ["with a guard", "without one"])
-def test_a_lost_reply_to_the_commit_names_all_states_and_the_next_try_finds_out(
+def test_a_lost_reply_to_the_commit_names_all_states_and_the_next_try_resolves_it(
     proxied: tuple[World, World, ReplyEater], grants: Grants, pool: ThreadPoolExecutor, how: str
 ) -> None:
     world, behind, proxy = proxied
@@ -529,7 +529,7 @@ def test_a_lost_reply_to_the_commit_names_all_states_and_the_next_try_finds_out(
         assert world.seen()[:2] == (5, 5)
 
 
-def test_states_of_two_connections_have_two_keys(url: str, name: str) -> None:
+def test_states_of_two_connections_have_different_store_keys(url: str, name: str) -> None:
     def keyed(label: str, at: str) -> object:
         return SqlTable.from_url(at, label=label, table=name).store_key
 

@@ -69,31 +69,31 @@ def expressions() -> list[str]:
 
 
 @needs_promtool
-def test_prometheus_takes_the_configuration_and_its_rules() -> None:
+def test_prometheus_accepts_the_configuration_and_its_rules() -> None:
     assert "7 rules found" in promtool("check", "config", MONITORING / "prometheus.yml")
 
 
 @needs_promtool
-def test_a_blocked_topology_is_an_alert_until_it_is_not(tmp_path: Path) -> None:
+def test_a_blocked_topology_fires_an_alert_until_it_is_unblocked(tmp_path: Path) -> None:
     (tmp_path / "test.yml").write_text(BLOCKED.format(rules=MONITORING / "alert-rules.yml"))
     promtool("test", "rules", tmp_path / "test.yml")
 
 
 @needs_promtool
-def test_prometheus_understands_what_the_dashboard_asks(tmp_path: Path) -> None:
+def test_prometheus_parses_every_query_of_the_dashboard(tmp_path: Path) -> None:
     rules = [{"record": f"panel:{number}", "expr": each} for number, each in enumerate(expressions())]
     (tmp_path / "rules.yml").write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))
     assert f"{len(rules)} rules found" in promtool("check", "rules", tmp_path / "rules.yml")
 
 
-def test_the_dashboard_shows_every_metric_and_no_other() -> None:
+def test_the_dashboard_shows_exactly_the_metrics_of_the_package() -> None:
     shown = {name for each in expressions() for name in NAME.findall(each)}
     assert shown == {f"airflow_tx_{each.suffix}" for each in Metric}
     rules = (MONITORING / "alert-rules.yml").read_text()
     assert set(re.findall(r"airflow_tx_\w+", rules)) <= shown
 
 
-def test_the_panels_of_the_dashboard_lie_beside_each_other() -> None:
+def test_the_panels_of_the_dashboard_do_not_overlap() -> None:
     taken: set[tuple[int, int]] = set()
     for panel in DASHBOARD["panels"]:
         at = panel["gridPos"]
@@ -105,7 +105,7 @@ def test_the_panels_of_the_dashboard_lie_beside_each_other() -> None:
     assert len(set(ids)) == len(ids)
 
 
-def test_grafana_knows_every_field_of_the_dashboard(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_grafana_accepts_every_field_of_the_dashboard(monkeypatch: pytest.MonkeyPatch) -> None:
     # It has no dependencies: nothing beside it in that folder can hide another package.
     monkeypatch.syspath_prepend(Path(sys.prefix) / "grafana")
     models: Any = pytest.importorskip("grafana_foundation_sdk.models.dashboard")
@@ -144,7 +144,7 @@ def answer(url: str) -> str:
 
 
 @needs_exporter
-def test_the_exporter_gives_every_metric_to_prometheus_under_its_topology(exporter: str) -> None:
+def test_the_exporter_gives_prometheus_every_metric_with_its_topology_label(exporter: str) -> None:
     for each in Metric:
         each.send(Paths("/tx", "sales.eu"), 2.0)
     marks = {MetricKind.COUNTER: "", MetricKind.GAUGE: "", MetricKind.TIMER: "_sum"}
@@ -177,7 +177,7 @@ def prometheus(exporter: str, tmp_path: Path) -> Iterator[str]:
 @pytest.mark.long
 @needs_exporter
 @needs_prometheus
-def test_what_is_sent_makes_an_alert_fire_and_one_that_is_over_end(prometheus: str) -> None:
+def test_sent_metrics_make_an_alert_fire_and_end(prometheus: str) -> None:
     def alerts() -> dict[tuple[str, str], str]:
         found = json.loads(answer(f"{prometheus}/alerts") or '{"data": {"alerts": []}}')["data"]["alerts"]
         return {(each["labels"]["alertname"], each["labels"]["topology"]): each["state"] for each in found}

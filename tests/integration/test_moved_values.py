@@ -16,7 +16,7 @@ from tests.servers.postgres import LocalPostgres
 HOWTO = Path(__file__).parents[2] / "docs" / "howto"
 
 
-def test_totals_from_before_the_first_transaction_are_added_to(postgres: LocalPostgres) -> None:
+def test_transactions_add_to_totals_from_before_the_first_transaction(postgres: LocalPostgres) -> None:
     url = postgres.url(postgres.new_database())
     ((_, statements),) = re.findall(r"```(sql)\n(.*?)```", (HOWTO / "move-from-spark-submit.md").read_text(), re.DOTALL)
     with create_engine(url).begin() as connection:
@@ -33,7 +33,7 @@ def test_totals_from_before_the_first_transaction_are_added_to(postgres: LocalPo
 
 
 @pytest.mark.parametrize("stored", ["[7,5,3]", "[6,5,3]"])
-def test_values_of_trident_are_those_of_before_the_first_transaction(stored: str) -> None:
+def test_a_replay_of_the_first_transaction_starts_from_the_migrated_trident_values(stored: str) -> None:
     counts: OpaqueMap[int] = OpaqueMap(MemoryMap())
     counts.multi_put([("man",)], [from_trident(stored, "opaque", committed=7)])
 

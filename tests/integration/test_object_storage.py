@@ -102,7 +102,7 @@ def names(batch: Batch) -> list[str]:
     "pattern",
     ["in/*.csv", "in/**/*.csv", "in/x=*/*.csv", "in/*/*.csv", "*/*.csv", "in/[ab].csv", "in/?.csv", "**/c.csv"],
 )
-def test_a_glob_means_the_same_as_on_a_disk(bucket: Bucket, tmp_path: Path, pattern: str) -> None:
+def test_a_glob_matches_the_same_names_as_on_a_disk(bucket: Bucket, tmp_path: Path, pattern: str) -> None:
     for name in ("in/a.csv", "in/b.csv", "in/ab.csv", "in/.h.csv", "in/x=1/c.csv", "in/x=2/d.csv", "in/x=1/.z/e.csv"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("n\n1\n")
@@ -114,7 +114,7 @@ def test_a_glob_means_the_same_as_on_a_disk(bucket: Bucket, tmp_path: Path, patt
 
 
 @pytest.mark.parametrize("name", ["in/b.csv/", "in/b.csv/part-0"])
-def test_a_folder_that_matches_the_glob_is_refused_also_if_it_is_only_a_marker(bucket: Bucket, name: str) -> None:
+def test_a_folder_or_folder_marker_that_matches_the_glob_is_refused(bucket: Bucket, name: str) -> None:
     bucket.put("in/a.csv", "n\n1\n")
     bucket.put(name, "")
     source = FileSource(f"{bucket.url}/in/*.csv", conn_id=bucket.conn_id)
@@ -122,7 +122,7 @@ def test_a_folder_that_matches_the_glob_is_refused_also_if_it_is_only_a_marker(b
         source.decide(ATTEMPT, None)
 
 
-def test_an_object_that_changed_after_its_batch_is_named_by_what_the_listing_says(bucket: Bucket) -> None:
+def test_an_object_changed_after_its_batch_is_described_from_the_listing(bucket: Bucket) -> None:
     bucket.put("in/a.csv", "n\n1\n")
     source = FileSource(f"{bucket.url}/in/*.csv", conn_id=bucket.conn_id)
     metadata = take(source).metadata
@@ -134,13 +134,13 @@ def test_an_object_that_changed_after_its_batch_is_named_by_what_the_listing_say
     )
 
 
-def test_an_object_that_was_put_a_moment_ago_waits(bucket: Bucket) -> None:
+def test_an_object_that_was_just_written_is_not_taken_yet(bucket: Bucket) -> None:
     bucket.put("in/a.csv", "n\n1\n")
     source = FileSource(f"{bucket.url}/in/*.csv", conn_id=bucket.conn_id, min_age=3600)
     assert source.decide(ATTEMPT, None) is None
 
 
-def test_objects_that_others_put_there_are_seen_at_once(bucket: Bucket) -> None:
+def test_objects_written_by_another_client_are_seen_at_once(bucket: Bucket) -> None:
     source = FileSource(f"{bucket.url}/in/*.csv", conn_id=bucket.conn_id)
     bucket.put("in/a.csv", "n\n1\n")
     position = take(source).position
@@ -149,7 +149,7 @@ def test_objects_that_others_put_there_are_seen_at_once(bucket: Bucket) -> None:
     assert names(take(source, position)) == ["b.csv"]
 
 
-def test_an_object_that_is_replaced_while_it_is_read_is_refused(bucket: Bucket) -> None:
+def test_an_object_replaced_while_it_is_read_is_refused(bucket: Bucket) -> None:
     bucket.put("in/a.csv", "n\n1\n")
     source = FileSource(f"{bucket.url}/in/*.csv", conn_id=bucket.conn_id)
     assert len(list(cast("Any", source.emit_batch(ATTEMPT, take(source).metadata)))) == 1
@@ -166,7 +166,7 @@ def test_an_object_that_is_replaced_while_it_is_read_is_refused(bucket: Bucket) 
         source.check_read(ATTEMPT)
 
 
-def test_an_object_with_the_same_size_and_another_content_has_changed(bucket: Bucket) -> None:
+def test_an_object_with_the_same_size_and_other_content_is_reported_as_changed(bucket: Bucket) -> None:
     source = FileSource(f"{bucket.url}/in/*.csv", conn_id=bucket.conn_id)
     bucket.put("in/a.csv", "n\n1\n")
     batch = take(source)
@@ -177,7 +177,7 @@ def test_an_object_with_the_same_size_and_another_content_has_changed(bucket: Bu
         source.emit_batch(ATTEMPT, batch.metadata)
 
 
-def test_a_batch_has_as_many_objects_as_fit_and_one_at_least(bucket: Bucket) -> None:
+def test_a_batch_takes_as_many_objects_as_fit_and_at_least_one(bucket: Bucket) -> None:
     for name, size in (("a", 10), ("b", 20), ("c", 100), ("d", 5)):
         bucket.put(f"in/{name}.csv", "n" * size)
     source = FileSource(f"{bucket.url}/in/*.csv", conn_id=bucket.conn_id, max_bytes_per_batch=30)
@@ -201,7 +201,7 @@ def test_parquet_and_json_are_read_without_spark(bucket: Bucket) -> None:
         assert list(cast("Iterable[Any]", source.emit_batch(ATTEMPT, take(source).metadata))) == [{"n": 1}, {"n": 2}]
 
 
-def test_a_marker_of_the_folder_itself_is_no_file(bucket: Bucket) -> None:
+def test_the_marker_object_of_a_folder_is_not_read_as_a_file(bucket: Bucket) -> None:
     bucket.put("in/", "")
     bucket.put("in/a.csv", "n\n1\n")
     for pattern in ("in/*", "in/**/*"):
@@ -209,7 +209,7 @@ def test_a_marker_of_the_folder_itself_is_no_file(bucket: Bucket) -> None:
         assert names(take(source)) == ["a.csv"]
 
 
-def test_staging_keeps_its_files_in_a_bucket(bucket: Bucket) -> None:
+def test_staging_writes_lists_and_removes_files_in_a_bucket(bucket: Bucket) -> None:
     files = open_files(f"s3://{bucket.conn_id}@{bucket.name}/staging")
     assert files.list("") == {}
     bucket.put("staging/flights/1/", "")
@@ -233,7 +233,7 @@ def test_staging_keeps_its_files_in_a_bucket(bucket: Bucket) -> None:
     assert files.list("") == {}
 
 
-def test_a_bucket_that_is_not_there_is_one_line(bucket: Bucket) -> None:
+def test_a_missing_bucket_is_a_one_line_error(bucket: Bucket) -> None:
     source = FileSource("s3://nosuch/in/*.csv", conn_id=bucket.conn_id)
     with pytest.raises(SourceError, match=r"no file matches s3://nosuch/in/\*.csv"):
         source.decide(ATTEMPT, None)

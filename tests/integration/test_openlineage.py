@@ -48,17 +48,17 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
     return Told(folder, **json.loads(done.stdout.splitlines()[-1]))
 
 
-def test_a_run_of_our_operators_has_its_transaction_as_a_facet(told: Told) -> None:
+def test_events_of_the_operators_contain_the_transaction_as_a_facet(told: Told) -> None:
     facet = told.events["numbers.begin"]["run"]["facets"]["airflow_tx"]
     facts = {name: facet.get(name) for name in ("topology", "txid", "attempt", "position", "rows", "restates")}
     assert facts == {"topology": "numbers", "txid": 1, "attempt": 1, "position": 10, "rows": None, "restates": None}
 
 
-def test_a_task_without_a_transaction_has_no_facet_and_no_dataset(told: Told) -> None:
+def test_events_of_a_task_without_a_transaction_contain_no_facet_and_no_dataset(told: Told) -> None:
     assert told.without == [{}, [], []]
 
 
-def test_begin_names_what_is_read_and_the_committer_what_is_read_and_written(told: Told) -> None:
+def test_begin_reports_its_input_datasets_and_the_committer_inputs_and_outputs(told: Told) -> None:
     database = ("sqlite", f"{told.folder}/shop.db.main.")
     files = ("file", f"{told.folder}/in")
     graph = told.graph()
@@ -70,7 +70,7 @@ def test_begin_names_what_is_read_and_the_committer_what_is_read_and_written(tol
     assert graph.outputs["orders.commit"] == {*tables, ("file", "/marts/orders")}
 
 
-def test_a_chain_is_one_graph_from_its_files_to_its_totals(told: Told) -> None:
+def test_the_datasets_of_a_chain_form_one_graph_from_files_to_totals(told: Told) -> None:
     graph = told.graph()
     for upstream, downstream in (("orders", "cleaned"), ("cleaned", "totals")):
         (read,) = graph.inputs[f"{downstream}.commit"]
@@ -81,9 +81,7 @@ def test_a_chain_is_one_graph_from_its_files_to_its_totals(told: Told) -> None:
     assert graph.outputs["cleaned.commit"] == {("file", f"{told.folder}/cleaned")}
 
 
-def test_places_are_spelled_as_the_client_of_openlineage_spells_them(
-    told: Told, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dataset_names_match_the_naming_of_the_openlineage_client(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_TX_CONN_kafka", json.dumps({"conn_type": "kafka", "host": "k1"}))
     ours = {
         "postgres": Postgres().dataset(make_url("postgresql://db/shop"), "public", "orders"),

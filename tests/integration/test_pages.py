@@ -67,17 +67,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_airflow_reads_the_dag_files_of_a_page(page: str, folder: Path) -> None:
+def test_airflow_parses_the_dag_files_of_each_page(page: str, folder: Path) -> None:
     assert dags_of(page, folder)
 
 
-def test_the_source_of_a_page_counts_in_a_dag(folder: Path) -> None:
+def test_the_source_of_the_page_gives_exact_counts_in_a_dag(folder: Path) -> None:
     dag = dags_of("write-a-source.md", folder)["shop_sales"]
     result = trial(dag, rows=[{"shop": "berlin"}, {"shop": "paris"}, {"shop": "berlin"}], states={})
     assert result.states["tx_state.sales"].read() == [{"shop": "berlin", "sales": 2}, {"shop": "paris", "sales": 1}]
 
 
-def test_the_page_about_bad_rows_shows_in_a_trial_what_would_be_rejected(
+def test_a_trial_of_the_dag_about_bad_rows_shows_the_rejected_rows(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW_HOME", str(folder))
@@ -103,7 +103,7 @@ def webhook() -> Iterator[Webhook]:
         server.shutdown()
 
 
-def test_the_callback_of_a_page_sends_the_alarm_to_a_webhook(
+def test_the_callback_of_the_page_sends_the_alert_to_a_webhook(
     folder: Path, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "alerted_words" in dags_of("../alarms.md", folder)
@@ -114,7 +114,7 @@ def test_the_callback_of_a_page_sends_the_alarm_to_a_webhook(
     assert webhook.received == [(None, {"text": "blocked: It is blocked. Skip it."})]
 
 
-def test_the_message_of_a_page_has_the_txid_in_its_key(
+def test_the_message_task_of_the_page_sends_the_txid_as_the_key(
     folder: Path, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dag = dags_of("send-each-message-once.md", folder)["sent_words"]
@@ -152,7 +152,7 @@ def test_the_report_of_a_page_leaves_out_a_transaction_that_is_not_final(
     assert named["report"].function({named["SALES"]: [event]}) == (30,)
 
 
-def test_the_summary_of_a_page_stands_behind_the_committer_in_the_phase(
+def test_the_summary_task_of_the_page_follows_the_committer_in_the_phase(
     folder: Path, redis: LocalRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": "sqlite", "host": f"{folder}/orders.db"}))
@@ -170,7 +170,7 @@ FLIGHTS = [
 ]
 
 
-def test_engines_count_as_a_page_says(folder: Path) -> None:
+def test_the_engines_of_the_page_count_rows_as_the_page_shows(folder: Path) -> None:
     dags = dags_of("use-polars-or-duckdb.md", folder)
     by_duckdb = trial(dags["flights_by_carrier"], rows=FLIGHTS, states={})
     assert sorted(by_duckdb.states["tx_state.flights_by_carrier"].read(), key=str) == [

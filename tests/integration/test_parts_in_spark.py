@@ -100,7 +100,7 @@ def test_a_limit_that_cuts_no_rows_of_the_batch_off_is_committed(
     assert not any("stopped" in why for why in unproven(run, any_spark, part))
 
 
-def test_a_view_with_a_limit_is_refused_or_on_a_server_not_proven(run: StageRun, any_spark: SparkSession) -> None:
+def test_a_view_with_a_limit_is_refused_or_unproven_on_a_server(run: StageRun, any_spark: SparkSession) -> None:
     with suppress(RowsDiffer):
         assert len(unproven(run, any_spark, of_view)) == 1
 

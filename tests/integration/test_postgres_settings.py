@@ -61,7 +61,7 @@ def in_a_table(table: str) -> SqlState:
 
 
 @pytest.mark.parametrize("extra", HELD, ids=str)
-def test_a_server_that_does_as_demanded_is_written_to(
+def test_a_server_that_meets_the_settings_of_the_connection_is_written(
     connect: Callable[[Extras], None], table: str, extra: Extras
 ) -> None:
     connect(extra)
@@ -69,7 +69,7 @@ def test_a_server_that_does_as_demanded_is_written_to(
 
 
 @pytest.mark.parametrize("extra", NOT_HELD, ids=str)
-def test_a_server_that_does_otherwise_than_demanded_is_not_written_to(
+def test_a_server_that_violates_the_settings_of_the_connection_is_refused(
     connect: Callable[[Extras], None], table: str, extra: Extras
 ) -> None:
     connect(extra)
@@ -79,7 +79,7 @@ def test_a_server_that_does_otherwise_than_demanded_is_not_written_to(
 
 
 @pytest.mark.parametrize("extra", [*HELD, *NOT_HELD], ids=str)
-def test_a_url_demands_it_too(postgres: LocalPostgres, table: str, extra: Extras) -> None:
+def test_settings_in_a_url_are_enforced_too(postgres: LocalPostgres, table: str, extra: Extras) -> None:
     url = sa.engine.make_url(postgres.url()).update_query_dict(dict(extra)).render_as_string(hide_password=False)
     state = SqlState.from_url(url, table=table, keys=["carrier"], values={"n": Sum()}, kind="opaque")
     if extra in HELD:
@@ -90,7 +90,7 @@ def test_a_url_demands_it_too(postgres: LocalPostgres, table: str, extra: Extras
 
 
 @pytest.mark.spark
-def test_what_jdbc_cannot_demand_is_refused_before_spark_connects(
+def test_settings_that_jdbc_cannot_enforce_are_refused_before_spark_connects(
     connect: Callable[[Extras], None], postgres: LocalPostgres, table: str, spark: SparkSession
 ) -> None:
     skip_without(jdbc_jars)

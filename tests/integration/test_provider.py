@@ -15,7 +15,7 @@ def test_airflow_lists_the_provider_with_its_version(commands: Commands) -> None
     assert own["version"] == version(PACKAGE)
 
 
-def test_airflow_shows_what_the_provider_is(commands: Commands) -> None:
+def test_airflow_shows_the_description_of_the_provider(commands: Commands) -> None:
     (own,) = commands.json("providers", "get", PACKAGE, root="/unused")
     assert own["Version"] == version(PACKAGE)
 

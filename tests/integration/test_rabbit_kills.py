@@ -105,7 +105,7 @@ def make_shop(
 @pytest.mark.worth("a queue forgets what it has given: each step of a worker is a chance to lose a message")
 @pytest.mark.long
 @pytest.mark.parametrize("queue_type", ["classic", "quorum"])
-def test_a_worker_killed_between_any_two_steps_counts_each_message_exactly_once(
+def test_each_message_counts_once_although_a_worker_is_killed_between_any_two_steps(
     make_shop: Callable[..., Shop], queue_type: str
 ) -> None:
     shop = make_shop(queue_type)
@@ -122,7 +122,7 @@ def test_a_worker_killed_between_any_two_steps_counts_each_message_exactly_once(
 
 @pytest.mark.lead
 @pytest.mark.parametrize("point", ["rabbit.before_ack", pytest.param("rabbit.after_ack", marks=pytest.mark.long)])
-def test_a_broker_killed_before_or_after_it_is_told_counts_each_message_exactly_once(
+def test_each_message_counts_once_although_the_broker_is_killed_before_or_after_the_ack(
     make_shop: Callable[..., Shop], point: str
 ) -> None:
     """What is acked may come again, for the broker had not written it down; its flag and order say nothing then."""

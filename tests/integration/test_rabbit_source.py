@@ -98,7 +98,7 @@ def queue(rabbit: LocalRabbit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 # --- what comes again
 
 
-def test_what_was_never_acked_comes_again_and_is_in_no_further_transaction(queue: Queue) -> None:
+def test_unacked_messages_are_redelivered_and_counted_in_no_second_transaction(queue: Queue) -> None:
     queue.publish("a", "b")
     first = queue.decide()
     assert first is not None
@@ -110,7 +110,7 @@ def test_what_was_never_acked_comes_again_and_is_in_no_further_transaction(queue
     assert queue.decide(second.position) is None
 
 
-def test_a_message_that_its_publisher_sends_twice_is_counted_once(queue: Queue) -> None:
+def test_a_message_published_twice_is_counted_once(queue: Queue) -> None:
     queue.publish("a", "b", "a")
     first = queue.take()
     queue.publish("b", "c", "c")
@@ -120,7 +120,7 @@ def test_a_message_that_its_publisher_sends_twice_is_counted_once(queue: Queue) 
     assert queue.waiting() == 0
 
 
-def test_no_more_ids_are_remembered_than_is_said(queue: Queue) -> None:
+def test_the_source_remembers_at_most_the_configured_number_of_ids(queue: Queue) -> None:
     queue.publish("a", "b")
     first = queue.take(remember=2)
     queue.publish("c")
@@ -129,14 +129,14 @@ def test_no_more_ids_are_remembered_than_is_said(queue: Queue) -> None:
     assert queue.texts(queue.take(second.position, remember=2)) == ["a"]
 
 
-def test_equal_messages_are_one_if_their_content_is_their_identity(queue: Queue) -> None:
+def test_messages_with_equal_content_count_once_if_content_is_the_identity(queue: Queue) -> None:
     queue.publish("a", "a", message_id="1")
     queue.publish("a", headers={"shop": 2})
     assert queue.texts(queue.take(identity="content")) == ["a", "a"]
 
 
 @pytest.mark.parametrize("winner", [0, 1])
-def test_of_two_that_decide_at_once_only_the_one_that_the_ledger_takes_acks(queue: Queue, winner: int) -> None:
+def test_only_the_decision_that_the_ledger_bound_acks_its_messages(queue: Queue, winner: int) -> None:
     queue.publish(*"abcdef")
     both = [queue.source(max_rows_per_batch=3), queue.source(max_rows_per_batch=3)]
     decided = [source.decide(ATTEMPT, None) for source in both]
@@ -150,7 +150,7 @@ def test_of_two_that_decide_at_once_only_the_one_that_the_ledger_takes_acks(queu
     assert queue.waiting() == 0
 
 
-def test_what_was_staged_and_is_in_no_transaction_is_taken_before_the_broker_is_asked(queue: Queue) -> None:
+def test_staged_messages_without_a_transaction_are_taken_before_new_messages(queue: Queue) -> None:
     """A ledger that is rebuilt has forgotten open transactions, whose messages are acked."""
     queue.publish("a", "b")
     first = queue.take()
@@ -162,7 +162,7 @@ def test_what_was_staged_and_is_in_no_transaction_is_taken_before_the_broker_is_
     assert queue.texts(queue.take(again.position)) == ["d"]
 
 
-def test_a_coordinator_asks_without_taking_anything(queue: Queue) -> None:
+def test_a_coordinator_checks_for_messages_without_taking_them(queue: Queue) -> None:
     source = RabbitQueueSource("rabbit", queue.name)
     assert not has_batch(source, ATTEMPT, None)
     queue.publish("a")
@@ -174,7 +174,7 @@ def test_a_coordinator_asks_without_taking_anything(queue: Queue) -> None:
 # --- what is kept
 
 
-def test_what_is_committed_goes_with_a_later_commit_and_what_is_skipped_stays(queue: Queue) -> None:
+def test_a_later_commit_removes_committed_messages_and_keeps_skipped_messages(queue: Queue) -> None:
     batches: list[Batch] = []
     for text in "abc":
         queue.publish(text)
@@ -197,7 +197,7 @@ def test_what_is_committed_goes_with_a_later_commit_and_what_is_skipped_stays(qu
     assert queue.texts(queue.take(batches[2].position)) == ["d"]
 
 
-def test_ids_that_are_gone_stop_the_source_until_a_person_does_without_them(queue: Queue) -> None:
+def test_lost_ids_stop_the_source_until_a_person_accepts_the_loss(queue: Queue) -> None:
     queue.publish("a", "b")
     first = queue.take()
     assert queue.source().losses(first.position) == []
@@ -219,7 +219,7 @@ def test_a_position_of_another_queue_is_refused(queue: Queue) -> None:
 # --- how much
 
 
-def test_a_batch_keeps_within_its_limits_and_says_why(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_stays_within_its_limits_and_names_the_reason(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     queue.publish(*(letter * 10 for letter in "abcdefg"))
     first = queue.take(max_rows_per_batch=2)
     assert (first.count, first.reason) == (2, "2 of 7 rows: max_rows_per_batch=2")
@@ -255,7 +255,7 @@ def test_a_message_without_an_id_is_refused_or_set_aside(queue: Queue, caplog: p
 
 
 @pytest.mark.parametrize("counted_by", ["x-delivery-count", "x-death"])
-def test_a_message_that_a_queue_delivers_for_ever_is_named_and_may_be_set_aside(queue: Queue, counted_by: str) -> None:
+def test_a_message_delivered_too_often_is_named_and_can_be_set_aside(queue: Queue, counted_by: str) -> None:
     """Its queue counts: a quorum queue what was not acked, any queue what came back from a dead letter queue."""
     if counted_by == "x-death":
         queue.name, retry = f"{queue.name}.x", f"{queue.name}.retry"
@@ -289,7 +289,7 @@ def test_a_message_that_a_queue_delivers_for_ever_is_named_and_may_be_set_aside(
         (b"[1]", "n INT", "it is a JSON list, not an object"),
     ],
 )
-def test_a_message_that_cannot_be_read_fails_its_batch_and_is_named(
+def test_an_unreadable_message_fails_its_batch_and_is_named(
     queue: Queue, body: bytes, schema: str | None, why: str
 ) -> None:
     queue.channel.basic_publish("", queue.name, body, BasicProperties(message_id="m7"))
@@ -298,7 +298,7 @@ def test_a_message_that_cannot_be_read_fails_its_batch_and_is_named(
         queue.texts(batch, schema=schema)
 
 
-def test_the_ledger_says_which_message_has_a_refused_value_and_not_the_value(queue: Queue) -> None:
+def test_the_ledger_names_the_message_with_a_refused_value_but_not_the_value(queue: Queue) -> None:
     queue.channel.basic_publish("", queue.name, b'{"n": "Jane Doe"}', BasicProperties(message_id="m7"))
     with pytest.raises(RowsRefused, match='column n INT = "Jane Doe"') as refused:
         queue.texts(queue.take(schema="n INT"), schema="n INT")
@@ -331,9 +331,7 @@ def test_spark_reads_the_rows_that_python_reads(queue: Queue, spark: SparkSessio
 # --- what is wrong
 
 
-def test_what_is_wrong_with_broker_login_and_queue_is_one_line_each(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_broker_login_or_queue_is_a_one_line_error(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     there = queue.rabbit.airflow_connection()
 
     def connection(**changed: Any) -> str:
@@ -357,13 +355,13 @@ def test_what_is_wrong_with_broker_login_and_queue_is_one_line_each(
         RabbitQueueSource("rabbit", "nowhere").backlog(None)
 
 
-def test_without_pika_it_says_what_to_install(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_pika_is_refused_with_the_install_command(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pika", None)
     assert "It needs pika: pip install 'airflow-provider-tx[rabbitmq]'" in queue.refusal()
 
 
 @pytest.mark.long
-def test_a_broker_may_speak_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_source_connects_to_a_broker_with_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -keyout key.pem -out cert.pem -subj /CN=localhost"
     subprocess.run([*made.split(), "-addext", "subjectAltName=DNS:localhost"], cwd=tmp_path, check=True)
     (tmp_path / "ca.pem").write_bytes((tmp_path / "cert.pem").read_bytes())

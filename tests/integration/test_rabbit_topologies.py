@@ -122,7 +122,7 @@ def make_shop(rabbit: LocalRabbit, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("number", [1, 2])  # the mark, and the record once all is copied
-def test_a_begin_that_decides_while_its_topology_is_renamed_acks_only_what_the_ledger_has_bound(
+def test_a_begin_during_a_rename_acks_only_messages_that_the_ledger_has_bound(
     make_shop: Callable[..., Shop], number: int
 ) -> None:
     store = HeldStore(Paths("/airflow_tx", "new").record, number)
@@ -151,7 +151,7 @@ def test_a_begin_that_decides_while_its_topology_is_renamed_acks_only_what_the_l
 
 
 @pytest.mark.parametrize("ended_by", ["reset", "delete"])
-def test_the_next_life_of_a_topology_knows_nothing_that_the_one_before_it_has_staged(
+def test_a_reset_or_recreated_topology_takes_no_messages_staged_before(
     make_shop: Callable[..., Shop], ended_by: str
 ) -> None:
     shop = make_shop()
@@ -187,7 +187,7 @@ def test_the_next_life_of_a_topology_knows_nothing_that_the_one_before_it_has_st
     shop.has(0)
 
 
-def test_what_another_ledger_has_taken_from_a_queue_of_the_same_name_is_neither_taken_nor_removed(
+def test_messages_taken_by_another_ledger_are_neither_taken_again_nor_removed(
     make_shop: Callable[..., Shop],
 ) -> None:
     own, other = make_shop(), make_shop()

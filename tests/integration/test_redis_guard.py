@@ -42,7 +42,7 @@ def _hashtags(server: LocalRedis, prefix: str) -> dict[str, int]:
     return {name.decode(): int(n) for name, n in server.client().hgetall(f"{prefix}:hashtags").items()}
 
 
-def test_the_books_committer_counts_each_transaction_once(redis: LocalRedis, prefix: str) -> None:
+def test_a_guard_counts_each_transaction_once(redis: LocalRedis, prefix: str) -> None:
     grants, guard = Grants(), _guard(redis, prefix)
     assert (guard.kind, guard.last_txid()) == (StateKind.TRANSACTIONAL, None)
     for txid in (1, 2):
@@ -58,7 +58,7 @@ def test_the_books_committer_counts_each_transaction_once(redis: LocalRedis, pre
     assert redis.client().hget(f"{{{prefix}}}:fence", "LAST_COMMIT") == b"2"
 
 
-def test_a_late_committer_runs_nothing(redis: LocalRedis, prefix: str) -> None:
+def test_a_late_committer_runs_no_command(redis: LocalRedis, prefix: str) -> None:
     grants, guard = Grants(), _guard(redis, prefix)
     old, new = grants(1), grants(1, 2)
     guard.raise_fence(old)
@@ -76,7 +76,7 @@ def test_a_late_committer_runs_nothing(redis: LocalRedis, prefix: str) -> None:
     assert _hashtags(redis, prefix) == {"a": 2}
 
 
-def test_of_many_tries_of_one_grant_at_once_one_counts(redis: LocalRedis, prefix: str) -> None:
+def test_the_commands_of_many_simultaneous_tries_of_one_grant_run_once(redis: LocalRedis, prefix: str) -> None:
     grant = Grants()(1)
     _guard(redis, prefix).raise_fence(grant)
     with ThreadPoolExecutor(8) as pool:
@@ -84,7 +84,7 @@ def test_of_many_tries_of_one_grant_at_once_one_counts(redis: LocalRedis, prefix
     assert _hashtags(redis, prefix) == {"a": 1}
 
 
-def test_after_a_command_that_fails_the_next_try_goes_on_with_it(redis: LocalRedis, prefix: str) -> None:
+def test_the_next_try_continues_with_the_failed_command(redis: LocalRedis, prefix: str) -> None:
     grants, guard, client = Grants(), _guard(redis, prefix), redis.client()
     client.hset(f"{prefix}:hashtags", "b", "no number")
     for attempt in (1, 2):
@@ -100,7 +100,7 @@ def test_after_a_command_that_fails_the_next_try_goes_on_with_it(redis: LocalRed
     assert _hashtags(redis, prefix) == {"a": 1, "b": 6, "c": 1}
 
 
-def test_other_commands_are_taken_if_none_of_the_transaction_has_run(redis: LocalRedis, prefix: str) -> None:
+def test_other_commands_are_accepted_if_no_command_of_the_transaction_has_run(redis: LocalRedis, prefix: str) -> None:
     grants, guard, client = Grants(), _guard(redis, prefix), redis.client()
     client.hset(f"{prefix}:hashtags", "b", "no number")
     with pytest.raises(StateError, match="command 1 of transaction 1 failed"):
@@ -111,7 +111,7 @@ def test_other_commands_are_taken_if_none_of_the_transaction_has_run(redis: Loca
     assert client.hget(f"{prefix}:hashtags", "a") == b"2"
 
 
-def test_what_has_run_is_neither_skipped_nor_mixed_with_another_output(redis: LocalRedis, prefix: str) -> None:
+def test_a_transaction_that_a_guard_has_run_refuses_a_skip_and_another_output(redis: LocalRedis, prefix: str) -> None:
     grants, guard = Grants(), _guard(redis, prefix)
     guard.raise_fence(about_to_write(grants(1), guard, "never run"))
     guard.raise_and_write(about_to_write(grants(1), guard, "one"), _rows({"a": 1}))
@@ -123,7 +123,7 @@ def test_what_has_run_is_neither_skipped_nor_mixed_with_another_output(redis: Lo
     assert _hashtags(redis, prefix) == {"a": 1}
 
 
-def test_many_commands_that_break_off_are_gone_on_with(
+def test_the_next_try_continues_many_interrupted_commands(
     redis: LocalRedis, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "COMMANDS_AT_ONCE", 5)
@@ -163,7 +163,7 @@ def test_a_server_that_was_killed_is_noticed(persistence: str, prefix: str) -> N
 
 
 @pytest.mark.parametrize("command", ["SET a b", [], ["SET", "a", None], ["SET", "a", True], ["RPUSH", *["a"] * 8000]])
-def test_what_is_no_command_is_named_and_nothing_runs(redis: LocalRedis, prefix: str, command: Any) -> None:
+def test_an_invalid_command_is_named_and_no_command_runs(redis: LocalRedis, prefix: str, command: Any) -> None:
     def commands(rows: list[dict[str, Any]]) -> list[Any]:
         return [("INCR", f"{prefix}:n"), command]
 

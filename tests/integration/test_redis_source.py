@@ -131,7 +131,7 @@ def log(request: pytest.FixtureRequest, server: LocalRedis) -> Numbered:
 # --- servers that stop, start and forget
 
 
-def test_a_server_that_is_away_is_named_and_everything_goes_on_exactly_once_it_is_back(log: Numbered) -> None:
+def test_an_unreachable_server_is_named_and_no_message_is_lost_once_it_is_back(log: Numbered) -> None:
     log.write("a", "b")
     log.server.save()
     first = log.batch()
@@ -150,7 +150,7 @@ def test_a_server_that_is_away_is_named_and_everything_goes_on_exactly_once_it_i
     assert log.texts(log.batch(first.position)) == ["c"]
 
 
-def test_a_server_that_forgot_what_was_taken_is_refused_until_a_person_accepts(log: Numbered) -> None:
+def test_a_server_that_lost_taken_messages_is_refused_until_a_person_accepts_the_loss(log: Numbered) -> None:
     log.write("a", "b")
     log.server.save()
     log.write("c", "d")
@@ -170,7 +170,7 @@ def test_a_server_that_forgot_what_was_taken_is_refused_until_a_person_accepts(l
     assert log.decide(after.position) is None
 
 
-def test_a_server_that_forgot_and_was_written_to_again_is_noticed(log: Numbered) -> None:
+def test_a_server_that_lost_messages_and_got_new_ones_is_noticed(log: Numbered) -> None:
     log.write("a", "b")
     log.server.save()
     log.write("c", "d")
@@ -186,7 +186,7 @@ def test_a_server_that_forgot_and_was_written_to_again_is_noticed(log: Numbered)
         assert log.texts(log.batch(place)) == ["g"]
 
 
-def test_an_opaque_source_that_has_nothing_else_refuses_what_is_gone_too(log: Numbered) -> None:
+def test_an_opaque_source_without_other_partitions_refuses_lost_messages(log: Numbered) -> None:
     log.write("a")
     log.server.save()
     log.write("b", "c")
@@ -196,7 +196,7 @@ def test_an_opaque_source_that_has_nothing_else_refuses_what_is_gone_too(log: Nu
         log.decide(batch.position, kind="opaque")
 
 
-def test_an_opaque_source_goes_on_with_the_partitions_that_have_everything(
+def test_an_opaque_source_continues_with_partitions_that_lost_no_message(
     server: LocalRedis, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, other = Numbered(server), Numbered(server)
@@ -219,7 +219,7 @@ def test_an_opaque_source_goes_on_with_the_partitions_that_have_everything(
 # --- messages that come next and are not there
 
 
-def test_messages_before_a_missing_one_are_taken_and_then_it_is_named(server: LocalRedis) -> None:
+def test_messages_before_a_missing_message_are_taken_and_then_the_missing_one_is_named(server: LocalRedis) -> None:
     log = Numbered(server)
     log.write(*"abcdefg")
     server.client().delete(f"{log.key}3", f"{log.key}4", f"{log.key}6")
@@ -232,7 +232,7 @@ def test_messages_before_a_missing_one_are_taken_and_then_it_is_named(server: Lo
     assert log.texts(log.batch(log.accepted(second.position))) == ["g"]
 
 
-def test_messages_of_a_decided_batch_that_are_gone_are_named(server: LocalRedis) -> None:
+def test_lost_messages_of_a_decided_batch_are_named(server: LocalRedis) -> None:
     log = Numbered(server)
     log.write(*"abcdefg")
     batch = log.batch()
@@ -241,7 +241,7 @@ def test_messages_of_a_decided_batch_that_are_gone_are_named(server: LocalRedis)
         log.texts(batch)
 
 
-def test_the_first_message_may_be_said_by_the_cursor(server: LocalRedis) -> None:
+def test_the_cursor_can_set_the_first_message(server: LocalRedis) -> None:
     log = Numbered(server)
     log.write("a", "b", "c")
     server.client().delete(f"{log.key}1")
@@ -288,7 +288,7 @@ def test_an_entry_that_is_deleted_before_it_is_read_is_noticed(server: LocalRedi
     assert log.decide(rest.position) is None
 
 
-def test_an_entry_that_is_deleted_after_it_was_read_is_no_loss(server: LocalRedis) -> None:
+def test_an_entry_deleted_after_it_was_read_is_not_a_loss(server: LocalRedis) -> None:
     log = Streamed(server)
     log.write("a", "b", "c")
     batch = log.batch(max_rows_per_batch=2)
@@ -299,7 +299,7 @@ def test_an_entry_that_is_deleted_after_it_was_read_is_no_loss(server: LocalRedi
     assert log.texts(log.batch(rest.position)) == ["d"]
 
 
-def test_a_stream_whose_entries_were_deleted_before_the_first_batch_is_read_from_what_there_is(
+def test_entries_deleted_from_a_stream_before_the_first_batch_are_not_a_loss(
     server: LocalRedis,
 ) -> None:
     log = Streamed(server)
@@ -312,7 +312,7 @@ def test_a_stream_whose_entries_were_deleted_before_the_first_batch_is_read_from
     assert log.decide(rest.position) is None
 
 
-def test_a_stream_that_was_read_before_its_server_counted_is_guarded_once_a_batch_came_to_its_end(
+def test_a_stream_without_a_stored_count_is_guarded_after_a_batch_reaches_its_end(
     server: LocalRedis,
 ) -> None:
     log = Streamed(server)
@@ -328,7 +328,7 @@ def test_a_stream_that_was_read_before_its_server_counted_is_guarded_once_a_batc
     assert log.texts(log.batch(log.accepted(third.position))) == ["e"]
 
 
-def test_a_stream_that_is_gone_is_a_loss_and_goes_on_from_its_beginning(server: LocalRedis) -> None:
+def test_a_deleted_stream_is_a_loss_and_the_source_resumes_at_its_new_beginning(server: LocalRedis) -> None:
     log = Streamed(server)
     log.write("a", "b")
     batch = log.batch()
@@ -343,7 +343,7 @@ def test_a_stream_that_is_gone_is_a_loss_and_goes_on_from_its_beginning(server: 
 # --- how much at once
 
 
-def test_a_batch_keeps_within_its_limit_over_all_partitions_and_says_why(server: LocalRedis) -> None:
+def test_a_batch_stays_within_its_limit_over_all_partitions_and_names_the_reason(server: LocalRedis) -> None:
     logs = [Numbered(server) for _ in range(3)]
     logs[0].write(*"ab")
     logs[1].write(*("c" * 20))
@@ -360,7 +360,7 @@ def test_a_batch_keeps_within_its_limit_over_all_partitions_and_says_why(server:
     source.close()
 
 
-def test_a_large_stream_is_cut_without_reading_its_entries_twice(server: LocalRedis) -> None:
+def test_a_large_stream_is_split_into_batches_without_reading_entries_twice(server: LocalRedis) -> None:
     log = Streamed(server)
     pipeline: Any = server.client().pipeline(transaction=False)
     for number in range(25_000):
@@ -380,7 +380,7 @@ def test_a_large_stream_is_cut_without_reading_its_entries_twice(server: LocalRe
 # --- what cannot be used
 
 
-def test_a_key_of_another_type_is_named(log: Numbered) -> None:
+def test_a_key_of_another_type_is_refused_by_name(log: Numbered) -> None:
     log.write("a")
     batch = log.batch()
     key = f"{log.key}NEXT_WRITE" if type(log) is Numbered else log.key
@@ -392,7 +392,7 @@ def test_a_key_of_another_type_is_named(log: Numbered) -> None:
             log.decide(position, kind=kind)
 
 
-def test_a_message_of_another_type_is_named(server: LocalRedis) -> None:
+def test_a_message_of_another_type_is_refused_by_name(server: LocalRedis) -> None:
     log = Numbered(server)
     log.write("a", "b", "c")
     batch = log.batch()
@@ -413,14 +413,14 @@ def test_a_key_that_is_missing_is_named(server: LocalRedis) -> None:
         assert source.backlog(None) is None
 
 
-def test_a_cursor_that_is_no_number_is_named(server: LocalRedis) -> None:
+def test_a_cursor_that_is_not_a_number_is_refused_by_name(server: LocalRedis) -> None:
     log = Numbered(server)
     server.client().set(f"{log.key}NEXT_WRITE", "soon")
     with pytest.raises(SourceError, match=rf"key {log.key}NEXT_WRITE .* holds b'soon', which is no number"):
         log.decide()
 
 
-def test_a_wrong_password_is_told_and_never_shown() -> None:
+def test_a_wrong_password_is_reported_and_never_shown() -> None:
     for kind in ("transactional", "opaque"):
         with pytest.raises(
             ConfigError, match="Redis connection = 'guessed' cannot be used. The server says"
@@ -430,7 +430,7 @@ def test_a_wrong_password_is_told_and_never_shown() -> None:
         assert "g0ssip" not in shown
 
 
-def test_a_message_that_cannot_be_read_fails_the_batch_and_is_named(server: LocalRedis) -> None:
+def test_an_unreadable_message_fails_the_batch_and_is_named(server: LocalRedis) -> None:
     log = Numbered(server)
     log.write('{"n": 1}', "{", '"x"')
     server.client().set(f"{log.key}4", b"\xff")
@@ -454,7 +454,7 @@ def test_a_position_of_another_source_is_refused(log: Numbered) -> None:
         log.decide([1])
 
 
-def test_whoever_closes_the_source_for_himself_closes_it_for_nobody_else(server: LocalRedis) -> None:
+def test_closing_a_source_in_one_thread_does_not_close_it_in_another(server: LocalRedis) -> None:
     """A lane commits one transaction in a thread while it reads the rows of the next one in another."""
     key, client = f"k{uuid.uuid4().hex[:8]}", server.client()
     client.xadd(key, {"n": 1})
@@ -470,7 +470,7 @@ def test_whoever_closes_the_source_for_himself_closes_it_for_nobody_else(server:
     assert len(rows_of(reading, batch.metadata)) == 1
 
 
-def test_a_partition_that_is_no_longer_given_stops_the_source(log: Numbered) -> None:
+def test_a_partition_that_was_removed_from_the_arguments_stops_the_source(log: Numbered) -> None:
     log.write("a")
     batch = log.batch()
     other: Any = {"tweets:other": plain(batch.metadata)[log.partition]}

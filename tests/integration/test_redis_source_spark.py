@@ -75,7 +75,7 @@ def people() -> RedisNumberedSource:
 
 
 @pytest.mark.parametrize("source", [people(), RedisStreamSource("tweets", "events", databases=[0, 1])], ids=type)
-def test_rows_are_the_same_in_spark(spark: SparkSession, source: RedisSource) -> None:
+def test_spark_reads_the_same_rows_as_python(spark: SparkSession, source: RedisSource) -> None:
     batch = source.decide(ATTEMPT, None)
     assert batch is not None
     plain: Any = source.emit_batch(ATTEMPT, batch.metadata)
@@ -102,7 +102,7 @@ def test_a_message_that_does_not_fit_fails_the_batch_and_is_named(spark: SparkSe
     source.close()
 
 
-def test_messages_that_are_gone_are_named_before_a_job_is_started(spark: SparkSession, redis: LocalRedis) -> None:
+def test_lost_messages_are_named_before_a_spark_job_starts(spark: SparkSession, redis: LocalRedis) -> None:
     source = people()
     batch = source.decide(ATTEMPT, None)
     assert batch is not None
@@ -116,7 +116,7 @@ def test_messages_that_are_gone_are_named_before_a_job_is_started(spark: SparkSe
 @pytest.mark.parametrize(
     "operator", [SparkConnectBatchOperator, pytest.param(SparkBatchOperator, marks=pytest.mark.long)]
 )
-def test_a_large_batch_is_read_with_a_connection_that_no_file_and_no_log_has(
+def test_a_large_batch_is_read_and_no_file_or_log_contains_the_connection(
     tmp_path: Path,
     spark_connect: LocalSparkConnect,
     operator: Any,

@@ -97,7 +97,7 @@ _LATE: dict[str, Callable[[RedisState, Grant, dict[str, int]], Any]] = {
 @both_kinds
 @pytest.mark.parametrize("late", _LATE)
 @pytest.mark.parametrize("updates", [{"a": 1}, {"only the old attempt has it": 1}, {"new": 1}, _MANY])
-def test_a_paused_writer_that_wakes_after_the_next_transaction_changes_nothing(
+def test_a_paused_writer_that_wakes_after_the_next_transaction_is_refused(
     redis: LocalRedis, prefix: str, kind: str, late: str, updates: dict[str, int]
 ) -> None:
     grants, state, zombie = Grants(), _state(redis, prefix, kind), _state(redis, prefix, kind)
@@ -117,7 +117,7 @@ def test_a_paused_writer_that_wakes_after_the_next_transaction_changes_nothing(
 
 
 @both_kinds
-def test_a_writer_that_is_paused_between_two_portions_is_refused_the_rest(
+def test_a_writer_paused_between_two_parts_is_refused_the_remaining_parts(
     redis: LocalRedis, prefix: str, kind: str, pool: ThreadPoolExecutor, pause: _Pause
 ) -> None:
     grants, state = Grants(), _state(redis, prefix, kind)
@@ -160,7 +160,7 @@ state.raise_and_write(pickle.load(sys.stdin.buffer), rows({f"key {number:02}": n
 
 
 @both_kinds
-def test_what_a_client_killed_between_two_portions_leaves_is_taken_back_or_gone_on_with(
+def test_parts_left_by_a_killed_client_are_rolled_back_or_continued(
     redis: LocalRedis, prefix: str, kind: str, tmp_path: Path
 ) -> None:
     grants, state = Grants(), _state(redis, prefix, kind)
@@ -185,7 +185,7 @@ def test_what_a_client_killed_between_two_portions_leaves_is_taken_back_or_gone_
     assert totals(state) == {**_MANY, "key 00": 100, "key 11": 111}
 
 
-def test_a_long_roll_back_that_breaks_off_is_finished_by_the_next_grant_and_takes_no_write_until_then(
+def test_the_next_grant_finishes_an_interrupted_roll_back_before_any_write(
     redis: LocalRedis, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     many = {f"key {number}": 1 for number in range(20_000)}
@@ -215,7 +215,7 @@ def test_a_long_roll_back_that_breaks_off_is_finished_by_the_next_grant_and_take
 # --- a server that dies ------------------------------------------------------------------------------------------
 
 
-def test_killed_between_raise_and_write_without_persistence_nothing_is_taken_for_a_first_time() -> None:
+def test_a_server_that_lost_all_data_between_raise_and_write_is_refused() -> None:
     with LocalRedis() as server:
         grants, state = Grants(), _state(server)
         grants.commit(1, state, {"a": 1})
@@ -235,7 +235,7 @@ def test_killed_between_raise_and_write_without_persistence_nothing_is_taken_for
 
 
 @both_kinds
-def test_killed_between_raise_and_write_with_an_append_only_file_the_next_grant_goes_on(kind: str) -> None:
+def test_the_same_grant_can_commit_after_a_restart_between_raise_and_write_with_an_aof(kind: str) -> None:
     with LocalRedis(persistence="aof") as server:
         grants, state = Grants(), _state(server, kind=kind)
         grants.commit(1, state, {"a": 1})
@@ -253,7 +253,7 @@ def test_killed_between_raise_and_write_with_an_append_only_file_the_next_grant_
 @both_kinds
 @pytest.mark.parametrize("again", [True, False], ids=["the same grant", "a new grant"])
 @pytest.mark.parametrize("persistence", ["aof", "none"])
-def test_killed_between_two_portions_the_update_is_never_taken_for_complete(
+def test_an_update_killed_between_two_parts_never_counts_as_complete(
     kind: str, persistence: str, again: bool, pool: ThreadPoolExecutor, pause: _Pause
 ) -> None:
     with LocalRedis(persistence=persistence) as server:
@@ -274,7 +274,7 @@ def test_killed_between_two_portions_the_update_is_never_taken_for_complete(
 
 
 @both_kinds
-def test_killed_after_the_write_and_before_the_mark_nothing_is_counted_twice(kind: str) -> None:
+def test_a_kill_between_write_and_mark_counts_no_row_twice(kind: str) -> None:
     with LocalRedis(persistence="aof") as server:
         grants, state = Grants(), _state(server, kind=kind)
         grants.commit(1, state, {"a": 1})
@@ -288,7 +288,7 @@ def test_killed_after_the_write_and_before_the_mark_nothing_is_counted_twice(kin
         assert totals(state) == {"a": 2, "b": 2}
 
 
-def test_killed_after_the_write_and_before_the_mark_without_persistence_the_first_transaction_begins_anew() -> None:
+def test_the_first_transaction_is_rewritten_if_the_server_loses_it_before_the_mark() -> None:
     with LocalRedis() as server:
         grants, state = Grants(), _state(server)
         state.raise_and_write(grants(1), rows({"a": 1}))
@@ -303,7 +303,7 @@ def test_killed_after_the_write_and_before_the_mark_without_persistence_the_firs
 
 @both_kinds
 @pytest.mark.parametrize("moment", ["before the raise", "after the raise", "after a part"])
-def test_an_older_snapshot_is_noticed_wherever_in_the_commit_it_was_made(kind: str, moment: str) -> None:
+def test_an_older_snapshot_is_noticed_at_every_step_of_the_commit(kind: str, moment: str) -> None:
     with LocalRedis(persistence="rdb") as server:
         grants, state = Grants(), _state(server, kind=kind)
         grants.commit(1, state, {"a": 1})
@@ -389,7 +389,7 @@ def test_a_copy_without_its_fence_is_refused_until_it_is_deleted(
 
 
 @both_kinds
-def test_a_copy_that_a_repair_has_accepted_is_the_states_own(copied: RedisState) -> None:
+def test_a_copy_that_a_repair_has_accepted_belongs_to_the_state(copied: RedisState) -> None:
     grant = replace(Grants()(3), accepted={copied.name: {"generation": 1, "fence": None}})
     copied.raise_and_write(grant, rows({"a": 5}))
     assert totals(copied) == {"a": 7, "b": 3}
@@ -398,7 +398,9 @@ def test_a_copy_that_a_repair_has_accepted_is_the_states_own(copied: RedisState)
 # --- writers at once ---------------------------------------------------------------------------------------------
 
 
-def test_of_many_first_grants_at_once_the_latest_wins(redis: LocalRedis, prefix: str, pool: ThreadPoolExecutor) -> None:
+def test_the_latest_of_many_simultaneous_first_grants_wins(
+    redis: LocalRedis, prefix: str, pool: ThreadPoolExecutor
+) -> None:
     grants = Grants()
     given = [grants(1) for _ in range(8)]
 
@@ -434,7 +436,9 @@ class _Meanwhile:
         return a + b
 
 
-def test_a_grant_that_raises_between_the_look_and_the_leap_of_an_older_one_wins(redis: LocalRedis, prefix: str) -> None:
+def test_a_newer_grant_that_raises_between_read_and_write_of_an_older_grant_wins(
+    redis: LocalRedis, prefix: str
+) -> None:
     sums = _Meanwhile()
     grants, state = Grants(), _state(redis, prefix, values={"n": sums})
     grants.commit(1, state, {"a": 1})
@@ -449,7 +453,9 @@ def test_a_grant_that_raises_between_the_look_and_the_leap_of_an_older_one_wins(
 
 
 @both_kinds
-def test_a_newer_grant_takes_back_what_an_older_one_writes_meanwhile(redis: LocalRedis, prefix: str, kind: str) -> None:
+def test_a_newer_grant_rolls_back_a_concurrent_write_of_an_older_grant(
+    redis: LocalRedis, prefix: str, kind: str
+) -> None:
     sums = _Meanwhile()
     grants, state = Grants(), _state(redis, prefix, kind, values={"n": sums})
     grants.commit(1, state, {"a": 1, "b": 1})
@@ -462,7 +468,7 @@ def test_a_newer_grant_takes_back_what_an_older_one_writes_meanwhile(redis: Loca
 
 
 @both_kinds
-def test_a_key_that_another_chunk_writes_meanwhile_is_refused(redis: LocalRedis, prefix: str, kind: str) -> None:
+def test_a_key_that_another_chunk_writes_concurrently_is_refused(redis: LocalRedis, prefix: str, kind: str) -> None:
     sums = _Meanwhile()
     grants, state = Grants(), _state(redis, prefix, kind, values={"n": sums})
     grants.commit(1, state, {"a": 1})
@@ -475,7 +481,7 @@ def test_a_key_that_another_chunk_writes_meanwhile_is_refused(redis: LocalRedis,
     assert totals(state) == {"a": 11}
 
 
-def test_parallel_writers_of_one_grant_write_their_keys(
+def test_parallel_writers_of_one_grant_write_all_their_keys(
     redis: LocalRedis, prefix: str, pool: ThreadPoolExecutor
 ) -> None:
     grants, state = Grants(), _state(redis, prefix)
@@ -495,7 +501,7 @@ def test_parallel_writers_of_one_grant_write_their_keys(
 
 
 @both_kinds
-def test_a_key_of_another_chunk_in_a_late_portion_is_found_before_anything_is_written(
+def test_a_key_of_another_chunk_in_a_late_part_is_refused_before_any_write(
     redis: LocalRedis, prefix: str, kind: str, small_portions: None
 ) -> None:
     grants, state = Grants(), _state(redis, prefix, kind)
@@ -517,7 +523,7 @@ _programs = st.lists(
 
 @both_kinds
 @pytest.mark.parametrize("column", ["bigint", "numeric"])
-def test_sums_are_exact_and_refused_like_in_the_model(redis: LocalRedis, kind: str, column: str) -> None:
+def test_sums_are_exact_or_refused_as_in_the_memory_state(redis: LocalRedis, kind: str, column: str) -> None:
     """The model is MemoryState, whose numbers are Python's."""
 
     @settings(max_examples=examples(15, 40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -593,7 +599,7 @@ def test_two_topologies_on_one_prefix_are_refused(redis: LocalRedis, prefix: str
     assert totals(_state(redis, prefix)) == {"a": 1}
 
 
-def test_other_columns_are_refused_naming_both(redis: LocalRedis, prefix: str) -> None:
+def test_other_columns_are_refused_with_both_definitions(redis: LocalRedis, prefix: str) -> None:
     from airflow_tx.state import Max
 
     grants = Grants()
@@ -614,14 +620,14 @@ def test_other_columns_are_refused_naming_both(redis: LocalRedis, prefix: str) -
     assert _everything(redis, prefix) == before
 
 
-def test_somebody_elses_key_is_refused(redis: LocalRedis, prefix: str) -> None:
+def test_a_redis_key_of_another_program_is_refused(redis: LocalRedis, prefix: str) -> None:
     redis.client().set(f"{{{prefix}}}:values", "mine")
     with pytest.raises(StateError, match="WRONGTYPE"):
         _state(redis, prefix).raise_and_write(Grants()(1), rows({"a": 1}))
     assert redis.client().get(f"{{{prefix}}}:values") == b"mine"
 
 
-def test_a_state_under_another_prefix_says_which_fence_it_would_take_over(redis: LocalRedis, prefix: str) -> None:
+def test_a_state_under_a_new_prefix_can_take_over_the_fence_of_the_old_prefix(redis: LocalRedis, prefix: str) -> None:
     grants, old, new = Grants(), _state(redis, prefix, "opaque"), _state(redis, f"{prefix}-new", "opaque")
     grants.commit(1, old, {"a": 1})
     held = old.fence()
@@ -631,7 +637,7 @@ def test_a_state_under_another_prefix_says_which_fence_it_would_take_over(redis:
     assert totals(new) == {"a": 1}
 
 
-def test_a_fence_of_a_newer_format_is_not_taken_for_empty(redis: LocalRedis, prefix: str) -> None:
+def test_a_fence_of_a_newer_format_is_refused(redis: LocalRedis, prefix: str) -> None:
     grants, state = Grants(), _state(redis, prefix)
     state.raise_and_write(grants(1), rows({"a": 1}))
     redis.client().hset(f"{{{prefix}}}:fence", "format", 2)
@@ -639,7 +645,7 @@ def test_a_fence_of_a_newer_format_is_not_taken_for_empty(redis: LocalRedis, pre
         state.raise_and_write(grants(1, 2), rows({"a": 1}))
 
 
-def test_clear_forgets_this_state_only(redis: LocalRedis, prefix: str) -> None:
+def test_clear_deletes_only_this_state(redis: LocalRedis, prefix: str) -> None:
     states = [_state(redis, f"{prefix}{number}") for number in range(2)]
     for state in states:
         Grants().commit(1, state, {"a": 1})
@@ -659,7 +665,7 @@ def test_clear_forgets_this_state_only(redis: LocalRedis, prefix: str) -> None:
         ({"kind": "non-transactional"}, "opaque"),
     ],
 )
-def test_what_cannot_be_used_is_refused_when_it_is_made(wrong: dict[str, Any], message: str) -> None:
+def test_invalid_arguments_are_refused_when_the_state_is_created(wrong: dict[str, Any], message: str) -> None:
     fitting: dict[str, Any] = {"prefix": "p", "keys": ["key"], "values": {"n": Sum()}}
     with pytest.raises(ConfigError, match=message):
         RedisState("redis_default", **{**fitting, **wrong})
@@ -672,7 +678,7 @@ def _define(monkeypatch: pytest.MonkeyPatch, conn_id: str, **fields: Any) -> Non
     monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps(fields))
 
 
-def test_an_airflow_connection_is_used(redis: LocalRedis, monkeypatch: pytest.MonkeyPatch, prefix: str) -> None:
+def test_a_state_uses_an_airflow_connection(redis: LocalRedis, monkeypatch: pytest.MonkeyPatch, prefix: str) -> None:
     _define(
         monkeypatch,
         "tx_state_redis",
@@ -692,7 +698,7 @@ def test_an_airflow_connection_is_used(redis: LocalRedis, monkeypatch: pytest.Mo
         assert REDIS_PASSWORD not in shown
 
 
-def test_a_connection_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_connection_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     _define(monkeypatch, "tx_web", conn_type="http", host="example")
     _define(monkeypatch, "tx_odd", conn_type="redis", host="127.0.0.1", extra={"db": "first"})
     for conn_id, message in {"tx_web": "type redis", "tx_odd": "extra db.*Use a number"}.items():
@@ -725,7 +731,7 @@ def test_a_server_that_is_down_is_named_without_its_password() -> None:
     server.close()
 
 
-def test_a_wrong_password_is_one_line_without_it(redis: LocalRedis) -> None:
+def test_a_wrong_password_is_a_one_line_error_that_does_not_show_it(redis: LocalRedis) -> None:
     url = f"redis://:wr0ng-pass@127.0.0.1:{redis.port}/0"
     state = RedisState.from_url(url, prefix="p", keys=["key"], values={"n": Sum()})
     for use in _uses(state):
@@ -736,7 +742,7 @@ def test_a_wrong_password_is_one_line_without_it(redis: LocalRedis) -> None:
         assert failure.value.__cause__ is None
 
 
-def test_a_lost_answer_to_the_last_write_is_not_told_as_nothing_written(
+def test_a_lost_reply_to_the_last_write_is_reported_as_an_unknown_outcome(
     redis: LocalRedis, prefix: str, pool: ThreadPoolExecutor
 ) -> None:
     grants, direct = Grants(), _state(redis, prefix)
@@ -780,7 +786,7 @@ def test_a_server_without_memory_refuses_the_whole_update(prefix: str) -> None:
         assert totals(state) == {"a": 2}
 
 
-def test_rows_that_the_caller_cannot_give_leave_nothing(redis: LocalRedis, prefix: str) -> None:
+def test_an_error_while_reading_the_rows_leaves_the_state_unchanged(redis: LocalRedis, prefix: str) -> None:
     def broken() -> Iterator[dict[str, Any]]:
         yield from rows({"a": 1})
         raise RuntimeError("the file ends here")

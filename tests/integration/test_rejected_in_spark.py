@@ -81,18 +81,18 @@ def test_an_empty_reason_of_a_column_fails_the_application(run: StageRun, spark:
 
 
 @pytest.mark.parametrize("reason", ["", " "])
-def test_an_empty_text_is_refused_at_once(run: StageRun, spark: SparkSession, reason: str) -> None:
+def test_an_empty_reason_text_is_refused_at_once(run: StageRun, spark: SparkSession, reason: str) -> None:
     with pytest.raises(StagingError, match="is empty"):
         applied(run, spark, lambda spark, batch: batch.reject(batch.read(), reason))
 
 
-def test_without_a_table_nothing_is_rejected(run: StageRun, spark: SparkSession) -> None:
+def test_reject_is_refused_without_a_table_of_rejected_rows(run: StageRun, spark: SparkSession) -> None:
     run.spec = type(run.spec)(**{**vars(run.spec), "rejected": None})
     with pytest.raises(StagingError, match="there is no table for the rows that it rejects"):
         applied(run, spark, lambda spark, batch: batch.reject(batch.read(), "odd"))
 
 
-def test_an_application_does_not_reject_more_than_it_read(run: StageRun, spark: SparkSession) -> None:
+def test_an_application_that_rejects_more_rows_than_it_read_is_refused(run: StageRun, spark: SparkSession) -> None:
     def main(spark: SparkSession, batch: Batch) -> None:
         rows = batch.read()
         batch.reject(rows, "odd")

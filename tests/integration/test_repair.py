@@ -195,7 +195,7 @@ def test_a_state_whose_table_was_dropped_is_refused_and_repaired(
     assert pipeline.totals() == [2 + 3, 1 + 2 + 3]
 
 
-def test_a_table_dropped_while_its_first_transaction_is_open_is_repaired_too(
+def test_a_table_dropped_during_its_first_transaction_is_refused_and_repaired(
     store: ZooKeeperStore, zookeeper_root: str, databases: Databases
 ) -> None:
     pipeline = Pipeline(store, zookeeper_root, [databases.state("a")])
@@ -209,7 +209,7 @@ def test_a_table_dropped_while_its_first_transaction_is_open_is_repaired_too(
     assert pipeline.totals() == [1]
 
 
-def test_a_state_renamed_in_the_dag_is_refused_until_its_name_follows(
+def test_a_state_renamed_in_the_dag_is_refused_until_the_ledger_renames_it(
     store: ZooKeeperStore, zookeeper_root: str, databases: Databases
 ) -> None:
     pipeline = Pipeline(store, zookeeper_root, [databases.state("a"), databases.state("b")])
@@ -234,7 +234,7 @@ def test_a_state_renamed_in_the_dag_is_refused_until_its_name_follows(
         pipeline.ledger.run(rename_state, "a.sums", "b.totals", audit=AUDIT)
 
 
-def test_a_state_renamed_in_the_dag_never_starts_from_nothing_unnoticed(
+def test_a_state_renamed_in_the_dag_never_starts_empty_unnoticed(
     store: ZooKeeperStore, zookeeper_root: str, databases: Databases
 ) -> None:
     pipeline = Pipeline(store, zookeeper_root, [databases.state("a")])
@@ -253,7 +253,7 @@ def test_a_state_renamed_in_the_dag_never_starts_from_nothing_unnoticed(
     assert pipeline.totals() == [2]
 
 
-def test_a_state_may_be_added_and_another_taken_away_one_after_the_other(
+def test_a_dag_may_add_a_state_and_later_remove_another(
     store: ZooKeeperStore, zookeeper_root: str, databases: Databases
 ) -> None:
     one, two = databases.state("a"), databases.state("b")
@@ -390,7 +390,7 @@ def test_zookeeper_set_back_by_exactly_one_transaction_is_refused_and_repaired(
     assert pipeline.totals() == [1 + 2 + 3 + 4] * len(states)
 
 
-def test_a_run_that_began_after_the_loss_is_never_told_that_it_is_committed(
+def test_a_run_that_began_after_the_loss_is_never_reported_as_committed(
     server: LocalZooKeeper,
     store: ZooKeeperStore,
     new_store: Callable[[], ZooKeeperStore],
@@ -420,7 +420,7 @@ def test_a_run_that_began_after_the_loss_is_never_told_that_it_is_committed(
     assert pipeline.totals() == [1 + 2 + 3 + 4 + 7 + 8]
 
 
-def test_rows_that_a_readmission_alone_holds_are_kept(
+def test_rows_that_only_a_readmission_contains_are_kept(
     store: ZooKeeperStore, zookeeper_root: str, databases: Databases
 ) -> None:
     pipeline = Pipeline(store, zookeeper_root, [databases.state("a")], by_interval=True)
@@ -437,7 +437,7 @@ def test_rows_that_a_readmission_alone_holds_are_kept(
     assert pipeline.totals() == [1 + 2]
 
 
-def test_a_skip_that_the_ledger_has_lost_is_taken_from_the_states(
+def test_a_skip_that_the_ledger_lost_is_restored_from_the_states(
     server: LocalZooKeeper,
     store: ZooKeeperStore,
     new_store: Callable[[], ZooKeeperStore],
@@ -485,7 +485,7 @@ def test_a_grant_of_the_lost_time_cannot_write_after_the_repair(
 
 
 @pytest.mark.lead
-def test_a_run_that_was_open_in_the_old_snapshot_begins_anew_and_a_committed_one_stays_committed(
+def test_a_run_open_in_the_old_snapshot_begins_again_and_a_committed_run_stays_committed(
     server: LocalZooKeeper,
     store: ZooKeeperStore,
     new_store: Callable[[], ZooKeeperStore],
@@ -509,7 +509,7 @@ def test_a_run_that_was_open_in_the_old_snapshot_begins_anew_and_a_committed_one
     assert pipeline.totals() == [1 + 2 + 3 + 4]
 
 
-def test_a_ledger_that_is_gone_is_rebuilt_from_the_states(
+def test_a_lost_ledger_is_rebuilt_from_the_states(
     store: ZooKeeperStore, zookeeper_root: str, databases: Databases
 ) -> None:
     lost = Pipeline(store, f"{zookeeper_root}/lost", [databases.state("a"), databases.state("b")])
@@ -525,7 +525,7 @@ def test_a_ledger_that_is_gone_is_rebuilt_from_the_states(
     assert pipeline.totals() == [10, 10]
 
 
-def test_a_ledger_made_anew_after_the_loss_is_refused_by_the_states_and_repaired(
+def test_a_ledger_created_after_the_loss_is_refused_by_the_states_and_repaired(
     store: ZooKeeperStore, zookeeper_root: str, databases: Databases
 ) -> None:
     lost = Pipeline(store, f"{zookeeper_root}/lost", [databases.state("a")])
@@ -541,7 +541,7 @@ def test_a_ledger_made_anew_after_the_loss_is_refused_by_the_states_and_repaired
     assert pipeline.totals() == [3]
 
 
-def test_a_state_of_another_topology_is_not_taken_from_it(
+def test_a_repair_does_not_take_states_of_another_topology(
     store: ZooKeeperStore, zookeeper_root: str, databases: Databases
 ) -> None:
     owner = Pipeline(store, zookeeper_root, [databases.state("a")], topology="owner")
@@ -555,7 +555,7 @@ def test_a_state_of_another_topology_is_not_taken_from_it(
     assert owner.totals() == [3]
 
 
-def test_another_topology_that_cannot_be_read_may_be_the_owner_unless_it_is_being_reset(
+def test_a_repair_is_refused_while_an_unreadable_topology_may_own_the_states(
     store: ZooKeeperStore, zookeeper_root: str, databases: Databases
 ) -> None:
     lost = Pipeline(store, f"{zookeeper_root}/lost", [databases.state("a")])
@@ -573,7 +573,7 @@ def test_another_topology_that_cannot_be_read_may_be_the_owner_unless_it_is_bein
     assert pipeline.run("r2") == 2
 
 
-def test_a_ledger_with_results_of_its_own_is_not_replaced(
+def test_a_ledger_with_committed_transactions_is_not_replaced(
     store: ZooKeeperStore, zookeeper_root: str, databases: Databases
 ) -> None:
     lost = Pipeline(store, f"{zookeeper_root}/lost", [databases.state("a")])
@@ -588,7 +588,7 @@ def test_a_ledger_with_results_of_its_own_is_not_replaced(
 
 
 @pytest.mark.parametrize(("raised", "written"), [(1, 0), (2, 0), (2, 1)])
-def test_a_transaction_that_died_between_two_states_is_open_again(
+def test_a_rebuild_reopens_a_transaction_that_died_between_two_states(
     store: ZooKeeperStore, zookeeper_root: str, databases: Databases, raised: int, written: int
 ) -> None:
     lost = Pipeline(store, f"{zookeeper_root}/lost", [databases.state("a"), databases.state("b")])
@@ -607,7 +607,7 @@ def test_a_transaction_that_died_between_two_states_is_open_again(
     assert pipeline.totals() == [6, 6]
 
 
-def test_the_very_first_transaction_may_be_the_one_that_died(
+def test_a_rebuild_works_if_the_first_transaction_died_between_two_states(
     store: ZooKeeperStore, zookeeper_root: str, databases: Databases
 ) -> None:
     lost = Pipeline(store, f"{zookeeper_root}/lost", [databases.state("a"), databases.state("b")])
@@ -637,7 +637,7 @@ def test_a_half_written_transaction_that_cannot_be_undone_is_refused(
 
 
 @pytest.mark.parametrize("written", [0, 1])
-def test_a_state_that_cannot_undo_is_begun_anew_only_if_it_holds_nothing_of_the_transaction(
+def test_a_transaction_in_a_state_without_undo_is_reopened_only_if_the_state_does_not_hold_it(
     store: ZooKeeperStore, zookeeper_root: str, databases: Databases, written: int
 ) -> None:
     state = databases.state("a", "transactional")
@@ -663,7 +663,7 @@ def test_a_state_that_cannot_undo_is_begun_anew_only_if_it_holds_nothing_of_the_
     assert pipeline.totals() == [1 + 2]
 
 
-def test_states_that_do_not_fit_together_are_refused(
+def test_a_rebuild_from_inconsistent_states_is_refused(
     store: ZooKeeperStore, zookeeper_root: str, databases: Databases
 ) -> None:
     pipeline = Pipeline(store, zookeeper_root, [databases.state("a"), databases.state("b")])
@@ -685,7 +685,7 @@ def test_states_that_do_not_fit_together_are_refused(
 
 
 @pytest.mark.parametrize("batch", ["null", "", "[]", '{"rows":1}'])
-def test_a_fence_without_a_batch_is_never_taken_for_the_beginning(batch: str) -> None:
+def test_a_fence_without_a_batch_is_not_used_as_the_beginning(batch: str) -> None:
     fence = Fence("i", Token(1, 3, 1, 1, "n"), True, batch)
     with pytest.raises(UnreadableRecord, match=r"the fence of state 'a\.totals'"):
         HeldState.of("a.totals", undoable=True, fence=fence)
@@ -694,7 +694,7 @@ def test_a_fence_without_a_batch_is_never_taken_for_the_beginning(batch: str) ->
 # --- everything anew ---------------------------------------------------------------------------------------------
 
 
-def test_a_reset_begins_again_from_nothing(store: ZooKeeperStore, zookeeper_root: str, databases: Databases) -> None:
+def test_a_reset_starts_a_new_empty_ledger(store: ZooKeeperStore, zookeeper_root: str, databases: Databases) -> None:
     pipeline = Pipeline(store, zookeeper_root, [databases.state("a"), databases.state("b")])
     pipeline.run("r1")
     pipeline.run("r2")
@@ -713,7 +713,7 @@ def test_a_reset_begins_again_from_nothing(store: ZooKeeperStore, zookeeper_root
     assert pipeline.totals() == [3, 3]
 
 
-def test_a_task_of_the_life_before_a_reset_acks_nothing_though_its_records_have_the_versions_it_remembers(
+def test_a_task_from_before_a_reset_cannot_ack_even_if_record_versions_match(
     store: ZooKeeperStore, zookeeper_root: str, databases: Databases
 ) -> None:
     pipeline = Pipeline(store, zookeeper_root, [databases.state("a")])
@@ -729,7 +729,7 @@ def test_a_task_of_the_life_before_a_reset_acks_nothing_though_its_records_have_
         pipeline.complete(again)
 
 
-def test_a_reset_that_died_midway_keeps_the_topology_closed_and_says_so(
+def test_an_interrupted_reset_keeps_the_topology_closed_and_reports_it(
     store: ZooKeeperStore, zookeeper_root: str, databases: Databases
 ) -> None:
     pipeline = Pipeline(store, zookeeper_root, [databases.state("a")])
@@ -746,7 +746,7 @@ def test_a_reset_that_died_midway_keeps_the_topology_closed_and_says_so(
     assert pipeline.run("r1") == 1
 
 
-def test_a_reset_of_a_ledger_that_is_gone_makes_one(
+def test_a_reset_of_a_lost_ledger_creates_a_new_one(
     store: ZooKeeperStore, zookeeper_root: str, databases: Databases
 ) -> None:
     lost = Pipeline(store, f"{zookeeper_root}/lost", [databases.state("a")])
@@ -761,7 +761,7 @@ def _unreachable() -> None:
     raise RuntimeError("a state cannot be reached")
 
 
-def test_every_repair_is_noted_with_who_when_and_why(
+def test_every_repair_is_recorded_with_person_time_and_reason(
     store: ZooKeeperStore, zookeeper_root: str, databases: Databases
 ) -> None:
     pipeline = Pipeline(store, zookeeper_root, [databases.state("a")])
@@ -787,7 +787,7 @@ def test_a_topology_that_does_not_exist_cannot_be_repaired(store: ZooKeeperStore
         topology_view(store, pipeline.paths)
 
 
-def test_a_ledger_of_an_older_ensemble_is_named_before_a_repair_and_the_right_one_goes_on(
+def test_a_connection_to_an_older_ensemble_is_reported_and_the_right_ensemble_continues(
     databases: Databases, tmp_path: Path
 ) -> None:
     copied = tmp_path / "copied"

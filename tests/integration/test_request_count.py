@@ -86,7 +86,7 @@ def standing(store: ZooKeeperStore, zookeeper_root: str) -> Callable[..., Counte
     return make
 
 
-def test_a_transaction_with_one_task_takes_the_same_few_requests_at_any_txid(
+def test_a_transaction_with_one_task_needs_the_same_few_requests_at_any_txid(
     standing: Callable[..., Counted],
 ) -> None:
     small, large = standing(10), standing(10_000)
@@ -96,7 +96,7 @@ def test_a_transaction_with_one_task_takes_the_same_few_requests_at_any_txid(
     assert max(early) <= MOST, early
 
 
-def test_every_further_task_takes_four_more(standing: Callable[..., Counted]) -> None:
+def test_each_additional_task_adds_four_requests(standing: Callable[..., Counted]) -> None:
     one, five = standing(10), standing(10, tasks=5)
     assert five.transaction("10") - one.transaction("10") <= 4 * MOST_PER_TASK
 
@@ -126,7 +126,9 @@ MAPPED = 150
 """Instances of a mapped task: more than a waiting committer reads the acks of."""
 
 
-def test_whoever_waits_behind_many_mapped_tasks_reads_none_of_their_acks(standing: Callable[..., Counted]) -> None:
+def test_a_transaction_that_waits_behind_many_mapped_tasks_does_not_read_their_acks(
+    standing: Callable[..., Counted],
+) -> None:
     pipeline = standing(10, tasks=0)
     first = pipeline.begin("10")
     pipeline.map(first, MAPPED)
@@ -138,7 +140,7 @@ def test_whoever_waits_behind_many_mapped_tasks_reads_none_of_their_acks(standin
     assert read_line(ReadOnlyLedger(pipeline.store, pipeline.paths), 11, ["task0"]).move is Move.WAIT
 
 
-def test_each_ack_is_read_once_to_show_a_transaction(standing: Callable[..., Counted]) -> None:
+def test_showing_a_transaction_reads_each_ack_once(standing: Callable[..., Counted]) -> None:
     pipeline = standing(10, tasks=0)
     pipeline.map(pipeline.begin("10"), MAPPED)
     before = pipeline.sent
@@ -147,7 +149,7 @@ def test_each_ack_is_read_once_to_show_a_transaction(standing: Callable[..., Cou
     assert pipeline.sent - before <= MAPPED + 10
 
 
-def test_what_is_missing_of_many_tasks_is_named_in_few_words(standing: Callable[..., Counted]) -> None:
+def test_missing_acks_of_many_tasks_are_summarized(standing: Callable[..., Counted]) -> None:
     pipeline = standing(10, tasks=0)
     begun = pipeline.begin("10")
     pipeline.map(begun, MAPPED, acks=False)

@@ -144,7 +144,7 @@ def in_another_order(output: Rows) -> Rows:
     return [{**row, "total": row["total"] * (1 + 2**-50)} for row in reversed(output)]
 
 
-def test_a_day_is_restated_often(days: Days) -> None:
+def test_a_day_can_be_restated_many_times(days: Days) -> None:
     for factor, letters in ((7, "abx"), (3, "bcdefghij"), (3, "bcdefghij"), (9, "a")):
         before = days.want("day 1")
         run = days.begin("day 1", words(factor, letters))
@@ -155,7 +155,7 @@ def test_a_day_is_restated_often(days: Days) -> None:
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_killed_anywhere_and_replayed_with_floats_added_in_another_order(
+def test_a_restatement_killed_anywhere_is_exact_after_a_replay_in_another_order(
     days: Days, points: Failpoints, point: str
 ) -> None:
     days.want("day 1")
@@ -170,7 +170,7 @@ def test_killed_anywhere_and_replayed_with_floats_added_in_another_order(
     days.check()
 
 
-def test_killed_after_the_mark_it_is_not_counted_again(days: Days, points: Failpoints) -> None:
+def test_a_restatement_killed_after_its_mark_is_not_counted_again(days: Days, points: Failpoints) -> None:
     days.want("day 1")
     run = days.begin("day 1", words(5, "abxyz"))
     points.arm("commit.after_mark", "raise", txid=run.begun.txid)
@@ -180,7 +180,7 @@ def test_killed_after_the_mark_it_is_not_counted_again(days: Days, points: Failp
     days.check()
 
 
-def test_a_committer_thought_dead_writes_nothing_more(days: Days, points: Failpoints) -> None:
+def test_a_late_committer_of_an_older_attempt_is_refused(days: Days, points: Failpoints) -> None:
     days.want("day 1")
     new = words(5, "abxyzuvw")
     run = days.begin("day 1", new)
@@ -196,7 +196,7 @@ def test_a_committer_thought_dead_writes_nothing_more(days: Days, points: Failpo
     days.check()
 
 
-def test_an_opaque_state_takes_the_rows_of_the_replay(days: Days, points: Failpoints) -> None:
+def test_an_opaque_state_takes_the_rows_of_a_replayed_restatement(days: Days, points: Failpoints) -> None:
     if days.states[0].kind.value != "opaque":
         return
     days.want("day 1")

@@ -188,7 +188,7 @@ def test_rows_that_a_query_checks_are_counted_exactly(any_spark: SparkSession, p
 
 
 @KNOWN
-def test_rows_of_a_batch_of_a_known_number_get_no_numbers_of_their_own(
+def test_rows_of_a_batch_of_known_size_are_not_numbered(
     any_spark: SparkSession, parquet: str, capsys: pytest.CaptureFixture[str], known: bool
 ) -> None:
     RowsObserver().reading(any_spark.read.parquet(parquet), rows=ROWS if known else None).explain()
@@ -198,7 +198,7 @@ def test_rows_of_a_batch_of_a_known_number_get_no_numbers_of_their_own(
 
 @KNOWN
 @pytest.mark.parametrize("job", NOTHING_SAID, ids=lambda job: job.__name__)
-def test_nothing_is_said_of_rows_that_flow_in_two_places_or_nowhere(
+def test_the_observer_reports_no_count_for_rows_that_flow_to_two_places_or_nowhere(
     any_spark: SparkSession, parquet: str, tmp_path: Path, job: Any, known: bool
 ) -> None:
     assert observed(any_spark, parquet, job, tmp_path / "out", known=known) is None
@@ -206,7 +206,7 @@ def test_nothing_is_said_of_rows_that_flow_in_two_places_or_nowhere(
 
 @KNOWN
 @pytest.mark.parametrize("job", NO_PROOF, ids=lambda job: job.__name__)
-def test_rows_that_spark_may_read_twice_or_need_not_read_are_never_an_error(
+def test_rows_that_spark_may_read_twice_or_not_at_all_cause_no_error(
     any_spark: SparkSession, parquet: str, tmp_path: Path, job: Any, known: bool
 ) -> None:
     found = observed(any_spark, parquet, job, tmp_path / "out", known=known)
@@ -215,7 +215,7 @@ def test_rows_that_spark_may_read_twice_or_need_not_read_are_never_an_error(
 
 @pytest.mark.long
 @pytest.mark.parametrize("job", [*ALL, *NOTHING_SAID, *NO_PROOF])
-def test_what_spark_has_not_counted_exactly_is_said(
+def test_the_observer_names_outputs_that_spark_has_not_counted_exactly(
     any_spark: SparkSession, parquet: str, tmp_path: Path, job: Callable[[DataFrame, Emit], object]
 ) -> None:
     observer = RowsObserver()
@@ -233,7 +233,7 @@ def test_what_spark_has_not_counted_exactly_is_said(
         assert list(said.values()) == ["one output was made of two readings of the batch"]
 
 
-def test_an_output_of_two_readings_of_a_batch_is_not_proven_and_two_outputs_of_one_each_are(
+def test_an_output_of_two_readings_is_unproven_and_two_outputs_of_one_reading_are_proven(
     any_spark: SparkSession, parquet: str, tmp_path: Path
 ) -> None:
     observer = RowsObserver()
@@ -248,7 +248,7 @@ def test_an_output_of_two_readings_of_a_batch_is_not_proven_and_two_outputs_of_o
         observer.close()
 
 
-def test_rows_that_sql_text_names_twice_on_a_server_are_not_proven(
+def test_rows_that_a_sql_text_reads_twice_on_a_server_are_unproven(
     spark_connect: LocalSparkConnect, parquet: str, tmp_path: Path
 ) -> None:
     with session(f"sc://127.0.0.1:{spark_connect.port}", tag="rows", server="test") as spark:
@@ -263,14 +263,16 @@ def test_rows_that_sql_text_names_twice_on_a_server_are_not_proven(
     }
 
 
-def test_half_of_the_rows_are_half_of_the_rows(any_spark: SparkSession, parquet: str, tmp_path: Path) -> None:
+def test_an_aggregate_over_a_limit_is_proven_to_miss_rows(
+    any_spark: SparkSession, parquet: str, tmp_path: Path
+) -> None:
     found = observed(any_spark, parquet, lambda df, emit: emit(df.limit(10).groupBy("k").count()), tmp_path / "out")
     assert found is not None
     assert found.found.rows < ROWS
     assert found.proves_against(written(parquet))
 
 
-def test_fewer_rows_than_there_are_say_that_the_batch_has_more(
+def test_a_limit_below_the_batch_size_reports_that_the_batch_has_more_rows(
     any_spark: SparkSession, parquet: str, tmp_path: Path
 ) -> None:
     found = observed(any_spark, parquet, lambda df, emit: emit(df.limit(10)), tmp_path / "out", known=True)
@@ -298,7 +300,7 @@ def test_a_limit_of_several_sums_is_proven(any_spark: SparkSession, parquet: str
 
 
 @pytest.mark.parametrize("job", NOT_AGGREGATED.values(), ids=NOT_AGGREGATED)
-def test_on_a_server_a_limit_of_one_group_or_of_rows_is_not_proven(
+def test_a_limit_of_groups_or_rows_on_a_server_is_unproven(
     spark_connect: LocalSparkConnect, parquet: str, tmp_path: Path, job: Any
 ) -> None:
     with session(spark_connect.url, tag="rows", server="test") as spark:
@@ -342,7 +344,7 @@ def test_a_repeated_stage_is_not_proven(
 @pytest.mark.parametrize(
     "jobs", [ALL, pytest.param([*NOTHING_SAID, *NO_PROOF], marks=pytest.mark.long)], ids=["counted", "not counted"]
 )
-def test_rows_that_come_back_from_a_server_are_counted_as_those_that_it_writes(
+def test_rows_fetched_from_a_server_are_counted_like_rows_that_it_writes(
     spark_connect: LocalSparkConnect, parquet: str, jobs: Sequence[Callable[[DataFrame, Emit], object]]
 ) -> None:
     with session(f"sc://127.0.0.1:{spark_connect.port}", tag="rows", server="test") as spark:
@@ -362,7 +364,7 @@ def test_rows_that_come_back_from_a_server_are_counted_as_those_that_it_writes(
                 assert found is None or not found.proves_against(written(parquet)), job.__name__
 
 
-def test_rows_that_a_source_gives_twice_are_twice_as_many(
+def test_rows_that_a_source_returns_twice_are_counted_twice(
     any_spark: SparkSession, parquet: str, tmp_path: Path
 ) -> None:
     observer, once = RowsObserver(), any_spark.read.parquet(parquet)
@@ -372,7 +374,7 @@ def test_rows_that_a_source_gives_twice_are_twice_as_many(
     assert found == RowsRead(written(parquet) + written(parquet))
 
 
-def test_a_timestamp_of_spark_is_a_moment_for_a_state_with_time_zones(any_spark: SparkSession, tmp_path: Path) -> None:
+def test_a_spark_timestamp_is_an_instant_for_a_state_with_time_zones(any_spark: SparkSession, tmp_path: Path) -> None:
     texts = [
         "0001-01-01 00:00:00.000001",
         "1500-02-03 04:05:06.000007",
@@ -435,7 +437,7 @@ A_ROW = st.tuples(*(st.none() | each for each in VALUES.values()))
 @pytest.mark.lead
 @settings(max_examples=15)
 @given(rows=st.lists(A_ROW, max_size=12))
-def test_rows_of_a_file_have_the_digest_that_spark_wrote_them_with(
+def test_the_digest_of_a_file_equals_the_digest_of_the_rows_that_spark_wrote(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, rows: list[Any]
 ) -> None:
     folder, observer = tmp_path_factory.mktemp("rows"), RowsObserver()

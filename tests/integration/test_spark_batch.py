@@ -86,7 +86,7 @@ def ordered(area: StagingArea, where: TryDir, name: str) -> list[dict[str, Any]]
 
 
 @pytest.mark.long
-def test_an_application_through_spark_submit_leaves_whole_output(area: StagingArea, tmp_path: Path) -> None:
+def test_an_application_run_by_spark_submit_leaves_complete_output(area: StagingArea, tmp_path: Path) -> None:
     descriptor = batch_of(area, tmp_path)
     submit = [
         str(Path(sys.executable).with_name("spark-submit")),
@@ -127,7 +127,7 @@ def main(spark, batch):
 
 
 @pytest.mark.long
-def test_a_reader_finds_its_connection_in_a_driver_and_the_cause_of_its_jdbc_error_is_one_line(
+def test_a_reader_in_a_driver_gets_its_connection_and_a_jdbc_error_is_one_line(
     area: StagingArea, tmp_path: Path
 ) -> None:
     dag_file, seen = tmp_path / "dag.py", tmp_path / "seen"
@@ -165,9 +165,7 @@ def test_a_reader_finds_its_connection_in_a_driver_and_the_cause_of_its_jdbc_err
     assert not any(password in each for each in written)
 
 
-def test_the_same_application_runs_in_a_session_that_is_there(
-    area: StagingArea, tmp_path: Path, spark: SparkSession
-) -> None:
+def test_an_application_runs_in_an_existing_session(area: StagingArea, tmp_path: Path, spark: SparkSession) -> None:
     descriptor = batch_of(area, tmp_path, options={"nullValue": "NA"})
     refs = load_app(FLIGHT_COUNTS).run(spark, Batch(descriptor, spark))
     assert {name: ref.rows for name, ref in refs.items()} == {"counts": 3, "overall": 1}
@@ -176,7 +174,7 @@ def test_the_same_application_runs_in_a_session_that_is_there(
     assert read_manifest(dir_of(area, descriptor)).code == file_digest(Path(FLIGHT_COUNTS).read_bytes())
 
 
-def test_an_output_that_was_small_comes_back_with_its_job_and_is_as_if_spark_had_written_it(
+def test_a_small_output_is_fetched_by_the_driver_and_equals_the_output_that_spark_writes(
     area: StagingArea, tmp_path: Path, spark_connect: LocalSparkConnect
 ) -> None:
     @batch_app
@@ -202,7 +200,7 @@ def test_an_output_that_was_small_comes_back_with_its_job_and_is_as_if_spark_had
     assert (large.rows, large.content, large.row_digest) == (after.rows, "", after.row_digest)
 
 
-def test_of_an_application_in_no_file_the_code_is_unknown() -> None:
+def test_the_code_digest_of_an_application_without_a_file_is_unknown() -> None:
     names: dict[str, Any] = {}
     exec("def main(spark, batch): ...", names)
     assert batch_app(names["main"]).code == ""
@@ -264,7 +262,7 @@ def test_a_failing_application_says_why_and_leaves_no_manifest(
         read_manifest(where)
 
 
-def test_a_driver_that_a_cluster_starts_again_completes_its_output_once(
+def test_a_driver_restarted_by_the_cluster_completes_its_output_once(
     area: StagingArea, tmp_path: Path, spark: SparkSession
 ) -> None:
     calls: list[int] = []
@@ -285,7 +283,9 @@ def test_a_driver_that_a_cluster_starts_again_completes_its_output_once(
     assert len(list(read_output(area, refs["counts"]))) == 5
 
 
-def test_a_batch_failed_on_purpose_is_known_as_such(area: StagingArea, tmp_path: Path, spark: SparkSession) -> None:
+def test_a_batch_that_the_application_fails_is_recorded_as_failed_on_purpose(
+    area: StagingArea, tmp_path: Path, spark: SparkSession
+) -> None:
     @batch_app
     def main(spark: SparkSession, batch: Batch) -> None:
         raise FailedBatch("the file of May is not complete")
@@ -296,7 +296,9 @@ def test_a_batch_failed_on_purpose_is_known_as_such(area: StagingArea, tmp_path:
     assert read_failure(dir_of(area, descriptor)) == Failure("FailedBatch", "the file of May is not complete", True)
 
 
-def test_emitting_nothing_or_a_name_twice_is_an_error(area: StagingArea, tmp_path: Path, spark: SparkSession) -> None:
+def test_an_application_that_emits_nothing_or_a_name_twice_is_refused(
+    area: StagingArea, tmp_path: Path, spark: SparkSession
+) -> None:
     @batch_app
     def nothing(spark: SparkSession, batch: Batch) -> None:
         batch.read()
@@ -313,7 +315,7 @@ def test_emitting_nothing_or_a_name_twice_is_an_error(area: StagingArea, tmp_pat
         twice.run(spark, Batch(descriptor, spark))
 
 
-def test_an_application_emits_messages_and_says_how_many(
+def test_the_manifest_of_an_application_names_the_number_of_emitted_messages(
     area: StagingArea, tmp_path: Path, spark: SparkSession, redis: LocalRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @batch_app
@@ -356,7 +358,7 @@ def test_a_file_that_changed_is_refused_before_a_job_runs(
 
 
 @pytest.mark.parametrize("read_first", [True, False], ids=["after it was read", "before it is read"])
-def test_a_file_that_is_replaced_before_its_application_ends_leaves_no_manifest(
+def test_a_file_replaced_before_its_application_ends_leaves_no_manifest(
     area: StagingArea, tmp_path: Path, spark: SparkSession, *, read_first: bool
 ) -> None:
     descriptor = batch_of(area, tmp_path)
@@ -388,7 +390,7 @@ def run_script(script: Path, *arguments: str) -> subprocess.CompletedProcess[str
 
 
 @pytest.mark.long
-def test_a_script_may_define_what_it_needs_below_its_application(area: StagingArea, tmp_path: Path) -> None:
+def test_a_script_may_define_helper_functions_after_its_application(area: StagingArea, tmp_path: Path) -> None:
     script = tmp_path / "app.py"
     script.write_text(
         "from airflow_tx.spark import batch_app\n@batch_app\ndef main(spark, batch):\n    helper()\n"

@@ -122,7 +122,7 @@ def connection_of(url: str) -> str:
 @pytest.mark.parametrize(
     "store", ["postgres", *(pytest.param(store, marks=pytest.mark.long) for store in ("redis", "sqlite"))]
 )
-def test_the_value_columns_are_added_in_their_types_and_null_where_there_is_no_key(
+def test_look_up_adds_typed_value_columns_and_null_for_missing_keys(
     batch: Any, store: str, postgres: LocalPostgres, redis: LocalRedis, prefix: str, tmp_path: Path
 ) -> None:
     state: Any
@@ -211,7 +211,7 @@ class QueryPlaces:
 
 @pytest.mark.long
 @pytest.mark.parametrize("static", [False, True])
-def test_a_query_and_a_state_of_ones_own_are_asked_once_for_each_batch_of_a_partition(
+def test_a_user_defined_query_and_state_are_called_once_for_each_batch_of_a_partition(
     batch: Any, tmp_path: Path, static: bool
 ) -> None:
     factory: Any = PlacesFactory(str(tmp_path / "calls"))
@@ -233,7 +233,7 @@ class UpdatePlaces:
 
 @pytest.mark.lead
 @pytest.mark.parametrize("partitions", [pytest.param(1, marks=pytest.mark.long), 3])
-def test_the_state_of_an_update_is_asked_through_the_update(batch: Any, tmp_path: Path, partitions: int) -> None:
+def test_look_up_accepts_an_update_and_asks_its_state(batch: Any, tmp_path: Path, partitions: int) -> None:
     output: Any = SimpleNamespace(operator=SimpleNamespace(task_id="count"), key="return_value")
     factory = PlacesFactory(str(tmp_path / "calls"))
     writers: Any = {"partitions": partitions, "partition_by": ["id"]}
@@ -245,7 +245,7 @@ def test_the_state_of_an_update_is_asked_through_the_update(batch: Any, tmp_path
 
 
 @pytest.mark.long
-def test_maps_and_static_states_are_asked_by_their_keys(
+def test_look_up_asks_maps_and_static_states_by_their_keys(
     batch: Any, redis: LocalRedis, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query: Any = MapGet(keys=["carrier"], values=["n"])
@@ -280,7 +280,7 @@ MEMORY = MemoryState("here", keys=["carrier"], values={"flights": Count()})
         ({"state": MEMORY}, r"\(state\) = 'MemoryState'.*Executors cannot read.*look up in a @task"),
     ],
 )
-def test_what_cannot_be_looked_up_is_one_clear_line_before_anything_runs(
+def test_an_invalid_look_up_is_a_one_line_error_before_any_job_runs(
     batch: Any, how: dict[str, Any], told: str, redis: LocalRedis, prefix: str
 ) -> None:
     from pyspark.sql.functions import lit
@@ -319,7 +319,7 @@ carriers = SqlState("tx_state", table="carriers", keys=["carrier"], values={"fli
 @pytest.mark.parametrize(
     "operator", [pytest.param(SparkBatchOperator, marks=pytest.mark.long), SparkConnectBatchOperator]
 )
-def test_an_application_looks_up_by_the_connection_of_its_task(
+def test_an_application_looks_up_values_with_the_connection_of_its_task(
     operator: Any,
     postgres: LocalPostgres,
     spark_connect: LocalSparkConnect,

@@ -300,7 +300,9 @@ def test_a_setting_changes_no_row_or_is_refused(
     assert changed == {}
 
 
-def test_cut_files_are_refused_where_a_cluster_ignores_corrupt_files(spark: SparkSession, reads: Reads) -> None:
+def test_truncated_files_are_refused_although_the_cluster_ignores_corrupt_files(
+    spark: SparkSession, reads: Reads
+) -> None:
     with given(spark, "spark.sql.files.ignoreCorruptFiles", "true"):
         assert {kind: reads.found(kind) for kind in reads.sources if kind.endswith("_cut")} == {
             "csv_cut": FAILS,
@@ -318,7 +320,7 @@ def test_a_setting_that_no_option_overrides_is_refused(spark: SparkSession, read
         assert reads.found("parquet") == reads.usual("parquet")
 
 
-def test_files_that_are_whole_are_read_and_cut_ones_are_refused(reads: Reads) -> None:
+def test_complete_files_are_read_and_truncated_files_are_refused(reads: Reads) -> None:
     refused = {kind for kind in reads.sources if reads.usual(kind) == FAILS}
     cut = {"csv_cut", "json_cut", "parquet_cut", "text_cut"}
     assert refused == {*cut, "csv_day", "csv_length", "json_day", "json_half", "json_twice", "xml_bad"}
@@ -391,26 +393,26 @@ def in_memory(spark: SparkSession, schema: str | None = None) -> Any:
 
 
 @pytest.mark.parametrize("name", GUESSED)
-def test_a_setting_by_which_rows_of_python_have_other_types_is_refused(spark: SparkSession, name: str) -> None:
+def test_a_setting_that_changes_the_types_of_python_rows_is_refused(spark: SparkSession, name: str) -> None:
     with given(spark, name, GUESSED[name]), pytest.raises(ConfigError, match=rf"{name} = .* Set it to"):
         in_memory(spark)
 
 
 @pytest.mark.parametrize("name", OF_PYTHON)
-def test_another_setting_leaves_rows_of_python_as_they_are(spark: SparkSession, name: str) -> None:
+def test_any_other_setting_does_not_change_rows_of_python(spark: SparkSession, name: str) -> None:
     before = in_memory(spark)
     with given(spark, name, OF_PYTHON[name]):
         assert in_memory(spark) == before
 
 
 @pytest.mark.parametrize("name", list(GUESSED)[1:])
-def test_a_schema_needs_no_setting_that_guesses(spark: SparkSession, name: str) -> None:
+def test_a_declared_schema_is_independent_of_settings_that_guess_types(spark: SparkSession, name: str) -> None:
     schema = "a BIGINT, m STRUCT<x: BIGINT, y: BIGINT>, l ARRAY<BIGINT>"
     before = in_memory(spark, schema)
     with given(spark, name, GUESSED[name]):
         assert in_memory(spark, schema) == before
 
 
-def test_a_setting_by_which_messages_have_other_moments_is_refused(spark: SparkSession) -> None:
+def test_a_setting_that_changes_the_time_of_messages_is_refused(spark: SparkSession) -> None:
     with given(spark, "spark.sql.timestampType", "TIMESTAMP_NTZ"), pytest.raises(ConfigError, match="timestampType"):
         BatchStaging.current().stage(spark, pa.table({"n": [1]}).to_reader())

@@ -54,7 +54,9 @@ def rows_without_spark(source: Source, metadata: Any) -> list[Row]:
 
 
 @pytest.mark.parametrize("folder", ["in", "a b{c}"])
-def test_files_of_an_object_storage_are_the_same_in_spark(spark: SparkSession, tmp_path: Path, folder: str) -> None:
+def test_spark_reads_the_same_rows_as_python_from_object_storage(
+    spark: SparkSession, tmp_path: Path, folder: str
+) -> None:
     (tmp_path / folder).mkdir()
     for name, n in (("a.csv", 1), ("b [1].csv", 2), ("b 1.csv", 3)):
         (tmp_path / folder / name).write_text(f"n\n{n}\n{n * 10}\n")
@@ -66,7 +68,7 @@ def test_files_of_an_object_storage_are_the_same_in_spark(spark: SparkSession, t
     assert {row["n"] for row in found} == {"1", "10", "2", "20", "3", "30"}
 
 
-def test_the_table_of_another_topology_is_the_same_in_spark(
+def test_spark_reads_the_same_rows_as_python_from_an_upstream_table(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = DeltaTable(tmp_path / "orders")
@@ -85,7 +87,7 @@ def test_the_table_of_another_topology_is_the_same_in_spark(
         rows_of(source, batch.metadata, spark)
 
 
-def test_types_that_were_found_once_are_those_of_every_batch(spark: SparkSession, tmp_path: Path) -> None:
+def test_inferred_types_stay_the_same_in_every_batch(spark: SparkSession, tmp_path: Path) -> None:
     columns = "n,half,day,at,yes,word"
     (tmp_path / "1.csv").write_text(f"{columns}\n7,0.5,2013-01-02,2013-01-02 10:11:12,true,a\n")
     (tmp_path / "2.csv").write_text(f"{columns}\n8,1,2013-01-03,2013-01-03T00:00:00,FALSE,9\n,,,2013-01-04,,\n")
@@ -129,7 +131,7 @@ def _batches(source: Source, count: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("schema", [None, "line STRING"])
-def test_lines_of_text_are_the_same_in_spark(spark: SparkSession, tmp_path: Path, schema: str | None) -> None:
+def test_spark_reads_the_same_lines_of_text_as_python(spark: SparkSession, tmp_path: Path, schema: str | None) -> None:
     (tmp_path / "a.log").write_bytes('\ufeffone\n\n\ttwo, "three" \r\nfour\rfive\nä'.encode())
     source = FileSource(f"{tmp_path}/*.log", format="text", schema=schema)
     batch = source.decide(ATTEMPT, None)
@@ -140,7 +142,7 @@ def test_lines_of_text_are_the_same_in_spark(spark: SparkSession, tmp_path: Path
 
 
 @pytest.mark.parametrize("schema", [None, "word STRING, n INT"])
-def test_rows_in_memory_are_the_same_in_spark(spark: SparkSession, schema: str | None) -> None:
+def test_spark_reads_the_same_rows_as_python_from_memory(spark: SparkSession, schema: str | None) -> None:
     words = {"0": [{"word": "cat", "n": 1}, {"word": "dog", "n": 2}], "1": [{"word": "man", "n": 3}]}
     source = MemorySource(words, per_batch=2, schema=schema)
     batch = source.decide(ATTEMPT, None)
@@ -149,7 +151,7 @@ def test_rows_in_memory_are_the_same_in_spark(spark: SparkSession, schema: str |
     assert sorted(found, key=lambda row: row["n"]) == [row for part in words.values() for row in part]
 
 
-def test_files_of_folders_are_the_same_in_spark_with_the_columns_of_their_names(
+def test_spark_and_python_read_the_same_rows_and_columns_from_partitioned_folders(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     for region, n in (("eu", 1), ("us", 2), ("__HIVE_DEFAULT_PARTITION__", 3)):
@@ -243,7 +245,9 @@ NAMED = {
 
 
 @pytest.mark.parametrize("folder", NAMED)
-def test_a_folder_and_its_files_have_one_value_of_a_column(spark: SparkSession, tmp_path: Path, folder: str) -> None:
+def test_a_file_column_that_differs_from_the_value_in_its_folder_name_is_refused(
+    spark: SparkSession, tmp_path: Path, folder: str
+) -> None:
     import pyarrow as pa  # type: ignore[import-untyped]
     import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
@@ -278,7 +282,7 @@ def test_a_folder_and_its_files_have_one_value_of_a_column(spark: SparkSession, 
         ("ST_GeogFromWKB(X'0101000000000000000000F03F0000000000000040')", "GEOGRAPHY"),
     ],
 )
-def test_a_parquet_column_that_one_reader_alone_knows_is_refused_by_both(
+def test_a_parquet_column_that_only_one_reader_supports_is_refused_by_both(
     spark: SparkSession, tmp_path: Path, value: str, kind: str
 ) -> None:
     spark.sql(f"SELECT 1 AS id, {value} AS v").coalesce(1).write.parquet(str(tmp_path / "in"))

@@ -137,7 +137,7 @@ def expected(postgres: LocalPostgres, tmp_path: Path) -> list[Any]:
 
 
 @pytest.mark.long
-def test_executors_of_a_submitted_driver_write_what_the_worker_would_and_nobody_sees_the_password(
+def test_executors_of_a_submitted_driver_write_like_the_worker_and_hide_the_password(
     postgres: LocalPostgres,
     numbers: Topology,
     expected: list[Any],
@@ -182,7 +182,7 @@ def test_executors_of_a_submitted_driver_write_what_the_worker_would_and_nobody_
 
 @pytest.mark.lead
 @pytest.mark.worth("executors of Spark Connect write, and one dies")
-def test_executors_of_a_server_write_the_same_though_a_writer_dies_after_its_chunk(
+def test_executors_of_a_server_write_the_same_values_although_a_writer_dies(
     postgres: LocalPostgres,
     numbers: Topology,
     expected: list[Any],
@@ -228,7 +228,7 @@ def test_executors_write_the_difference_of_a_restatement(
 
 
 @pytest.mark.long
-def test_a_key_that_comes_twice_is_refused_in_the_words_of_the_state(
+def test_a_duplicate_key_is_refused_with_the_message_of_the_state(
     postgres: LocalPostgres, numbers: Topology, spark_connect: LocalSparkConnect
 ) -> None:
     url = postgres.url(postgres.new_database())
@@ -248,7 +248,7 @@ def test_a_key_that_comes_twice_is_refused_in_the_words_of_the_state(
 
 
 @pytest.mark.long
-def test_rows_that_executors_read_otherwise_than_they_were_emitted_are_not_committed(
+def test_rows_that_executors_read_differently_than_emitted_are_refused(
     postgres: LocalPostgres, numbers: Topology, spark_connect: LocalSparkConnect
 ) -> None:
     url = postgres.url(postgres.new_database())
@@ -267,7 +267,7 @@ def test_rows_that_executors_read_otherwise_than_they_were_emitted_are_not_commi
 
 
 @pytest.mark.long
-def test_a_transactional_state_has_one_digest_whoever_writes(
+def test_a_transactional_state_has_the_same_digest_for_worker_and_spark_writers(
     postgres: LocalPostgres, numbers: Topology, spark_connect: LocalSparkConnect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = postgres.url(postgres.new_database())
@@ -309,7 +309,7 @@ write.write_update(update, grant, rows, dag_file="", log=logging.getLogger())
 
 
 @pytest.mark.lead
-def test_the_writers_of_a_killed_commit_are_refused_once_a_later_grant_is_there(
+def test_writers_of_a_killed_commit_are_refused_after_a_later_grant(
     postgres: LocalPostgres, numbers: Topology, spark_connect: LocalSparkConnect, failpoints: Failpoints
 ) -> None:
     import pickle
@@ -382,7 +382,7 @@ def test_a_driver_ends_with_the_task_that_submitted_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_sqlite_has_one_writer_and_says_so(numbers: Topology, tmp_path: Path) -> None:
+def test_spark_writers_are_refused_for_sqlite(numbers: Topology, tmp_path: Path) -> None:
     state = state_of(f"sqlite:///{tmp_path / 'state.db'}")
     run = numbers.begin("r1")
     run.emit(table())

@@ -59,7 +59,7 @@ def rest(source: SqlSource, position: Any = None) -> list[int]:
     return found
 
 
-def test_every_committed_row_is_in_exactly_one_batch_while_transactions_commit_out_of_order(engine: sa.Engine) -> None:
+def test_every_committed_row_is_in_exactly_one_batch_although_writers_commit_out_of_order(engine: sa.Engine) -> None:
     source = SqlSource("shop", "orders")
     assert source.initialize_transaction(1, None) is None  # all is imported
     lock, enough, committed = threading.Lock(), threading.Event(), list[int]()
@@ -109,7 +109,7 @@ def test_every_committed_row_is_in_exactly_one_batch_while_transactions_commit_o
     assert batches > 1
 
 
-def test_other_writers_go_on_while_a_transaction_holds_a_batch_back(
+def test_other_writers_are_not_blocked_while_a_transaction_delays_a_batch(
     engine: sa.Engine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(engine, INSERT)
@@ -139,7 +139,7 @@ def test_other_writers_go_on_while_a_transaction_holds_a_batch_back(
         ("auto_increment_increment = 2", "auto_increment_increment is 2: several servers hand out ids"),
     ],
 )
-def test_a_server_that_does_not_know_all_writers_is_refused(engine: sa.Engine, setting: str, told: str) -> None:
+def test_a_server_with_settings_that_hide_writers_is_refused(engine: sa.Engine, setting: str, told: str) -> None:
     run(engine, INSERT)
     name = setting.split()[0]
     try:
@@ -175,7 +175,7 @@ def test_a_truncated_table_that_has_grown_past_its_old_rows_stops_the_source(eng
         source.initialize_transaction(2, batch.position)
 
 
-def test_an_order_by_another_column_than_that_of_auto_increment_does_not_begin_anew(engine: sa.Engine) -> None:
+def test_a_source_ordered_by_another_column_than_auto_increment_reports_no_truncation(engine: sa.Engine) -> None:
     run(engine, "ALTER TABLE orders ADD seq BIGINT NOT NULL UNIQUE", "INSERT INTO orders (seq) VALUES (100), (200)")
     source = SqlSource("shop", "orders", order_by="seq")
     batch = source.initialize_transaction(1, None)
@@ -200,7 +200,7 @@ def test_times_are_settled_by_the_clock_of_the_server(engine: sa.Engine) -> None
         assert rest(source) == [1, 2]
 
 
-def test_a_column_without_exact_values_is_named_with_the_columns_that_can_be_read(engine: sa.Engine) -> None:
+def test_a_column_without_exact_values_is_refused_with_the_list_of_readable_columns(engine: sa.Engine) -> None:
     run(engine, "ALTER TABLE orders ADD place POINT", INSERT)
     with pytest.raises(SourceError) as refused:
         rest(SqlSource("shop", "orders"))

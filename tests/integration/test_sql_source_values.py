@@ -330,7 +330,7 @@ def cell(value: Any) -> str:
     return f"{type(value).__name__} {value!r}"
 
 
-def test_python_and_spark_have_the_values_that_the_database_says(
+def test_python_and_spark_read_the_exact_values_of_the_database(
     spark: SparkSession, shop: Shop, types: list[Type]
 ) -> None:
     table(shop, types, [each.taken for each in types])
@@ -361,7 +361,7 @@ def test_python_and_spark_have_the_values_that_the_database_says(
     assert [row["id"] for row in python] == [row["id"] for row in frame] == list(range(len(said)))
 
 
-def test_a_value_that_python_or_spark_does_not_have_is_refused_by_both_with_its_row_and_column(
+def test_a_value_that_python_or_spark_cannot_represent_is_refused_by_both(
     spark: SparkSession, shop: Shop, types: list[Type]
 ) -> None:
     table(shop, types, [each.refused for each in types])

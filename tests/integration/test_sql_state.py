@@ -39,7 +39,7 @@ from tests.servers.postgres import POSTGRES_PASSWORD, POSTGRES_USER, LocalPostgr
 UTC = dt.timezone.utc
 
 
-def test_the_seeds_table_can_be_read_with_plain_sql(url: str, table: str) -> None:
+def test_the_values_of_a_state_can_be_read_with_plain_sql(url: str, table: str) -> None:
     grants = Grants()
     values: dict[str, CombinerAggregator] = {"flights": Count(), "dep_delay": Sum()}
     state = SqlState.from_url(url, table=table, keys=["carrier", "origin"], values=values)
@@ -73,7 +73,7 @@ KEYS: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("kind", KEYS)
 @pytest.mark.parametrize("declared", [True, False])
-def test_keys_of_every_type_are_found_again(url: str, table: str, kind: str, declared: bool) -> None:
+def test_keys_of_every_type_are_matched_by_later_updates(url: str, table: str, kind: str, declared: bool) -> None:
     grants = Grants()
     for txid in (1, 2):  # another process each: the second one takes the types of the table
         types = {"key": kind} if declared else {}
@@ -84,7 +84,7 @@ def test_keys_of_every_type_are_found_again(url: str, table: str, kind: str, dec
     assert sorted((row["key"], row["n"]) for row in state.read()) == sorted((key, 2) for key in KEYS[kind])
 
 
-def test_decimals_are_exact(url: str, table: str) -> None:
+def test_sums_of_decimals_are_exact(url: str, table: str) -> None:
     grants, state = Grants(), SqlState.from_url(url, table=table, keys=[], values={"n": Sum("numeric")})
     for txid, delta in enumerate([Decimal("0.1"), Decimal("0.2"), None, Decimal(10**30), 5], 1):
         grant = grants(txid)
@@ -119,7 +119,7 @@ _TOO_LARGE: dict[str, tuple[Any, Any, str, str]] = {
 }
 
 
-def test_parameters_of_sqlite_have_no_numbers(tmp_path: Path) -> None:
+def test_statements_for_sqlite_use_unnumbered_parameters(tmp_path: Path) -> None:
     """From Python 3.14 on, sqlite3 refuses a sequence of parameters where the text numbers them."""
     texts = list[str]()
 
@@ -166,7 +166,7 @@ def test_sqlite_names_the_column_whose_sum_cannot_be_stored(tmp_path: Path, kind
     assert [(row["m"], row["n"]) for row in state.read()] == [(2, 0), (2, 2)]
 
 
-def test_a_float_sum_that_is_infinite_already_is_refused_too(tmp_path: Path) -> None:
+def test_a_float_sum_that_is_already_infinite_is_refused(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/db"
     state = SqlState.from_url(url, table="t", keys=["key"], values={"n": Sum("double")})
     grants = Grants()
@@ -200,7 +200,7 @@ def test_a_state_without_keys_has_one_row(url: str, table: str, kind: str) -> No
         state.raise_and_write(grants(2), [{"n": 4, "s": 1}] * 2)
 
 
-def test_a_table_with_other_columns_is_refused_naming_those_that_differ(url: str, table: str) -> None:
+def test_a_table_with_other_columns_is_refused_with_the_columns_that_differ(url: str, table: str) -> None:
     grants = Grants()
     SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum()}).raise_and_write(grants(1), rows({"a": 1}))
     others = [
@@ -227,7 +227,7 @@ def test_a_table_with_other_columns_is_refused_naming_those_that_differ(url: str
     assert query(url, f"SELECT attempt FROM airflow_tx_fence WHERE state = '{table}'") == [(1,)]
 
 
-def test_somebody_elses_table_is_refused(url: str, table: str) -> None:
+def test_a_table_that_the_package_did_not_create_is_refused(url: str, table: str) -> None:
     query(url, f"CREATE TABLE {table} (k TEXT, n BIGINT)")
     state = SqlState.from_url(url, table=table, keys=["k"], values={"n": Sum()})
     with pytest.raises(StateError, match=r"it lacks .*tx_txid \(bigint\).*; its key is \[\], expected \["):
@@ -263,7 +263,7 @@ def _altered(url: str, table: str, _: str, new: str) -> None:
     indirect=["url"],
 )
 @pytest.mark.parametrize("types", [{}, {"key": "text"}])
-def test_a_table_whose_database_takes_two_keys_for_equal_is_refused(
+def test_a_table_whose_collation_treats_different_keys_as_equal_is_refused(
     url: str, table: str, change: Callable[..., None], old: str, new: str, types: dict[str, str]
 ) -> None:
     made = partial(SqlState.from_url, url, table=table, keys=["key"], values={"n": Sum()}, types=types)
@@ -292,7 +292,7 @@ def test_a_stored_value_of_a_later_transaction_is_never_overwritten(url: str, ta
     assert state.read() == [{"key": "a", "n": 1}]
 
 
-def test_clear_forgets_the_fence_and_the_values_of_this_state_only(url: str, table: str) -> None:
+def test_clear_deletes_the_fence_and_the_values_of_this_state_only(url: str, table: str) -> None:
     grants = Grants()
     states = [SqlState.from_url(url, table=f"{table}{i}", keys=["key"], values={"n": Sum()}) for i in range(2)]
     states[0].clear()
@@ -306,7 +306,7 @@ def test_clear_forgets_the_fence_and_the_values_of_this_state_only(url: str, tab
 
 
 @pytest.mark.parametrize("kind", ["opaque", "transactional"])
-def test_a_dropped_table_whose_fence_is_left_is_refused_until_its_loss_is_accepted(
+def test_a_dropped_table_whose_fence_remains_is_refused_until_its_loss_is_accepted(
     url: str, table: str, kind: str
 ) -> None:
     def made() -> SqlState:
@@ -330,7 +330,7 @@ def test_a_dropped_table_whose_fence_is_left_is_refused_until_its_loss_is_accept
         made().raise_fence(grants(3))
 
 
-def test_a_state_that_writes_on_finds_that_its_table_has_other_columns_now(url: str, table: str) -> None:
+def test_a_long_lived_state_notices_that_its_table_has_other_columns(url: str, table: str) -> None:
     grants, state = Grants(), SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum()})
     grants.commit(1, state, {"a": 1})
     query(url, f"ALTER TABLE {table} RENAME COLUMN n TO m")
@@ -340,7 +340,7 @@ def test_a_state_that_writes_on_finds_that_its_table_has_other_columns_now(url: 
 
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
 @pytest.mark.parametrize("name", ["key", "note"])
-def test_a_text_that_its_column_would_cut_is_refused(url: str, table: str, name: str) -> None:
+def test_a_text_too_long_for_its_column_is_refused(url: str, table: str, name: str) -> None:
     grants = Grants()
     state = SqlState.from_url(url, table=table, keys=["key"], values={"note": Last("text")})
     grants.commit_rows(1, state, [{"key": "a", "note": "b"}])
@@ -350,7 +350,7 @@ def test_a_text_that_its_column_would_cut_is_refused(url: str, table: str, name:
     assert state.read() == [{"key": "a", "note": "b"}]
 
 
-def test_a_renamed_table_takes_its_fence_along(url: str, table: str) -> None:
+def test_a_renamed_table_keeps_its_fence(url: str, table: str) -> None:
     old, new = (
         SqlState.from_url(url, table=name, keys=["key"], values={"n": Sum()}) for name in (table, f"{table}_new")
     )
@@ -371,7 +371,7 @@ def test_a_renamed_table_takes_its_fence_along(url: str, table: str) -> None:
     assert new.read() == [{"key": "a", "n": 3}]
 
 
-def test_a_fence_of_a_newer_format_is_not_taken_for_empty(url: str, table: str) -> None:
+def test_a_fence_of_a_newer_format_is_refused(url: str, table: str) -> None:
     grants, state = Grants(), SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum()})
     state.raise_and_write(grants(1), rows({"a": 1}))
     query(url, f"UPDATE airflow_tx_fence SET format = 2 WHERE state = '{table}'")
@@ -379,7 +379,7 @@ def test_a_fence_of_a_newer_format_is_not_taken_for_empty(url: str, table: str) 
         state.raise_and_write(grants(1, 2), rows({"a": 1}))
 
 
-def test_names_are_quoted_and_cannot_be_anything_else(url: str) -> None:
+def test_table_and_column_names_are_quoted(url: str) -> None:
     name = f'Odd "table" {uuid.uuid4().hex[:6]}'
     grants = Grants()
     values: dict[str, CombinerAggregator] = {"Sum of; n": Sum(), "select": Count()}
@@ -410,7 +410,7 @@ def _spellings(url: str, table: str) -> list[str]:
     return [table, f"public.{table}" if url.startswith("postgres") else f"{DATABASE}.{table}"]
 
 
-def test_all_spellings_of_a_table_share_one_fence(url: str, table: str) -> None:
+def test_all_spellings_of_a_table_name_share_one_fence(url: str, table: str) -> None:
     states = [
         SqlState.from_url(url, table=name, keys=["key"], values={"n": Sum()}, label="one")
         for name in _spellings(url, table)
@@ -426,14 +426,14 @@ def test_all_spellings_of_a_table_share_one_fence(url: str, table: str) -> None:
             state.raise_fence(Grants()(len(states) + 1))
 
 
-def test_names_that_differ_beyond_ascii_case_are_two_tables(tmp_path: Path) -> None:
+def test_names_that_differ_in_non_ascii_case_are_two_tables(tmp_path: Path) -> None:
     for name in ("ä", "Ä"):
         state = SqlState.from_url(f"sqlite:///{tmp_path}/db", table=name, keys=["key"], values={"n": Sum()})
         Grants().commit(1, state, {"a": 1})
         assert state.read() == [{"key": "a", "n": 1}]
 
 
-def test_the_fence_stands_beside_the_table_that_the_search_path_finds(postgres: LocalPostgres) -> None:
+def test_the_fence_is_in_the_schema_of_the_table_that_the_search_path_finds(postgres: LocalPostgres) -> None:
     name = postgres.new_database()
     url, grants = postgres.url(name), Grants()
     plain = SqlState.from_url(url, table="t", keys=["key"], values={"n": Sum()})
@@ -449,7 +449,7 @@ def test_the_fence_stands_beside_the_table_that_the_search_path_finds(postgres: 
 
 
 @pytest.mark.parametrize("kind", ["opaque", "transactional"])
-def test_two_updates_of_one_table_in_one_transaction_are_refused_before_anything_is_written(
+def test_two_updates_of_one_table_in_one_transaction_are_refused_before_any_write(
     url: str, table: str, kind: str
 ) -> None:
     grants = Grants()
@@ -475,7 +475,7 @@ def test_two_updates_of_one_table_in_one_transaction_are_refused_before_anything
 
 
 @pytest.mark.parametrize("kind", ["opaque", "transactional"])
-def test_a_portion_that_the_database_has_lost_is_found_when_the_grant_is_completed(
+def test_a_part_that_the_database_lost_is_noticed_when_the_grant_is_completed(
     url: str, table: str, grants: Grants, kind: str
 ) -> None:
     made = partial(SqlState.from_url, url, table=table, keys=["key"], values={"n": Sum()}, kind=kind)
@@ -545,7 +545,7 @@ def test_an_airflow_connection_to_sqlite_is_used(
     assert state.read() == [{"key": "a", "n": 1}]
 
 
-def test_a_connection_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch, table: str) -> None:
+def test_an_invalid_connection_is_named(monkeypatch: pytest.MonkeyPatch, table: str) -> None:
     _define(monkeypatch, "tx_web", conn_type="http", host="example")
     _define(monkeypatch, "tx_nowhere", conn_type="sqlite")
     for conn_id, message in {"tx_web": "sqlite, postgres or mysql", "tx_nowhere": "path of a file"}.items():
@@ -565,7 +565,7 @@ def test_a_database_that_is_down_is_named_without_its_password(table: str, tmp_p
     server.close()
 
 
-def test_a_wrong_password_is_not_repeated(postgres: LocalPostgres, table: str) -> None:
+def test_a_wrong_password_is_not_shown(postgres: LocalPostgres, table: str) -> None:
     url = sa.make_url(postgres.url()).set(password="wrong-s3cret").render_as_string(hide_password=False)
     with pytest.raises(StateUnavailable) as failure:
         SqlState.from_url(url, table=table, keys=[], values={"n": Sum()}).read()
@@ -573,7 +573,7 @@ def test_a_wrong_password_is_not_repeated(postgres: LocalPostgres, table: str) -
     assert failure.value.__cause__ is None
 
 
-def test_a_locked_sqlite_file_is_waited_for_and_then_named(tmp_path: Path, table: str) -> None:
+def test_a_commit_waits_for_a_locked_sqlite_file_and_then_fails(tmp_path: Path, table: str) -> None:
     url = f"sqlite:///{tmp_path / 'state.db'}?timeout=0.1"
     state = SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum()})
     Grants().commit(1, state, {"a": 1})
@@ -589,7 +589,7 @@ def _impatient(url: str, table: str, options: str) -> SqlState:
     return SqlState.from_url(changed, table=table, keys=["key"], values={"n": Sum()})
 
 
-def test_postgres_sessions_give_up_unless_their_user_says_otherwise(postgres: LocalPostgres, table: str) -> None:
+def test_postgres_sessions_have_timeouts_unless_their_user_sets_others(postgres: LocalPostgres, table: str) -> None:
     def times(state: SqlState) -> list[str]:
         names = ("lock_timeout", "idle_in_transaction_session_timeout")
         with state._store.transaction() as connection:
@@ -603,14 +603,16 @@ def test_postgres_sessions_give_up_unless_their_user_says_otherwise(postgres: Lo
     assert times(_impatient(url, table, "-c lock_timeout=5s")) == ["5s", "7s"]
 
 
-def test_postgres_notices_that_the_machine_of_a_session_is_gone(postgres: LocalPostgres, table: str) -> None:
+def test_postgres_sessions_use_keepalives_that_detect_a_vanished_host(postgres: LocalPostgres, table: str) -> None:
     state = SqlState.from_url(postgres.url(), table=table, keys=[], values={"n": Sum()})
     with state._store.transaction() as connection:
         names = ("tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count")
         assert [connection.execute(sa.text(f"SHOW {name}")).scalar_one() for name in names] == ["10", "5", "4"]
 
 
-def test_a_fence_that_another_session_holds_is_waited_for_and_then_named(postgres: LocalPostgres, table: str) -> None:
+def test_a_commit_waits_for_a_fence_locked_by_another_session_and_then_fails(
+    postgres: LocalPostgres, table: str
+) -> None:
     holder = SqlState.from_url(postgres.url(), table=table, keys=["key"], values={"n": Sum()})
     waiting = _impatient(postgres.url(), table, "-c lock_timeout=200ms")
     Grants().commit(1, holder, {"a": 1})
@@ -620,7 +622,7 @@ def test_a_fence_that_another_session_holds_is_waited_for_and_then_named(postgre
             waiting.raise_fence(Grants()(1))
 
 
-def test_a_silent_holder_of_the_fence_is_ended(postgres: LocalPostgres, table: str) -> None:
+def test_a_silent_session_that_holds_the_fence_is_ended(postgres: LocalPostgres, table: str) -> None:
     silent = SqlState.from_url(postgres.url(), table=table, keys=["key"], values={"n": Sum()})
     other, grants = SqlState.from_url(postgres.url(), table=table, keys=["key"], values={"n": Sum()}), Grants()
     grants.commit(1, other, {"a": 1})
@@ -639,7 +641,7 @@ def test_a_silent_holder_of_the_fence_is_ended(postgres: LocalPostgres, table: s
     assert other.read() == [{"key": "a", "n": 2}]
 
 
-def test_a_lost_answer_to_the_commit_is_not_told_as_nothing_written(
+def test_a_lost_reply_to_the_commit_is_reported_as_an_unknown_outcome(
     postgres: LocalPostgres, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state, grant = SqlState.from_url(postgres.url(), table=table, keys=["key"], values={"n": Sum()}), Grants()(1)
@@ -663,7 +665,7 @@ def test_a_lost_answer_to_the_commit_is_not_told_as_nothing_written(
     assert state.read() == [{"key": "a", "n": 1}]
 
 
-def test_rows_that_the_caller_cannot_give_leave_nothing(url: str, table: str) -> None:
+def test_an_error_while_reading_the_rows_leaves_the_state_unchanged(url: str, table: str) -> None:
     grants, state = Grants(), SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum()})
 
     def broken() -> Iterator[dict[str, Any]]:
@@ -676,7 +678,7 @@ def test_rows_that_the_caller_cannot_give_leave_nothing(url: str, table: str) ->
 
 
 @pytest.mark.parametrize("key", ["two  spaces", "50 % off", 'a "quoted" one'])
-def test_a_column_has_the_name_that_the_state_gives_it(url: str, table: str, key: str) -> None:
+def test_a_column_has_exactly_the_name_given_in_the_state(url: str, table: str, key: str) -> None:
     grants = Grants()
     state = SqlState.from_url(url, table=table, keys=[key], values={"n": Sum()})
     for txid in (1, 2):

@@ -74,7 +74,7 @@ def _still_waiting(future: Future[Any]) -> bool:
     return not wait([future], timeout=_NOT_YET).done
 
 
-def test_a_raise_waits_for_an_older_writer_and_then_undoes_all_of_it(url: str, pool: ThreadPoolExecutor) -> None:
+def test_a_raise_waits_for_an_older_writer_and_then_undoes_its_writes(url: str, pool: ThreadPoolExecutor) -> None:
     grants, state = Grants(), _state(url)
     grants.commit(1, state, {"key 0": 5})
     old, new, pause = grants(2), grants(2, 2), _Pause(_MANY)
@@ -91,7 +91,7 @@ def test_a_raise_waits_for_an_older_writer_and_then_undoes_all_of_it(url: str, p
         state.write(old, rows(_MANY))
 
 
-def test_a_part_of_an_older_writer_is_waited_for_too(url: str, pool: ThreadPoolExecutor) -> None:
+def test_a_raise_waits_for_a_part_of_an_older_writer(url: str, pool: ThreadPoolExecutor) -> None:
     grants, state = Grants(), _state(url)
     old, new, pause = grants(1), grants(1, 2), _Pause(_MANY)
     state.raise_fence(old)
@@ -121,7 +121,7 @@ def test_an_older_writer_waits_for_a_raise_and_is_then_refused(url: str, pool: T
     assert totals(state) == _MANY
 
 
-def test_of_two_first_grants_at_once_the_later_one_wins(url: str, pool: ThreadPoolExecutor) -> None:
+def test_the_later_of_two_simultaneous_first_grants_wins(url: str, pool: ThreadPoolExecutor) -> None:
     for turn in range(8):
         grants, table = Grants(), f"totals_{turn}"
         old, new, together = grants(1), grants(1, 2), threading.Barrier(2)
@@ -145,7 +145,7 @@ def test_of_two_first_grants_at_once_the_later_one_wins(url: str, pool: ThreadPo
         assert totals(state) == {"a": 2, "of 2": 1}
 
 
-def test_parallel_writers_of_one_grant_make_the_table_and_fill_it(url: str, pool: ThreadPoolExecutor) -> None:
+def test_parallel_writers_of_one_grant_create_and_fill_the_table(url: str, pool: ThreadPoolExecutor) -> None:
     grants, state, together = Grants(), _state(url), threading.Barrier(4)
     grant = grants(1)
     state.raise_fence(grant)
@@ -160,7 +160,7 @@ def test_parallel_writers_of_one_grant_make_the_table_and_fill_it(url: str, pool
     assert totals(state) == {f"{chunk} {i}": i for chunk in range(4) for i in range(500)}
 
 
-def test_parallel_writers_are_inside_their_transactions_at_the_same_time(
+def test_parallel_writers_have_their_store_transactions_open_at_the_same_time(
     postgres: LocalPostgres, pool: ThreadPoolExecutor
 ) -> None:
     url = postgres.url(postgres.new_database())
@@ -178,7 +178,7 @@ def test_parallel_writers_are_inside_their_transactions_at_the_same_time(
     assert [part.result(_SOON) for part in parts] == [len(_MANY)] * 2
 
 
-def test_a_server_that_dies_in_a_commit_leaves_nothing_of_it_and_the_same_grant_goes_on(
+def test_a_commit_is_rolled_back_if_the_server_dies_and_the_same_grant_can_retry(
     pool: ThreadPoolExecutor,
 ) -> None:
     with LocalPostgres(fsync=True) as server:
@@ -200,9 +200,7 @@ def test_a_server_that_dies_in_a_commit_leaves_nothing_of_it_and_the_same_grant_
         assert totals(state) == {**_MANY, "key 0": 6}
 
 
-def test_two_complete_writes_of_one_grant_wait_for_each_other_and_not_for_ever(
-    url: str, pool: ThreadPoolExecutor
-) -> None:
+def test_two_complete_writes_of_one_grant_run_one_after_the_other(url: str, pool: ThreadPoolExecutor) -> None:
     grants, state, pause = Grants(), _state(url), _Pause(_MANY)
     grant = grants(1)
     state.raise_fence(grant)

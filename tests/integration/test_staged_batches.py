@@ -78,7 +78,7 @@ def test_the_columns_that_an_application_names_are_staged(
     assert pq.read_schema(file).names == columns
 
 
-def test_an_application_that_reads_twice_stages_columns_once(
+def test_an_application_that_reads_a_column_twice_stages_it_once(
     place: Path, area: StagingArea, spark: SparkSession
 ) -> None:
     found = []
@@ -104,7 +104,7 @@ def test_staging_runs_no_job_of_spark(place: Path, area: StagingArea, spark: Spa
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["well", "with an error"])
-def test_what_is_staged_goes_when_the_application_ends(
+def test_staged_rows_are_deleted_when_the_application_ends(
     place: Path, area: StagingArea, spark: SparkSession, fails: bool
 ) -> None:
     def main(spark: SparkSession, batch: Batch) -> None:
@@ -120,14 +120,14 @@ def test_what_is_staged_goes_when_the_application_ends(
     assert staged(area) == []
 
 
-def test_a_refused_row_leaves_nothing_behind(place: Path, area: StagingArea, spark: SparkSession) -> None:
+def test_a_refused_row_leaves_no_staged_file(place: Path, area: StagingArea, spark: SparkSession) -> None:
     (place / "in" / "a.csv").write_text(f"{ROWS}x,y,z\n")
     with pytest.raises(RowsRefused, match=r"a\.csv: line 5: id = 'x' does not fit"):
         applied(spark, described(area, source_in(place)), lambda spark, batch: batch.emit("rows", batch.read("word")))
     assert staged(area) == []
 
 
-def test_what_a_killed_driver_has_staged_is_not_read(place: Path, area: StagingArea, spark: SparkSession) -> None:
+def test_files_staged_by_a_killed_driver_are_not_read(place: Path, area: StagingArea, spark: SparkSession) -> None:
     descriptor = described(area, source_in(place))
     Batch(descriptor, spark).read()
     (left,) = staged(area)
@@ -136,7 +136,7 @@ def test_what_a_killed_driver_has_staged_is_not_read(place: Path, area: StagingA
     assert manifest.consumed_rows == 3
 
 
-def test_an_area_that_spark_does_not_share_is_named(place: Path, area: StagingArea, spark: SparkSession) -> None:
+def test_a_staging_area_that_spark_cannot_reach_is_named(place: Path, area: StagingArea, spark: SparkSession) -> None:
     def main(spark: SparkSession, batch: Batch) -> None:
         rows = batch.read()
         staged(area)[0].unlink()
@@ -170,7 +170,7 @@ class Longer(FileSource):
         return rows.where("id > 1")
 
 
-def test_a_source_that_extends_another_one_has_all_columns_and_an_unknown_number_of_rows(
+def test_a_subclassed_source_stages_all_columns_and_its_row_number_is_unknown(
     place: Path, area: StagingArea, spark: SparkSession
 ) -> None:
     source = Longer(f"{place}/in/*.csv", schema="id INT, word STRING, `odd name.` STRING")
@@ -180,7 +180,9 @@ def test_a_source_that_extends_another_one_has_all_columns_and_an_unknown_number
     assert (manifest.consumed_rows, manifest.read[0].more) == (2, False)
 
 
-def test_the_files_of_all_folders_are_one_staged_file(place: Path, area: StagingArea, spark: SparkSession) -> None:
+def test_the_files_of_all_partition_folders_become_one_staged_file(
+    place: Path, area: StagingArea, spark: SparkSession
+) -> None:
     for region in ("eu", "us"):
         (place / "parts" / f"region={region}").mkdir(parents=True)
         (place / "parts" / f"region={region}" / "a.csv").write_text("id\n1\n2\n")
@@ -189,7 +191,7 @@ def test_the_files_of_all_folders_are_one_staged_file(place: Path, area: Staging
     assert len(staged(area)) == 1
 
 
-def test_json_without_a_schema_has_the_types_that_spark_finds_and_lines_that_the_client_refuses(
+def test_json_without_a_schema_gets_types_from_spark_and_line_checks_from_the_client(
     place: Path, area: StagingArea, spark: SparkSession
 ) -> None:
     file = place / "in" / "a.json"
@@ -203,7 +205,9 @@ def test_json_without_a_schema_has_the_types_that_spark_finds_and_lines_that_the
         Batch(described(area, source), spark).read()
 
 
-def test_what_a_source_stages_without_an_application_goes_with_it(place: Path, spark: SparkSession) -> None:
+def test_files_staged_without_an_application_are_deleted_when_the_source_closes(
+    place: Path, spark: SparkSession
+) -> None:
     source = source_in(place)
     rows: Any = source.emit_batch(FIRST, source.decide(FIRST, None).metadata, spark)  # type: ignore[union-attr]
     (file,) = (Path(each.removeprefix("file://")) for each in rows.inputFiles())
@@ -221,7 +225,7 @@ def test_files_that_only_spark_can_read_are_not_staged(
     assert len(staged(area)) == (0 if options else 1)
 
 
-def test_what_spark_says_of_a_file_that_it_reads_itself_is_one_line_with_the_file(
+def test_a_spark_error_about_a_file_is_one_line_that_names_the_file(
     place: Path, area: StagingArea, spark: SparkSession
 ) -> None:
     (place / "in" / "a.csv").write_text("id,word,odd name.\n1\n")
@@ -231,7 +235,7 @@ def test_what_spark_says_of_a_file_that_it_reads_itself_is_one_line_with_the_fil
     assert len(str(refused.value).splitlines()) == 1
 
 
-def test_malformed_rows_have_their_place_in_spark(place: Path, area: StagingArea, spark: SparkSession) -> None:
+def test_malformed_rows_in_spark_name_their_file_and_line(place: Path, area: StagingArea, spark: SparkSession) -> None:
     (place / "in" / "a.csv").write_text(f"{ROWS}x,y,z\n4\n")
     descriptor = described(area, source_in(place, malformed="reject"))
     manifest = applied(spark, descriptor, lambda spark, batch: batch.emit("rows", batch.read("id")))

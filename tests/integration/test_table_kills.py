@@ -47,25 +47,23 @@ def _kills(place: str, step: int, *how: str, shares: int = 1) -> int:
 
 @pytest.mark.lead
 @pytest.mark.worth("a table, killed in its commit")
-def test_a_commit_that_is_killed_is_finished_by_the_next_grant(place: str) -> None:
+def test_the_next_grant_finishes_a_commit_killed_at_some_lines(place: str) -> None:
     assert _kills(place, 61 if place.endswith("#") else 23) > 10
 
 
 @pytest.mark.long
-def test_a_commit_that_is_killed_at_any_line_is_finished_by_the_next_grant(place: str) -> None:
+def test_the_next_grant_finishes_a_commit_killed_at_any_line(place: str) -> None:
     assert _kills(place, 1, shares=SHARES) > 900
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("how", ["restate", "take_out"])
-def test_a_restatement_that_is_killed_is_finished_by_the_next_grant(place: str, how: str) -> None:
+def test_the_next_grant_finishes_a_killed_restatement(place: str, how: str) -> None:
     assert _kills(place, 7, how, shares=SHARES) > 100
 
 
 @pytest.mark.lead
-def test_of_two_committers_that_race_the_last_raise_counts_and_a_reader_sees_whole_commits(
-    place: str, tmp_path: Path
-) -> None:
+def test_the_last_raise_of_two_racing_committers_wins_and_readers_see_whole_commits(place: str, tmp_path: Path) -> None:
     grants = Grants()
     attempts = [grants(1, attempt) for attempt in range(1, 41)]
     (tmp_path / "grants").write_bytes(pickle.dumps(attempts))
@@ -109,14 +107,12 @@ def _fought(folder: Path, arena: str, kills: int, *how: str) -> dict[str, int]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("how", ["new", "apart"])
-def test_a_first_commit_and_a_raise_of_its_own_that_are_killed_are_finished_by_the_next_grant(
-    place: str, how: str
-) -> None:
+def test_the_next_grant_finishes_a_killed_first_commit_or_separate_raise(place: str, how: str) -> None:
     assert _kills(place, 23, how, shares=SHARES) > 20
 
 
 @pytest.mark.long
-def test_committers_that_race_and_are_killed_never_write_after_a_later_grant(tmp_path: Path, arena: str) -> None:
+def test_racing_and_killed_committers_never_write_after_a_later_grant(tmp_path: Path, arena: str) -> None:
     found = _fought(tmp_path, arena, 200)
     assert (found["violations"], found["live"]) == (0, 1)
     # Otherwise nothing was tried here.
@@ -125,5 +121,5 @@ def test_committers_that_race_and_are_killed_never_write_after_a_later_grant(tmp
 
 
 @pytest.mark.long
-def test_the_judge_of_a_race_notices_a_table_without_a_fence(tmp_path: Path, arena: str) -> None:
+def test_the_judge_of_a_race_finds_a_table_without_a_fence(tmp_path: Path, arena: str) -> None:
     assert _fought(tmp_path, arena, 60, "control")["violations"] > 0

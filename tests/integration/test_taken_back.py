@@ -146,14 +146,14 @@ def state_set_back(shop: Shop) -> None:
         query(shop.url, "SELECT setval('orders_id_seq', 4)")
 
 
-def test_a_roll_forward_of_both_is_refused_with_the_repair_that_works(shop: Shop) -> None:
+def test_a_roll_forward_is_refused_with_repair_back_if_source_and_state_were_set_back(shop: Shop) -> None:
     set_back(shop)
     with pytest.raises(RepairRefused, match="airflow tx repair numbers --back 2$"):
         shop.roll_forward()
     assert shop.total() == 21
 
 
-def test_each_row_is_counted_once_after_both_were_set_back(shop: Shop) -> None:
+def test_each_row_counts_once_after_repair_back_of_source_and_state(shop: Shop) -> None:
     set_back(shop)
     told = shop.back(2)
     assert told == "transactions 3 to 4 are taken back; their runs begin again when they are cleared: run 3, run 4"
@@ -171,7 +171,7 @@ def test_each_row_is_counted_once_after_both_were_set_back(shop: Shop) -> None:
     assert shop.findings() == ()
 
 
-def test_a_file_is_counted_again_after_its_transaction_was_taken_back(shop: Shop, tmp_path: Path) -> None:
+def test_the_file_of_a_transaction_that_was_taken_back_is_counted_again(shop: Shop, tmp_path: Path) -> None:
     files = FileSource(f"{tmp_path}/*.csv", schema="amount INT", files_per_batch=1)
     shop.stage = Stage(source=files, inside=("count", "commit"))
     (tmp_path / "1.csv").write_text("amount\n1\n")
@@ -191,14 +191,14 @@ def test_a_repeated_repair_names_the_runs_again(shop: Shop) -> None:
     assert shop.back(2) == shop.back(2)
 
 
-def test_nothing_is_said_to_be_taken_back_where_nothing_came_after(shop: Shop) -> None:
+def test_repair_back_is_refused_if_no_later_transaction_has_begun(shop: Shop) -> None:
     shop.sell(1)
     shop.run()
     with pytest.raises(RepairRefused, match="no transaction after 1 has begun"):
         shop.back(1)
 
 
-def test_an_open_transaction_is_taken_back_with_the_later_ones(shop: Shop) -> None:
+def test_repair_back_also_takes_back_open_transactions(shop: Shop) -> None:
     set_back(shop, "run 5")
     assert "3 to 5" in shop.back(2)
     shop.sell(9)
@@ -211,7 +211,7 @@ def test_an_open_transaction_is_taken_back_with_the_later_ones(shop: Shop) -> No
     ("txid", "why"),
     [(1, "says transaction 2.1, not 1"), (3, "says transaction 2.1, not 3"), (9, "--back 9 is no final transaction")],
 )
-def test_a_state_that_is_elsewhere_refuses_the_repair(shop: Shop, txid: int, why: str) -> None:
+def test_repair_back_is_refused_if_a_state_is_at_another_transaction(shop: Shop, txid: int, why: str) -> None:
     set_back(shop)
     before = shop.ledger.topology()
     with pytest.raises(RepairRefused, match=why):
@@ -219,7 +219,7 @@ def test_a_state_that_is_elsewhere_refuses_the_repair(shop: Shop, txid: int, why
     assert shop.ledger.topology() == before
 
 
-def test_the_loss_of_the_source_is_not_accepted_while_the_states_went_back_with_it(shop: Shop) -> None:
+def test_a_loss_of_the_source_cannot_be_accepted_while_the_states_are_set_back_too(shop: Shop) -> None:
     set_back(shop)
     roll = "airflow tx repair numbers --roll-forward"
     with pytest.raises(SourceError, match=f"begins again.* If the states went back with the source, first: {roll}"):
@@ -239,7 +239,7 @@ def source_begins_again(shop: Shop) -> None:
     shop.accept_loss()
 
 
-def test_a_state_is_rolled_forward_once_a_person_has_accepted_what_the_source_lost(shop: Shop) -> None:
+def test_a_state_can_be_rolled_forward_after_the_loss_of_the_source_is_accepted(shop: Shop) -> None:
     source_begins_again(shop)
     shop.restore()
     shop.roll_forward()
@@ -249,7 +249,7 @@ def test_a_state_is_rolled_forward_once_a_person_has_accepted_what_the_source_lo
     assert shop.findings() == ()
 
 
-def test_a_loss_that_was_accepted_before_both_were_set_back_is_no_loss_any_more(shop: Shop) -> None:
+def test_repair_back_drops_an_earlier_accepted_loss(shop: Shop) -> None:
     source_begins_again(shop)
     shop.restore()
     shop.back(2)
@@ -263,14 +263,14 @@ def test_a_loss_that_was_accepted_before_both_were_set_back_is_no_loss_any_more(
     assert shop.findings() == ()
 
 
-def test_a_state_alone_is_rolled_forward(shop: Shop) -> None:
+def test_a_state_that_was_set_back_alone_is_rolled_forward(shop: Shop) -> None:
     state_set_back(shop)
     shop.roll_forward()
     assert shop.total() == 4321
 
 
 @pytest.mark.parametrize("written", [False, True])
-def test_a_repair_that_was_killed_is_repeated(shop: Shop, monkeypatch: pytest.MonkeyPatch, written: bool) -> None:
+def test_a_killed_repair_back_can_be_repeated(shop: Shop, monkeypatch: pytest.MonkeyPatch, written: bool) -> None:
     set_back(shop)
     multi = shop.stage.store.multi
 

@@ -45,7 +45,7 @@ def _tree(store: Store, path: str) -> Mapping[str, Any]:
 @pytest.mark.parametrize(
     ("run_id", "user"), [("manual__1", "dag_test"), ("__airflow_temporary_run_1", "root")], ids=["dag", "task"]
 )
-def test_a_task_that_is_tried_out_by_a_command_is_refused_and_leaves_the_ledger_as_it_is(
+def test_a_task_run_by_dags_test_or_tasks_test_is_refused_and_changes_no_ledger(
     task_id: str,
     run_id: str,
     user: str,

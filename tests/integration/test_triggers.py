@@ -81,7 +81,7 @@ def away(ensembles: LocalZooKeeper, monkeypatch: pytest.MonkeyPatch) -> list[Zoo
     return stores
 
 
-def test_an_ensemble_that_is_away_holds_up_no_topology_of_another_one(
+def test_an_unreachable_ensemble_does_not_delay_topologies_of_another_ensemble(
     ensembles: LocalZooKeeper, away: list[ZooKeeperStore], zookeeper_root: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     begun("well", zookeeper_root)
@@ -125,7 +125,7 @@ def test_an_ensemble_that_is_away_holds_up_no_topology_of_another_one(
         asyncio.run(both())
 
 
-def test_while_nothing_happens_a_coordinator_that_waits_sends_no_requests(
+def test_a_waiting_coordinator_sends_no_request_while_the_ledger_does_not_change(
     ensembles: LocalZooKeeper, zookeeper_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun("well", zookeeper_root)

@@ -31,7 +31,9 @@ def typed(commands: Commands) -> Typed:
     return run
 
 
-def test_a_connection_of_another_fernet_key_is_not_missing(typed: Typed, zookeeper: LocalZooKeeper) -> None:
+def test_a_connection_encrypted_with_another_fernet_key_is_reported_as_unreadable(
+    typed: Typed, zookeeper: LocalZooKeeper
+) -> None:
     described = json.dumps({"conn_type": "zookeeper", "host": zookeeper.hosts, "extra": {"chroot": "/locked"}})
     typed(OLD, "connections", "add", "locked", "--conn-json", described).check_returncode()
     refused = typed(NEW, "tx", "list")

@@ -65,7 +65,7 @@ def test_a_batch_takes_the_final_transactions_after_the_position(orders: Orders)
     assert (taken(batch), read(source, batch)) == ((4, 4), [4])
 
 
-def test_rows_come_without_the_columns_of_this_package_and_with_the_txid_if_that_is_wanted(orders: Orders) -> None:
+def test_rows_have_no_package_columns_and_have_the_txid_on_request(orders: Orders) -> None:
     orders.run(1)
     batch = orders.source().decide(ATTEMPT, None)
     assert batch is not None
@@ -79,7 +79,7 @@ def test_rows_come_without_the_columns_of_this_package_and_with_the_txid_if_that
     ("limits", "ends"),
     [({"max_transactions": 2}, [2, 4, 5]), ({"max_rows_per_batch": 3}, [3, 5]), ({"start": 4}, [5])],
 )
-def test_limits_end_a_range(orders: Orders, limits: dict[str, int], ends: list[int]) -> None:
+def test_limits_bound_the_range_of_a_batch(orders: Orders, limits: dict[str, int], ends: list[int]) -> None:
     source = orders.run(5).source(**limits).with_limit(())
     position: Any = None
     found = list[int]()
@@ -89,7 +89,7 @@ def test_limits_end_a_range(orders: Orders, limits: dict[str, int], ends: list[i
     assert found == ends
 
 
-def test_a_range_without_rows_waits_until_it_is_long(orders: Orders) -> None:
+def test_a_range_without_rows_waits_until_it_reaches_max_transactions(orders: Orders) -> None:
     source = orders.run(1).without_rows().source(max_transactions=3)
     first = source.decide(ATTEMPT, None)
     assert taken(first) == (1, 2)
@@ -104,7 +104,7 @@ def test_a_topology_that_has_not_begun_has_no_rows(orders: Orders) -> None:
     assert orders.source().backlog(None) == 0
 
 
-def test_freshness_is_how_many_transactions_are_not_taken(orders: Orders) -> None:
+def test_the_freshness_is_the_number_of_transactions_that_are_not_taken(orders: Orders) -> None:
     source = orders.run(3).source(max_transactions=1)
     batch = source.decide(ATTEMPT, None)
     assert batch is not None
@@ -114,7 +114,7 @@ def test_freshness_is_how_many_transactions_are_not_taken(orders: Orders) -> Non
 # --- what counts -------------------------------------------------------------------------------------------------
 
 
-def test_a_restated_transaction_gives_the_rows_that_count_and_its_restatement_none(orders: Orders) -> None:
+def test_a_restated_transaction_gives_its_current_rows_and_its_restatement_gives_none(orders: Orders) -> None:
     orders.run(2)
     assert orders.pipeline.restate(1, "o1", 50) == 3
     source = orders.source(max_transactions=2)
@@ -124,7 +124,7 @@ def test_a_restated_transaction_gives_the_rows_that_count_and_its_restatement_no
     assert source.decide(ATTEMPT, batch.position) is None, "a range without rows waits"
 
 
-def test_a_skipped_transaction_gives_none_and_its_readmission_its_rows(orders: Orders) -> None:
+def test_a_skipped_transaction_gives_no_row_and_its_readmission_gives_the_rows(orders: Orders) -> None:
     from airflow_tx.ledger.steps.end import note_readmission
 
     orders.run(1)
@@ -136,7 +136,7 @@ def test_a_skipped_transaction_gives_none_and_its_readmission_its_rows(orders: O
     assert (taken(batch), read(source, batch)) == ((1, 3), [1, 2])
 
 
-def test_each_attempt_decides_the_ends_of_its_range_anew(orders: Orders) -> None:
+def test_each_attempt_reads_the_current_ends_of_its_range(orders: Orders) -> None:
     source = orders.run(2).source()
     batch = source.decide(ATTEMPT, None)
     assert batch is not None
@@ -146,7 +146,7 @@ def test_each_attempt_decides_the_ends_of_its_range_anew(orders: Orders) -> None
     assert (taken(again), sorted(read(source, again))) == ((1, 2), [2, 50])
 
 
-def test_rows_of_nobody_and_of_a_released_topology_are_not_read(orders: Orders) -> None:
+def test_rows_without_an_owner_or_of_a_released_topology_are_not_read(orders: Orders) -> None:
     if not isinstance(orders.table, SqlTable):
         pytest.skip("a person puts rows into a database by hand")
     orders.run(1)
@@ -175,7 +175,7 @@ def test_between_the_write_and_the_mark_of_a_restatement_rows_are_not_settled(or
     assert "transaction 3 of 'orders' counts since this attempt began" in str(outcome)
 
 
-def test_a_restatement_that_is_written_while_a_batch_is_read_is_noticed_before_the_ack(orders: Orders) -> None:
+def test_a_restatement_written_while_a_batch_is_read_is_noticed_before_the_ack(orders: Orders) -> None:
     source = orders.run(2).source()
     batch = source.decide(ATTEMPT, None)
     assert batch is not None
@@ -186,7 +186,7 @@ def test_a_restatement_that_is_written_while_a_batch_is_read_is_noticed_before_t
     source.close()
 
 
-def test_rows_that_are_missing_while_nothing_is_under_way_are_refused(orders: Orders) -> None:
+def test_missing_rows_are_refused_if_no_restatement_is_open(orders: Orders) -> None:
     if not isinstance(orders.table, SqlTable):
         pytest.skip("a person deletes rows from a database by hand")
     source = orders.run(2).source()
@@ -203,7 +203,7 @@ def test_rows_that_are_missing_while_nothing_is_under_way_are_refused(orders: Or
     assert "airflow tx accept-change orders --state warehouse.orders" in str(outcome)
 
 
-def test_an_accepted_deletion_counts(orders: Orders) -> None:
+def test_an_accepted_deletion_of_rows_is_respected(orders: Orders) -> None:
     if not isinstance(orders.table, SqlTable):
         pytest.skip("a person deletes rows from a database by hand")
     orders.run(2)
@@ -233,7 +233,7 @@ def test_a_table_that_is_not_of_the_topology_is_refused(orders: Orders) -> None:
     assert f"The states of 'orders': {orders.table.name}" in told
 
 
-def test_transactions_from_before_the_book_are_refused_with_the_command_that_makes_their_lines(orders: Orders) -> None:
+def test_transactions_without_lines_in_the_book_are_refused_with_the_command_that_adds_them(orders: Orders) -> None:
     orders.run(2)
     change(orders, book=2)
     assert "the book of topology 'orders' begins at transaction 2, and transaction 1 is next" in refused(
@@ -265,7 +265,7 @@ def test_a_topology_that_was_reset_is_refused(orders: Orders) -> None:
     assert "airflow tx repair totals --reset --why" in told
 
 
-def test_after_a_reset_by_a_person_nothing_brings_the_ledger_back(orders: Orders) -> None:
+def test_a_reset_topology_is_refused_without_the_advice_to_rebuild_its_ledger(orders: Orders) -> None:
     position = position_after(orders.run(2), 2)
     Repairs(orders.pipeline.ledger).reset(orders.pipeline.request, ADA, clear=lambda: None)
     told = refused(orders.source(), position)
@@ -274,13 +274,13 @@ def test_after_a_reset_by_a_person_nothing_brings_the_ledger_back(orders: Orders
     assert "--ledger-lost" not in told
 
 
-def test_a_new_ledger_that_nobody_has_reset_may_be_a_lost_one(orders: Orders) -> None:
+def test_a_new_ledger_without_a_reset_is_refused_with_the_advice_to_rebuild_it(orders: Orders) -> None:
     position = position_after(orders.run(2), 2)
     change(orders, incarnation="another")
     assert "airflow tx repair orders --ledger-lost --why" in refused(orders.source(), {**position, "txid": 7})
 
 
-def test_a_lag_that_the_source_refuses_names_the_topology_that_reads(orders: Orders) -> None:
+def test_a_refused_lag_names_the_downstream_topology(orders: Orders) -> None:
     position = position_after(orders.run(2), 2)
     change(orders, incarnation="another")
     source = UpstreamSource(orders.table, topology="orders", root=ROOT)
@@ -291,26 +291,26 @@ def test_a_lag_that_the_source_refuses_names_the_topology_that_reads(orders: Ord
     )
 
 
-def test_another_birth_at_the_position_is_refused(orders: Orders) -> None:
+def test_a_position_whose_transaction_has_another_birth_is_refused(orders: Orders) -> None:
     position = position_after(orders.run(2), 2)
     told = refused(orders.source(), {**position, "birth": "another"})
     assert "topology 'orders' went back: its transaction 2 is another one than the one that was read" in told
 
 
-def test_a_ledger_that_alone_went_back_is_refused(orders: Orders) -> None:
+def test_an_upstream_ledger_that_was_set_back_alone_is_refused(orders: Orders) -> None:
     position = position_after(orders.run(2), 2)
     told = refused(orders.source(), {**position, "txid": 7})
     assert "topology 'orders' went back: its transaction 3 is next, and 7 was read" in told
     assert "airflow tx repair orders --ledger-lost --why" in told
 
 
-def test_a_raised_generation_is_no_reason(orders: Orders) -> None:
+def test_a_raised_generation_is_not_refused(orders: Orders) -> None:
     position = position_after(orders.run(2), 2)
     change(orders, generation=5)
     assert orders.run(0).source().decide(ATTEMPT, position) is None
 
 
-def test_a_renamed_topology_is_named(orders: Orders) -> None:
+def test_a_renamed_upstream_topology_is_refused_with_its_new_name(orders: Orders) -> None:
     position = position_after(orders.run(2), 2)
     moved_to(orders, "sales")
     told = refused(orders.source(), position)
@@ -350,12 +350,12 @@ def test_the_position_of_another_source_is_refused(orders: Orders) -> None:
         ({"max_rows_per_batch": 0}, "max_rows_per_batch of UpstreamSource = 0"),
     ],
 )
-def test_an_argument_that_cannot_be_used_is_refused(options: dict[str, Any], told: str) -> None:
+def test_an_invalid_argument_is_refused(options: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         UpstreamSource(SqlTable("warehouse", table="orders"), topology="orders", **options)
 
 
-def test_values_by_key_are_no_source() -> None:
+def test_a_state_with_values_by_key_is_refused_as_a_source() -> None:
     values: Any = MemoryState("s", values={"n": Sum()})
     with pytest.raises(ConfigError, match="Values by key are no source"):
         UpstreamSource(values, topology="orders")
@@ -364,7 +364,7 @@ def test_values_by_key_are_no_source() -> None:
 # --- travelling --------------------------------------------------------------------------------------------------
 
 
-def test_it_is_made_again_with_its_table_by_plain_json(orders: Orders) -> None:
+def test_an_upstream_source_and_its_table_can_be_rebuilt_from_json(orders: Orders) -> None:
     source = orders.run(1).source(max_transactions=7, upstream_txid=True)
     classpath, arguments = json.loads(json.dumps(source.serialize()))
     again = rebuild(classpath, arguments)
@@ -374,7 +374,7 @@ def test_it_is_made_again_with_its_table_by_plain_json(orders: Orders) -> None:
     assert taken(again.decide(ATTEMPT, None)) == (1, 1)
 
 
-def test_a_table_keeps_in_its_transaction_what_only_this_process_can_use(tmp_path: Path) -> None:
+def test_a_placed_source_keeps_the_url_and_secrets_of_its_table(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'w.db'}"
     source = UpstreamSource(SqlTable.from_url(url, table="orders"), topology="orders").in_ledger(None, None)
     assert source.table.counts([1]).rows == {1: 0}
@@ -394,7 +394,7 @@ def test_a_range_of_skipped_transactions_has_no_rows_and_the_columns_of_the_tabl
     assert set(source.emit_arrow(ATTEMPT, batch.metadata).schema.names) == {"key", "n"}
 
 
-def test_it_knows_the_place_of_the_ledgers_from_the_transaction() -> None:
+def test_an_upstream_source_takes_the_place_of_the_ledger_from_its_transaction() -> None:
     source = UpstreamSource(SqlTable("warehouse", table="orders"), topology="orders")
     placed = source.in_ledger("zk", "/other")
     assert (placed.zookeeper_conn_id, placed.root, placed.upstream) == ("zk", "/other", "orders")
@@ -405,7 +405,7 @@ def test_it_knows_the_place_of_the_ledgers_from_the_transaction() -> None:
 # --- corrections -------------------------------------------------------------------------------------------------
 
 
-def test_an_upstream_that_went_back_to_before_a_correction_is_named(orders: Orders) -> None:
+def test_an_upstream_set_back_to_before_a_correction_is_refused_by_name(orders: Orders) -> None:
     source = orders.run(1).source()
     totals = Pipeline(orders.store, ROOT, [MemoryState("t", values={"n": Sum()})], topology="totals", upstream="orders")
     batch = source.decide(ATTEMPT, None)

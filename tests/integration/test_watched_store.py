@@ -32,9 +32,7 @@ def data_at(store: ZooKeeperStore, path: str) -> bytes | None:
     return None if node is None else node.data
 
 
-def test_what_nobody_changes_is_asked_for_once(
-    watched: WatchedStore, store: ZooKeeperStore, zookeeper_root: str
-) -> None:
+def test_unchanged_records_are_read_once(watched: WatchedStore, store: ZooKeeperStore, zookeeper_root: str) -> None:
     pipeline = Pipeline(store, zookeeper_root)
     pipeline.run("r1")
     second = pipeline.begin("r2")
@@ -50,7 +48,7 @@ def test_what_nobody_changes_is_asked_for_once(
     eventually(lambda: topology_view(watched, pipeline.paths) == fresh, SOON, "the change is seen")
 
 
-def test_records_that_come_go_and_change_are_seen(
+def test_created_deleted_and_changed_records_are_seen(
     watched: WatchedStore, store: ZooKeeperStore, zookeeper_root: str
 ) -> None:
     store.ensure(zookeeper_root)
@@ -72,7 +70,7 @@ def test_records_that_come_go_and_change_are_seen(
         eventually(seen, SOON, f"{writes} are seen")
 
 
-def test_no_answer_that_was_overtaken_by_a_change_is_kept(
+def test_an_answer_that_a_change_has_overtaken_is_not_kept(
     watched: WatchedStore, store: ZooKeeperStore, zookeeper_root: str
 ) -> None:
     store.ensure(zookeeper_root)
@@ -88,7 +86,7 @@ def test_no_answer_that_was_overtaken_by_a_change_is_kept(
     eventually(lambda: data_at(watched, path) == b"199", SOON, "the last one is seen")
 
 
-def test_what_changes_while_the_connection_is_lost_is_seen(
+def test_changes_during_a_lost_connection_are_seen(
     watched: WatchedStore, store: ZooKeeperStore, zookeeper: LocalZooKeeper, zookeeper_root: str
 ) -> None:
     store.ensure(zookeeper_root)
@@ -102,7 +100,7 @@ def test_what_changes_while_the_connection_is_lost_is_seen(
     assert watched.mark(path) != mark
 
 
-def test_long_records_are_remembered_up_to_a_size_together(
+def test_long_records_are_cached_up_to_a_total_size(
     watched: WatchedStore, store: ZooKeeperStore, zookeeper_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("airflow_tx.ledger.store.zookeeper.MOST_BYTES", 2_000)

@@ -94,7 +94,7 @@ def _admin(server: LocalPostgres, *statements: str) -> None:
             connected.exec_driver_sql(statement)
 
 
-def test_a_database_that_cannot_be_reached_fails_the_commit_in_one_line_and_the_next_try_counts_once(
+def test_an_unreachable_database_fails_the_commit_and_the_next_try_counts_once(
     store: ZooKeeperStore, zookeeper_root: str, postgres: LocalPostgres, tmp_path: Path
 ) -> None:
     near, away = (
@@ -122,7 +122,7 @@ def test_a_database_that_cannot_be_reached_fails_the_commit_in_one_line_and_the_
     assert total(near) == total(away) == 2 * before
 
 
-def test_a_database_restored_from_an_older_backup_is_refused_by_the_next_commit_which_names_the_repair_command(
+def test_a_database_restored_from_an_older_backup_is_refused_with_the_repair_command(
     store: ZooKeeperStore, zookeeper_root: str, postgres: LocalPostgres, tmp_path: Path
 ) -> None:
     database = postgres.new_database()
@@ -164,7 +164,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("counted_up_to", "statement", "left"), CASES)
-def test_a_table_that_lost_values_while_its_fence_stayed_is_refused_by_the_next_commit_which_names_the_repair_command(
+def test_a_table_that_lost_values_but_not_its_fence_is_refused_with_the_repair_command(
     store: ZooKeeperStore,
     zookeeper_root: str,
     postgres: LocalPostgres,
@@ -200,7 +200,7 @@ def test_a_table_that_lost_values_while_its_fence_stayed_is_refused_by_the_next_
     assert total(counted(url, "shop")) == held + one
 
 
-def test_a_row_that_a_large_table_lost_is_found_by_verify_though_the_last_transaction_did_not_touch_it(
+def test_verify_finds_a_lost_row_of_a_large_table_that_the_last_commit_did_not_touch(
     store: ZooKeeperStore, zookeeper_root: str, postgres: LocalPostgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fence, "COUNTED", LARGE)
@@ -259,7 +259,7 @@ class Lists:
 
 @pytest.mark.parametrize("kind", ["opaque", "transactional"])
 @pytest.mark.parametrize("made", [Folders, Lists], ids=["gone", "cannot be reached"])
-def test_a_partition_that_was_away_for_a_while_keeps_its_place_and_each_of_its_rows_counts_once(
+def test_a_partition_that_was_unreachable_keeps_its_position_and_each_row_counts_once(
     store: ZooKeeperStore, zookeeper_root: str, tmp_path: Path, made: type[Folders | Lists], kind: str
 ) -> None:
     partitions = made(tmp_path, kind)

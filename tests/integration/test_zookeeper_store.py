@@ -103,7 +103,7 @@ def put(store: ZooKeeperStore, path: str) -> None:
 # --- an answer that never comes ----------------------------------------------------------------------------------
 
 
-def test_a_write_whose_reply_is_lost_may_have_happened_and_reading_back_tells(
+def test_a_write_with_a_lost_reply_has_an_unknown_outcome_that_a_read_resolves(
     proxy: ReplyEater, client_of: Connect, root: str, pool: ThreadPoolExecutor
 ) -> None:
     _, store = client_of(proxy.hosts)
@@ -118,7 +118,7 @@ def test_a_write_whose_reply_is_lost_may_have_happened_and_reading_back_tells(
     assert store.get(root) == Node(b"written", 1)
 
 
-def test_a_write_that_never_arrived_is_unknown_too_and_reading_back_tells(
+def test_a_write_that_never_arrived_has_an_unknown_outcome_that_a_read_resolves(
     server: LocalZooKeeper, client_of: Connect, root: str, pool: ThreadPoolExecutor
 ) -> None:
     _, store = client_of(server.hosts, restarts=True)
@@ -133,7 +133,7 @@ def test_a_write_that_never_arrived_is_unknown_too_and_reading_back_tells(
     assert store.get(root) in (Node(b"", 0), Node(b"written", 1))
 
 
-def test_a_session_that_expires_under_a_write_leaves_its_outcome_unknown_and_the_store_goes_on(
+def test_a_session_that_expires_during_a_write_leaves_an_unknown_outcome(
     server: LocalZooKeeper, proxy: ReplyEater, client_of: Connect, root: str, pool: ThreadPoolExecutor
 ) -> None:
     client, store = client_of(proxy.hosts)
@@ -150,7 +150,7 @@ def test_a_session_that_expires_under_a_write_leaves_its_outcome_unknown_and_the
     assert client.client_id[0] != session
 
 
-def test_a_server_that_hangs_makes_a_write_unknown_in_time_and_reads_are_ordered_after_it(
+def test_a_write_to_a_hanging_server_times_out_and_later_reads_see_it(
     server: LocalZooKeeper, client_of: Connect, root: str, pool: ThreadPoolExecutor
 ) -> None:
     _, store = client_of(server.hosts, write_timeout=0.3)
@@ -200,7 +200,7 @@ def test_the_ledger_resolves_lost_replies_of_a_real_server(
 # --- a server that is away ---------------------------------------------------------------------------------------
 
 
-def test_what_was_never_sent_is_unavailable_and_names_connection_and_hosts(
+def test_a_request_that_was_never_sent_is_unavailable_and_names_connection_and_hosts(
     server: LocalZooKeeper, client_of: Connect, root: str
 ) -> None:
     client, store = client_of(server.hosts, restarts=True, read_timeout=0.5)
@@ -249,7 +249,7 @@ def test_a_watch_wakes_when_the_connection_is_lost(server: LocalZooKeeper, clien
         assert watch.wait(_SOON)
 
 
-def test_a_closed_client_says_so_at_once(server: LocalZooKeeper, root: str) -> None:
+def test_a_closed_client_refuses_requests_at_once(server: LocalZooKeeper, root: str) -> None:
     client = connect(ClientConfig(server.hosts))
     store = ZooKeeperStore(client)
     disconnect(client)
@@ -257,7 +257,7 @@ def test_a_closed_client_says_so_at_once(server: LocalZooKeeper, root: str) -> N
         store.get(root)
 
 
-def test_nobody_listening_is_one_line_within_the_connect_timeout() -> None:
+def test_an_unreachable_server_is_a_one_line_error_within_the_connect_timeout() -> None:
     (nobody,) = free_ports(1)
     config = ClientConfig(f"127.0.0.1:{nobody}", conn_id="zk_test", login="ada", password="s3cret", connect_timeout=0.5)
     with pytest.raises(StoreUnavailable) as error:
@@ -267,7 +267,7 @@ def test_nobody_listening_is_one_line_within_the_connect_timeout() -> None:
     assert "s3cret" not in told + repr(config)
 
 
-def test_an_unanswered_write_of_many_records_is_told_in_one_short_line(
+def test_an_unanswered_write_of_many_records_is_a_short_one_line_error(
     proxy: ReplyEater, client_of: Connect, root: str
 ) -> None:
     _, store = client_of(proxy.hosts, write_timeout=0.3)
@@ -280,7 +280,7 @@ def test_an_unanswered_write_of_many_records_is_told_in_one_short_line(
 # --- sizes -------------------------------------------------------------------------------------------------------
 
 
-def test_what_every_path_gets_in_front_counts_for_the_size_of_a_multi(
+def test_the_chroot_prefix_of_each_path_counts_for_the_size_of_a_multi(
     server: LocalZooKeeper, client_of: Connect, zookeeper_root: str
 ) -> None:
     """The server would cut the connection, and nobody would know whether it happened."""
@@ -295,7 +295,9 @@ def test_what_every_path_gets_in_front_counts_for_the_size_of_a_multi(
     assert client.client_id[0] == session
 
 
-def test_the_limit_of_a_store_is_that_of_its_servers(server: LocalZooKeeper, client_of: Connect, root: str) -> None:
+def test_the_size_limit_of_a_store_is_the_limit_of_its_servers(
+    server: LocalZooKeeper, client_of: Connect, root: str
+) -> None:
     _, store = client_of(server.hosts, limit=2000)
     with pytest.raises(TooMuchMetadata, match="would hold 1900 bytes, and ZooKeeper takes at most 2000"):
         store.multi([], [Put(root, b"x" * 1900)])
@@ -305,7 +307,7 @@ def test_the_limit_of_a_store_is_that_of_its_servers(server: LocalZooKeeper, cli
 # --- the owner ---------------------------------------------------------------------------------------------------
 
 
-def test_an_announcement_is_shown_and_taken_back(server: LocalZooKeeper, client_of: Connect, root: str) -> None:
+def test_an_announcement_is_shown_until_it_is_withdrawn(server: LocalZooKeeper, client_of: Connect, root: str) -> None:
     client, store = client_of(server.hosts)
     path = f"{root}/owner"
     with store.announce(path, b"me"):
@@ -316,7 +318,7 @@ def test_an_announcement_is_shown_and_taken_back(server: LocalZooKeeper, client_
     assert store.get(path) is None
 
 
-def test_an_announcement_is_shown_again_in_a_new_session_and_not_after_its_end(
+def test_an_announcement_is_repeated_in_a_new_session_unless_it_has_ended(
     server: LocalZooKeeper, client_of: Connect, root: str
 ) -> None:
     client, store = client_of(server.hosts)
@@ -338,7 +340,7 @@ def test_an_announcement_is_shown_again_in_a_new_session_and_not_after_its_end(
     assert other.get(path) is None
 
 
-def test_a_committer_that_is_held_up_after_its_mark_takes_no_announcement_of_the_next_one(
+def test_a_delayed_committer_does_not_remove_the_announcement_of_the_next_committer(
     server: LocalZooKeeper, client_of: Connect, root: str
 ) -> None:
     """The coordinator would take the next one for dead."""
@@ -389,7 +391,7 @@ def test_an_announcement_never_blocks_and_never_fails(server: LocalZooKeeper, cl
 # --- who may see what --------------------------------------------------------------------------------------------
 
 
-def test_everything_made_under_a_login_belongs_to_it_alone(
+def test_records_created_under_a_login_are_closed_to_other_logins(
     server: LocalZooKeeper, client_of: Connect, zookeeper_root: str
 ) -> None:
     server.start()
@@ -439,7 +441,7 @@ def test_no_password_is_ever_logged(
     assert "s3cret" not in caplog.text
 
 
-def test_a_counter_that_was_set_back_is_put_back_by_what_begin_says(
+def test_the_command_in_the_error_of_begin_restores_a_counter_that_was_set_back(
     server: LocalZooKeeper, client_of: Connect, zookeeper_root: str
 ) -> None:
     client, store = client_of(server.start().hosts)
@@ -473,7 +475,7 @@ def plain() -> Iterator[LocalZooKeeper]:
 
 
 @pytest.mark.parametrize(("login", "password"), [("ada", "geheim-ä"), ("jörg", "s3cret"), ("a:b", "s3cret")])
-def test_no_root_is_made_with_a_login_that_the_servers_read_otherwise(
+def test_a_login_that_servers_interpret_differently_creates_no_root(
     plain: LocalZooKeeper, client_of: Connect, zookeeper_root: str, login: str, password: str
 ) -> None:
     config = {"login": login, "password": password}
@@ -489,7 +491,7 @@ def test_no_root_is_made_with_a_login_that_the_servers_read_otherwise(
     assert client.exists(zookeeper_root) is None
 
 
-def test_a_login_of_ascii_makes_a_root_on_every_server(
+def test_an_ascii_login_creates_a_root_on_every_server(
     plain: LocalZooKeeper, client_of: Connect, zookeeper_root: str
 ) -> None:
     login = {"login": "a-da", "password": "s3:cret !"}
@@ -499,7 +501,7 @@ def test_a_login_of_ascii_makes_a_root_on_every_server(
     assert Pipeline(again, "/root").run("r1") == 1
 
 
-def test_a_server_is_found_by_its_ipv6_address(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_can_be_reached_by_its_ipv6_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zookeeper, "_CONFIG", zookeeper._CONFIG.replace("clientPortAddress=127.0.0.1\n", ""))
     with LocalZooKeeper(fsync=False) as server:
         for host in (f"[::1]:{server.port}", "::1"):
@@ -517,7 +519,7 @@ def test_a_server_is_found_by_its_ipv6_address(monkeypatch: pytest.MonkeyPatch) 
 # --- side by side ------------------------------------------------------------------------------------------------
 
 
-def test_two_roots_on_one_ensemble_and_two_ensembles_know_nothing_of_each_other(
+def test_two_roots_on_one_ensemble_and_two_ensembles_are_independent(
     server: LocalZooKeeper, zookeeper: LocalZooKeeper, client_of: Connect, zookeeper_root: str
 ) -> None:
     _, here = client_of(server.start().hosts)
@@ -533,7 +535,7 @@ def test_two_roots_on_one_ensemble_and_two_ensembles_know_nothing_of_each_other(
     assert len(incarnations) == 3
 
 
-def test_a_quota_that_is_used_up_is_not_taken_for_a_lack_of_rights(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exceeded_quota_is_not_reported_as_missing_rights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zookeeper, "_CONFIG", zookeeper._CONFIG + "enforceQuota=true\n")
     with LocalZooKeeper(fsync=False) as server:
         client = connect(ClientConfig(server.hosts, conn_id="zk_test"))
@@ -564,6 +566,6 @@ def test_a_quota_that_is_used_up_is_not_taken_for_a_lack_of_rights(monkeypatch: 
         (SystemZookeeperError(), "SystemZookeeperError. Nothing was changed; look into the log of its servers"),
     ],
 )
-def test_what_servers_do_not_carry_out_is_said_with_what_to_do(error: Exception, said: str) -> None:
+def test_a_request_that_servers_do_not_support_is_refused_with_its_remedy(error: Exception, said: str) -> None:
     refused = request_refused(error, hosts="zk:2181", connection="zk_test", path="/tx")
     assert said in str(refused)

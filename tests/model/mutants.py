@@ -151,7 +151,7 @@ def _rebuilt(name: str, *, gone: bool, error: type[TxError] | None = None) -> Tr
 
 _MENDED = Trace(
     partial(
-        test_restatements.TestGivenUp().test_one_that_a_repair_mends_waits_for_the_repair_and_is_committed,
+        test_restatements.TestGivenUp().test_a_restatement_that_a_repair_can_fix_waits_and_is_committed_after_the_repair,
         for_good=True,
     ),
     {"journals": True},
@@ -182,7 +182,7 @@ MUTANTS = (
         ((fence._check_continuity, "stored.applied and mine", "mine"),),
         _trace(
             test_recovery.TestTrace7,
-            "test_a_state_that_kept_the_raise_of_a_committed_transaction_and_lost_its_updates_is_refused",
+            "test_a_state_that_kept_a_raise_but_lost_the_updates_of_that_transaction_is_refused",
         ),
     ),
     Mutant(
@@ -204,7 +204,7 @@ MUTANTS = (
     Mutant(
         "commit before its turn",
         ((commit.acquire, "current.txid != attempt.txid", "False"),),
-        _trace(test_answers, "test_the_turn_is_not_given_before_it_has_come"),
+        _trace(test_answers, "test_the_turn_is_refused_before_it_has_come"),
     ),
     Mutant("base not compared", ((end.check_grant, "digest(before) != record.base", "False"),), TWO_OPAQUE),
     Mutant(
@@ -257,7 +257,7 @@ MUTANTS = (
         ((processing.start, "found.done and not another", "False"),),
         _trace(
             test_traces.TestTrace11,
-            "test_a_leg_that_airflow_fails_and_retries_by_its_own_id_may_succeed",
+            "test_a_task_retried_under_the_same_id_may_still_succeed",
             error=IncompleteBatch,
         ),
     ),
@@ -280,7 +280,7 @@ MUTANTS = (
     Mutant(
         "a begin does not require the topology record",
         ((begin.begin, "read.find(TopologyRecord", "read.peek_if_any(TopologyRecord"),),
-        _trace(test_traces.TestTrace25, "test_a_begin_that_was_decided_before_its_ledger_was_closed_binds_nothing"),
+        _trace(test_traces.TestTrace25, "test_a_begin_decided_before_its_ledger_was_closed_binds_no_transaction"),
     ),
     Mutant("a stale position is kept", ((replay._next_attempt, "base=decided.base,", ""),), TWO_OPAQUE),
     Mutant(
@@ -302,7 +302,7 @@ MUTANTS = (
     Mutant(
         "an answer of records of different times is believed",
         ((Ledger._run, "and read.still_holds()", ""),),
-        _trace(test_answers, "test_an_answer_comes_from_one_moment"),
+        _trace(test_answers, "test_a_step_decides_on_records_read_at_one_moment"),
     ),
     Mutant(
         "a waiting committer does not notice what happens to its own transaction",
@@ -366,7 +366,10 @@ MUTANTS = (
     Mutant(
         "a skip before its turn",
         ((skip.grant_skip, "current.txid != txid", "False"),),
-        _trace(test_skips.TestTrace5And6, "test_a_skip_before_its_turn_is_told_to_whoever_passes_the_turn_on"),
+        _trace(
+            test_skips.TestTrace5And6,
+            "test_a_skip_noted_before_its_turn_is_reported_to_the_committer_that_hands_over_the_turn",
+        ),
     ),
     Mutant(
         "a skip does not compare the base",
@@ -382,7 +385,7 @@ MUTANTS = (
         ),
         _trace(
             test_skips.TestTrace2,
-            "test_a_granted_one_in_a_transactional_state_is_refused_and_can_only_be_replayed",
+            "test_a_skip_of_a_granted_transaction_in_a_transactional_state_is_refused",
             source="transactional",
         ),
     ),
@@ -412,24 +415,29 @@ MUTANTS = (
         ),
         _trace(
             test_set_back.TestSkip,
-            "test_what_a_forgotten_committer_writes_after_the_look_refuses_it",
+            "test_a_write_of_a_lost_grant_after_the_check_refuses_the_skip",
             source="transactional",
         ),
     ),
     Mutant(
         "withdrawing a skip leaves its grant",
         ((skip.withdraw_skip, "granted = record.phase is Phase.COMMITTING", "granted = False"),),
-        _trace(test_skips.TestWhileItIsSkipped, "test_withdrawn_while_a_committer_writes_it_is_replayed_not_lost"),
+        _trace(
+            test_skips.TestWhileItIsSkipped,
+            "test_a_skip_withdrawn_while_a_committer_writes_leads_to_a_replay_without_loss",
+        ),
     ),
     Mutant(
         "a skip is not looked at by a committer",
         ((commit.acquire, "if record.skip is not None:", "if False:"),),
-        _trace(test_skips.TestWhileItIsSkipped, "test_a_replay_of_one_that_is_to_be_skipped_is_skipped_at_its_turn"),
+        _trace(
+            test_skips.TestWhileItIsSkipped, "test_a_replay_of_a_transaction_with_a_noted_skip_is_skipped_at_its_turn"
+        ),
     ),
     Mutant(
         "rows of a re-admitted batch are not kept",
         ((begin._allocated, "pinned=given is not None,", ""),),
-        _trace(test_skips.TestTrace3, "test_re_admitted_it_fails_and_its_predecessor_moves_and_no_row_is_left_out"),
+        _trace(test_skips.TestTrace3, "test_no_row_is_lost_if_a_readmission_fails_and_its_predecessor_moves"),
     ),
     Mutant(
         "a re-admitted batch moves the position",
@@ -451,19 +459,19 @@ MUTANTS = (
                 "*((Create(paths.run(key), encode(Binding(txid))),) if given is None else ()),",
             ),
         ),
-        _trace(test_skips.TestTrace3, "test_readmitting_twice_before_its_begin_is_one_and_after_it_is_refused"),
+        _trace(test_skips.TestTrace3, "test_a_second_readmission_has_no_effect_before_its_begin_and_is_refused_after"),
     ),
     Mutant(
         "re-admission is allowed twice",
         ((skip.check_skipped, "skipped.readmitted_as is not None", "False"),),
-        _trace(test_skips.TestTrace3, "test_readmitting_twice_before_its_begin_is_one_and_after_it_is_refused"),
+        _trace(test_skips.TestTrace3, "test_a_second_readmission_has_no_effect_before_its_begin_and_is_refused_after"),
     ),
     Mutant(
         "a transaction just allocated is taken for skipped",
         ((skip.open_record, "read.find(Skipped, paths.skipped(txid)) is not None", "True"),),
         _trace(
             test_skips.TestAnswers,
-            "test_a_transaction_allocated_while_one_asks_is_not_taken_for_skipped",
+            "test_a_transaction_allocated_during_a_withdrawal_is_not_reported_as_skipped",
             error=AlreadyFinal,
         ),
     ),
@@ -472,7 +480,7 @@ MUTANTS = (
         ((reading.position_after, "{**(before or {}), **(after or {})}", "{**(after or {})}"),),
         _trace(
             test_partitions,
-            "test_a_partition_that_takes_no_part_for_ten_transactions_keeps_its_place",
+            "test_a_partition_that_is_absent_for_ten_transactions_keeps_its_position",
             partitioned=True,
         ),
     ),
@@ -481,29 +489,36 @@ MUTANTS = (
         ((begin._new_key, "read.find(Binding, paths.run(key), new=True)", "None"),),
         _trace(
             test_recovery.TestAllocationAhead,
-            "test_a_name_that_a_run_started_by_hand_has_is_left_to_it",
+            "test_an_allocation_does_not_use_a_run_id_that_a_manual_run_has",
             error=TooMuchContention,
         ),
     ),
     Mutant(
         "a run of an allocated transaction makes another attempt",
         ((replay.begin_again, ' or (record.request == "" and not is_blocked)', ""),),
-        _trace(test_recovery.TestAllocationAhead, "test_the_run_goes_on_with_its_first_attempt_and_the_same_rows"),
+        _trace(
+            test_recovery.TestAllocationAhead,
+            "test_the_run_of_an_allocated_transaction_continues_its_first_attempt_with_the_same_rows",
+        ),
     ),
     Mutant(
         "each who finds an attempt that ended replays it",
         ((recovery.note_replay, "before.attempt == attempt.attempt and", "False and"),),
-        _trace(test_recovery.TestReplaysAreNoted, "test_the_second_who_finds_it_lets_it_be"),
+        _trace(test_recovery.TestReplaysAreNoted, "test_a_replay_that_is_already_noted_is_not_noted_again"),
     ),
     Mutant(
         "replays are not counted",
         ((recovery.note_replay, " + request.counts", ""),),
-        _trace(test_recovery.TestReplaysAreNoted, "test_failures_in_a_row_are_counted_and_then_a_person_has_to_look"),
+        _trace(test_recovery.TestReplaysAreNoted, "test_a_transaction_is_blocked_after_too_many_failures_in_a_row"),
     ),
     Mutant(
         "a restatement that fails again and again blocks all that comes after it",
         ((recovery._stop, "record.replaces is None or ", "True or "),),
-        _trace(test_restatements.TestGivenUp, "test_it_is_skipped_and_holds_up_nobody", journals=True),
+        _trace(
+            test_restatements.TestGivenUp,
+            "test_a_failed_restatement_is_given_up_and_later_transactions_commit",
+            journals=True,
+        ),
     ),
     Mutant(
         "a restatement that a repair mends is given up",
@@ -526,7 +541,10 @@ MUTANTS = (
                 ),
             ),
             Trace(
-                partial(test_restatements.TestGivenUp().test_one_that_works_again_is_mended_no_more, way=way),
+                partial(
+                    test_restatements.TestGivenUp().test_a_restatement_that_made_progress_no_longer_waits_for_a_repair,
+                    way=way,
+                ),
                 {"journals": True},
             ),
         )
@@ -535,32 +553,36 @@ MUTANTS = (
     Mutant(
         "a restatement whose skip is refused is skipped again and again",
         ((recovery._stop, " or before.given_up", ""),),
-        _trace(test_restatements.TestGivenUp, "test_if_its_skip_is_refused_a_person_has_to_see_to_it", journals=True),
+        _trace(
+            test_restatements.TestGivenUp,
+            "test_a_restatement_whose_skip_is_refused_is_blocked_until_a_person_acts",
+            journals=True,
+        ),
     ),
     Mutant(
         "all that come after one that moved are replayed",
         ((reading.stale_successors, "opened[txid].base != ended", "found or opened[txid].base != ended"),),
-        _trace(test_recovery.TestChain, "test_the_example_row_for_row"),
+        _trace(test_recovery.TestChain, "test_replays_of_the_documented_example_take_the_documented_rows"),
     ),
     Mutant(
         "whoever wants may yield",
         ((run_slots.note_yield, "leader != waiter.run_id", "False"),),
-        _trace(test_yields, "test_a_leader_that_died_does_not_hold_up_the_others", waiting=True),
+        _trace(test_yields, "test_a_leader_that_died_is_replaced_after_a_timeout", waiting=True),
     ),
     Mutant(
         "two yield for one offer",
         ((run_slots.note_yield, "bid=None, ", ""),),
-        _trace(test_yields, "test_after_one_has_yielded_the_next_must_bid_anew", waiting=True),
+        _trace(test_yields, "test_after_a_yield_the_next_run_must_bid_again", waiting=True),
     ),
     Mutant(
         "the last offer leads",
         ((run_slots.bid, "found.rank >= waiter.rank", "False"),),
-        _trace(test_yields, "test_a_later_try_of_the_leader_leads", waiting=True),
+        _trace(test_yields, "test_a_later_try_of_the_leader_stays_the_leader", waiting=True),
     ),
     Mutant(
         "an old entry lets one yield out of turn",
         ((run_slots.note_yield, " and before.blocking == waiter.blocking", ""),),
-        _trace(test_yields, "test_an_entry_of_an_earlier_turn_lets_nobody_yield_out_of_turn", waiting=True),
+        _trace(test_yields, "test_a_yield_entry_of_an_earlier_turn_allows_no_yield_without_a_new_bid", waiting=True),
     ),
     # --- what people act on
     Mutant(
@@ -576,12 +598,12 @@ MUTANTS = (
     Mutant(
         "an action is noted on the first of its transactions alone",
         ((version.note_action, "in records.items()", "in list(records.items())[:1]"),),
-        _trace(test_actions, "test_who_acts_on_several_outdates_what_was_shown_of_each"),
+        _trace(test_actions, "test_an_action_on_several_transactions_outdates_the_preview_of_each"),
     ),
     Mutant(
         "a version is of the first of its transactions alone",
         ((version._version, "in sorted(set(txids))", "in sorted(set(txids))[:1]"),),
-        _trace(test_actions, "test_who_acts_on_one_outdates_what_was_shown_of_several"),
+        _trace(test_actions, "test_an_action_on_one_transaction_outdates_a_preview_of_several"),
     ),
     # --- restatements
     Mutant(
@@ -645,12 +667,14 @@ MUTANTS = (
     Mutant(
         "a grant keeps the entry of the one before it",
         ((commit.acquire, "journal=request.journal or None,", "journal=record.journal or request.journal or None,"),),
-        _restated(test_restatements.TestRestatement, "test_an_output_that_is_acked_again_has_an_entry_of_its_own"),
+        _restated(test_restatements.TestRestatement, "test_an_output_that_is_acked_again_gets_its_own_journal_entry"),
     ),
     Mutant(
         "an attempt keeps the entry of the one before it",
         ((replay._next_attempt, "receipt=None, journal=None", "receipt=None"),),
-        _restated(test_restatements.TestRestatement, "test_an_attempt_after_a_grant_forgets_the_entry_of_that_grant"),
+        _restated(
+            test_restatements.TestRestatement, "test_the_next_attempt_drops_the_journal_entry_of_the_previous_grant"
+        ),
     ),
     Mutant(
         "what is compared between replays may be left out of the record",
@@ -665,60 +689,63 @@ MUTANTS = (
     Mutant(
         "a restatement is known by its txid alone",
         ((replay.restating, "record.birth != noted.birth", "False"),),
-        _restated(test_restatements, "test_a_txid_that_is_given_again_is_not_taken_for_the_restatement"),
+        _restated(test_restatements, "test_another_transaction_with_a_reused_txid_is_not_taken_as_the_restatement"),
     ),
     Mutant(
         "a wish is fulfilled more than once",
         ((replay.Restatement.writes, "return (Delete(paths.wish(self.binding.txid)),)", "return ()"),),
-        _restated(test_restatements.TestSkipOfARestatement, "test_the_restated_transaction_counts"),
+        _restated(
+            test_restatements.TestSkipOfARestatement,
+            "test_the_restated_transaction_counts_after_its_restatement_is_skipped",
+        ),
     ),
     Mutant(
         "a state that went back is not looked at",
         ((replay.check_held, "if problem:", "if False:"),),
-        _restated(test_restatements.TestWant, "test_a_state_that_went_back_after_the_wish_refuses_its_begin"),
+        _restated(test_restatements.TestWant, "test_a_state_that_was_set_back_after_the_request_refuses_the_begin"),
     ),
     Mutant(
         "a state that went back after the begin is not looked at",
         ((commit.acquire, "if record.replaces is not None:", "if False:"),),
-        _restated(test_restatements.TestWant, "test_a_state_that_went_back_after_the_begin_refuses_the_turn"),
+        _restated(test_restatements.TestWant, "test_a_state_that_was_set_back_after_the_begin_refuses_the_turn"),
     ),
     Mutant(
         "a difference outlives what it was formed from",
         ((commit.acquire, "if (taken_back or request.held) and request.held", "if False and request.held"),),
         _restated(
             test_restatements.TestWant,
-            "test_a_difference_from_before_a_change_that_a_person_accepted_is_formed_again",
+            "test_a_difference_is_formed_again_after_a_person_accepts_a_change",
         ),
     ),
     Mutant(
         "what a person accepted holds for another output",
         ((commit.accept_checks, "{name: each.digest for name, each in shown.items()} != digests", "False"),),
-        _trace(test_traces.TestAcceptedChecks, "test_another_output_than_the_one_that_was_shown_is_not_accepted"),
+        _trace(test_traces.TestAcceptedChecks, "test_accepting_another_output_than_the_shown_one_is_refused"),
     ),
     Mutant(
         "who accepts again is named in place of the first person",
         ((commit.accept_checks, "each.accepted or by", "by"),),
-        _trace(test_traces.TestAcceptedChecks, "test_the_first_person_who_accepts_is_named"),
+        _trace(test_traces.TestAcceptedChecks, "test_the_record_names_the_first_person_who_accepted_a_check"),
     ),
     Mutant(
         "what a person accepted is forgotten by a replay",
         ((replay._next_attempt, "checks=record.accepted_checks", "checks={}"),),
         _trace(
             test_traces.TestAcceptedChecks,
-            "test_an_acceptance_outlives_a_replay_and_what_nobody_accepted_does_not",
+            "test_a_replay_keeps_accepted_checks_and_drops_other_failed_checks",
         ),
     ),
     Mutant(
         "which columns a state has is not looked at",
         ((replay.held_at, "topology.columns.get(state)", "None"),),
-        _restated(test_restatements.TestWant, "test_a_difference_from_before_a_column_was_dropped_is_formed_again"),
+        _restated(test_restatements.TestWant, "test_a_difference_is_formed_again_after_a_column_was_dropped"),
     ),
     Mutant(
         "a value is replaced to which another transaction has contributed since",
         ((replay.held_at, "topology.states.get(state)", "None"),),
         Trace(
             partial(
-                test_restatements.TestWant().test_a_difference_that_replaces_values_is_formed_again_once_another_transaction_has_written,
+                test_restatements.TestWant().test_a_difference_that_replaces_values_is_formed_again_after_another_commit,
                 sole=True,
             ),
             {"journals": True},
@@ -728,41 +755,41 @@ MUTANTS = (
     Mutant(
         "a state that went back is not noted",
         ((life._Walk._takes_loss, "self.losses.insert(0,", "[].insert(0,"),),
-        _restated(test_restatements.TestWant, "test_a_state_that_went_back_after_the_wish_refuses_its_begin"),
+        _restated(test_restatements.TestWant, "test_a_state_that_was_set_back_after_the_request_refuses_the_begin"),
     ),
     Mutant(
         "a new state has the name of another one",
         ((end._topology_after, "if old not in states", "if True"),),
         _restated(
             test_restatements.TestRename,
-            "test_a_state_that_takes_an_earlier_name_holds_nothing_of_what_came_before",
+            "test_a_new_state_with_an_earlier_name_does_not_inherit_the_old_transactions",
         ),
     ),
     Mutant(
         "a skipped restatement keeps its rows",
         ((skip.commit_skip, "if record.replaces is None:", "if True:"),),
-        _restated(test_restatements.TestSkipOfARestatement, "test_nothing_of_it_can_be_readmitted"),
+        _restated(test_restatements.TestSkipOfARestatement, "test_a_skipped_restatement_cannot_be_readmitted"),
     ),
     Mutant(
         "a fence does not say what was to be replaced",
         ((end.fence_batch, "replaces=of.replaces", "replaces=None"),),
-        _rebuilt("test_at_one_that_is_begun_anew_the_restated_transaction_counts", gone=True),
+        _rebuilt("test_a_rebuild_that_reopens_a_restatement_keeps_the_restated_transaction", gone=True),
     ),
     Mutant(
         "a fence does not name the entry",
         ((end.fence_batch, "journal=of.journal,", "journal=None,"),),
-        _rebuilt("test_at_a_restatement_that_is_complete_it_counts_and_can_be_restated", gone=True),
+        _rebuilt("test_a_rebuild_keeps_a_complete_restatement_and_allows_to_restate_it", gone=True),
     ),
     Mutant(
         "a rebuilt ledger re-admits a skipped restatement",
         ((chain.expected, "if each.replaces is not None:", "if False:"),),
-        _rebuilt("test_at_one_that_was_skipped_the_restated_transaction_counts_and_nothing_comes_back", gone=True),
+        _rebuilt("test_a_rebuild_keeps_a_restated_transaction_whose_restatement_was_skipped", gone=True),
     ),
     Mutant(
         "a rebuilt ledger binds the run to the skipped restatement",
         ((chain._bound_after, "each.replaces is None or _is_committed(each)", "True"),),
         _rebuilt(
-            "test_at_one_that_was_skipped_the_restated_transaction_counts_and_nothing_comes_back",
+            "test_a_rebuild_keeps_a_restated_transaction_whose_restatement_was_skipped",
             gone=False,
             error=SkippedTransaction,
         ),
@@ -771,18 +798,20 @@ MUTANTS = (
         "a rebuilt ledger binds the run to a restatement that was skipped earlier",
         ((chain._bound_after, "each.replaces is None or _is_committed(each)", "True"),),
         _rebuilt(
-            "test_one_that_was_skipped_earlier_is_known_by_its_receipt_alone", gone=True, error=SkippedTransaction
+            "test_a_rebuild_knows_an_earlier_skipped_restatement_from_its_receipt_only",
+            gone=True,
+            error=SkippedTransaction,
         ),
     ),
     Mutant(
         "a rebuilt ledger forgets the runs of what was skipped earlier",
         ((rebuild._bound_by_receipts, "**skipped, ", ""),),
-        _rebuilt("test_one_that_was_skipped_earlier_is_known_by_its_receipt_alone", gone=True),
+        _rebuilt("test_a_rebuild_knows_an_earlier_skipped_restatement_from_its_receipt_only", gone=True),
     ),
     Mutant(
         "a rebuilt ledger restates what came before",
         ((rebuild._topology_after, "rebuilt=plan.current - 1", "rebuilt=0"),),
-        _rebuilt("test_what_came_before_is_restated_no_more", gone=False),
+        _rebuilt("test_transactions_from_before_a_rebuild_cannot_be_restated", gone=False),
     ),
     Mutant(
         "a rebuilt ledger keeps wishes",
@@ -793,12 +822,12 @@ MUTANTS = (
                 "",
             ),
         ),
-        _rebuilt("test_wishes_are_forgotten", gone=False),
+        _rebuilt("test_a_rebuild_deletes_requests", gone=False),
     ),
     Mutant(
         "the mark writes no line",
         ((end.ended, "*ended_lines(read, paths, topology, record, receipt)", "*()"),),
-        _ends("test_each_final_transaction_has_a_line"),
+        _ends("test_each_final_transaction_has_a_line_in_the_book_of_ends"),
     ),
     Mutant(
         "a line names the predecessor instead of the first of the chain",
@@ -806,37 +835,37 @@ MUTANTS = (
             (begin._first_of, "line.first", "0"),
             (book.ended_lines, "before is not None and before.first", "False"),
         ),
-        _ends("test_a_restatement_of_a_restatement_ends_the_chain_of_the_first_one"),
+        _ends("test_a_restatement_of_a_restatement_is_the_end_of_the_first_transactions_chain"),
     ),
     Mutant(
         "a restatement that begins before its chain is known ends none",
         ((book.ended_lines, "before is not None and before.first", "False"),),
-        _ends("test_a_restatement_that_began_before_older_lines_were_made_ends_their_chain"),
+        _ends("test_a_restatement_begun_before_older_lines_were_added_is_the_end_of_their_chain"),
     ),
     Mutant(
         "a restatement does not note its end",
         ((book._ended, "[replace(begins, end=line.txid)]", "[]"),),
-        _ends("test_a_restatement_of_a_restatement_ends_the_chain_of_the_first_one"),
+        _ends("test_a_restatement_of_a_restatement_is_the_end_of_the_first_transactions_chain"),
     ),
     Mutant(
         "the book of a rebuilt ledger begins where lines are missing",
         ((rebuild._begin_of_book, "begin = plan.current - len(lines)", "begin = 1"),),
-        _ends("test_the_book_of_a_rebuilt_ledger_begins_where_lines_are_whole"),
+        _ends("test_the_book_of_a_rebuilt_ledger_begins_at_the_first_complete_line"),
     ),
     Mutant(
         "what is taken back keeps its lines",
         ((roll_forward.back, "*_lines_taken_back(read, paths, topology, {**kept, **records})", "*()"),),
-        _ends("test_what_is_taken_back_counts_for_nothing_and_the_chain_ends_as_before"),
+        _ends("test_a_restatement_that_was_taken_back_does_not_count_and_the_earlier_end_counts_again"),
     ),
     Mutant(
         "older lines are put where others are missing behind them",
         ((older_lines.older_lines, "min([topology.book or current, *txids])", "min([current, *made.lines])"),),
-        _ends("test_older_lines_leave_no_gap_where_their_repair_dies"),
+        _ends("test_an_interrupted_repair_of_older_lines_leaves_no_gap"),
     ),
     Mutant(
         "a skipped transaction is of no version",
         ((version._records, " or read.find(Skipped, paths.skipped(txid))", ""),),
-        _trace(test_actions, "test_of_two_who_want_a_skipped_transaction_back_one_is_refused"),
+        _trace(test_actions, "test_the_second_of_two_readmissions_of_one_version_is_refused"),
     ),
 )
 

@@ -22,7 +22,7 @@ from tests.model.driver import CountedIds, HandClock, Run, Topology
 from tests.model.product import LOG
 
 
-def test_an_answer_comes_from_one_moment(topology: Topology) -> None:
+def test_a_step_decides_on_records_read_at_one_moment(topology: Topology) -> None:
     store, paths = MemoryStore(), Paths("/tx", "t")
     for path in (paths.current, paths.allocated):
         store.ensure(path)
@@ -49,7 +49,7 @@ def test_a_batch_is_complete_only_when_every_task_has_acked(topology: Topology) 
         run.committer().processed()
 
 
-def test_the_turn_is_not_given_before_it_has_come(topology: Topology) -> None:
+def test_the_turn_is_refused_before_it_has_come(topology: Topology) -> None:
     first, second = Run(topology, "r1"), Run(topology, "r2")
     first.processed(1, {"a": 1})
     second.processed(1, {"b": 1})

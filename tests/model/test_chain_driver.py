@@ -83,12 +83,12 @@ def take_every_way(shape: Shape) -> None:
 
 
 @pytest.mark.parametrize("shape", [*QUICK, *(pytest.param(shape, marks=pytest.mark.long) for shape in LARGER)], ids=str)
-def test_the_ledgers_do_what_the_model_does_on_every_way(shape: Shape) -> None:
+def test_the_ledgers_match_the_model_on_every_path(shape: Shape) -> None:
     take_every_way(shape)
 
 
 @pytest.mark.parametrize("stages", [2, 3])
-def test_the_ledgers_do_what_the_model_does_on_walks(stages: int) -> None:
+def test_the_ledgers_match_the_model_on_random_walks(stages: int) -> None:
     for seed in range(5):
         choice = random.Random(seed)
         pair = Pair(Shape(EVERYTHING, stages=stages, window=3, sizes=(1, 2, 1, 0, 1)))
@@ -98,7 +98,7 @@ def test_the_ledgers_do_what_the_model_does_on_walks(stages: int) -> None:
         pair.rest()
 
 
-def test_a_correction_between_the_decision_and_the_begin_of_a_readmission_is_found() -> None:
+def test_a_correction_between_decision_and_begin_of_a_readmission_is_noticed() -> None:
     """The readmission has decided its ends before: the cursor must not pass the correction because of the skip."""
     pair = Pair(SKIPPED)
     pair.go(
@@ -147,7 +147,7 @@ NOT_TAKEN = "the cursor passes what is not taken"
 @pytest.mark.parametrize(
     "lacking", [pytest.param(each, marks=[pytest.mark.long] if each == NOT_TAKEN else []) for each in LACKS]
 )
-def test_code_that_lacks_a_rule_of_chains_is_found(monkeypatch: pytest.MonkeyPatch, lacking: str) -> None:
+def test_the_driver_finds_code_that_lacks_a_rule_of_chains(monkeypatch: pytest.MonkeyPatch, lacking: str) -> None:
     shape, owner, name, lacks = LACKS[lacking]
     monkeypatch.setattr(owner, name, lacks)
     with pytest.raises(AssertionError):

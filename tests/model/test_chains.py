@@ -14,7 +14,7 @@ from tests.model.chains import NONE_LEFT, RIGHT, Budget, Rules, Shape, World, st
 
 
 @pytest.mark.parametrize("shape", [*QUICK, *(pytest.param(shape, marks=pytest.mark.long) for shape in LARGER)], ids=str)
-def test_every_table_equals_a_recomputation_whatever_happens(shape: Shape) -> None:
+def test_every_table_of_a_chain_equals_a_recomputation_in_every_history(shape: Shape) -> None:
     assert explore(shape).wrong == ""
 
 
@@ -22,7 +22,7 @@ WALKS = 300
 
 
 @pytest.mark.parametrize("stages", [2, 3])
-def test_walks_over_more_stages_end_right(stages: int) -> None:
+def test_random_walks_over_more_stages_end_exact(stages: int) -> None:
     for seed in range(WALKS):
         shape = Shape(EVERYTHING, stages=stages, window=3, sizes=(1, 0)[: seed % 3])
         assert not (found := walk(shape, RIGHT, seed, 60)).wrong, (seed, found)
@@ -250,13 +250,13 @@ LACKING = {
 
 
 @pytest.mark.parametrize("lacking", LACKING)
-def test_a_chain_that_lacks_a_rule_ends_wrong(lacking: str) -> None:
+def test_the_model_finds_a_wrong_end_for_a_chain_that_lacks_a_rule(lacking: str) -> None:
     rules, shape, path, wrong = LACKING[lacking]
     found = explore(shape, rules)
     assert (spelled(found.path), found.wrong) == (path, wrong)
 
 
-def test_the_worlds_in_which_a_rule_is_lacking_end_right_with_all_rules() -> None:
+def test_each_world_that_shows_a_missing_rule_ends_exact_with_all_rules() -> None:
     assert {lacking.shape for lacking in LACKING.values()} <= {*QUICK, *LARGER}
 
 
@@ -283,7 +283,7 @@ def test_rows_are_not_read_between_the_write_of_a_restatement_and_its_mark() -> 
     assert "D: ask again 1" in possible_in(after(ONE, f"{window}; U: mark 2"), ONE)
 
 
-def test_several_corrections_of_a_range_are_one_follow_up() -> None:
+def test_several_corrections_of_a_range_cause_one_follow_up() -> None:
     """C9: it waits while U restates more of its range, until ten minutes are over."""
     corrected = f"{BOTH_FINAL}D: decide up to 2, {COMMIT}; U: restate 1, write 3, restate 2, mark 3"
     assert after(TWO, f"{corrected}; D: follow").stages[1].wanted == ()
@@ -293,7 +293,7 @@ def test_several_corrections_of_a_range_are_one_follow_up() -> None:
     assert after(TWO, f"{corrected}; D: follow", Rules(gathers=False)).stages[1].wanted == (1,)
 
 
-def test_a_range_has_a_limit_so_that_a_correction_reads_little_again() -> None:
+def test_a_range_has_a_limit_that_bounds_the_rows_a_correction_reads_again() -> None:
     """C10."""
     shape = Shape(Budget(fresh=3))
     backlog = f"{BOTH_FINAL}U: begin 3, write 3, mark 3"
@@ -311,7 +311,9 @@ def test_a_range_has_a_limit_so_that_a_correction_reads_little_again() -> None:
         ("at once", {"D: decide up to 1"}, {"D: decide up to 2", "D: decide up to 1"}),
     ],
 )
-def test_a_range_without_rows_is_taken_once_it_is_long(when: str, after_one: set[str], after_two: set[str]) -> None:
+def test_a_range_without_rows_is_taken_once_it_is_long_enough(
+    when: str, after_one: set[str], after_two: set[str]
+) -> None:
     """C11: never taken, it is read again for ever; taken at once, each transaction without rows makes one in D."""
     shape, rules = Shape(Budget(fresh=2), sizes=(0, 0)), Rules(empty_ranges=when)  # type: ignore[arg-type]
     one = after(shape, "U: begin 1, write 1, mark 1", rules)
@@ -320,7 +322,7 @@ def test_a_range_without_rows_is_taken_once_it_is_long(when: str, after_one: set
     assert {step for step in possible_in(two, shape, rules) if "decide" in step} == after_two
 
 
-def test_a_topology_that_went_back_is_refused_until_a_person_acts() -> None:
+def test_an_upstream_topology_that_was_set_back_is_refused_until_a_person_acts() -> None:
     """C12: ledger and table of U come from one backup, and its txids are given again."""
     taken = f"U: back up, begin 1, write 1, mark 1; D: decide up to 1, {COMMIT}; U: set back"
     again = f"{taken}, begin 1, write 1, mark 1"
@@ -331,7 +333,7 @@ def test_a_topology_that_went_back_is_refused_until_a_person_acts() -> None:
     assert "D: follow" in possible_in(after(shape, again, by_txid), shape, by_txid)
 
 
-def test_a_correction_that_waits_holds_up_no_other() -> None:
+def test_a_waiting_correction_does_not_delay_another_correction() -> None:
     """C16: a cursor that stops at the first one lets the second wait for a whole backlog."""
     shape = replace(TWO, most=1, window=1)
     both = (

@@ -62,21 +62,21 @@ def lacking(topology: Topology) -> OlderLines:
     return lines_lacking(ledger_evidence(topology.store(), topology.paths), [], topology.request, [])
 
 
-def test_each_final_transaction_has_a_line(kept: Topology) -> None:
+def test_each_final_transaction_has_a_line_in_the_book_of_ends(kept: Topology) -> None:
     commit(kept, "r1")
     Run(kept, "r2").processed(2, {"a": 1})
     kept.skip(2)
     assert {txid: line.outcome for txid, line in lines(kept).items()} == {1: Outcome.COMMITTED, 2: Outcome.SKIPPED}
 
 
-def test_a_restatement_of_a_restatement_ends_the_chain_of_the_first_one(kept: Topology) -> None:
+def test_a_restatement_of_a_restatement_is_the_end_of_the_first_transactions_chain(kept: Topology) -> None:
     commit(kept, "r1")
     restate(kept, 1, "r1")
     restate(kept, 2, "r1")
     assert chains(kept) == {1: (0, 3), 2: (1, 0), 3: (1, 0)}
 
 
-def test_a_restatement_that_began_before_older_lines_were_made_ends_their_chain(kept: Topology) -> None:
+def test_a_restatement_begun_before_older_lines_were_added_is_the_end_of_their_chain(kept: Topology) -> None:
     commit(kept, "r1")
     restate(kept, 1, "r1")
     without_book(kept)
@@ -89,7 +89,7 @@ def test_a_restatement_that_began_before_older_lines_were_made_ends_their_chain(
     assert chains(kept) == {1: (0, 4), 2: (1, 0), 3: (0, 0), 4: (1, 0)}
 
 
-def test_the_book_of_a_rebuilt_ledger_begins_where_lines_are_whole(kept: Topology) -> None:
+def test_the_book_of_a_rebuilt_ledger_begins_at_the_first_complete_line(kept: Topology) -> None:
     for run in ("r1", "r2", "r3"):
         commit(kept, run)
     held = [HeldState.of(each.name, undoable=True, fence=each.fence()) for each in kept.states]
@@ -99,7 +99,7 @@ def test_the_book_of_a_rebuilt_ledger_begins_where_lines_are_whole(kept: Topolog
     assert list(lines(kept)) == [3]
 
 
-def test_what_is_taken_back_counts_for_nothing_and_the_chain_ends_as_before(kept: Topology) -> None:
+def test_a_restatement_that_was_taken_back_does_not_count_and_the_earlier_end_counts_again(kept: Topology) -> None:
     commit(kept, "r1")
     tokens: dict[str, Token] = {each.name: each.fence().token for each in kept.states}  # type: ignore[union-attr]
     position = kept.position(1)
@@ -109,7 +109,7 @@ def test_what_is_taken_back_counts_for_nothing_and_the_chain_ends_as_before(kept
     assert lines(kept)[2].outcome is None
 
 
-def test_older_lines_leave_no_gap_where_their_repair_dies(kept: Topology) -> None:
+def test_an_interrupted_repair_of_older_lines_leaves_no_gap(kept: Topology) -> None:
     for number in range(1, LINES_A_PAGE + 2):
         commit(kept, f"r{number}")
     without_book(kept)

@@ -95,7 +95,7 @@ def reports(request: pytest.FixtureRequest) -> Iterator[dict[Shape, Future[Repor
 
 @pytest.mark.worth("every interleaving: the strongest test of the protocol")
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_every_interleaving_counts_each_row_once_in_order_and_can_go_on(
+def test_every_interleaving_counts_each_row_once_in_order_and_can_continue(
     reports: dict[Shape, Future[Report]], shape: Shape, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report = reports[shape].result()
@@ -116,22 +116,22 @@ def test_every_interleaving_counts_each_row_once_in_order_and_can_go_on(
     ],
     ids=str,
 )
-def test_a_reader_may_see_a_transaction_in_the_first_of_two_stores_alone(shape: Shape) -> None:
+def test_a_reader_may_see_a_transaction_in_only_the_first_of_two_stores(shape: Shape) -> None:
     assert explore(shape).torn
 
 
-def test_a_reader_of_one_state_sees_a_transaction_whole() -> None:
+def test_a_reader_of_one_state_never_sees_a_partial_transaction() -> None:
     assert explore(Shape("opaque", 1, 2, 0)).torn == 0
 
 
-def test_every_rule_that_is_taken_out_stands_in_the_code() -> None:
+def test_every_mutant_applies_to_the_current_code() -> None:
     for mutant in MUTANTS:
         with applied(mutant):
             pass
 
 
 @pytest.mark.parametrize("mutant", [each if at % 6 == 0 else long(each) for at, each in enumerate(MUTANTS)], ids=str)
-def test_a_rule_taken_out_is_found(mutant: Mutant) -> None:
+def test_the_exploration_finds_each_removed_rule(mutant: Mutant) -> None:
     assert why_found(mutant), "the trace, or the explorer, did not notice"
     if isinstance(mutant.shape, Trace):
         mutant.shape.run()
@@ -161,7 +161,7 @@ def by(error: type[TxError] | None) -> Trace:
         ("attempt.no_such_attribute", AttributeError),
     ],
 )
-def test_a_mutant_that_only_stops_the_code_is_an_error_and_is_not_found(
+def test_a_mutant_that_only_crashes_the_code_is_an_error_and_does_not_count_as_found(
     found_by: Shape | Trace, instead: str, error: type[Exception]
 ) -> None:
     stopped = Mutant("the code stops", ((processing.newest_record, NEWEST, instead),), found_by)
@@ -169,7 +169,7 @@ def test_a_mutant_that_only_stops_the_code_is_an_error_and_is_not_found(
         why_found(stopped)
 
 
-def test_a_refusal_that_a_trace_does_not_expect_is_an_error() -> None:
+def test_an_unexpected_refusal_in_a_trace_is_an_error() -> None:
     stale = Mutant("no attempt is the newest", ((processing.newest_record, NEWEST, "True"),), by(None))
     with pytest.raises(StaleAttempt):
         why_found(stale)
@@ -186,6 +186,6 @@ def test_a_refusal_that_a_trace_does_not_expect_is_an_error() -> None:
     ],
     ids=str,
 )
-def test_the_reductions_lose_no_ending(shape: Shape) -> None:
+def test_the_reductions_of_the_exploration_lose_no_ending(shape: Shape) -> None:
     """Reading as soon as possible and letting unrelated runs wait end as every call in every order does."""
     assert explore(shape).endings == explore(shape, eager=False, reduce=False).endings

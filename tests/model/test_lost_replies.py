@@ -49,9 +49,7 @@ class LosesOneReply:
 
 @pytest.mark.parametrize("done", [True, False], ids=["done", "not done"])
 @pytest.mark.parametrize("number", range(1, WRITES + 1))
-def test_a_lost_reply_at_any_step_is_resolved_by_reading_back(
-    store: Callable[[], Any], root: str, number: int, done: bool
-) -> None:
+def test_a_read_resolves_a_lost_reply_at_any_step(store: Callable[[], Any], root: str, number: int, done: bool) -> None:
     losing = LosesOneReply(store(), number, done)
     topology = Topology(lambda: losing, root, [counts("s0")])
     for run_id in ("r1", "r2"):
@@ -209,7 +207,7 @@ def test_a_lost_reply_at_a_new_step_changes_neither_its_answer_nor_what_is_store
 
 
 @pytest.mark.parametrize("prepared", [step for step in STEPS if step not in TWO_GRANTS], ids=lambda step: step.__name__)
-def test_a_new_step_said_again_gives_the_same_and_changes_nothing(
+def test_a_repeated_new_step_gives_the_same_answer_and_changes_no_record(
     topology: Topology, prepared: Callable[[Topology], Any]
 ) -> None:
     step = prepared(topology)
@@ -219,7 +217,7 @@ def test_a_new_step_said_again_gives_the_same_and_changes_nothing(
     assert seen(topology) == before
 
 
-def test_the_same_commit_said_twice_is_one_commit(topology: Topology) -> None:
+def test_a_repeated_commit_counts_once(topology: Topology) -> None:
     run = Run(topology, "r1")
     run.begin(1)
     run.process({"a": 1})
@@ -229,7 +227,7 @@ def test_the_same_commit_said_twice_is_one_commit(topology: Topology) -> None:
     assert topology.totals() == {"a": 1}
 
 
-def test_a_committer_failed_from_outside_between_its_write_and_its_mark_is_followed_by_another(
+def test_a_committer_set_to_failed_between_write_and_mark_is_replaced_by_another(
     topology: Topology,
 ) -> None:
     run = Run(topology, "r1")
@@ -241,7 +239,7 @@ def test_a_committer_failed_from_outside_between_its_write_and_its_mark_is_follo
     assert topology.totals() == {"a": 1}
 
 
-def test_two_committers_at_once_commit_once_and_the_outranked_one_is_refused(topology: Topology) -> None:
+def test_two_simultaneous_committers_commit_once_and_the_older_one_is_refused(topology: Topology) -> None:
     run = Run(topology, "r1")
     run.begin(1)
     run.process({"a": 1})

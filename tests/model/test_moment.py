@@ -51,17 +51,17 @@ def torn_cases(found: dict[Case, Found]) -> list[Case]:
 # --- the plan that was chosen -------------------------------------------------------------------------------------
 
 
-def test_one_moment_is_never_torn_always_exact_and_can_go_on() -> None:
+def test_a_moment_is_never_torn_always_exact_and_can_continue() -> None:
     assert promises_broken(CASES, MOMENT, MOMENT) == set()
 
 
 @pytest.mark.parametrize("cases", SOME_OR_ALL)
-def test_states_that_are_written_one_by_one_are_torn_in_every_case_and_exact(cases: Sequence[Case]) -> None:
+def test_states_written_one_by_one_are_torn_in_every_case_but_exact(cases: Sequence[Case]) -> None:
     for case in cases:
         assert set(explore(case, ONE_BY_ONE, ONE_BY_ONE).broken) == {TORN}
 
 
-def test_a_value_that_the_second_state_refuses_leaves_the_first_one_torn_at_rest() -> None:
+def test_a_refusal_by_the_second_state_leaves_states_written_one_by_one_torn_at_rest() -> None:
     case = Case(("value", "value", "value"), refused=(1, "write", "B"))
     found = explore(case, ONE_BY_ONE, ONE_BY_ONE)
     assert found.broken[TORN] == (1, 1, 1, 1), "A, B and C are raised, then A is written"
@@ -74,7 +74,9 @@ def test_a_value_that_the_second_state_refuses_leaves_the_first_one_torn_at_rest
 
 
 @pytest.mark.parametrize("cases", SOME_OR_ALL)
-def test_an_older_attempt_that_writes_one_by_one_is_torn_until_the_moment_of_the_newer(cases: Sequence[Case]) -> None:
+def test_an_older_attempt_written_one_by_one_is_torn_until_the_moment_of_the_newer_attempt(
+    cases: Sequence[Case],
+) -> None:
     found = {case: explore(case, ONE_BY_ONE, MOMENT) for case in cases}
     assert torn_cases(found)
     for each in found.values():
@@ -83,7 +85,7 @@ def test_an_older_attempt_that_writes_one_by_one_is_torn_until_the_moment_of_the
 
 
 @pytest.mark.parametrize("cases", SOME_OR_ALL)
-def test_an_older_attempt_that_writes_in_a_moment_is_torn_by_the_newer_one_alone(cases: Sequence[Case]) -> None:
+def test_an_older_attempt_written_in_a_moment_is_torn_only_by_the_newer_attempt(cases: Sequence[Case]) -> None:
     found = {case: explore(case, MOMENT, ONE_BY_ONE) for case in cases}
     assert len(torn_cases(found)) == len(cases)
     for each in found.values():
@@ -98,7 +100,7 @@ def test_an_older_attempt_that_writes_in_a_moment_is_torn_by_the_newer_one_alone
     ("older", "newer"), [(RAISE_ALL, RAISE_ALL), (MOMENT, AFTER)], ids=["of both", "of the newer attempt"]
 )
 @pytest.mark.parametrize("cases", SOME_OR_ALL)
-def test_raises_of_their_own_are_torn_where_kinds_differ_and_nowhere_else(
+def test_separate_raises_are_torn_only_if_the_kinds_of_states_differ(
     cases: Sequence[Case], older: str, newer: str
 ) -> None:
     """Such a raise rolls a SqlState back, while a SqlTable keeps its rows until the write."""
@@ -108,7 +110,7 @@ def test_raises_of_their_own_are_torn_where_kinds_differ_and_nowhere_else(
     assert all(set(each.broken) <= {TORN} for each in found.values())
 
 
-def test_a_table_that_loses_its_rows_at_the_raise_is_torn_by_a_restatement() -> None:
+def test_a_table_that_drops_its_rows_at_the_raise_is_torn_by_a_restatement() -> None:
     rules = Rules(table_taken_out_at="raise")
     torn = [case for case in CASES if explore(case, RAISE_ALL, RAISE_ALL, rules).torn]
     assert any(case.restates and "transactional" not in case.kinds for case in torn)
@@ -141,12 +143,14 @@ def test_every_plan_that_lacks_a_rule_is_looked_at() -> None:
 
 
 @pytest.mark.parametrize("lacking", BREAKS)
-def test_a_plan_that_lacks_a_rule_breaks_a_promise(lacking: str) -> None:
+def test_each_plan_that_lacks_a_rule_breaks_its_listed_promises(lacking: str) -> None:
     assert some_case_breaks(BREAKS[lacking], lacking, lacking)
 
 
 @pytest.mark.parametrize(("older", "newer", "promises"), AFTER_ANOTHER)
-def test_a_plan_that_lacks_a_rule_breaks_one_after_another_plan(older: str, newer: str, promises: set[str]) -> None:
+def test_each_plan_that_lacks_a_rule_breaks_its_listed_promises_after_another_plan(
+    older: str, newer: str, promises: set[str]
+) -> None:
     assert some_case_breaks(promises, older, newer)
 
 
@@ -158,12 +162,14 @@ def test_a_member_that_is_not_rolled_back_is_torn() -> None:
 @pytest.mark.parametrize(
     ("older", "newer", "promises"), [*((name, name, found) for name, found in BREAKS.items()), *AFTER_ANOTHER]
 )
-def test_a_rule_that_is_lacking_breaks_exactly_these_promises(older: str, newer: str, promises: set[str]) -> None:
+def test_a_plan_that_lacks_a_rule_breaks_exactly_its_listed_promises(
+    older: str, newer: str, promises: set[str]
+) -> None:
     assert promises_broken(CASES, older, newer) == promises
 
 
 @pytest.mark.long
-def test_one_fence_for_a_group_is_mostly_found_after_an_attempt_that_wrote_one_by_one() -> None:
+def test_a_single_fence_for_a_group_is_mostly_found_after_an_attempt_written_one_by_one() -> None:
     """Moments against moments hide it: a test of a mutant lets attempts of different plans meet."""
     inexact = {
         older: sum(INEXACT in explore(case, older, "one fence for the group").broken for case in CASES)

@@ -12,7 +12,7 @@ from tests.model.conftest import counts
 from tests.model.driver import Run, Topology
 
 
-def test_a_partition_that_takes_no_part_for_ten_transactions_keeps_its_place(partitioned: Topology) -> None:
+def test_a_partition_that_is_absent_for_ten_transactions_keeps_its_position(partitioned: Topology) -> None:
     Run(partitioned, "r1").whole({"A": 1, "B": 5})
     for number in range(2, 12):
         Run(partitioned, f"r{number}").whole({"A": 1})
@@ -23,13 +23,13 @@ def test_a_partition_that_takes_no_part_for_ten_transactions_keeps_its_place(par
     assert partitioned.position(12) == {"A": 12, "B": 7}
 
 
-def test_a_partition_may_be_added_while_it_runs(partitioned: Topology) -> None:
+def test_a_partition_can_be_added_while_the_topology_runs(partitioned: Topology) -> None:
     Run(partitioned, "r1").whole({"A": 1})
     assert Run(partitioned, "r2").whole({"A": 1, "B": 3}).metadata == {"A": [1, 2], "B": [0, 3]}
     assert Run(partitioned, "r3").whole({"B": 1}).position == {"A": 2, "B": 4}
 
 
-def test_a_name_of_any_letters_is_a_partition(partitioned: Topology) -> None:
+def test_a_partition_name_may_contain_any_characters(partitioned: Topology) -> None:
     Run(partitioned, "r1").whole({"a/b.c": 1, "ü %": 2, "..": 3})
     assert Run(partitioned, "r2").whole({"..": 1}).position == {"a/b.c": 1, "ü %": 2, "..": 4}
 
@@ -51,7 +51,7 @@ def test_a_transactional_replay_keeps_partitions_rows_and_places(store: Callable
 class TestReplayWithOtherPartitions:
     """The replay of an opaque source has other partitions than the attempt before it."""
 
-    def test_one_that_is_lost_in_a_replay_is_back_later_where_it_stood(self, partitioned: Topology) -> None:
+    def test_a_new_partition_lost_in_a_replay_returns_later_at_its_position(self, partitioned: Topology) -> None:
         first, second, third = (Run(partitioned, name) for name in ("r1", "r2", "r3"))
         first.begin({"A": 1, "B": 5})
         second.begin({"A": 1})
@@ -65,7 +65,9 @@ class TestReplayWithOtherPartitions:
         assert second.whole({"A": 1}).position == {"A": 2}
         assert third.whole({"A": 1, "B": 2}).metadata == {"A": [2, 3], "B": [0, 2]}
 
-    def test_one_that_was_there_before_is_lost_in_a_replay_and_goes_on_from_before(self, partitioned: Topology) -> None:
+    def test_an_earlier_partition_lost_in_a_replay_continues_from_its_earlier_position(
+        self, partitioned: Topology
+    ) -> None:
         Run(partitioned, "r1").whole({"A": 1, "B": 5})
         second, third = Run(partitioned, "r2"), Run(partitioned, "r3")
         second.begin({"A": 1, "B": 5})
@@ -75,7 +77,7 @@ class TestReplayWithOtherPartitions:
         second.commit()
         assert third.whole({"B": 1}).metadata == {"B": [5, 6]}
 
-    def test_one_that_joins_in_a_replay_goes_on_from_there(self, partitioned: Topology) -> None:
+    def test_a_partition_that_joins_in_a_replay_continues_from_there(self, partitioned: Topology) -> None:
         Run(partitioned, "r1").whole({"A": 1, "B": 5})
         second, third, fourth = (Run(partitioned, name) for name in ("r2", "r3", "r4"))
         second.begin({"A": 1})
@@ -87,7 +89,7 @@ class TestReplayWithOtherPartitions:
         assert third.whole({"B": 1}).metadata == {"B": [7, 8]}
         assert fourth.whole({"A": 1, "B": 1}).metadata == {"A": [2, 3], "B": [8, 9]}
 
-    def test_one_without_any_rows_leaves_every_place_where_it_was(self, partitioned: Topology) -> None:
+    def test_a_replay_without_rows_leaves_every_position_unchanged(self, partitioned: Topology) -> None:
         first, second = Run(partitioned, "r1"), Run(partitioned, "r2")
         first.begin({"A": 1, "B": 1})
         second.begin({"B": 1})
@@ -95,7 +97,9 @@ class TestReplayWithOtherPartitions:
         assert partitioned.position(1) is None
         assert second.whole({"B": 2}).metadata == {"B": [0, 2]}
 
-    def test_one_allocated_while_partitions_change_starts_where_the_others_end(self, partitioned: Topology) -> None:
+    def test_a_transaction_allocated_while_partitions_change_starts_at_their_final_positions(
+        self, partitioned: Topology
+    ) -> None:
         """Between the reads of the replay and its multi another run begins."""
         first, second, third = (Run(partitioned, name) for name in ("r1", "r2", "r3"))
         first.begin({"A": 1, "B": 5})
@@ -119,7 +123,7 @@ class TestReplayWithOtherPartitions:
         assert second.whole({"A": 1}).position == {"A": 2}
         assert third.whole({"A": 1, "B": 1}).metadata == {"A": [2, 3], "B": [0, 1]}
 
-    def test_only_a_later_batch_whose_partitions_moved_is_broken(self, partitioned: Topology) -> None:
+    def test_only_a_later_batch_whose_partitions_moved_is_stale(self, partitioned: Topology) -> None:
         first, second = Run(partitioned, "r1"), Run(partitioned, "r2")
         first.begin({"A": 1, "B": 1})
         second.begin({"A": 1})
@@ -132,7 +136,9 @@ class TestReplayWithOtherPartitions:
 class TestSkippedPartitions:
     """Skip and re-admission of a batch with partitions."""
 
-    def test_places_stay_and_the_rows_of_all_partitions_come_back_once(self, partitioned: Topology) -> None:
+    def test_a_skip_keeps_all_positions_and_a_readmission_returns_the_rows_of_all_partitions(
+        self, partitioned: Topology
+    ) -> None:
         first = Run(partitioned, "r1")
         first.begin({"A": 1, "B": 2})
         partitioned.skip(1)
@@ -142,7 +148,9 @@ class TestSkippedPartitions:
         assert (again.metadata, again.position) == ({"A": [0, 1], "B": [0, 2]}, {"A": 2, "B": 2, "C": 1})
         assert Run(partitioned, "r4").whole({"A": 1, "B": 1}).metadata == {"A": [2, 3], "B": [2, 3]}
 
-    def test_re_admitted_failed_and_replayed_behind_one_that_lost_the_partition(self, partitioned: Topology) -> None:
+    def test_a_readmitted_batch_replayed_behind_one_that_lost_its_partition_keeps_its_rows(
+        self, partitioned: Topology
+    ) -> None:
         first, second, fourth = (Run(partitioned, name) for name in ("r1", "r2", "r4"))
         first.begin({"A": 1, "B": 2})
         partitioned.skip(1)
@@ -166,7 +174,7 @@ def kinds(tree: list[str], topology: Topology) -> list[str]:
 
 
 @pytest.mark.parametrize("partitions", [True, False], ids=["partitions", "no partitions"])
-def test_thirty_transactions_with_skips_replays_and_readmissions_leave_no_more_than_three(
+def test_thirty_transactions_with_skips_and_replays_leave_as_many_records_as_three(
     store: Callable[[], Any], root: str, partitions: bool
 ) -> None:
     topology = Topology(store, root, [counts("s0")], partitioned=partitions, history=4)

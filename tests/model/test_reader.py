@@ -17,16 +17,16 @@ def found(case: Case, rule: str) -> Found:
 
 
 @pytest.mark.parametrize("rule", RIGHT)
-def test_no_answer_is_wrong(rule: str) -> None:
+def test_the_reader_never_returns_a_wrong_answer(rule: str) -> None:
     assert sum(found(case, rule).answers for case in CASES) > 1000
     assert not any(found(case, rule).wrong for case in CASES)
 
 
-def test_by_the_ledger_there_is_an_answer_in_every_case() -> None:
+def test_a_reader_that_uses_the_ledger_gets_an_answer_in_every_case() -> None:
     assert all(found(case, "ledger").answers for case in CASES)
 
 
-def test_by_fences_alone_a_transactional_state_may_never_be_read() -> None:
+def test_a_reader_that_uses_only_fences_may_never_read_a_transactional_state() -> None:
     """They prove the transaction before the newest one, and such a state has no values of before."""
     silent = [case for case in CASES if not found(case, "fences").answers]
     assert silent
@@ -34,5 +34,5 @@ def test_by_fences_alone_a_transactional_state_may_never_be_read() -> None:
 
 
 @pytest.mark.parametrize("lacking", LACKING)
-def test_a_reader_that_lacks_a_rule_is_wrong(lacking: str) -> None:
+def test_a_reader_that_lacks_a_rule_returns_a_wrong_answer(lacking: str) -> None:
     assert any(explore(case, LACKING[lacking]).wrong for case in CASES)

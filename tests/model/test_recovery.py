@@ -20,7 +20,7 @@ from tests.model.driver import Run, Topology, decides
 class TestTrace12:
     """A run is gone while its transaction is open."""
 
-    def test_a_deleted_run_is_started_again_under_its_name_and_goes_on(self, topology: Topology) -> None:
+    def test_a_deleted_run_started_again_under_its_run_id_continues_its_transaction(self, topology: Topology) -> None:
         run = Run(topology, "r1")
         run.begin(1)
         assert topology.note_replay(1, 1) == ReplayNoted(True, 1)
@@ -40,7 +40,7 @@ class TestTrace12:
         second.commit()
         assert topology.totals() == {"a": 2}
 
-    def test_another_run_of_the_same_key_takes_over_only_from_one_that_is_over(self, topology: Topology) -> None:
+    def test_another_run_of_the_same_key_takes_over_only_from_an_ended_run(self, topology: Topology) -> None:
         first, other = Run(topology, "r1", key="2024-01-01"), Run(topology, "r2", key="2024-01-01")
         first.begin(1)
         request = BeginRequest(topology.request, other.key, other.run_id, topology.ids.task_try(), False, {})
@@ -51,7 +51,7 @@ class TestTrace12:
         assert (record.run_id, record.attempt) == ("r1", 1)
         assert other.whole(1, {"a": 1}).attempt.attempt == 2
 
-    def test_tasks_cleared_after_the_commit_of_an_allocated_run_change_nothing(self, topology: Topology) -> None:
+    def test_clearing_tasks_after_the_commit_of_an_allocated_run_changes_no_total(self, topology: Topology) -> None:
         begun = topology.allocate(1)
         run = Run(topology, begun.run_id)
         run.whole(9, {"a": 1})
@@ -63,7 +63,7 @@ class TestTrace12:
 class TestTrace7:
     """A store went back."""
 
-    def test_a_state_that_kept_the_raise_of_a_committed_transaction_and_lost_its_updates_is_refused(
+    def test_a_state_that_kept_a_raise_but_lost_the_updates_of_that_transaction_is_refused(
         self, topology: Topology
     ) -> None:
         first, second = Run(topology, "r1"), Run(topology, "r2")
@@ -89,12 +89,12 @@ class TestTrace7:
 class TestReplaysAreNoted:
     """Of all who find an attempt that ended, one starts its run."""
 
-    def test_the_second_who_finds_it_lets_it_be(self, topology: Topology) -> None:
+    def test_a_replay_that_is_already_noted_is_not_noted_again(self, topology: Topology) -> None:
         Run(topology, "r1").begin(1)
         assert topology.note_replay(1, 1) == ReplayNoted(True, 1)
         assert topology.note_replay(1, 1) == ReplayNoted(False, 1)
 
-    def test_failures_in_a_row_are_counted_and_then_a_person_has_to_look(self, topology: Topology) -> None:
+    def test_a_transaction_is_blocked_after_too_many_failures_in_a_row(self, topology: Topology) -> None:
         run = Run(topology, "r1")
         run.begin(1)
         for number in (1, 2, 3):
@@ -107,7 +107,7 @@ class TestReplaysAreNoted:
         assert blocked is not None
         assert (blocked.txid, blocked.attempt) == (1, 4)
 
-    def test_what_is_no_failure_is_not_counted(self, topology: Topology) -> None:
+    def test_a_replay_without_a_failure_does_not_count_towards_the_limit(self, topology: Topology) -> None:
         run = Run(topology, "r1")
         run.begin(1)
         assert topology.note_replay(1, 1, limit=1) == ReplayNoted(True, 1)
@@ -117,7 +117,7 @@ class TestReplaysAreNoted:
             run.begin(1)
         assert isinstance(topology.note_replay(1, 5, limit=1), Blocked)
 
-    def test_after_a_replay_by_a_person_counting_begins_again(self, topology: Topology) -> None:
+    def test_a_replay_by_a_person_resets_the_count_of_failures(self, topology: Topology) -> None:
         run = Run(topology, "r1")
         run.begin(1)
         topology.note_replay(1, 1, limit=1)
@@ -132,7 +132,7 @@ class TestReplaysAreNoted:
         assert topology.note_replay(1, 3, limit=1) == ReplayNoted(True, 1)
 
     @pytest.mark.parametrize("way", ["commit", "skip"])
-    def test_a_blocked_one_that_becomes_final_blocks_no_longer(self, topology: Topology, way: str) -> None:
+    def test_a_blocked_transaction_that_becomes_final_is_no_longer_blocked(self, topology: Topology, way: str) -> None:
         run = Run(topology, "r1")
         run.begin(1)
         assert topology.note_replay(1, 1, limit=0) == Blocked(1, "its run failed")
@@ -143,7 +143,7 @@ class TestReplaysAreNoted:
             run.commit()
         assert topology.topology.blocked is None
 
-    def test_of_two_that_are_blocked_the_first_is_shown(self, topology: Topology) -> None:
+    def test_the_first_of_two_blocked_transactions_is_shown(self, topology: Topology) -> None:
         Run(topology, "r1").begin(1)
         Run(topology, "r2").begin(1)
         for txid in (2, 1, 2, 1):
@@ -153,7 +153,7 @@ class TestReplaysAreNoted:
         assert topology.store().get(topology.paths.record).version == written
         assert topology.topology.is_blocked(1)
 
-    def test_one_that_noted_it_and_died_does_not_hold_it_up_for_ever(self, topology: Topology) -> None:
+    def test_an_overdue_replay_whose_coordinator_died_is_noted_again(self, topology: Topology) -> None:
         run = Run(topology, "r1")
         run.begin(1)
         topology.note_replay(1, 1)
@@ -164,7 +164,7 @@ class TestReplaysAreNoted:
         assert topology.note_replay(1, 1, overdue=overdue) == ReplayNoted(True, 2)
         assert topology.note_replay(1, 1, overdue=overdue) == ReplayNoted(False, 2)
 
-    def test_a_run_that_always_ends_before_its_begin_is_blocked_in_the_end(self, topology: Topology) -> None:
+    def test_a_run_that_always_ends_before_its_begin_is_finally_blocked(self, topology: Topology) -> None:
         Run(topology, "r1").begin(1)
         answers = []
         for _ in range(4):
@@ -173,7 +173,7 @@ class TestReplaysAreNoted:
         assert answers[:3] == [ReplayNoted(True, count) for count in (1, 2, 3)]
         assert answers[3] == Blocked(1, "its run failed")
 
-    def test_what_is_over_or_was_begun_again_is_not_replayed(self, topology: Topology) -> None:
+    def test_a_final_transaction_or_an_older_attempt_is_not_replayed(self, topology: Topology) -> None:
         run = Run(topology, "r1")
         run.begin(1)
         run.begin(1)
@@ -187,7 +187,9 @@ class TestReplaysAreNoted:
 class TestAllocationAhead:
     """The coordinator allocates, and starts a run by the name that the ledger gave it."""
 
-    def test_the_run_goes_on_with_its_first_attempt_and_the_same_rows(self, topology: Topology) -> None:
+    def test_the_run_of_an_allocated_transaction_continues_its_first_attempt_with_the_same_rows(
+        self, topology: Topology
+    ) -> None:
         begun = topology.allocate(2)
         assert (begun.run_id, begun.metadata) == ("tx-1", [0, 2])
         run = Run(topology, "tx-1")
@@ -198,13 +200,15 @@ class TestAllocationAhead:
         run.commit()
         assert topology.totals() == {"a": 2}
 
-    def test_its_begin_said_twice_is_one_and_a_cleared_one_is_the_next_attempt(self, topology: Topology) -> None:
+    def test_a_repeated_begin_keeps_its_attempt_and_a_cleared_begin_makes_the_next_attempt(
+        self, topology: Topology
+    ) -> None:
         topology.allocate(2)
         run, own = Run(topology, "tx-1"), topology.ids.task_try()
         assert run.begin(99, task_try=own) == run.begin(99, task_try=own)
         assert run.begin(1).attempt.attempt == 2
 
-    def test_two_coordinators_at_once_get_each_number_once(self, topology: Topology) -> None:
+    def test_two_simultaneous_coordinators_allocate_each_txid_once(self, topology: Topology) -> None:
         topology.ledger().open(topology.request)
         one, store = topology.ledger(), topology.store
         found: list[Any] = []
@@ -227,7 +231,7 @@ class TestAllocationAhead:
             (2, "tx-2", [1, 2]),
         ]
 
-    def test_a_name_that_a_run_started_by_hand_has_is_left_to_it(self, topology: Topology) -> None:
+    def test_an_allocation_does_not_use_a_run_id_that_a_manual_run_has(self, topology: Topology) -> None:
         by_hand, other = Run(topology, "tx-3"), Run(topology, "tx-3-2")
         by_hand.begin(1)
         other.begin(1)
@@ -239,7 +243,9 @@ class TestAllocationAhead:
         assert by_hand.begin(9) == AlreadyCommitted(1)
         assert topology.allocate(1).run_id == "tx-4"
 
-    def test_without_rows_or_room_nothing_is_allocated(self, store: Callable[[], Any], root: str) -> None:
+    def test_no_transaction_is_allocated_without_rows_or_without_room(
+        self, store: Callable[[], Any], root: str
+    ) -> None:
         topology = Topology(store, root, [counts("s0")], max_pending=2)
         assert topology.allocate(0) == NoData(1)
         topology.allocate(1)
@@ -247,7 +253,7 @@ class TestAllocationAhead:
         assert topology.allocate(1) == WindowFull(1, 2, 2)
         assert topology.allocated == 2
 
-    def test_one_whose_coordinator_died_before_it_started_the_run_is_replayed_and_counts_from_its_begin(
+    def test_an_allocated_transaction_whose_coordinator_died_is_replayed_and_times_from_its_begin(
         self, topology: Topology
     ) -> None:
         topology.allocate(1)
@@ -262,7 +268,9 @@ class TestAllocationAhead:
         assert topology.note_replay(1, 1) == ReplayNoted(True, 1)
         assert run.begin(1).attempt.attempt == 2
 
-    def test_one_that_is_skipped_before_its_run_begins_is_not_begun(self, topology: Topology) -> None:
+    def test_an_allocated_transaction_that_is_skipped_before_its_run_begins_is_refused(
+        self, topology: Topology
+    ) -> None:
         topology.allocate(1)
         topology.skip(1)
         run = Run(topology, "tx-1")
@@ -272,7 +280,7 @@ class TestAllocationAhead:
         assert run.whole(9, {"a": 1}).metadata == [0, 1]
         assert topology.allocate(1).run_id == "tx-3"
 
-    def test_one_whose_predecessor_moved_before_its_run_begins_is_refused_at_its_turn(self, topology: Topology) -> None:
+    def test_an_allocated_transaction_whose_predecessor_moved_is_refused_at_its_turn(self, topology: Topology) -> None:
         first = Run(topology, "r1")
         first.begin(2)
         topology.allocate(1)
@@ -289,7 +297,7 @@ class TestAllocationAhead:
 class TestChain:
     """Which open transactions a replay makes worthless: those that start elsewhere than it ends now, and no others."""
 
-    def test_the_example_row_for_row(self, topology: Topology) -> None:
+    def test_replays_of_the_documented_example_take_the_documented_rows(self, topology: Topology) -> None:
         Run(topology, "r0").whole(1)
         first, second, third = (Run(topology, name) for name in ("r1", "r2", "r3"))
         rows = [run.begin(50).metadata for run in (first, second, third)]
@@ -308,7 +316,7 @@ class TestChain:
         assert topology.position(4) == 141
 
     @pytest.mark.parametrize("moves", [False, True], ids=["where it ended", "elsewhere"])
-    def test_replays_saved_against_storms_rule(self, topology: Topology, moves: bool) -> None:
+    def test_only_batches_whose_base_moved_are_replayed_after_a_failure(self, topology: Topology, moves: bool) -> None:
         """Storm replays all later ones when one fails: 5 of 5. Here none, unless the batch ends elsewhere."""
         runs = [Run(topology, f"r{number}") for number in range(6)]
         for run in runs:
@@ -328,7 +336,7 @@ class TestChain:
             run.commit()
         assert topology.totals() == {"a": 11 if moves else 12}
 
-    def test_a_chain_is_broken_only_up_to_where_it_meets_again(self, topology: Topology) -> None:
+    def test_batches_are_stale_only_up_to_the_batch_that_ends_at_the_old_position(self, topology: Topology) -> None:
         """The second batch takes the row that the first one gave up, so the third starts where it did."""
         runs = [Run(topology, f"r{number}") for number in range(3)]
         for run in runs:
@@ -342,7 +350,7 @@ class TestChain:
             run.commit()
         assert topology.position(3) == 6
 
-    def test_a_transactional_replay_breaks_nothing(self, transactional: Topology) -> None:
+    def test_a_transactional_replay_makes_no_later_batch_stale(self, transactional: Topology) -> None:
         first, second = Run(transactional, "r1"), Run(transactional, "r2")
         first.begin(2)
         second.begin(2)
@@ -350,7 +358,7 @@ class TestChain:
         assert first.begin(1).metadata == [0, 2]
         assert transactional.broken() == []
 
-    def test_a_phase_is_no_matter_of_the_chain(self, topology: Topology) -> None:
+    def test_a_failed_transaction_makes_no_batch_stale(self, topology: Topology) -> None:
         first, second = Run(topology, "r1"), Run(topology, "r2")
         first.begin(2)
         second.begin(2)

@@ -75,7 +75,7 @@ def verify(topology: Topology) -> list[str]:
 
 
 class TestRestatement:
-    def test_it_replaces_what_the_transaction_contributed(self, journaled: Topology) -> None:
+    def test_a_restatement_replaces_the_contribution_of_its_transaction(self, journaled: Topology) -> None:
         first, _ = committed(journaled, {"a": 10}, {"a": 1, "b": 1})
         begun = restated(journaled, 1, {"a": 12})
         assert journaled.totals() == {"a": 13, "b": 1}
@@ -83,7 +83,7 @@ class TestRestatement:
         entry = begun.replaces and begun.replaces.entry
         assert begun.replaces == Replaced(1, f"2013-01-01/1-{str(entry).split('-')[-1]}")
 
-    def test_restated_twice_the_second_takes_back_the_whole_output_of_the_first(self, journaled: Topology) -> None:
+    def test_a_second_restatement_takes_back_the_whole_output_of_the_first(self, journaled: Topology) -> None:
         committed(journaled, {"a": 10})
         restated(journaled, 1, {"a": 12})
         again = restated(journaled, 2, {"a": 13}, key="r1")
@@ -91,13 +91,13 @@ class TestRestatement:
         assert again.replaces is not None
         assert (again.txid, again.replaces.txid) == (3, 2)
 
-    def test_the_position_of_the_source_stays(self, journaled: Topology) -> None:
+    def test_a_restatement_does_not_move_the_position_of_the_source(self, journaled: Topology) -> None:
         committed(journaled, {"a": 2}, {"b": 2})
         restated(journaled, 1, {"a": 3})
         assert journaled.position(3) == 4
         assert Run(journaled, "r3").whole(2, {"c": 2}).metadata == [4, 6]
 
-    def test_a_clear_without_a_wish_is_answered_as_ever(self, journaled: Topology) -> None:
+    def test_a_clear_without_a_request_finds_the_transaction_committed(self, journaled: Topology) -> None:
         committed(journaled, {"a": 2})
         assert Run(journaled, "r1").begin(2) == AlreadyCommitted(1)
         restated(journaled, 1, {"a": 3})
@@ -121,7 +121,7 @@ class TestRestatement:
         assert history.receipt.journal
         assert journaled.binding("r1") == Binding(2, history.receipt.journal)
 
-    def test_a_wish_is_fulfilled_once(self, journaled: Topology) -> None:
+    def test_a_request_is_fulfilled_once(self, journaled: Topology) -> None:
         committed(journaled, {"a": 2})
         assert isinstance(journaled.want(1), Wish)
         assert [wish.txid for wish in wishes(journaled.store(), journaled.paths)] == [1]
@@ -130,7 +130,9 @@ class TestRestatement:
         assert journaled.tree()
         assert Run(journaled, "r1").begin(2) == AlreadyCommitted(2)
 
-    def test_its_record_history_and_receipt_say_who_wanted_it_and_what_it_replaces(self, journaled: Topology) -> None:
+    def test_history_and_receipt_of_a_restatement_name_the_person_and_the_replaced_txid(
+        self, journaled: Topology
+    ) -> None:
         committed(journaled, {"a": 2})
         restated(journaled, 1, {"a": 3})
         history = journaled.history(2)
@@ -142,13 +144,13 @@ class TestRestatement:
         assert (history.restates, replaced.txid, wish.who) == (1, 1, "ada")
         assert str(journal).startswith("2013-01-01/2-")
 
-    def test_the_runs_key_names_its_entry_from_the_first_commit_on(self, journaled: Topology) -> None:
+    def test_the_binding_of_a_run_key_names_the_journal_entry_from_the_first_commit(self, journaled: Topology) -> None:
         committed(journaled, {"a": 2})
         binding = journaled.binding("r1")
         assert binding is not None
         assert journaled.journal[binding.entry] == ([0, 2], {"a": 2})
 
-    def test_its_rows_are_decided_again_at_the_same_place_if_that_is_wanted(self, journaled: Topology) -> None:
+    def test_a_restatement_with_changed_rows_decides_again_at_the_same_position(self, journaled: Topology) -> None:
         committed(journaled, {"a": 2}, {"b": 2})
         journaled.want(1, changed_rows=True)
         run = Run(journaled, "r1")
@@ -160,7 +162,7 @@ class TestRestatement:
         assert restated(journaled, 3, {"a": 4}, key="r1").metadata == ["late row", 0, 2]
         assert journaled.totals() == {"a": 4, "b": 2}
 
-    def test_a_replay_of_it_keeps_its_rows_and_what_it_replaces(self, journaled: Topology) -> None:
+    def test_a_replay_of_a_restatement_keeps_its_rows_and_its_replaced_transaction(self, journaled: Topology) -> None:
         committed(journaled, {"a": 2})
         journaled.want(1)
         Run(journaled, "r1").processed(2, {"a": 9})
@@ -173,7 +175,7 @@ class TestRestatement:
         again.commit()
         assert journaled.totals() == {"a": 3}
 
-    def test_the_source_learns_of_none_of_its_attempts(self, journaled: Topology) -> None:
+    def test_the_source_is_not_notified_of_attempts_of_a_restatement(self, journaled: Topology) -> None:
         """It was told when the rows were committed, and may have forgotten them since."""
         committed(journaled, {"a": 2})
         journaled.want(1)
@@ -184,9 +186,7 @@ class TestRestatement:
             Run(journaled, run_id).begin(2, report=lambda attempt, *_: reported.append(attempt.txid))
         assert reported == [3]
 
-    def test_an_outranked_committer_of_the_first_leaves_an_entry_that_counts_for_nothing(
-        self, journaled: Topology
-    ) -> None:
+    def test_the_journal_entry_of_an_outranked_committer_does_not_count(self, journaled: Topology) -> None:
         run = Run(journaled, "r1")
         run.processed(2, {"a": 7})
         zombie = run.written()
@@ -196,7 +196,7 @@ class TestRestatement:
         restated(journaled, 1, {"a": 12})
         assert journaled.totals() == {"a": 12}
 
-    def test_an_output_that_is_acked_again_has_an_entry_of_its_own(self, journaled: Topology) -> None:
+    def test_an_output_that_is_acked_again_gets_its_own_journal_entry(self, journaled: Topology) -> None:
         run = Run(journaled, "r1")
         run.processed(2, {"a": 7})
         run.written()
@@ -205,7 +205,7 @@ class TestRestatement:
         restated(journaled, 1, {"a": 12})
         assert journaled.totals() == {"a": 12}
 
-    def test_an_attempt_after_a_grant_forgets_the_entry_of_that_grant(self, journaled: Topology) -> None:
+    def test_the_next_attempt_drops_the_journal_entry_of_the_previous_grant(self, journaled: Topology) -> None:
         run = Run(journaled, "r1")
         run.processed(2, {"a": 7})
         run.written()
@@ -218,7 +218,7 @@ class TestRestatement:
         assert record is not None
         assert record.journal is None
 
-    def test_its_zombie_commits_nothing(self, journaled: Topology) -> None:
+    def test_a_zombie_committer_of_a_restatement_is_refused(self, journaled: Topology) -> None:
         committed(journaled, {"a": 10})
         journaled.want(1)
         run = Run(journaled, "r1")
@@ -232,7 +232,7 @@ class TestRestatement:
         again.commit()
         assert (journaled.totals(), bound(journaled, "r1")) == ({"a": 12}, 2)
 
-    def test_it_is_replayed_if_the_transaction_before_it_ends_elsewhere(self, journaled: Topology) -> None:
+    def test_a_restatement_is_replayed_if_the_transaction_before_it_ends_elsewhere(self, journaled: Topology) -> None:
         committed(journaled, {"a": 2})
         other = Run(journaled, "r2")
         other.processed(2, {"b": 2})
@@ -247,7 +247,7 @@ class TestRestatement:
         Run(journaled, "r1").whole(2, {"a": 3})
         assert (journaled.totals(), journaled.position(3)) == ({"a": 3, "b": 5}, 7)
 
-    def test_readmitted_rows_are_restated_like_any_other(self, journaled: Topology) -> None:
+    def test_a_readmitted_transaction_can_be_restated(self, journaled: Topology) -> None:
         Run(journaled, "r1").begin(2)
         journaled.skip(1)
         journaled.readmit(1)
@@ -256,7 +256,7 @@ class TestRestatement:
         restated(journaled, 2, {"a": 5}, key="r1")
         assert journaled.totals() == {"a": 5}
 
-    def test_two_days_are_restated_beside_each_other(self, journaled: Topology) -> None:
+    def test_two_days_can_be_restated_at_the_same_time(self, journaled: Topology) -> None:
         committed(journaled, {"a": 2}, {"a": 3})
         journaled.want(1)
         journaled.want(2)
@@ -267,7 +267,7 @@ class TestRestatement:
         one.commit()
         assert (journaled.totals(), bound(journaled, "r1"), bound(journaled, "r2")) == ({"a": 50}, 4, 3)
 
-    def test_its_run_waits_for_room_as_any_other(self, journaled: Topology) -> None:
+    def test_the_run_of_a_restatement_waits_for_room_in_the_window(self, journaled: Topology) -> None:
         """It is bound to the transaction that counts, which makes no room."""
         committed(journaled, {"a": 2})
         journaled.want(1)
@@ -287,7 +287,7 @@ class TestRestatement:
 class TestVerify:
     """What `verify` says of a ledger with restatements."""
 
-    def test_it_finds_nothing_while_one_is_open_skipped_or_committed(self, journaled: Topology) -> None:
+    def test_verify_finds_nothing_while_a_restatement_is_open_skipped_or_committed(self, journaled: Topology) -> None:
         committed(journaled, {"a": 2}, {"b": 2})
         journaled.want(1)
         Run(journaled, "r1").begin(2)
@@ -297,7 +297,9 @@ class TestVerify:
         restated(journaled, 1, {"a": 3})
         assert verify(journaled) == []
 
-    def test_it_finds_a_binding_that_names_the_entry_of_another_transaction(self, journaled: Topology) -> None:
+    def test_verify_finds_a_binding_that_names_the_journal_entry_of_another_transaction(
+        self, journaled: Topology
+    ) -> None:
         committed(journaled, {"a": 2}, {"b": 2})
         one, other = journaled.binding("r1"), journaled.binding("r2")
         assert one is not None
@@ -310,7 +312,7 @@ class TestVerify:
 
 
 class TestSkipOfARestatement:
-    def test_the_restated_transaction_counts(self, journaled: Topology) -> None:
+    def test_the_restated_transaction_counts_after_its_restatement_is_skipped(self, journaled: Topology) -> None:
         committed(journaled, {"a": 2})
         journaled.want(1)
         run = Run(journaled, "r1")
@@ -320,7 +322,7 @@ class TestSkipOfARestatement:
         assert (journaled.totals(), bound(journaled, "r1")) == ({"a": 2}, 1)
         assert Run(journaled, "r1").begin(2) == AlreadyCommitted(1)
 
-    def test_nothing_of_it_can_be_readmitted(self, journaled: Topology) -> None:
+    def test_a_skipped_restatement_cannot_be_readmitted(self, journaled: Topology) -> None:
         committed(journaled, {"a": 2})
         journaled.want(1)
         Run(journaled, "r1").begin(2)
@@ -330,7 +332,7 @@ class TestSkipOfARestatement:
         with pytest.raises(RestateRefused, match=r"it restated transaction 1, and was skipped.*restate trace 1 "):
             journaled.want(2, key="r1")
 
-    def test_it_can_be_restated_again(self, journaled: Topology) -> None:
+    def test_a_transaction_can_be_restated_again_after_a_skipped_restatement(self, journaled: Topology) -> None:
         committed(journaled, {"a": 2})
         journaled.want(1)
         Run(journaled, "r1").begin(2)
@@ -355,7 +357,7 @@ class TestWant:
             ("unbound", 1, "run 'r1' is not bound to it, as the ledger was rebuilt"),
         ],
     )
-    def test_what_cannot_be_restated_is_refused_in_one_line(
+    def test_a_request_for_a_transaction_that_cannot_be_restated_is_refused_in_one_line(
         self, journaled: Topology, before: str, txid: int, what: str
     ) -> None:
         journaled.journals = before != "unjournaled"
@@ -379,18 +381,20 @@ class TestWant:
         assert "\n" not in str(refused.value)
 
     @pytest.mark.parametrize("txid", [0, 2])
-    def test_what_was_never_allocated_is_unknown(self, journaled: Topology, txid: int) -> None:
+    def test_a_request_for_a_txid_that_was_never_allocated_is_refused_as_unknown(
+        self, journaled: Topology, txid: int
+    ) -> None:
         committed(journaled, {"a": 2})
         with pytest.raises(UnknownTransaction):
             journaled.want(txid)
 
-    def test_an_entry_that_is_older_than_the_journal_keeps_is_refused(self, journaled: Topology) -> None:
+    def test_a_request_for_a_transaction_older_than_the_journal_is_refused(self, journaled: Topology) -> None:
         committed(journaled, {"a": 2})
         request = WishRequest(1, "r1", "r1", first_day="2013-01-02")
         with pytest.raises(RestateRefused, match="older than the DAG's `journal` keeps"):
             journaled.ledger().run(want, request, ADA)
 
-    def test_a_wish_can_be_taken_back_until_it_is_begun(self, journaled: Topology) -> None:
+    def test_a_request_can_be_withdrawn_until_its_restatement_begins(self, journaled: Topology) -> None:
         committed(journaled, {"a": 2})
         journaled.want(1)
         journaled.ledger().run(withdraw, 1)
@@ -400,7 +404,7 @@ class TestWant:
         with pytest.raises(RestateRefused, match="no one asked for it, or its restatement has begun"):
             journaled.ledger().run(withdraw, 1)
 
-    def test_a_reset_forgets_wishes(self, journaled: Topology) -> None:
+    def test_a_reset_deletes_requests(self, journaled: Topology) -> None:
         """The next life gives the txid to another transaction."""
         committed(journaled, {"a": 2})
         journaled.want(1)
@@ -420,7 +424,7 @@ class TestWant:
         restated(journaled, 2, {}, key="r1")
         assert journaled.totals() == {"a": 0}
 
-    def test_a_state_that_went_back_after_the_wish_refuses_its_begin(self, journaled: Topology) -> None:
+    def test_a_state_that_was_set_back_after_the_request_refuses_the_begin(self, journaled: Topology) -> None:
         committed(journaled, {"a": 2}, {"a": 1})
         journaled.want(1)
         journaled.ledger().run(state_lost, "s0", ADA)
@@ -428,7 +432,7 @@ class TestWant:
             Run(journaled, "r1").begin(2)
         assert journaled.allocated == 2
 
-    def test_a_state_that_went_back_after_the_begin_refuses_the_turn(self, journaled: Topology) -> None:
+    def test_a_state_that_was_set_back_after_the_begin_refuses_the_turn(self, journaled: Topology) -> None:
         committed(journaled, {"a": 2})
         journaled.want(1)
         run = Run(journaled, "r1")
@@ -438,9 +442,7 @@ class TestWant:
             run.committer().acquire()
         assert journaled.totals() == {"a": 2}
 
-    def test_a_difference_from_before_a_change_that_a_person_accepted_is_formed_again(
-        self, journaled: Topology
-    ) -> None:
+    def test_a_difference_is_formed_again_after_a_person_accepts_a_change(self, journaled: Topology) -> None:
         committed(journaled, {"a": 2})
         journaled.want(1)
         run = Run(journaled, "r1")
@@ -451,7 +453,7 @@ class TestWant:
         assert committer.ask() == Restarted()
         assert committer.acquire() is not None
 
-    def test_a_difference_from_before_a_column_was_dropped_is_formed_again(self, journaled: Topology) -> None:
+    def test_a_difference_is_formed_again_after_a_column_was_dropped(self, journaled: Topology) -> None:
         committed(journaled, {"a": 2})
         journaled.want(1)
         before = Run(journaled, "r2")
@@ -469,7 +471,7 @@ class TestWant:
         assert committer.ask() == Restarted()
 
     @pytest.mark.parametrize("sole", [True, False])
-    def test_a_difference_that_replaces_values_is_formed_again_once_another_transaction_has_written(
+    def test_a_difference_that_replaces_values_is_formed_again_after_another_commit(
         self, journaled: Topology, sole: bool
     ) -> None:
         committed(journaled, {"a": 2})
@@ -484,7 +486,7 @@ class TestWant:
         before.commit()
         assert (committer.ask() == Restarted()) is sole
 
-    def test_what_is_committed_after_a_state_was_lost_can_be_restated(self, journaled: Topology) -> None:
+    def test_a_transaction_committed_after_a_state_was_lost_can_be_restated(self, journaled: Topology) -> None:
         committed(journaled, {"a": 2})
         journaled.ledger().run(state_lost, "s0", ADA)
         Run(journaled, "r2").whole(2, {"a": 5})
@@ -496,7 +498,7 @@ class TestSecondRun:
     """Another run of the same interval, while a transaction restates it."""
 
     @pytest.mark.parametrize("state", ["running", "failed", "success"])
-    def test_it_finds_the_interval_committed(self, journaled: Topology, state: str) -> None:
+    def test_a_second_run_of_a_restated_interval_finds_it_committed(self, journaled: Topology, state: str) -> None:
         committed(journaled, {"a": 2})
         journaled.want(1)
         Run(journaled, "r1").processed(2, {"a": 5})
@@ -505,7 +507,7 @@ class TestSecondRun:
         assert record is not None
         assert record.attempt == 1
 
-    def test_it_takes_over_the_restatement_of_a_run_that_was_deleted(self, journaled: Topology) -> None:
+    def test_a_second_run_takes_over_the_restatement_of_a_deleted_run(self, journaled: Topology) -> None:
         committed(journaled, {"a": 2})
         journaled.want(1)
         Run(journaled, "r1").processed(2, {"a": 5})
@@ -515,7 +517,7 @@ class TestSecondRun:
 
 
 class TestRename:
-    def test_the_ledger_knows_what_a_renamed_state_is_called_now(self, journaled: Topology) -> None:
+    def test_the_ledger_keeps_the_current_name_of_a_renamed_state(self, journaled: Topology) -> None:
         committed(journaled, {"a": 2})
         ledger = journaled.ledger()
         ledger.run(state_lost, "s0", ADA)
@@ -526,7 +528,7 @@ class TestRename:
         ledger.run(rename_state, "s2", "s0", audit=ADA)
         assert journaled.topology.renamed == {"s1": "s0", "s2": "s0"}
 
-    def test_a_state_that_takes_an_earlier_name_holds_nothing_of_what_came_before(self, journaled: Topology) -> None:
+    def test_a_new_state_with_an_earlier_name_does_not_inherit_the_old_transactions(self, journaled: Topology) -> None:
         committed(journaled, {"a": 2})
         journaled.ledger().run(rename_state, "s0", "s1", audit=ADA)
         journaled.states[0].name = "s1"
@@ -546,7 +548,7 @@ class TestGivenUp:
             answer = topology.note_replay(2, attempt, limit=1)
         return answer
 
-    def test_it_is_skipped_and_holds_up_nobody(self, journaled: Topology) -> None:
+    def test_a_failed_restatement_is_given_up_and_later_transactions_commit(self, journaled: Topology) -> None:
         committed(journaled, {"a": 10})
         journaled.want(1)
         assert self.failed(journaled) == GivenUp(2, 1, "its run failed")
@@ -563,7 +565,7 @@ class TestGivenUp:
         Run(journaled, "r2").whole(1, {"b": 1})
         assert journaled.totals() == {"a": 10, "b": 1}
 
-    def test_it_is_skipped_by_whoever_passes_the_turn_on(self, journaled: Topology) -> None:
+    def test_a_given_up_restatement_waits_in_the_list_of_skips_for_its_turn(self, journaled: Topology) -> None:
         committed(journaled, {"a": 10})
         other = Run(journaled, "r2")
         other.processed(2, {"b": 2})
@@ -572,7 +574,7 @@ class TestGivenUp:
         journaled.note_replay(3, 1, limit=0)
         assert journaled.topology.skips == [3]
 
-    def test_a_commit_that_is_refused_for_good_is_given_up_at_once(self, journaled: Topology) -> None:
+    def test_a_restatement_whose_commit_is_refused_permanently_is_given_up_at_once(self, journaled: Topology) -> None:
         committed(journaled, {"a": 10})
         journaled.want(1)
         run = Run(journaled, "r1")
@@ -587,7 +589,7 @@ class TestGivenUp:
         assert journaled.note_replay(2, 1) == GivenUp(2, 1, "a key is gone")
 
     @pytest.mark.parametrize("for_good", [False, True])
-    def test_one_that_a_repair_mends_waits_for_the_repair_and_is_committed(
+    def test_a_restatement_that_a_repair_can_fix_waits_and_is_committed_after_the_repair(
         self, journaled: Topology, for_good: bool
     ) -> None:
         committed(journaled, {"a": 10})
@@ -612,7 +614,7 @@ class TestGivenUp:
         topology.ledger().run(note_commit_failed, TransactionAttempt(2, attempt), record.epoch, **told)
 
     @pytest.mark.parametrize("way", ["begin", "start", "acquire"])
-    def test_one_that_works_again_is_mended_no_more(self, journaled: Topology, way: str) -> None:
+    def test_a_restatement_that_made_progress_no_longer_waits_for_a_repair(self, journaled: Topology, way: str) -> None:
         committed(journaled, {"a": 10})
         journaled.want(1)
         run = Run(journaled, "r1")
@@ -622,7 +624,7 @@ class TestGivenUp:
         {"begin": lambda: run.begin(2), "start": run.start, "acquire": run.written}[way]()
         assert isinstance(journaled.note_replay(2, 2 if way == "begin" else 1, limit=0), GivenUp)
 
-    def test_if_its_skip_is_refused_a_person_has_to_see_to_it(self, journaled: Topology) -> None:
+    def test_a_restatement_whose_skip_is_refused_is_blocked_until_a_person_acts(self, journaled: Topology) -> None:
         committed(journaled, {"a": 10})
         journaled.want(1)
         assert isinstance(self.failed(journaled), GivenUp)
@@ -671,7 +673,7 @@ def rebuilt(topology: Topology, *, gone: bool, first: int = 1) -> None:
 
 @pytest.mark.parametrize("gone", [False, True])
 class TestRebuilt:
-    def test_at_a_restatement_that_is_complete_it_counts_and_can_be_restated(
+    def test_a_rebuild_keeps_a_complete_restatement_and_allows_to_restate_it(
         self, journaled: Topology, gone: bool
     ) -> None:
         committed(journaled, {"a": 2})
@@ -687,7 +689,9 @@ class TestRebuilt:
         restated(journaled, 2, {"a": 5}, key="r1")
         assert journaled.totals() == {"a": 5}
 
-    def test_at_one_that_is_begun_anew_the_restated_transaction_counts(self, journaled: Topology, gone: bool) -> None:
+    def test_a_rebuild_that_reopens_a_restatement_keeps_the_restated_transaction(
+        self, journaled: Topology, gone: bool
+    ) -> None:
         committed(journaled, {"a": 2})
         journaled.want(1)
         run = Run(journaled, "r1")
@@ -701,7 +705,7 @@ class TestRebuilt:
         assert journaled.totals() == {"a": 2, "b": 1}
         assert Run(journaled, "r1").begin(2) == AlreadyCommitted(1)
 
-    def test_at_one_that_was_skipped_the_restated_transaction_counts_and_nothing_comes_back(
+    def test_a_rebuild_keeps_a_restated_transaction_whose_restatement_was_skipped(
         self, journaled: Topology, gone: bool
     ) -> None:
         committed(journaled, {"a": 2})
@@ -715,7 +719,9 @@ class TestRebuilt:
             journaled.ledger().run(note_readmission, 2, ADA)
         assert journaled.totals() == {"a": 2}
 
-    def test_one_that_was_skipped_earlier_is_known_by_its_receipt(self, journaled: Topology, gone: bool) -> None:
+    def test_a_rebuild_knows_an_earlier_skipped_restatement_from_its_receipt(
+        self, journaled: Topology, gone: bool
+    ) -> None:
         committed(journaled, {"a": 2})
         journaled.want(1)
         Run(journaled, "r1").processed(2, {"a": 3})
@@ -726,7 +732,9 @@ class TestRebuilt:
         with pytest.raises(RestatementSkipped):
             journaled.ledger().run(note_readmission, 2, ADA)
 
-    def test_one_that_was_skipped_earlier_is_known_by_its_receipt_alone(self, journaled: Topology, gone: bool) -> None:
+    def test_a_rebuild_knows_an_earlier_skipped_restatement_from_its_receipt_only(
+        self, journaled: Topology, gone: bool
+    ) -> None:
         committed(journaled, {"a": 2})
         journaled.want(1)
         Run(journaled, "r1").processed(2, {"a": 3})
@@ -735,7 +743,9 @@ class TestRebuilt:
         rebuilt(journaled, gone=gone, first=2)
         assert Run(journaled, "r1").begin(2) == AlreadyCommitted(1)
 
-    def test_the_next_restatement_after_a_skipped_one_is_no_readmission(self, journaled: Topology, gone: bool) -> None:
+    def test_a_rebuild_does_not_take_the_next_restatement_as_a_readmission_of_a_skipped_one(
+        self, journaled: Topology, gone: bool
+    ) -> None:
         committed(journaled, {"a": 2})
         journaled.want(1)
         Run(journaled, "r1").processed(2, {"a": 3})
@@ -749,13 +759,13 @@ class TestRebuilt:
         assert binding is not None
         assert binding.txid == 3
 
-    def test_what_came_before_is_restated_no_more(self, journaled: Topology, gone: bool) -> None:
+    def test_transactions_from_before_a_rebuild_cannot_be_restated(self, journaled: Topology, gone: bool) -> None:
         committed(journaled, {"a": 2}, {"b": 2})
         rebuilt(journaled, gone=gone)
         with pytest.raises(RestateRefused, match="the ledger was rebuilt"):
             journaled.want(1)
 
-    def test_wishes_are_forgotten(self, journaled: Topology, gone: bool) -> None:
+    def test_a_rebuild_deletes_requests(self, journaled: Topology, gone: bool) -> None:
         """A txid that is given again would be restated by a wish for the other transaction."""
         committed(journaled, {"a": 2})
         journaled.want(1)
@@ -764,7 +774,7 @@ class TestRebuilt:
         assert Run(journaled, "r1").begin(2) == AlreadyCommitted(1)
 
 
-def test_a_txid_that_is_given_again_is_not_taken_for_the_restatement(journaled: Topology) -> None:
+def test_another_transaction_with_a_reused_txid_is_not_taken_as_the_restatement(journaled: Topology) -> None:
     committed(journaled, {"a": 2}, {"b": 2})
     journaled.want(1)
     Run(journaled, "r1").begin(2)

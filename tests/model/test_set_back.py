@@ -50,7 +50,7 @@ def replayed(run: Run, output: dict[str, int]) -> None:
 class TestSkip:
     """A person skips the transaction that a transactional state holds."""
 
-    def test_it_is_refused_though_the_ledger_has_forgotten_the_grant(self, transactional: Topology) -> None:
+    def test_a_skip_is_refused_although_the_ledger_has_lost_the_grant(self, transactional: Topology) -> None:
         run, _ = set_back(transactional)
         transactional.note_skip(1)
         with pytest.raises(SkipRefused, match="state s0 already, which cannot undo"):
@@ -59,7 +59,9 @@ class TestSkip:
         replayed(run, {"a": 1, "b": 1})
         assert transactional.totals() == {"a": 1, "b": 1}
 
-    def test_half_of_it_in_one_of_two_states_refuses_it_too(self, store: Callable[[], Any], root: str) -> None:
+    def test_a_skip_is_refused_if_one_of_two_states_holds_part_of_the_transaction(
+        self, store: Callable[[], Any], root: str
+    ) -> None:
         states = [counts("s0", kind="transactional"), counts("s1", kind="transactional")]
         two = Topology(store, root, states, source="transactional")
         run, _ = set_back(two, all_of_it=False)
@@ -69,7 +71,7 @@ class TestSkip:
         replayed(run, {"a": 1, "b": 1})
         assert two.totals() == {"a": 1, "b": 1}
 
-    def test_what_a_forgotten_committer_writes_after_the_look_refuses_it(self, transactional: Topology) -> None:
+    def test_a_write_of_a_lost_grant_after_the_check_refuses_the_skip(self, transactional: Topology) -> None:
         run = Run(transactional, "r1")
         run.processed(2, {"a": 1, "b": 1})
         forget = transactional.forgets(1)
@@ -90,7 +92,7 @@ class TestSkip:
             replayed(run, {"a": 1, "c": 1})
         assert transactional.totals() == {"a": 1, "b": 1}
 
-    def test_an_opaque_state_undoes_it(self, topology: Topology) -> None:
+    def test_an_opaque_state_undoes_the_write_of_a_lost_grant_for_a_skip(self, topology: Topology) -> None:
         set_back(topology)
         topology.note_skip(1)
         with pytest.raises(FenceOutranked):
@@ -102,7 +104,7 @@ class TestSkip:
 class TestAnotherOutput:
     """A replay gives another output than the one that a transactional state holds."""
 
-    def test_it_is_refused_however_often_it_is_tried(self, transactional: Topology) -> None:
+    def test_another_output_is_refused_at_every_try_after_the_grant_was_lost(self, transactional: Topology) -> None:
         run, _ = set_back(transactional)
         for _ in range(3):
             with pytest.raises(OutputChanged, match='use kind="opaque"'):
@@ -111,7 +113,9 @@ class TestAnotherOutput:
         replayed(run, {"a": 1, "b": 1})
         assert transactional.totals() == {"a": 1, "b": 1}
 
-    def test_half_of_the_first_output_refuses_it_too(self, transactional: Topology) -> None:
+    def test_another_output_is_refused_if_the_state_holds_part_of_the_first_output(
+        self, transactional: Topology
+    ) -> None:
         run = Run(transactional, "r1")
         run.processed(2, {"a": 1, "b": 1})
         forget = transactional.forgets(1)
@@ -126,7 +130,9 @@ class TestAnotherOutput:
         replayed(run, {"a": 1, "b": 1})
         assert transactional.totals() == {"a": 1, "b": 1}
 
-    def test_a_state_that_holds_nothing_takes_it_and_remembers_it(self, transactional: Topology) -> None:
+    def test_a_state_that_does_not_hold_the_transaction_accepts_another_output_and_remembers_it(
+        self, transactional: Topology
+    ) -> None:
         run = Run(transactional, "r1")
         run.processed(2, {"a": 1})
         forget = transactional.forgets(1)
@@ -143,7 +149,9 @@ class TestAnotherOutput:
         replayed(run, {"b": 1})
         assert transactional.totals() == {"b": 1}
 
-    def test_its_rows_are_not_decided_anew(self, transactional: Topology) -> None:
+    def test_rows_that_the_state_holds_are_not_decided_again_after_the_grant_was_lost(
+        self, transactional: Topology
+    ) -> None:
         set_back(transactional)
         found = undoable(transactional.ledger(), {"s0": transactional.states[0]}, 1)
         with pytest.raises(ChangeRefused, match="state s0 already, which cannot undo"):

@@ -30,7 +30,7 @@ from tests.model.driver import Run, Skipper, Topology
 class TestTrace2:
     """A granted transaction that wrote is skipped."""
 
-    def test_a_granted_transaction_that_failed_is_rolled_back_and_the_next_goes_on(self, topology: Topology) -> None:
+    def test_a_skip_rolls_back_a_granted_transaction_and_the_next_one_commits(self, topology: Topology) -> None:
         Run(topology, "r1").whole(1, {"a": 1})
         second, third = Run(topology, "r2"), Run(topology, "r3")
         second.processed(2, {"a": 1, "b": 1})
@@ -42,7 +42,7 @@ class TestTrace2:
         third.whole(1, {"b": 1})
         assert topology.totals() == {"a": 1, "b": 1}
 
-    def test_its_living_committer_can_neither_write_nor_mark_after_the_skip(self, two_states: Topology) -> None:
+    def test_the_committer_of_a_skipped_transaction_cannot_write_or_mark(self, two_states: Topology) -> None:
         first, second = Run(two_states, "r1"), Run(two_states, "r2")
         first.processed(2, {"a": 1, "b": 1})
         living = first.written()
@@ -55,7 +55,7 @@ class TestTrace2:
         second.whole(1, {"b": 5})
         assert two_states.totals() == {"b": 5}
 
-    def test_one_cleared_since_is_rolled_back_too_and_its_new_committer_leaves_it(self, topology: Topology) -> None:
+    def test_a_skip_rolls_back_a_cleared_transaction_and_refuses_its_new_committer(self, topology: Topology) -> None:
         run = Run(topology, "r1")
         run.processed(2, {"a": 1, "b": 1})
         run.written()
@@ -70,9 +70,7 @@ class TestTrace2:
         with pytest.raises(SkippedTransaction):
             committer.ask()
 
-    def test_a_granted_one_in_a_transactional_state_is_refused_and_can_only_be_replayed(
-        self, transactional: Topology
-    ) -> None:
+    def test_a_skip_of_a_granted_transaction_in_a_transactional_state_is_refused(self, transactional: Topology) -> None:
         run = Run(transactional, "r1")
         run.processed(1, {"a": 1})
         run.written()
@@ -84,14 +82,16 @@ class TestTrace2:
         run.whole(1, {"a": 1})
         assert transactional.totals() == {"a": 1}
 
-    def test_one_in_a_transactional_state_that_was_never_granted_is_skipped(self, transactional: Topology) -> None:
+    def test_a_transaction_that_was_never_granted_is_skipped_in_a_transactional_state(
+        self, transactional: Topology
+    ) -> None:
         first, second = Run(transactional, "r1"), Run(transactional, "r2")
         first.processed(1, {"a": 1})
         transactional.skip(1)
         second.whole(1, {"a": 5})
         assert transactional.totals() == {"a": 5}
 
-    def test_a_state_it_may_be_in_cannot_leave_the_dag_before_the_skip(
+    def test_a_state_that_may_hold_the_transaction_cannot_leave_the_dag_before_the_skip(
         self, store: Callable[[], Any], root: str
     ) -> None:
         two = Topology(store, root, [counts("s0"), counts("s1")])
@@ -107,7 +107,7 @@ class TestTrace2:
 class TestTrace3:
     """A skipped batch comes back later."""
 
-    def test_its_rows_come_once_and_nobody_elses_position_moves(self, topology: Topology) -> None:
+    def test_a_readmission_returns_its_rows_once_and_moves_no_other_position(self, topology: Topology) -> None:
         first = Run(topology, "r1")
         first.begin(1)
         topology.skip(1)
@@ -118,7 +118,7 @@ class TestTrace3:
         assert Run(topology, "r4").whole(1, {"a": 100}).metadata == [2, 3]
         assert topology.totals() == {"a": 111}
 
-    def test_re_admitted_it_fails_and_its_predecessor_moves_and_no_row_is_left_out(self, topology: Topology) -> None:
+    def test_no_row_is_lost_if_a_readmission_fails_and_its_predecessor_moves(self, topology: Topology) -> None:
         first, second, fourth = Run(topology, "r1"), Run(topology, "r2"), Run(topology, "r4")
         first.begin(1)
         topology.skip(1)
@@ -141,7 +141,7 @@ class TestTrace3:
             fourth.commit()
         assert fourth.begin(1).metadata == [3, 4]
 
-    def test_a_transactional_source_gives_the_same_rows_again(self, transactional: Topology) -> None:
+    def test_a_readmission_from_a_transactional_source_has_the_same_rows(self, transactional: Topology) -> None:
         first = Run(transactional, "r1")
         first.begin(2)
         transactional.skip(1)
@@ -153,7 +153,7 @@ class TestTrace3:
         first.commit()
         assert Run(transactional, "r3").begin(1).metadata == [3, 4]
 
-    def test_readmitting_twice_before_its_begin_is_one_and_after_it_is_refused(self, topology: Topology) -> None:
+    def test_a_second_readmission_has_no_effect_before_its_begin_and_is_refused_after(self, topology: Topology) -> None:
         first = Run(topology, "r1")
         first.begin(1)
         topology.skip(1)
@@ -170,7 +170,7 @@ class TestTrace3:
         assert (told.final.outcome, told.final.readmitted_as) == (Outcome.READMITTED, 2)
         assert topology.totals() == {"a": 1}
 
-    def test_a_re_admitted_one_can_be_skipped_and_re_admitted_again(self, topology: Topology) -> None:
+    def test_a_readmitted_transaction_can_be_skipped_and_readmitted_again(self, topology: Topology) -> None:
         first = Run(topology, "r1")
         first.begin(2)
         topology.skip(1)
@@ -192,7 +192,7 @@ class TestTrace3:
         assert first.whole(9).metadata is None
         assert Run(topology, "r2").begin(1).metadata == [0, 1]
 
-    def test_without_readmit_its_run_is_refused_and_told_what_to_do(self, topology: Topology) -> None:
+    def test_the_run_of_a_skipped_transaction_is_refused_with_the_readmit_command(self, topology: Topology) -> None:
         first = Run(topology, "r1")
         first.begin(1)
         topology.skip(1)
@@ -201,7 +201,9 @@ class TestTrace3:
         with pytest.raises(SkippedTransaction):
             first.start()
 
-    def test_a_full_window_makes_it_wait_and_nothing_is_lost(self, store: Callable[[], Any], root: str) -> None:
+    def test_a_readmission_waits_while_the_window_is_full_and_keeps_its_rows(
+        self, store: Callable[[], Any], root: str
+    ) -> None:
         topology = Topology(store, root, [counts("s0")], max_pending=2)
         first, second, third = Run(topology, "r1"), Run(topology, "r2"), Run(topology, "r3")
         first.begin(1)
@@ -231,7 +233,9 @@ class TestTrace5And6:
         topology.readmit(2)
         assert second.whole(9, {"a": 2}).metadata == [1, 3]
 
-    def test_a_skip_before_its_turn_is_told_to_whoever_passes_the_turn_on(self, topology: Topology) -> None:
+    def test_a_skip_noted_before_its_turn_is_reported_to_the_committer_that_hands_over_the_turn(
+        self, topology: Topology
+    ) -> None:
         first, second, third = Run(topology, "r1"), Run(topology, "r2"), Run(topology, "r3")
         first.begin(1)
         second.begin(1)
@@ -246,7 +250,7 @@ class TestTrace5And6:
         third.commit()
         assert topology.totals() == {"a": 2}
 
-    def test_one_that_was_skipped_stands_where_it_stood_for_what_is_open_behind_it(self, topology: Topology) -> None:
+    def test_a_skip_makes_no_later_open_batch_stale(self, topology: Topology) -> None:
         first, second = Run(topology, "r1"), Run(topology, "r2")
         first.begin(2)
         second.begin(1)
@@ -260,7 +264,7 @@ class TestWhileItIsSkipped:
     """Whoever skips dies, is outranked, or comes too late."""
 
     @pytest.mark.parametrize("steps", [["acquire"], ["acquire", "raise_fences"], ["acquire", "raise_fences", "write"]])
-    def test_a_skip_that_dies_midway_is_repeated_by_another(self, two_states: Topology, steps: list[str]) -> None:
+    def test_another_process_repeats_an_interrupted_skip(self, two_states: Topology, steps: list[str]) -> None:
         _, dead = _skip_that_dies(two_states, steps)
         assert two_states.phase(1) is Phase.COMMITTING
         assert two_states.take_skip(1) == Committed(1, by_this_call=True)
@@ -268,7 +272,7 @@ class TestWhileItIsSkipped:
         assert dead.mark() == Committed(1, by_this_call=False)
 
     @pytest.mark.parametrize("steps", [["acquire"], ["acquire", "raise_fences", "write"]])
-    def test_a_skip_that_died_midway_and_was_withdrawn_is_replayed_and_counts_once(
+    def test_a_transaction_whose_interrupted_skip_was_withdrawn_is_replayed_and_counts_once(
         self, two_states: Topology, steps: list[str]
     ) -> None:
         run, dead = _skip_that_dies(two_states, steps)
@@ -281,7 +285,7 @@ class TestWhileItIsSkipped:
             dead.mark()
         assert two_states.totals() == {"a": 1, "b": 1}
 
-    def test_withdrawn_while_a_committer_writes_it_is_replayed_not_lost(self, topology: Topology) -> None:
+    def test_a_skip_withdrawn_while_a_committer_writes_leads_to_a_replay_without_loss(self, topology: Topology) -> None:
         run = Run(topology, "r1")
         run.processed(1, {"a": 1})
         committer = run.written()
@@ -293,7 +297,7 @@ class TestWhileItIsSkipped:
         run.commit()
         assert topology.totals() == {"a": 1}
 
-    def test_a_skip_noted_between_write_and_mark_comes_too_late(self, topology: Topology) -> None:
+    def test_a_skip_noted_between_write_and_mark_has_no_effect(self, topology: Topology) -> None:
         run = Run(topology, "r1")
         run.processed(1, {"a": 1})
         committer = run.written()
@@ -304,7 +308,7 @@ class TestWhileItIsSkipped:
         assert topology.totals() == {"a": 1}
         assert topology.topology.skips == []
 
-    def test_a_skip_granted_between_write_and_mark_wins_and_undoes(self, topology: Topology) -> None:
+    def test_a_skip_granted_between_write_and_mark_undoes_the_write(self, topology: Topology) -> None:
         run = Run(topology, "r1")
         run.processed(1, {"a": 1})
         committer = run.written()
@@ -316,7 +320,7 @@ class TestWhileItIsSkipped:
         assert skipper.mark() == Committed(1, by_this_call=True)
         assert topology.totals() == {}
 
-    def test_a_task_that_starts_again_while_it_is_skipped_makes_the_skip_begin_again(self, topology: Topology) -> None:
+    def test_a_task_that_restarts_during_a_skip_makes_the_skip_start_again(self, topology: Topology) -> None:
         run = Run(topology, "r1")
         run.processed(1, {"a": 1})
         topology.note_skip(1)
@@ -328,7 +332,7 @@ class TestWhileItIsSkipped:
         assert topology.take_skip(1) == Committed(1, by_this_call=True)
         assert topology.totals() == {}
 
-    def test_a_replay_of_one_that_is_to_be_skipped_is_skipped_at_its_turn(self, topology: Topology) -> None:
+    def test_a_replay_of_a_transaction_with_a_noted_skip_is_skipped_at_its_turn(self, topology: Topology) -> None:
         run = Run(topology, "r1")
         run.begin(1)
         topology.note_skip(1)
@@ -338,7 +342,7 @@ class TestWhileItIsSkipped:
         committer.processed()
         assert committer.ask() == ToBeSkipped(1)
 
-    def test_two_who_skip_at_once_skip_once(self, topology: Topology) -> None:
+    def test_two_simultaneous_skips_take_effect_once(self, topology: Topology) -> None:
         Run(topology, "r1").begin(1)
         topology.note_skip(1)
         one, other = topology.skipper(1).acquire(), topology.skipper(1).acquire()
@@ -356,7 +360,9 @@ class TestWhileItIsSkipped:
 class TestAnswers:
     """What cannot be skipped, and what needs no skip."""
 
-    def test_what_is_over_or_unknown_is_told_apart(self, topology: Topology) -> None:
+    def test_a_skip_of_a_final_a_skipped_and_an_unknown_transaction_gets_different_answers(
+        self, topology: Topology
+    ) -> None:
         Run(topology, "r1").whole(1, {"a": 1})
         Run(topology, "r2").begin(1)
         topology.skip(2)
@@ -373,12 +379,12 @@ class TestAnswers:
             with pytest.raises(NotSkipped):
                 topology.readmit(txid)
 
-    def test_what_nobody_asked_for_is_not_skipped(self, topology: Topology) -> None:
+    def test_a_transaction_without_a_noted_skip_is_not_skipped(self, topology: Topology) -> None:
         Run(topology, "r1").begin(1)
         with pytest.raises(SkipRefused, match="no one asked"):
             topology.skipper(1).ask()
 
-    def test_a_transaction_allocated_while_one_asks_is_not_taken_for_skipped(self, topology: Topology) -> None:
+    def test_a_transaction_allocated_during_a_withdrawal_is_not_reported_as_skipped(self, topology: Topology) -> None:
         """Its record was looked for before it was made, and the counter read after."""
         Run(topology, "r1").begin(1)
         ledger, second = topology.ledger(), Run(topology, "r2")

@@ -33,12 +33,12 @@ OWN_TABLE = "CREATE TABLE orders (id INTEGER, tx_txid INTEGER); CREATE INDEX ord
 
 
 @pytest.mark.parametrize("sizes", EVERY_SIZE, ids=str)
-def test_the_rules_of_the_product_have_no_wrong_end(sizes: Sizes) -> None:
+def test_the_rules_of_the_sql_table_have_no_wrong_end(sizes: Sizes) -> None:
     assert first_wrong_end(sizes, RIGHT) == ""
 
 
 @pytest.mark.parametrize("rules", [each for each in EVERY_RULE if each != RIGHT], ids=str)
-def test_any_other_rules_have_a_wrong_end(rules: Rules) -> None:
+def test_any_other_rules_for_the_sql_table_have_a_wrong_end(rules: Rules) -> None:
     assert [wrong for sizes in EVERY_SIZE if (wrong := first_wrong_end(sizes, rules))]
 
 
@@ -139,7 +139,7 @@ def explore(folder: Path, sizes: Sizes, *, makes_table: bool) -> set[Moment]:
         for each in itertools.product(EVERY_SIZE, (True, False))
     ],
 )
-def test_a_table_holds_what_the_model_says_in_every_order(tmp_path: Path, sizes: Sizes, makes_table: bool) -> None:
+def test_a_sql_table_matches_the_model_in_every_order_of_steps(tmp_path: Path, sizes: Sizes, makes_table: bool) -> None:
     reached = explore(tmp_path, sizes, makes_table=makes_table)
     assert {now.final for now in reached} == {0, 1, 2, SKIP}
 
@@ -188,7 +188,9 @@ LACKS: Mapping[str, tuple[Sizes, Mapping[str, Callable[..., Any]]]] = {
 
 
 @pytest.mark.parametrize("lacking", LACKS)
-def test_a_table_that_lacks_a_rule_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacking: str) -> None:
+def test_the_test_finds_a_sql_table_that_lacks_a_rule(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacking: str
+) -> None:
     sizes, rules = LACKS[lacking]
     for name, rule in rules.items():
         monkeypatch.setattr(table_store if name == "_replaced" else TableStore, name, rule)

@@ -83,13 +83,13 @@ def _check(state: FencedState, program: list[list[Attempt]]) -> None:
 
 @settings(max_examples=examples(80, 300), deadline=None)
 @given(transactions)
-def test_whatever_is_replayed_the_totals_are_those_of_the_last_attempts(program: list[list[Attempt]]) -> None:
+def test_random_replays_give_the_totals_of_the_last_attempts(program: list[list[Attempt]]) -> None:
     _check(MemoryState(values={"n": Sum()}), program)
 
 
 @settings(max_examples=examples(8, 25), deadline=None)
 @given(transactions)
-def test_a_sql_state_gives_the_same_totals(program: list[list[Attempt]]) -> None:
+def test_random_replays_in_a_sql_state_give_the_totals_of_the_last_attempts(program: list[list[Attempt]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{Path(folder) / 'state.db'}"
         _check(SqlState.from_url(url, table="totals", keys=["key"], values={"n": Sum()}), program)

@@ -44,7 +44,7 @@ class TestTrace1:
         second.commit()
         assert topology.totals() == {"a": 1, "b": 2}
 
-    def test_one_processing_task_cleared_after_the_write_counts_its_new_output_alone(self, topology: Topology) -> None:
+    def test_a_processing_task_cleared_after_the_write_counts_only_its_new_output(self, topology: Topology) -> None:
         run = Run(topology, "r1")
         run.begin(2)
         run.process({"a": 1, "b": 1})
@@ -59,7 +59,7 @@ class TestTrace1:
 class TestTrace4:
     """What an older attempt handed over is worth nothing."""
 
-    def test_a_task_with_metadata_of_an_older_attempt_stops(self, topology: Topology) -> None:
+    def test_a_task_with_metadata_of_an_older_attempt_is_refused(self, topology: Topology) -> None:
         run = Run(topology, "r1")
         old = run.begin(2)
         run.begin(1)
@@ -68,7 +68,7 @@ class TestTrace4:
         with pytest.raises(StaleAttempt, match="attempt 2 is the newest. Clear `begin`"):
             stale.start()
 
-    def test_a_committer_whose_rows_are_not_those_of_the_attempt_is_refused(self, topology: Topology) -> None:
+    def test_a_committer_with_the_rows_of_another_attempt_is_refused(self, topology: Topology) -> None:
         run = Run(topology, "r1")
         old = run.begin(2)
         new = run.begin(1)
@@ -78,7 +78,7 @@ class TestTrace4:
         with pytest.raises(RowsChanged):
             mixed.committer().processed()
 
-    def test_a_batch_from_a_position_that_moved_is_refused_and_a_replay_takes_the_rows_from_there(
+    def test_a_batch_whose_base_moved_is_refused_and_its_replay_starts_at_the_new_base(
         self, topology: Topology
     ) -> None:
         first, second = Run(topology, "r1"), Run(topology, "r2")
@@ -96,7 +96,7 @@ class TestTrace4:
 class TestTrace8:
     """Two states: an attempt that wrote both is followed by one that writes the first alone."""
 
-    def test_every_fence_is_raised_so_the_second_state_forgets_the_old_attempt(self, two_states: Topology) -> None:
+    def test_raising_every_fence_removes_the_old_attempt_from_the_second_state_too(self, two_states: Topology) -> None:
         first, second = Run(two_states, "r1"), Run(two_states, "r2")
         first.begin(2)
         first.process({"a": 1, "b": 1})
@@ -174,7 +174,7 @@ class TestTrace11:
         waiting.acquire()
         assert waiting.output == {"a": 2}
 
-    def test_a_zombie_try_can_neither_ack_nor_fail_once_the_new_one_has_started(self, topology: Topology) -> None:
+    def test_a_zombie_try_cannot_ack_or_fail_after_the_new_try_has_started(self, topology: Topology) -> None:
         run = Run(topology, "r1")
         run.begin(2)
         zombie = run.start()
@@ -187,7 +187,7 @@ class TestTrace11:
         run.commit()
         assert topology.totals() == {"a": 1, "b": 1}
 
-    def test_a_zombie_try_cannot_start_once_the_new_one_has(self, topology: Topology) -> None:
+    def test_a_zombie_try_cannot_start_after_the_new_try_has_started(self, topology: Topology) -> None:
         run = Run(topology, "r1")
         run.begin(2)
         zombie = topology.ids.task_try()
@@ -197,7 +197,7 @@ class TestTrace11:
         run.commit()
         assert topology.totals() == {"a": 2}
 
-    def test_a_leg_that_airflow_fails_and_retries_by_its_own_id_may_succeed(self, topology: Topology) -> None:
+    def test_a_task_retried_under_the_same_id_may_still_succeed(self, topology: Topology) -> None:
         run = Run(topology, "r1")
         run.begin(2)
         run.start(task_try="same.1").ack({"a": 2})
@@ -206,7 +206,7 @@ class TestTrace11:
         run.commit()
         assert topology.totals() == {"a": 2}
 
-    def test_it_may_so_after_the_retry_has_started(self, topology: Topology) -> None:
+    def test_a_task_may_ack_after_its_retry_under_the_same_id_has_started(self, topology: Topology) -> None:
         run = Run(topology, "r1")
         run.begin(2)
         resumed, _ = run.start(task_try="same.1"), run.start(task_try="same.2")
@@ -215,7 +215,7 @@ class TestTrace11:
         assert topology.totals() == {"a": 2}
 
     @pytest.mark.parametrize("started", ["begin", "task"])
-    def test_the_newest_try_goes_on_though_the_clock_that_named_it_is_behind(
+    def test_the_newest_try_is_accepted_although_its_id_comes_from_a_slow_clock(
         self, topology: Topology, started: str
     ) -> None:
         run = Run(topology, "r1")
@@ -233,7 +233,7 @@ class TestTrace11:
         run.commit()
         assert topology.totals() == {"a": 2}
 
-    def test_a_failed_task_alone_can_start_again_within_its_attempt(self, topology: Topology) -> None:
+    def test_a_failed_task_can_start_again_within_its_attempt(self, topology: Topology) -> None:
         run = Run(topology, "r1")
         run.begin(1)
         run.start().fail("disk full")
@@ -247,7 +247,7 @@ class TestTrace11:
 class TestTrace12:
     """Clears, in an open and in a committed transaction."""
 
-    def test_a_begin_that_lived_through_the_clear_of_its_run_allocates_nothing(self, topology: Topology) -> None:
+    def test_a_begin_that_survived_the_clear_of_its_run_allocates_no_attempt(self, topology: Topology) -> None:
         run = Run(topology, "r1")
         old = topology.ids.task_try()
         run.begin(2)
@@ -255,7 +255,7 @@ class TestTrace12:
             run.begin(2, task_try=old, current=False)
         assert (topology.allocated, run.attempt.attempt) == (1, 1)
 
-    def test_a_retried_begin_of_which_nothing_has_run_goes_on_with_its_attempt(self, topology: Topology) -> None:
+    def test_a_retried_begin_continues_its_attempt_if_no_task_has_started(self, topology: Topology) -> None:
         run = Run(topology, "r1")
         run.begin(2)
         assert run.begin(2, retry=True).attempt.attempt == 1
@@ -265,7 +265,7 @@ class TestTrace12:
         run.begin(2)
         assert run.begin(2).attempt.attempt == 2
 
-    def test_a_run_that_is_cleared_after_its_commit_changes_nothing(self, topology: Topology) -> None:
+    def test_a_run_cleared_after_its_commit_finds_it_committed_and_changes_no_total(self, topology: Topology) -> None:
         run = Run(topology, "r1")
         run.begin(1)
         run.process({"a": 1})
@@ -301,7 +301,7 @@ def test_a_later_transaction_that_is_ready_first_waits(topology: Topology) -> No
 class TestTrace25:
     """A ledger is closed, to be copied or deleted, while a run of it begins."""
 
-    def test_a_begin_that_was_decided_before_its_ledger_was_closed_binds_nothing(self, topology: Topology) -> None:
+    def test_a_begin_decided_before_its_ledger_was_closed_binds_no_transaction(self, topology: Topology) -> None:
         first, second = Run(topology, "r1"), Run(topology, "r2")
         first.begin(1)
         mover = Mover(topology.ledger())
@@ -309,7 +309,7 @@ class TestTrace25:
             second.begin(1, meanwhile=mover.close_for_deletion)
         assert topology.store().get(topology.paths.run("r2")) is None
 
-    def test_a_replay_that_was_decided_before_its_ledger_was_closed_is_no_attempt(self, topology: Topology) -> None:
+    def test_a_replay_decided_before_its_ledger_was_closed_makes_no_attempt(self, topology: Topology) -> None:
         run = Run(topology, "r1")
         run.begin(1)
         mover = Mover(topology.ledger())
@@ -340,7 +340,7 @@ class TestAcceptedChecks:
         topology.ledger().note_commit_failed(run.attempt, processed.epoch, **refusal)
         return run
 
-    def test_another_output_than_the_one_that_was_shown_is_not_accepted(self, topology: Topology) -> None:
+    def test_accepting_another_output_than_the_shown_one_is_refused(self, topology: Topology) -> None:
         self.refused(topology, replace(self.FOUND, digest="of other rows"))
         with pytest.raises(PreviewOutdated):
             topology.ledger().accept_checks(1, {"positive": "of the rows"}, audit=self.ADA)
@@ -348,7 +348,7 @@ class TestAcceptedChecks:
         assert record is not None
         assert record.accepted_checks == {}
 
-    def test_an_acceptance_outlives_a_replay_and_what_nobody_accepted_does_not(self, topology: Topology) -> None:
+    def test_a_replay_keeps_accepted_checks_and_drops_other_failed_checks(self, topology: Topology) -> None:
         run = self.refused(topology, self.FOUND)
         topology.ledger().accept_checks(1, {"positive": "of the rows"}, audit=self.ADA)
         topology.note_replay(1, 1)
@@ -358,7 +358,7 @@ class TestAcceptedChecks:
         assert record.checks == record.accepted_checks
         assert list(record.checks) == ["positive"]
 
-    def test_the_first_person_who_accepts_is_named(self, topology: Topology) -> None:
+    def test_the_record_names_the_first_person_who_accepted_a_check(self, topology: Topology) -> None:
         self.refused(topology, self.FOUND)
         for audit in (self.ADA, Audit("bob", "the same")):
             topology.ledger().accept_checks(1, {"positive": "of the rows"}, audit=audit)

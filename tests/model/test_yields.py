@@ -34,7 +34,7 @@ THIRD = Waiter("r3", 3, "013", 1)
     ],
     ids=["rising", "falling", "mixed"],
 )
-def test_first_those_without_a_transaction_newest_first_then_the_highest(
+def test_runs_without_a_transaction_yield_first_and_then_the_highest_txid(
     waiting: Topology, order: list[Waiter]
 ) -> None:
     left, gone = list(order), []
@@ -55,7 +55,7 @@ def test_first_those_without_a_transaction_newest_first_then_the_highest(
     assert waiting.topology.yields == 4
 
 
-def test_after_one_has_yielded_the_next_must_bid_anew(waiting: Topology) -> None:
+def test_after_a_yield_the_next_run_must_bid_again(waiting: Topology) -> None:
     for waiter in (THIRD, SECOND, THIRD):
         waiting.ledger().run(run_slots.bid, waiter)
     assert waiting.ledger().run(run_slots.note_yield, THIRD) == Done()
@@ -63,7 +63,7 @@ def test_after_one_has_yielded_the_next_must_bid_anew(waiting: Topology) -> None
         waiting.ledger().run(run_slots.note_yield, SECOND)
 
 
-def test_one_that_yields_has_not_failed_and_is_named_by_whoever_passes_the_turn_on(waiting: Topology) -> None:
+def test_a_run_that_yields_has_not_failed_and_the_handover_of_the_turn_names_it(waiting: Topology) -> None:
     first, second, third = Run(waiting, "r1"), Run(waiting, "r2"), Run(waiting, "r3")
     waiting.ledger().run(run_slots.bid, THIRD)
     waiting.ledger().run(run_slots.note_yield, THIRD)
@@ -84,14 +84,14 @@ def test_one_that_yields_has_not_failed_and_is_named_by_whoever_passes_the_turn_
     assert waiting.totals() == {"a": 3}
 
 
-def test_one_that_yielded_is_named_by_whoever_skips_what_blocked_it(waiting: Topology) -> None:
+def test_the_skip_of_the_blocking_transaction_names_the_run_that_yielded(waiting: Topology) -> None:
     waiting.ledger().run(run_slots.bid, IN_BEGIN)
     waiting.ledger().run(run_slots.note_yield, IN_BEGIN)
     waiting.note_skip(1)
     assert waiting.take_skip(1) == Committed(1, by_this_call=True, waiting=("r8",))
 
 
-def test_once_the_turn_has_moved_on_nobody_bids_or_yields(waiting: Topology) -> None:
+def test_no_run_bids_or_yields_after_the_turn_has_moved(waiting: Topology) -> None:
     waiting.ledger().run(run_slots.bid, THIRD)
     Run(waiting, "r1").whole(1)
     assert waiting.topology.bid is None
@@ -100,13 +100,13 @@ def test_once_the_turn_has_moved_on_nobody_bids_or_yields(waiting: Topology) -> 
     assert waiting.topology.yielded == {}
 
 
-def test_one_whose_transaction_is_over_meanwhile_does_not_yield(waiting: Topology) -> None:
+def test_a_run_whose_transaction_is_no_longer_open_does_not_yield(waiting: Topology) -> None:
     waiter = Waiter("r0", 7, "099", 1)
     waiting.ledger().run(run_slots.bid, waiter)
     assert waiting.ledger().run(run_slots.note_yield, waiter) == NotNeeded()
 
 
-def test_the_same_offer_and_the_same_yield_said_twice_are_one(waiting: Topology) -> None:
+def test_a_repeated_bid_and_a_repeated_yield_count_once(waiting: Topology) -> None:
     assert waiting.ledger().run(run_slots.bid, THIRD) == waiting.ledger().run(run_slots.bid, THIRD) == Bidding("r3")
     assert (
         waiting.ledger().run(run_slots.note_yield, THIRD) == waiting.ledger().run(run_slots.note_yield, THIRD) == Done()
@@ -114,7 +114,7 @@ def test_the_same_offer_and_the_same_yield_said_twice_are_one(waiting: Topology)
     assert waiting.topology.yields == 1
 
 
-def test_an_entry_of_an_earlier_turn_lets_nobody_yield_out_of_turn(waiting: Topology) -> None:
+def test_a_yield_entry_of_an_earlier_turn_allows_no_yield_without_a_new_bid(waiting: Topology) -> None:
     """It was started again, and whoever did so died before it took the entry back."""
     waiting.ledger().run(run_slots.bid, THIRD)
     waiting.ledger().run(run_slots.note_yield, THIRD)
@@ -127,7 +127,7 @@ def test_an_entry_of_an_earlier_turn_lets_nobody_yield_out_of_turn(waiting: Topo
     assert waiting.topology.yielded["r3"].blocking == 2
 
 
-def test_a_leader_that_died_does_not_hold_up_the_others(waiting: Topology) -> None:
+def test_a_leader_that_died_is_replaced_after_a_timeout(waiting: Topology) -> None:
     waiting.ledger().run(run_slots.bid, THIRD)
     assert waiting.ledger().run(run_slots.bid, SECOND, overdue=waiting.clock.advance(60)) == Bidding("r3")
     assert waiting.ledger().run(run_slots.bid, SECOND, overdue=waiting.clock.advance(60)) == Bidding("r2")
@@ -136,7 +136,7 @@ def test_a_leader_that_died_does_not_hold_up_the_others(waiting: Topology) -> No
     assert waiting.ledger().run(run_slots.note_yield, SECOND) == Done()
 
 
-def test_a_later_try_of_the_leader_leads(waiting: Topology) -> None:
+def test_a_later_try_of_the_leader_stays_the_leader(waiting: Topology) -> None:
     waiting.ledger().run(run_slots.bid, IN_BEGIN)
     again = Waiter("r8", None, "020", 1)
     assert waiting.ledger().run(run_slots.bid, again) == Bidding("r8")

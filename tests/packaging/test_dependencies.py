@@ -91,11 +91,11 @@ def needed() -> dict[str, set[str]]:
     return found
 
 
-def test_every_library_that_is_imported_is_declared(needed: dict[str, set[str]]) -> None:
+def test_every_imported_library_is_declared_as_a_dependency(needed: dict[str, set[str]]) -> None:
     assert {name: owners for name, owners in needed.items() if not owners & (DEFAULT | EXTRA)} == {}
 
 
-def test_nothing_is_installed_that_is_never_imported(needed: dict[str, set[str]]) -> None:
+def test_every_default_dependency_is_imported(needed: dict[str, set[str]]) -> None:
     assert DEFAULT - {name for owners in needed.values() for name in owners} == set()
 
 

@@ -38,17 +38,17 @@ def test_airflow_finds_the_folder_by_the_name_of_the_distribution(caplog: pytest
     assert "airflow_provider_tx" not in caplog.text
 
 
-def test_each_file_is_a_dag_or_the_application_of_one(bag: DagBag) -> None:
+def test_each_example_file_is_a_dag_or_an_application_of_a_dag(bag: DagBag) -> None:
     assert bag.import_errors == {}
     assert sorted(bag.dags) == NAMES
 
 
-def test_no_example_runs_by_itself(bag: DagBag) -> None:
+def test_no_example_dag_has_a_schedule(bag: DagBag) -> None:
     assert {type(dag.timetable).__name__ for dag in bag.dags.values()} == {"NullTimetable"}
 
 
 @pytest.mark.lead
-def test_the_words_are_counted(bag: DagBag, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_example_dag_counts_words(bag: DagBag, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     database = {"conn_type": "sqlite", "host": str(tmp_path / "state.db")}
     monkeypatch.setenv("AIRFLOW_CONN_TX_STATE", json.dumps(database))
     rows = [{"text": "the cow jumped"}, {"text": "the dog"}]
@@ -58,5 +58,5 @@ def test_the_words_are_counted(bag: DagBag, monkeypatch: pytest.MonkeyPatch, tmp
     assert counted == {"the": 2, "cow": 1, "jumped": 1, "dog": 1}
 
 
-def test_the_application_is_one() -> None:
+def test_the_example_application_can_be_loaded() -> None:
     load_app(str(FOLDER / "example_spark_application.py"))

@@ -44,14 +44,14 @@ def test_the_wheel_has_a_description_authors_and_licenses(metadata: Message) -> 
     assert metadata.get_all("License-File") == ["LICENSE", "NOTICE", "airflow_tx/plugin/board/LICENSES.txt"]
 
 
-def test_the_wheel_has_what_runs_and_nothing_of_who_works_on_it(wheel: ZipFile) -> None:
+def test_the_wheel_contains_only_runtime_files(wheel: ZipFile) -> None:
     names = {name.partition("/")[0] for name in wheel.namelist()}
     assert {name for name in names if ".dist-info" not in name} == {"airflow_tx", "airflow_provider_tx.py"}
     foreign = [name for name in wheel.namelist() if re.search(r"\.(ts|tsx|toml|json|lock)$|node_modules", name)]
     assert foreign == []
 
 
-def test_the_version_stands_in_one_file(metadata: Message) -> None:
+def test_the_version_is_set_in_one_file(metadata: Message) -> None:
     assert metadata["Version"] == __version__ == version("airflow-provider-tx")
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
     texts = [name for name in tracked if name.endswith((".py", ".md", ".toml", ".yml", "Dockerfile"))]
@@ -60,7 +60,7 @@ def test_the_version_stands_in_one_file(metadata: Message) -> None:
     assert saying == ["airflow_tx/provider_info.py"]
 
 
-def test_no_name_of_a_wheel_in_the_pages_has_a_version() -> None:
+def test_no_page_names_a_wheel_with_a_version() -> None:
     for page in ROOT.glob("docs/**/*.md"):
         assert f"airflow_provider_tx-{__version__}" not in page.read_text(), page
 
@@ -73,12 +73,12 @@ def test_links_of_the_readme_lead_into_the_public_repository() -> None:
     assert set(addresses(HOME)) >= {"Homepage", "Documentation", "Changelog", "Issues"}
 
 
-def test_without_a_public_repository_no_link_leads_nowhere(metadata: Message) -> None:
+def test_links_into_the_repository_are_removed_if_there_is_no_public_repository(metadata: Message) -> None:
     assert described(LINKED, "") == "\nA page, [elsewhere](https://c.org/d)\n"
     assert addresses("") == {}
 
 
-def test_the_licenses_are_those_of_all_packages_in_the_bundle() -> None:
+def test_the_license_file_lists_all_packages_in_the_bundle() -> None:
     board = ROOT / "airflow_tx" / "plugin" / "board"
     contained = re.findall(r"(?m)^(\S+) \d\S* \((.*)\)$", (board / "LICENSES.txt").read_text())
     assert {"@tanstack/react-query", "openapi-fetch", "uplot"} <= {name for name, _ in contained}

@@ -27,14 +27,14 @@ def _imported(version: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("version", ["2.11.0", "3.0.6", "3.1.8"])
-def test_an_older_airflow_is_refused_with_what_to_do(version: str) -> None:
+def test_an_older_airflow_is_refused_with_the_upgrade_command(version: str) -> None:
     last = _imported(version).stderr.strip().splitlines()[-1]
     assert "needs Airflow 3.2 or newer" in last
     assert f"this is Airflow {version}. Upgrade it: pip install 'apache-airflow>=3.2'" in last
 
 
 @pytest.mark.parametrize("version", ["3.2.0", "3.3.2+astro.1", "3.10.0rc1", "4.0.dev0"])
-def test_a_newer_airflow_is_taken(version: str) -> None:
+def test_a_newer_airflow_is_accepted(version: str) -> None:
     assert _imported(version).returncode == 0
 
 
@@ -65,7 +65,7 @@ STORIES = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("story", STORIES)
-def test_the_oldest_airflow_tells_the_same_stories(story: str, tmp_path: Path) -> None:
+def test_the_end_to_end_stories_pass_on_the_oldest_airflow(story: str, tmp_path: Path) -> None:
     subprocess.run([ROOT / "script/env", "airflow-3.2"], check=True)
     programs = ROOT / ".venv/airflow-3.2/bin"
     environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "AIRFLOW_HOME": str(tmp_path)}

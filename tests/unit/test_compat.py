@@ -72,13 +72,13 @@ def test_the_state_of_a_run_is_text_and_a_deleted_run_has_none() -> None:
 
 
 @pytest.mark.parametrize("status", [500, None])
-def test_an_airflow_that_does_not_answer_is_not_taken_for_a_deleted_run(status: int | None) -> None:
+def test_an_airflow_error_other_than_not_found_does_not_count_as_a_deleted_run(status: int | None) -> None:
     with pytest.raises(AirflowRuntimeError):
         compat.run_state(raising(status), "d", "r")
 
 
 @pytest.mark.parametrize("question", ["get_dagrun_state", "get_task_states", "xcom_pull"])
-def test_a_running_task_can_ask(question: str) -> None:
+def test_a_running_task_can_query_airflow(question: str) -> None:
     assert callable(getattr(RuntimeTaskInstance, question))
 
 
@@ -92,7 +92,7 @@ def test_a_running_task_can_ask(question: str) -> None:
         (5, 7, False),  # cleared after four tries
     ],
 )
-def test_a_retry_is_told_from_a_clear(try_number: int, max_tries: int, retry: bool) -> None:
+def test_a_retry_is_distinguished_from_a_clear(try_number: int, max_tries: int, retry: bool) -> None:
     assert compat.is_retry(SimpleNamespace(try_number=try_number, max_tries=max_tries), 3) is retry
 
 
@@ -136,7 +136,7 @@ def test_skipped_tasks_stay_skipped_in_later_clears_and_those_under_way_skip_the
     assert pushed == ({"tx_skips_itself": by_itself} if by_itself else {})
 
 
-def test_hooks_reach_plain_tasks_and_every_instance_of_a_mapped_one() -> None:
+def test_hooks_reach_plain_tasks_and_every_instance_of_a_mapped_task() -> None:
     with DAG("d", schedule=None) as dag:
         work(1)
         work.override(task_id="mapped").expand(number=[1, 2])
@@ -150,7 +150,7 @@ def test_hooks_reach_plain_tasks_and_every_instance_of_a_mapped_one() -> None:
         assert compat.is_airflow_3_2() or each.retry_policy is not None
 
 
-def test_what_the_tasks_author_gave_runs_after_ours() -> None:
+def test_hooks_of_the_task_author_run_after_the_hooks_of_the_package() -> None:
     calls: list[str] = []
     with DAG("d", schedule=None) as dag:
         work.override(pre_execute=lambda context: calls.append("own"), on_failure_callback=ended)(1)
@@ -187,7 +187,7 @@ def test_a_failed_batch_is_not_retried_and_other_errors_are_left_to_the_tasks_ow
     assert action(both, OSError()) is RetryAction.RETRY
 
 
-def test_mapping_is_seen_in_tasks_and_in_groups_around_them() -> None:
+def test_mapped_tasks_and_tasks_in_mapped_groups_are_recognised() -> None:
     @task_group
     def part(number: int) -> None:
         work.override(task_id="inner")(number)
@@ -212,7 +212,7 @@ def test_a_dag_with_hooks_is_serialized_the_same_at_every_parse() -> None:
     assert " at 0x" not in str(parse())
 
 
-def test_a_value_that_is_no_json_has_one_form_before_and_after_its_way_through_an_xcom() -> None:
+def test_a_value_that_is_no_json_has_the_same_canonical_form_before_and_after_xcom() -> None:
     from airflow.sdk.serde import deserialize, serialize
 
     value: Any = [{"at": dt.datetime(2013, 1, 2, tzinfo=dt.timezone.utc)}]
@@ -259,7 +259,7 @@ def kinds(union: Any) -> set[type]:
     return set(get_args(get_args(union)[0]))
 
 
-def test_a_task_may_send_every_message_and_a_trigger_those_about_states_only() -> None:
+def test_a_task_may_send_every_supervisor_message_and_a_trigger_only_state_queries() -> None:
     both = {comms.GetDagRunState, comms.GetDRCount, comms.GetTaskStates}
     assert kinds(comms.ToSupervisor) >= both | {comms.TriggerDagRun, comms.GetDag}
     # When a trigger may ask for a DAG, `is_paused_async` can be more than None.
@@ -267,7 +267,7 @@ def test_a_task_may_send_every_message_and_a_trigger_those_about_states_only() -
     assert asyncio.run(compat.is_paused_async("d")) is None
 
 
-def test_a_run_is_started_without_a_logical_date_and_one_that_exists_is_not(supervisor: Supervisor) -> None:
+def test_a_new_run_is_started_without_a_logical_date_and_an_existing_run_is_not_started(supervisor: Supervisor) -> None:
     exists = ErrorResponse(error=ErrorType.DAGRUN_ALREADY_EXISTS)
     supervisor.answers["TriggerDagRun"] = [comms.OKResponse(ok=True), exists]
     assert compat.start_run("d", "r", conf={"a": 1}) is True
@@ -304,7 +304,7 @@ def test_a_run_that_airflow_refuses_to_start_is_explained_in_one_line(
     ("reason", "forbidden"),
     [("value_error", True), ("denied_run_type", True), ("import_errors", False), ("not_found", False), (None, False)],
 )
-def test_a_run_that_its_dag_forbids_is_told_from_a_dag_that_may_come_back(
+def test_a_run_that_its_dag_forbids_is_distinguished_from_a_missing_dag(
     supervisor: Supervisor, reason: str | None, forbidden: bool
 ) -> None:
     supervisor.answers["TriggerDagRun"] = refusal(400, detail={"detail": {"reason": reason, "message": "no"}})
@@ -343,7 +343,7 @@ def test_running_runs_are_counted(supervisor: Supervisor) -> None:
     assert [each.states for each in supervisor.asked] == [["running"], ["running"]]
 
 
-def test_a_trigger_is_told_the_state_of_every_run_and_none_of_a_deleted_one(supervisor: Supervisor) -> None:
+def test_a_trigger_gets_the_state_of_every_run_and_none_for_a_deleted_run(supervisor: Supervisor) -> None:
     running = comms.DagRunStateResult(state=DagRunState.RUNNING)
     supervisor.answers["GetDagRunState"] = [running, refusal(404)]
     assert asyncio.run(compat.run_states("d", ["a", "b", "a"])) == {"a": "running", "b": None}
@@ -353,7 +353,7 @@ def test_a_trigger_is_told_the_state_of_every_run_and_none_of_a_deleted_one(supe
 
 
 @pytest.mark.parametrize("dated", [True, False])
-def test_a_run_knows_its_dates_if_it_has_any(dated: bool) -> None:
+def test_a_run_info_has_the_dates_of_its_run_if_the_run_has_dates(dated: bool) -> None:
     day = dt.datetime(2013, 1, 1, tzinfo=dt.timezone.utc) if dated else None
     run = DagRun.model_validate(
         {
@@ -383,7 +383,7 @@ def test_a_run_knows_its_dates_if_it_has_any(dated: bool) -> None:
 
 
 @pytest.mark.parametrize(("run_type", "is_told"), [("manual", True), ("backfill", True), ("scheduled", False)])
-def test_a_run_that_its_schedule_has_not_made_says_when_it_was_started(run_type: str, is_told: bool) -> None:
+def test_a_run_that_its_schedule_has_not_created_has_its_start_time(run_type: str, is_told: bool) -> None:
     now = dt.datetime.now(dt.timezone.utc)
     fields: dict[str, Any] = dict.fromkeys(
         ("data_interval_start", "data_interval_end", "logical_date", "partition_key", "partition_date", "conf")
@@ -392,7 +392,7 @@ def test_a_run_that_its_schedule_has_not_made_says_when_it_was_started(run_type:
     assert compat.run_info({"dag_run": run}).started == (now if is_told else None)
 
 
-def test_runs_of_commands_that_try_a_dag_out_are_told_from_others() -> None:
+def test_test_runs_of_airflow_commands_are_distinguished_from_other_runs() -> None:
     assert {"dag_id", "run_id", "triggering_user_name"} <= DagRun.model_fields.keys()
     assert _generate_temporary_run_id().startswith("__airflow_temporary_run_")
     assert 'triggering_user_name="dag_test"' in inspect.getsource(DAG.test)
@@ -410,7 +410,7 @@ def test_runs_of_commands_that_try_a_dag_out_are_told_from_others() -> None:
         assert compat.is_test_run()
 
 
-def test_every_state_of_a_task_is_live_failed_or_left_out_unless_it_is_a_success() -> None:
+def test_every_task_state_except_success_is_live_failed_or_left_out() -> None:
     for state in (None, *TaskInstanceState):
         found = [compat.is_live(state), compat.is_failed(state), compat.is_left_out(state)]
         assert sum(found) == (state != TaskInstanceState.SUCCESS), state
@@ -421,7 +421,7 @@ def test_a_task_that_waits_for_a_person_is_live() -> None:
     assert compat.is_live("awaiting_input")
 
 
-def test_rooms_without_airflow_know_its_states_all_the_same() -> None:
+def test_the_run_and_task_states_of_the_package_equal_those_of_airflow() -> None:
     assert State.unfinished_dr_states == LIVE_RUN_STATES
     assert State.finished_dr_states == set(RUN_ENDED)
     assert State.finished == set(TASK_ENDED)

@@ -53,7 +53,7 @@ def starts(schedule: IntervalSchedule, now: datetime, after: datetime | None = N
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=["cron", "delta"])
-def test_each_interval_of_a_schedule_follows_once_it_has_ended(schedule: IntervalSchedule) -> None:
+def test_a_schedule_gives_each_interval_once_it_has_ended(schedule: IntervalSchedule) -> None:
     days = [FIRST + number * DAY for number in range(10)]
     assert starts(schedule, FIRST) == []
     assert starts(schedule, FIRST + 3 * DAY) == days[:3]
@@ -65,7 +65,7 @@ def test_each_interval_of_a_schedule_follows_once_it_has_ended(schedule: Interva
     assert starts(again, FIRST + 99 * DAY) == days
 
 
-def test_without_catchup_the_first_interval_is_the_last_that_has_ended_and_then_none_is_left_out() -> None:
+def test_without_catchup_a_schedule_begins_at_the_last_ended_interval_and_leaves_none_out() -> None:
     today = datetime.now(timezone.utc).replace(hour=0, minute=0, second=0, microsecond=0)
     schedule = IntervalSchedule(DAILY, FIRST, catchup=False)
     assert starts(schedule, today + DAY)[0] >= today - DAY
@@ -141,7 +141,7 @@ def test_no_interval_is_left_out_when_the_clocks_change(scheduled: Scheduled) ->
     assert scheduled.schedule.next_interval(after, scheduled.last + 99 * DAY) is None
 
 
-def test_without_a_first_date_the_same_intervals_follow_each_other(scheduled: Scheduled) -> None:
+def test_a_schedule_without_a_start_date_gives_the_same_following_intervals(scheduled: Scheduled) -> None:
     schedule = IntervalSchedule(scheduled.timetable)
     for (_, after), interval in pairwise(scheduled.intervals):
         found = schedule.next_interval(after, scheduled.last + 99 * DAY)
@@ -149,7 +149,7 @@ def test_without_a_first_date_the_same_intervals_follow_each_other(scheduled: Sc
         assert (found.start, found.end) == interval
 
 
-def test_before_an_interval_ends_the_one_before_it_when_the_clocks_change_too(scheduled: Scheduled) -> None:
+def test_the_previous_interval_ends_where_an_interval_begins_even_when_the_clocks_change(scheduled: Scheduled) -> None:
     for (_, before), interval in pairwise(scheduled.intervals):
         assert scheduled.schedule.previous_end(*interval) == before
 
@@ -191,7 +191,7 @@ def test_commands_list_every_interval_from_a_date_to_another_when_the_clocks_cha
     ],
     ids=str,
 )
-def test_the_zone_of_a_schedule_is_the_one_of_its_cron_expression(schedule: Any, zone: str) -> None:
+def test_the_time_zone_of_a_schedule_is_that_of_its_cron_expression(schedule: Any, zone: str) -> None:
     dag = DAG("d", schedule=schedule, start_date=pendulum.datetime(2026, 1, 1, tz="Europe/Berlin"))
     assert compat.zone_of(dag) == zone
 
@@ -208,7 +208,7 @@ def test_the_run_of_an_interval_is_named_as_by_the_scheduler() -> None:
     assert SCHEDULES[0].run_id(found) == "scheduled__2026-01-02T00:00:00+00:00"
 
 
-def test_the_dates_of_a_dag_are_its_own_or_those_of_its_tasks() -> None:
+def test_the_dates_of_a_schedule_come_from_the_dag_or_else_from_its_tasks() -> None:
     with DAG("dated", schedule=DAILY, start_date=FIRST, end_date=FIRST + DAY, catchup=True) as dag:
         BaseOperator(task_id="a")
     schedule = IntervalSchedule.of_dag(dag)
@@ -224,7 +224,7 @@ def test_the_dates_of_a_dag_are_its_own_or_those_of_its_tasks() -> None:
     assert (schedule.earliest, schedule.latest, schedule.catchup) == (None, None, False)
 
 
-def test_the_context_says_of_an_interval_what_airflow_says_of_a_run_with_it() -> None:
+def test_the_context_of_an_interval_equals_that_of_an_airflow_run() -> None:
     dates: dict[str, Any] = {"data_interval_start": FIRST, "data_interval_end": FIRST + DAY, "logical_date": FIRST}
     partition: dict[str, Any] = {"partition_key": None, "partition_date": None, "consumed_asset_events": []}
     run = DagRun.model_construct(dag_id="d", run_id="r", run_after=FIRST, conf={}, **dates, **partition)
@@ -264,7 +264,7 @@ class Supervisor:
     ],
     ids=["none", "of another date", "itself", "another one that has ended", "another one that goes on"],
 )
-def test_of_a_date_there_is_one_run_under_whatever_name(
+def test_no_second_run_is_started_for_an_interval_that_has_a_run_of_any_name(
     monkeypatch: pytest.MonkeyPatch, found: dict[str, Any], asked: list[Any]
 ) -> None:
     supervisor = Supervisor(**found)

@@ -15,7 +15,7 @@ def _read(**options: str) -> Settings:
     return Settings.read(options.get)
 
 
-def test_without_a_word_in_the_configuration_everything_has_its_default() -> None:
+def test_every_option_has_its_default_if_it_is_not_configured() -> None:
     settings = _read()
     assert settings.zookeeper_conn_id == "zookeeper_default"
     assert settings.root == "/airflow_tx"
@@ -27,11 +27,11 @@ def test_without_a_word_in_the_configuration_everything_has_its_default() -> Non
     assert settings.min_deferral == 10
 
 
-def test_every_option_that_airflow_is_told_of_is_read_and_no_other() -> None:
+def test_every_declared_option_is_read_and_no_other() -> None:
     assert [field.name for field in fields(Settings)] == list(OPTIONS)
 
 
-def test_values_are_typed() -> None:
+def test_values_of_options_are_converted_to_their_types() -> None:
     settings = _read(max_pending="4", warm_wait="0.5", root=" /a/b ")
     assert (settings.max_pending, settings.warm_wait, settings.root) == (4, 0.5, "/a/b")
 
@@ -72,7 +72,7 @@ def test_airflows_configuration_and_environment_are_read(monkeypatch: pytest.Mon
     assert settings.root == "/airflow_tx"
 
 
-def test_what_was_read_is_kept_until_the_environment_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_are_kept_until_the_environment_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW__TX__HISTORY", "7")
     seven = Settings.load()
     assert Settings.load() is seven

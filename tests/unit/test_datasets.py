@@ -139,7 +139,7 @@ def named(place: Any) -> Sequence[Dataset]:
 
 
 @pytest.mark.parametrize("name", PLACES)
-def test_it_names_its_place_without_user_and_password(name: str, shop: str) -> None:
+def test_a_dataset_is_named_without_user_and_password(name: str, shop: str) -> None:
     make, expected = PLACES[name]
     found = named(make())
     assert found == [(namespace, place.replace("{shop}", shop)) for namespace, place in expected]
@@ -147,7 +147,7 @@ def test_it_names_its_place_without_user_and_password(name: str, shop: str) -> N
     assert not [each for each in found if SECRET in str(each) or USER in str(each)]
 
 
-def test_each_public_source_and_state_has_a_place_or_a_reason() -> None:
+def test_each_public_source_and_state_has_a_dataset_or_a_documented_reason() -> None:
     bases = {"Source", "TransactionalSource", "PartitionedTransactionalSource", "OpaquePartitionedTransactionalSource"}
     public = {name: getattr(airflow_tx, name) for name in airflow_tx.__all__}
     sources = {name for name, each in public.items() if inspect.isclass(each) and issubclass(each, Source)}
@@ -162,7 +162,9 @@ def test_each_public_source_and_state_has_a_place_or_a_reason() -> None:
         (MySql(), "mysql+pymysql://ulf:s3cr3t@db:3307/shop", "shop", ("mysql://db:3307", "shop.orders")),
     ],
 )
-def test_a_table_of_a_server_is_named_by_the_spec(dialect: Any, url: str, schema: str, expected: Any) -> None:
+def test_a_table_of_a_server_is_named_as_the_openlineage_spec_says(
+    dialect: Any, url: str, schema: str, expected: Any
+) -> None:
     assert dialect.dataset(make_url(url), schema, "orders") == expected
 
 
@@ -176,16 +178,16 @@ def test_a_table_of_a_server_is_named_by_the_spec(dialect: Any, url: str, schema
         ("s3://bucket", ("s3://bucket", "/")),
     ],
 )
-def test_a_folder_is_named_by_the_spec(uri: str, expected: Any) -> None:
+def test_a_folder_is_named_as_the_openlineage_spec_says(uri: str, expected: Any) -> None:
     assert Dataset.of_folder(uri) == expected
 
 
 @pytest.mark.parametrize("wrap", [SnapshottableMap, RollBackMap])
-def test_a_map_has_the_place_of_what_it_wraps(wrap: Any) -> None:
+def test_a_map_has_the_dataset_of_the_map_it_wraps(wrap: Any) -> None:
     assert wrap(OpaqueMap(RedisMap("redis", prefix="w"))).dataset() == ("redis://r1:6380", "3.w")
 
 
-def test_a_socket_is_a_server_of_redis() -> None:
+def test_a_redis_socket_is_named_as_a_server() -> None:
     assert RedisMap.from_url("unix:///run/redis.sock", prefix="w").dataset() == ("redis:///run/redis.sock", "0.w")
 
 
@@ -202,7 +204,7 @@ class OwnState:
         return "mine"
 
 
-def test_a_map_and_a_state_of_ones_own_have_no_place_unless_they_say_so() -> None:
+def test_custom_maps_and_states_have_no_dataset_unless_they_define_one() -> None:
     assert persistent_aggregate(None, state=OpaqueMap(MemoryMap()), **COUNTS).state.dataset() is None
     assert partition_persist(None, state=OwnState(), updater=OwnState()).state.dataset() is None
 
@@ -244,7 +246,7 @@ def listening(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("listening")
-def test_an_error_fails_no_task_and_is_a_line_of_its_log(caplog: pytest.LogCaptureFixture, shop: str) -> None:
+def test_a_failing_dataset_fails_no_task_and_is_logged_in_one_line(caplog: pytest.LogCaptureFixture, shop: str) -> None:
     operator = LineageOperator()
     states = [AwayTable("shop", table="orders"), SqlState("shop", table="n", keys=[], values={"n": Sum()})]
     with caplog.at_level(logging.WARNING):
@@ -258,7 +260,7 @@ def test_an_error_fails_no_task_and_is_a_line_of_its_log(caplog: pytest.LogCaptu
     assert "no route" in second
 
 
-def test_no_place_is_asked_for_unless_openlineage_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_dataset_is_computed_unless_openlineage_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "airflow.providers.openlineage", raising=False)
     asked = Away.asked
     LineageOperator().note_lineage("orders", BEGUN, source=Away({"a": []}))

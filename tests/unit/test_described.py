@@ -60,21 +60,21 @@ def test_an_argument_is_written_unless_it_is_the_default() -> None:
     assert Bare().arguments() == {}
 
 
-def test_a_repr_shows_what_is_not_the_default_or_what_the_class_wants() -> None:
+def test_a_repr_shows_arguments_that_are_not_the_default_or_that_the_class_selects() -> None:
     assert repr(Shelf("a")) == "Shelf('a')"
     assert repr(Shelf(["a", "b"], kind="odd")) == "Shelf(['a', 'b'], kind='odd')"
     assert repr(Hidden("x", kind="odd", limit=1)) == "Hidden('x', limit=1)"
     assert repr(Bare()) == "Bare()"
 
 
-def test_a_class_may_always_show_an_argument_and_leave_out_what_is_of_this_process() -> None:
+def test_a_class_may_always_show_an_argument_and_leave_out_a_process_local_one() -> None:
     told = Told("x", limit=3)
     assert repr(told) == "Told('x', kind='plain')"
     assert told.arguments() == {"place": "x", "kind": "plain"}
     assert "limit" not in str(vars(told))
 
 
-def test_a_copy_opens_its_own() -> None:
+def test_a_copy_opens_its_own_resources() -> None:
     shelf = Shelf("a")
     shelf.opened.append("more")
     for other in (copy.copy(shelf), pickle.loads(pickle.dumps(shelf))):
@@ -82,7 +82,7 @@ def test_a_copy_opens_its_own() -> None:
         assert other.opened == ["by this process"]
 
 
-def test_the_constructor_itself_says_what_is_wrong_with_its_arguments() -> None:
+def test_wrong_arguments_raise_the_error_of_the_constructor_itself() -> None:
     with pytest.raises(TypeError, match=r"__init__\(\) missing 1 required positional argument: 'names'"):
         Shelf()  # type: ignore[call-arg]
 
@@ -104,10 +104,12 @@ VALUES: Any = {"keys": ["word"], "values": {"n": Sum()}}
         (lambda: committed_asset(f"flights_{DAY}"), r"committed_asset\(topology=\)"),
     ],
 )
-def test_a_template_where_none_is_rendered_is_refused_in_one_line(make: Callable[[], Any], argument: str) -> None:
+def test_a_template_in_an_argument_that_is_not_rendered_is_refused_in_one_line(
+    make: Callable[[], Any], argument: str
+) -> None:
     with pytest.raises(ConfigError, match=f"^{argument} = '.*so each run would get this text. Write a fixed value"):
         make()
 
 
-def test_a_class_of_the_user_may_render_templates_of_its_own() -> None:
+def test_a_custom_class_may_take_templates() -> None:
     assert repr(Shelf(DAY)) == f"Shelf({DAY!r})"

@@ -23,7 +23,7 @@ def failpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Failpoints:
     return made
 
 
-def test_without_the_variable_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failpoint_does_nothing_without_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
     failpoint("commit.before_mark", txid=1)
 
@@ -52,14 +52,14 @@ def test_a_pause_ends_when_it_is_released(failpoints: Failpoints) -> None:
     assert not thread.is_alive()
 
 
-def test_a_killed_process_ends_by_sigkill_and_the_next_one_passes(failpoints: Failpoints) -> None:
+def test_a_killed_process_ends_by_sigkill_and_the_next_process_passes(failpoints: Failpoints) -> None:
     failpoints.arm("here", "kill")
     code = "from airflow_tx.base.failpoints import failpoint; failpoint('here'); print('passed')"
     ends = [subprocess.run([sys.executable, "-c", code], env=os.environ, check=False).returncode for _ in range(2)]
     assert ends == [-9, 0]
 
 
-def test_rules_in_the_variable_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rules_can_be_written_in_the_variable_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     marker = tmp_path / "marker"
     monkeypatch.setenv(VARIABLE, f"other:kill:once={marker}; here:txid=1:raise:once={marker}")
     with pytest.raises(FailpointError):

@@ -21,7 +21,7 @@ from airflow_tx.base.lazy_names import LazyModule
         ("airflow_tx.spark", "CrashKit", "airflow_tx.testing"),
     ],
 )
-def test_the_package_of_a_name_is_said(package: str, name: str, room: str) -> None:
+def test_importing_a_name_from_the_wrong_package_names_the_right_package(package: str, name: str, room: str) -> None:
     with pytest.raises(ImportError, match=rf"^{package} has no {name}. Import it from {room}.$"):
         getattr(importlib.import_module(package), name)
 

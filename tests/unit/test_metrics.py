@@ -72,7 +72,7 @@ class RejectingWorld(LaneWorld):
         return {"rejected": DeltaTable(Path(self.folder, "rejected"))}
 
 
-def test_each_is_sent(make: Any, statsd: StatsD, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_every_metric_is_sent(make: Any, statsd: StatsD, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found: set[tuple[str, str]] = set()
 
     def fails(batch: Any) -> None:
@@ -149,7 +149,7 @@ def test_each_is_sent(make: Any, statsd: StatsD, monkeypatch: pytest.MonkeyPatch
     assert found == {(each.suffix, each.kind.value) for each in Metric}
 
 
-def test_the_age_of_what_is_open_is_that_of_the_lowest_txid_and_never_below_zero() -> None:
+def test_the_age_of_open_transactions_is_that_of_the_lowest_txid_and_never_negative() -> None:
     first = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
     def begun(later: float) -> TransactionRecord:
@@ -177,7 +177,7 @@ def test_the_age_of_what_is_open_is_that_of_the_lowest_txid_and_never_below_zero
     assert oldest_seconds({}, first) == 0
 
 
-def test_a_server_that_knows_tags_gets_the_topology_as_one(
+def test_a_metrics_server_with_tags_gets_the_topology_as_a_tag(
     make: Any, statsd: StatsD, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW__METRICS__STATSD_INFLUXDB_ENABLED", "True")
@@ -189,7 +189,7 @@ def test_a_server_that_knows_tags_gets_the_topology_as_one(
     assert all(",topology=numbers,root=/airflow_tx" in each for each in received)
 
 
-def test_without_metrics_nothing_is_read_for_them(make: Any) -> None:
+def test_no_record_is_read_for_metrics_when_metrics_are_off(make: Any) -> None:
     world: LaneWorld = make(source=Bounded(2))
     world.coordinate()
     before = world.store.requests

@@ -50,7 +50,7 @@ def listed(kind: str) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_module_with_a_class_of_airflows_is_in_the_list_of_its_kind_and_no_other(
+def test_the_provider_info_lists_exactly_the_modules_with_airflow_classes_of_each_kind(
     classes: list[type], kind: str
 ) -> None:
     sensors = {each for each in classes if issubclass(each, BaseSensorOperator)}
@@ -59,7 +59,7 @@ def test_every_module_with_a_class_of_airflows_is_in_the_list_of_its_kind_and_no
     assert listed(kind) == sorted({each.__module__ for each in own})
 
 
-def test_a_kind_that_the_package_has_not_is_in_no_list(classes: list[type]) -> None:
+def test_the_provider_info_has_no_list_of_a_kind_without_a_class(classes: list[type]) -> None:
     assert [each for each in classes if issubclass(each, BaseNotifier)] == []
     assert "notifications" not in INFO
 
@@ -76,7 +76,7 @@ def test_every_hook_that_makes_a_connection_type_is_declared_with_it(classes: li
     assert own == {(each["connection-type"], each["hook-class-name"], each["hook-name"]) for each in declared}
 
 
-def test_every_name_that_airflow_imports_exists() -> None:
+def test_every_name_in_the_provider_info_exists() -> None:
     names = [each["hook-class-name"] for each in INFO["connection-types"]]
     names += [each["handler"] for each in INFO["asset-uris"]] + INFO["cli"] + INFO["extra-links"]
     for name in names:
@@ -84,7 +84,7 @@ def test_every_name_that_airflow_imports_exists() -> None:
         assert callable(getattr(importlib.import_module(module), attribute)), name
 
 
-def test_airflow_takes_all_that_it_is_told() -> None:
+def test_the_provider_info_is_valid_by_the_schema_of_airflow() -> None:
     schema = json.loads((Path(airflow.__file__).parent / "provider_info.schema.json").read_text())
     jsonschema.validate(INFO, schema)
     # What the schema lets pass and Airflow does not know would be told to nobody.
@@ -93,5 +93,5 @@ def test_airflow_takes_all_that_it_is_told() -> None:
     assert {each["integration-name"] for kind in KINDS for each in INFO[kind]} == integrations
 
 
-def test_the_version_is_that_of_the_package() -> None:
+def test_the_version_in_the_provider_info_is_that_of_the_package() -> None:
     assert INFO["versions"][0] == version(INFO["package-name"])

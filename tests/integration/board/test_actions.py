@@ -42,7 +42,7 @@ def act(board: Board, action: str, **body: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ActionName, ids=lambda name: str(name.value))
-def test_each_action_asks_who_may_and_why_and_does_nothing_of_another_version(
+def test_each_action_requires_a_right_a_reason_and_the_previewed_version(
     board: Board, world: World, name: ActionName
 ) -> None:
     prepare, named = ASKED[name]
@@ -99,7 +99,7 @@ def test_an_unknown_check_or_state_is_refused_in_one_line(
 # --- from the trouble to the committed transaction ----------------------------------------------------------------
 
 
-def test_a_failed_check_is_accepted_and_its_output_committed(board: Board, pipeline: Pipeline, runs: Runs) -> None:
+def test_accepting_a_failed_check_lets_its_output_commit(board: Board, pipeline: Pipeline, runs: Runs) -> None:
     begun = checked(pipeline, "r1", "positive")
     runs.make(r1="failed")
     runs.fail("r1", "commit")
@@ -110,9 +110,7 @@ def test_a_failed_check_is_accepted_and_its_output_committed(board: Board, pipel
     assert pipeline.ledger.turn().current == 2
 
 
-def test_what_a_lost_state_holds_is_accepted_and_the_next_transaction_committed(
-    board: Board, pipeline: Pipeline, world: World
-) -> None:
+def test_accepting_a_lost_state_lets_its_transaction_commit(board: Board, pipeline: Pipeline, world: World) -> None:
     a_lost_state_and_a_failed_commit(world)
     repaired, waits = act(board, "repair", repair="state-lost", names=["tx_state.one"])
     assert repaired.endswith("Generation 2; transaction 2 commits next.")
@@ -123,7 +121,7 @@ def test_what_a_lost_state_holds_is_accepted_and_the_next_transaction_committed(
 
 
 @pytest.mark.long
-def test_a_lost_state_is_repaired_and_its_transaction_replayed_by_the_buttons_beside_the_error(
+def test_the_buttons_beside_the_error_repair_a_lost_state_and_replay_its_transaction(
     world: World, people: People
 ) -> None:
     a_lost_state_and_a_failed_commit(world)

@@ -262,13 +262,13 @@ def _check_pages(board: Board) -> None:
 
 
 @pytest.mark.long
-def test_what_once_took_the_board_down_is_answered_with_little_work(viewer: Adversary) -> None:
+def test_requests_that_once_took_the_page_down_are_answered_with_bounded_work(viewer: Adversary) -> None:
     for wrong in KILLERS:
         viewer.send(wrong)
 
 
 @pytest.mark.long
-def test_what_once_took_long_in_a_preview_is_answered_with_little_work(user: Adversary) -> None:
+def test_previews_that_once_took_long_are_answered_with_bounded_work(user: Adversary) -> None:
     for wrong in KILLER_PREVIEWS:
         user.send(wrong)
 
@@ -280,7 +280,7 @@ _ON_ONE_BOARD = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 @pytest.mark.worth("starts the api-server of the board, then asks it anything")
 @settings(max_examples=examples(100, 2000), suppress_health_check=_ON_ONE_BOARD)
 @given(wrong=_wrong("get"))
-def test_any_question_is_answered_with_bounded_work(viewer: Adversary, wrong: Wrong) -> None:
+def test_any_read_request_is_answered_with_bounded_work(viewer: Adversary, wrong: Wrong) -> None:
     viewer.send(wrong)
 
 
@@ -292,7 +292,7 @@ def test_any_preview_is_answered_with_bounded_work(user: Adversary, wrong: Wrong
 
 
 @pytest.mark.long
-def test_thousands_of_different_questions_leave_no_memory_behind(board: Board, viewer: Adversary) -> None:
+def test_thousands_of_different_requests_do_not_grow_memory(board: Board, viewer: Adversary) -> None:
     for number in range(_WARM):
         _storm(viewer, number)
     before = board.resident_bytes
@@ -317,7 +317,7 @@ def _storm(viewer: Adversary, number: int) -> None:
         viewer.ask(Wrong(target))
 
 
-def test_a_long_body_of_a_viewer_is_refused_and_stops_nobody(board: Board, viewer: Adversary) -> None:
+def test_a_viewer_request_with_a_huge_body_is_refused(board: Board, viewer: Adversary) -> None:
     body = '{"txids": [' + "1, " * 4_000_000 + "1]}"
     headers = {**SAME_ORIGIN, "Content-Type": "application/json"}
     with board.client(OF_ONE_DAG) as client:
@@ -327,9 +327,7 @@ def test_a_long_body_of_a_viewer_is_refused_and_stops_nobody(board: Board, viewe
 
 
 @pytest.mark.parametrize("action", ["replay/preview", pytest.param("replay", marks=pytest.mark.lead)])
-def test_a_body_that_makes_no_sense_is_refused_before_it_takes_long(
-    board: Board, viewer: Adversary, action: str
-) -> None:
+def test_a_malformed_request_body_is_refused_with_bounded_work(board: Board, viewer: Adversary, action: str) -> None:
     for kind, body in KILLER_BODIES.items():
         before = board.processor_seconds
         for _ in range(_AGAIN):
@@ -354,7 +352,7 @@ _AGAIN = 10
 @pytest.mark.lead
 @settings(max_examples=examples(60, 500), suppress_health_check=_ON_ONE_BOARD)
 @given(body=st.one_of(st.binary(max_size=300), _bodies.map(json.dumps).map(str.encode)), wrong=_wrong("post"))
-def test_whatever_a_viewer_sends_to_any_action_is_refused(viewer: Adversary, body: bytes, wrong: Wrong) -> None:
+def test_any_action_request_of_a_viewer_is_refused(viewer: Adversary, body: bytes, wrong: Wrong) -> None:
     for target in (wrong.target, wrong.target.removesuffix("/preview")):
         assert 400 <= viewer.send(Wrong(target, body)) < 500, target
 

@@ -81,7 +81,7 @@ LOG = "Open the log of count"
 ROWS = "Rows that check 'positive' refuses: (n=-1)"
 
 
-def test_the_overview_says_what_is_wrong_once_and_has_the_buttons_for_it(
+def test_the_overview_shows_each_problem_once_with_its_buttons(
     board: Board, failed: Pipeline, runs: Runs, people: People, dark: People
 ) -> None:
     both = people("ulf"), dark("ulf")
@@ -106,7 +106,7 @@ def test_the_overview_says_what_is_wrong_once_and_has_the_buttons_for_it(
 
 
 @pytest.mark.lead
-def test_the_head_of_a_topology_has_the_same_buttons_and_a_viewer_reads_the_command(
+def test_the_header_of_a_topology_has_the_same_buttons_and_shows_viewers_the_command(
     board: Board, failed: Pipeline, people: People, dark: People
 ) -> None:
     both = people("ulf"), dark("ulf")
@@ -121,7 +121,7 @@ def test_the_head_of_a_topology_has_the_same_buttons_and_a_viewer_reads_the_comm
 
 
 @pytest.mark.lead
-def test_the_command_is_copied(board: Board, failed: Pipeline, people: People) -> None:
+def test_the_copy_button_copies_the_advised_command(board: Board, failed: Pipeline, people: People) -> None:
     ulf = people("ulf")
     ulf.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     ulf.open(topology="flights", txid=1)
@@ -130,7 +130,7 @@ def test_the_command_is_copied(board: Board, failed: Pipeline, people: People) -
     assert ulf.page.evaluate("navigator.clipboard.readText()") == "airflow tx replay flights 1"
 
 
-def test_the_refused_rows_are_read_from_the_log_beside_its_link(
+def test_the_page_shows_the_refused_rows_from_the_log(
     board: Board, pipeline: Pipeline, runs: Runs, people: People
 ) -> None:
     remedy = remedy_of("Correct the code, then replay it: <airflow tx replay flights 1>")
@@ -172,7 +172,7 @@ def test_the_error_of_a_transaction_leads_to_the_log_of_the_task_that_failed(
 
 
 @pytest.mark.lead
-def test_a_transaction_that_waits_shows_what_the_one_before_it_waits_for_and_leads_to_it(
+def test_a_waiting_transaction_shows_and_links_to_the_transaction_that_blocks_it(
     board: Board, failed: Pipeline, people: People, dark: People
 ) -> None:
     both = people("vera"), dark("vera")
@@ -184,7 +184,7 @@ def test_a_transaction_that_waits_shows_what_the_one_before_it_waits_for_and_lea
 
 
 @pytest.mark.lead
-def test_a_run_that_has_no_transaction_says_so_with_the_log_of_its_begin(
+def test_the_page_of_a_run_without_transaction_links_to_the_log_of_its_begin(
     board: Board, pipeline: Pipeline, runs: Runs, people: People, dark: People
 ) -> None:
     pipeline.run("r1")
@@ -199,7 +199,7 @@ def test_a_run_that_has_no_transaction_says_so_with_the_log_of_its_begin(
 
 
 @pytest.mark.lead
-def test_the_attempts_of_a_transaction_are_a_table_in_which_what_changed_is_marked(
+def test_the_table_of_attempts_marks_cells_that_changed_since_the_previous_attempt(
     board: Board, pipeline: Pipeline, runs: Runs, people: People, dark: People
 ) -> None:
     fail(pipeline, pipeline.begin("r1"), "the disk is full")
@@ -232,7 +232,7 @@ def refuses(route: Route) -> None:
 
 
 @pytest.mark.lead
-def test_a_search_that_is_refused_says_why_and_is_tried_again_by_itself(
+def test_a_refused_search_shows_the_reason_and_is_retried_automatically(
     board: Board, pipeline: Pipeline, people: People, dark: People
 ) -> None:
     pipeline.run("r1")
@@ -251,7 +251,7 @@ def test_a_search_that_is_refused_says_why_and_is_tried_again_by_itself(
 
 
 @pytest.mark.lead
-def test_an_action_that_is_refused_as_others_are_under_way_is_done_once_they_are_answered(
+def test_an_action_refused_because_the_server_is_busy_is_retried_until_it_is_done(
     board: Board, failed: Pipeline, runs: Runs, people: People
 ) -> None:
     ulf = people("ulf")

@@ -48,7 +48,7 @@ def seen(board: Board, path: str, user: str = "vera", **wanted: Any) -> Any:
     return eventually(told, 240, f"{path} has {wanted}")
 
 
-def test_the_overview_the_timeline_and_a_transaction_say_what_the_ledger_says(
+def test_the_overview_the_timeline_and_a_transaction_match_the_ledger(
     board: Board, pipeline: Pipeline, runs: Runs
 ) -> None:
     pipeline.run("r1")
@@ -108,7 +108,7 @@ def test_the_overview_the_timeline_and_a_transaction_say_what_the_ledger_says(
     assert board.get("dags/the_dag/runs/r4")["why"]["code"] == "queued"
 
 
-def test_a_run_without_a_transaction_says_what_its_begin_said_last(
+def test_a_run_without_a_transaction_shows_the_last_message_of_its_begin(
     board: Board, pipeline: Pipeline, runs: Runs
 ) -> None:
     pipeline.run("r1")
@@ -188,7 +188,9 @@ def test_a_dag_has_the_topology_that_its_file_names_and_each_run_its_own_transac
         ("transactions?since=2020-01-01T00:00:00Z", "transactions?since=2020-01-02T00:00:00Z"),
     ],
 )
-def test_an_answer_that_is_known_is_not_sent_again(board: Board, pipeline: Pipeline, path: str, same: str) -> None:
+def test_an_answer_that_the_browser_already_has_is_not_sent_again(
+    board: Board, pipeline: Pipeline, path: str, same: str
+) -> None:
     pipeline.run("r1")
     with board.client("vera") as client:
         first = client.get(f"/api/v1/topologies/flights/{path}")
@@ -196,7 +198,7 @@ def test_an_answer_that_is_known_is_not_sent_again(board: Board, pipeline: Pipel
     assert (first.status_code, again.status_code, again.content) == (200, 304, b"")
 
 
-def test_figures_count_what_was_committed_in_the_time_that_is_asked_for(board: Board, pipeline: Pipeline) -> None:
+def test_figures_count_the_transactions_committed_in_the_requested_time(board: Board, pipeline: Pipeline) -> None:
     for run in ("r1", "r2", "r3"):
         pipeline.run(run)
     pipeline.begin("r4")
@@ -214,7 +216,7 @@ def test_figures_count_what_was_committed_in_the_time_that_is_asked_for(board: B
         assert board.get("topologies/flights/figures", since=moment, until=moment)["total"]["transactions"] == 0
 
 
-def test_a_search_asks_the_source_and_says_how_far_it_went(
+def test_a_search_asks_the_source_and_reports_how_many_transactions_it_read(
     board: Board, store: ZooKeeperStore, pipeline: Pipeline
 ) -> None:
     pipeline.metadata = lambda row: {"folder": "/data", "files": [{"name": f"{row:02}.csv"}]}
@@ -236,7 +238,9 @@ def test_a_search_asks_the_source_and_says_how_far_it_went(
 
 
 @pytest.mark.parametrize(("method", "path"), routes(), ids=lambda each: str(each))
-def test_every_route_asks_who_may(board: Board, pipeline: Pipeline, runs: Runs, method: str, path: str) -> None:
+def test_every_route_checks_the_rights_of_the_user(
+    board: Board, pipeline: Pipeline, runs: Runs, method: str, path: str
+) -> None:
     fail(pipeline, pipeline.begin("r1"))
     runs.make(r1="failed")
     body = {"txids": [1], "version": "none"} if path.endswith("{action}") else {"txids": [1]}
@@ -255,9 +259,7 @@ def test_every_route_asks_who_may(board: Board, pipeline: Pipeline, runs: Runs, 
     assert found == expected
 
 
-def test_an_address_of_what_does_not_exist_is_refused_at_once_and_breaks_no_other_page(
-    board: Board, pipeline: Pipeline
-) -> None:
+def test_an_unknown_address_answers_404_and_breaks_no_other_page(board: Board, pipeline: Pipeline) -> None:
     pipeline.run("r1")
     numbers = (2, 99_999_999, 10**30, 0, -1)
     paths = [f"topologies/flights/transactions/{txid}" for txid in numbers]
@@ -270,7 +272,7 @@ def test_an_address_of_what_does_not_exist_is_refused_at_once_and_breaks_no_othe
     assert board.get("dags/the_dag/runs/r1")["txid"] == 1
 
 
-def test_what_is_not_there_and_what_may_not_be_seen_are_the_same(board: Board, pipeline: Pipeline) -> None:
+def test_a_hidden_topology_and_a_missing_topology_give_the_same_answer(board: Board, pipeline: Pipeline) -> None:
     pipeline.run("r1")
     hidden = board.get("topologies", STRANGER, limit=7)
     nothing = dict.fromkeys(hidden["counts"], 0)
@@ -329,9 +331,7 @@ def test_a_proxy_may_rewrite_the_host_of_a_request(board: Board, pipeline: Pipel
         assert answer.status_code == status, (origin, forwarded, answer.text)
 
 
-def test_no_answer_has_a_host_or_a_secret_and_markup_is_text_that_no_browser_takes_for_a_page(
-    board: Board, pipeline: Pipeline, runs: Runs
-) -> None:
+def test_no_answer_contains_a_host_a_secret_or_active_markup(board: Board, pipeline: Pipeline, runs: Runs) -> None:
     text = f"{MARKUP} {MARKERS[0]}:5432 password={MARKERS[1]} postgresql://u:{MARKERS[2]}@h/d"
     from airflow_tx.ledger.attempt import TaskTry
     from airflow_tx.ledger.steps import processing
@@ -383,7 +383,7 @@ def act(board: Board, action: str, why: str = "", user: str = "ulf", *, topology
 
 @pytest.mark.parametrize("changed_rows", [False, True], ids=["by the api-server", "by the process of DAG files"])
 @pytest.mark.parametrize("deleted", [False, True], ids=["a run to clear", "a run to create"])
-def test_a_replay_while_airflows_database_is_locked_notes_nothing_and_can_be_repeated(
+def test_a_replay_while_the_airflow_database_is_locked_has_no_effect_and_can_be_repeated(
     board: Board, pipeline: Pipeline, runs: Runs, changed_rows: bool, deleted: bool
 ) -> None:
     fail(pipeline, pipeline.begin("r1"))
@@ -412,7 +412,7 @@ def test_a_replay_while_airflows_database_is_locked_notes_nothing_and_can_be_rep
     assert (noted.to_change is not None) == changed_rows
 
 
-def test_of_two_who_press_at_once_one_does_it_and_the_other_is_told(
+def test_the_second_of_two_simultaneous_replays_is_refused_with_the_reason(
     board: Board, pipeline: Pipeline, runs: Runs
 ) -> None:
     fail(pipeline, pipeline.begin("r1"))
@@ -464,7 +464,7 @@ def test_a_replay_names_the_person_on_the_page_in_the_command_and_in_the_audit_o
     assert [person(each) for each in shown["audit"]] == [asked, ("replay of attempt 2", "ada", "now it is")]
 
 
-def test_a_transaction_beyond_the_history_is_shown_as_the_book_of_ends_tells(
+def test_a_transaction_beyond_the_history_is_shown_from_the_book_of_ends(
     board: Board, pipeline: Pipeline, store: ZooKeeperStore
 ) -> None:
     pipeline.request = replace(pipeline.request, appends=True)
@@ -481,7 +481,9 @@ def _if_final(board: Board) -> Any:
     return shown if shown["phase"] == "COMMITTED" else None
 
 
-def test_tries_xcoms_audit_and_new_runs_ask_for_their_own_rights(board: Board, pipeline: Pipeline, runs: Runs) -> None:
+def test_tries_xcoms_audit_and_new_runs_each_require_their_own_right(
+    board: Board, pipeline: Pipeline, runs: Runs
+) -> None:
     pipeline.run("r1")
     fail(pipeline, pipeline.begin("r2"))
     runs.make(r1="success", r2="failed", r3="queued")
@@ -524,7 +526,7 @@ with create_session() as session:
 """
 
 
-def test_all_that_failed_is_replayed(board: Board, pipeline: Pipeline, runs: Runs) -> None:
+def test_replay_failed_replays_only_failed_transactions(board: Board, pipeline: Pipeline, runs: Runs) -> None:
     fail(pipeline, pipeline.begin("r1"))
     pipeline.begin("r2")
     runs.make(r1="failed", r2="running")
@@ -549,7 +551,9 @@ def test_a_skip_and_its_readmission_need_a_reason_and_name_the_user(
     assert done["what"].startswith("re-admitted: its run was cleared")
 
 
-def test_what_cannot_be_done_is_said_before(board: Board, pipeline: Pipeline, runs: Runs) -> None:
+def test_a_preview_lists_the_transactions_for_which_the_action_is_refused(
+    board: Board, pipeline: Pipeline, runs: Runs
+) -> None:
     pipeline.run("r1")
     pipeline.begin("r2")
     runs.make(r2="running")
@@ -568,7 +572,7 @@ def test_what_cannot_be_done_is_said_before(board: Board, pipeline: Pipeline, ru
 
 
 @pytest.mark.worth("a source that hangs must not stop the board")
-def test_the_lag_is_asked_for_beside_the_page_and_a_source_that_hangs_holds_up_nobody(
+def test_a_hanging_source_delays_neither_the_page_nor_the_lag_of_other_topologies(
     board: Board, store: ZooKeeperStore, pipeline: Pipeline
 ) -> None:
     pipeline.run("r1")
@@ -607,7 +611,7 @@ def test_the_page_of_a_topology_says_how_many_trees_of_messages_are_open(board: 
     ackers.forget(origin)
 
 
-def test_a_lag_is_that_of_the_source_which_the_topology_reads(board: Board, store: ZooKeeperStore) -> None:
+def test_the_lag_of_a_topology_comes_from_its_own_source(board: Board, store: ZooKeeperStore) -> None:
     here, there = (Pipeline(store, root, topology="lagging") for root in (ROOT, ELSEWHERE_ROOT))
     earlier = Pipeline(store, ROOT, topology="earlier")
     for each in (here, there, earlier):
@@ -636,7 +640,7 @@ def test_a_lag_is_that_of_the_source_which_the_topology_reads(board: Board, stor
     await_lag("lagging", 3)
 
 
-def test_figures_say_when_the_dag_takes_its_topology_for_late(board: Board, store: ZooKeeperStore) -> None:
+def test_figures_contain_the_limits_beyond_which_a_topology_is_late(board: Board, store: ZooKeeperStore) -> None:
     pipeline = Pipeline(store, ROOT, topology="lagging")
     pipeline.request = TopologyRequest("lag_here", "opaque", 3)
     pipeline.run("r1")
@@ -653,7 +657,7 @@ def test_figures_say_when_the_dag_takes_its_topology_for_late(board: Board, stor
     eventually(lambda: lag() == 3, 240, "its source has answered", interval=0.5)
 
 
-def test_topologies_of_other_ledgers_are_shown_and_acted_on_and_one_that_is_away_holds_up_nobody(
+def test_topologies_of_other_ledgers_work_and_an_unreachable_ledger_delays_no_other_topology(
     board: Board, store: ZooKeeperStore, pipeline: Pipeline
 ) -> None:
     pipeline.run("r1")
@@ -688,7 +692,7 @@ def test_topologies_of_other_ledgers_are_shown_and_acted_on_and_one_that_is_away
             assert client.get(f"/api/v1/topologies/{gone}").status_code == status
 
 
-def test_a_coordinator_is_paused_once_and_goes_on(board: Board, store: ZooKeeperStore) -> None:
+def test_a_coordinator_can_be_paused_and_unpaused(board: Board, store: ZooKeeperStore) -> None:
     hanging = Pipeline(store, ROOT, topology="hangs")
     hanging.request = TopologyRequest("hangs", "opaque", 3)
     hanging.run("r1")
@@ -706,7 +710,9 @@ def test_a_coordinator_is_paused_once_and_goes_on(board: Board, store: ZooKeeper
     assert board.get("dags/hangs_coordinator")["role"] == "coordinator"
 
 
-def test_a_task_leads_to_the_board_and_the_pages_are_known(board: Board, pipeline: Pipeline, runs: Runs) -> None:
+def test_a_task_links_to_the_transactions_page_and_airflow_lists_its_pages(
+    board: Board, pipeline: Pipeline, runs: Runs
+) -> None:
     runs.make(r1="failed")
     with board.client("ada") as client:
         path = f"{board.url}/api/v2/dags/the_dag/dagRuns/r1/taskInstances"
@@ -726,7 +732,7 @@ def test_a_task_leads_to_the_board_and_the_pages_are_known(board: Board, pipelin
 
 @pytest.mark.worth("ZooKeeper is killed and hangs under the board")
 @pytest.mark.parametrize("fault", ["killed", "hanging"])
-def test_it_says_that_the_ledger_is_away_and_comes_back_by_itself(
+def test_the_api_reports_that_the_ledger_is_away_and_recovers_by_itself(
     board: Board, zookeeper: LocalZooKeeper, pipeline: Pipeline, fault: str
 ) -> None:
     pipeline.run("r1")

@@ -41,7 +41,7 @@ def answers(board: Board, user: str) -> dict[str, str]:
     return found
 
 
-def test_who_and_why_are_in_no_answer_for_people_who_may_not_read_the_audit_log(
+def test_names_and_reasons_are_hidden_from_users_who_may_not_read_the_audit_log(
     board: Board, store: ZooKeeperStore, runs: Runs
 ) -> None:
     pipeline = Pipeline(store, ROOT, journals=True)
@@ -59,7 +59,9 @@ def test_who_and_why_are_in_no_answer_for_people_who_may_not_read_the_audit_log(
         assert [path for path in shown if path.endswith(part)], (part, shown)
 
 
-def test_a_skip_that_is_readmitted_names_nobody_without_the_right(board: Board, pipeline: Pipeline, runs: Runs) -> None:
+def test_a_readmitted_skip_hides_names_and_reasons_without_the_audit_right(
+    board: Board, pipeline: Pipeline, runs: Runs
+) -> None:
     pipeline.begin("r1")
     runs.make(r1="failed")
     pipeline.ledger.run(note_skip, 1, AUDIT)

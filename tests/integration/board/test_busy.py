@@ -43,7 +43,7 @@ def asked(board: Board, questions: int) -> Iterator[list[Future[Any]]]:
         board.end_dag_process()
 
 
-def test_a_viewer_who_asks_a_source_that_hangs_again_and_again_keeps_nobody_else_waiting(
+def test_a_viewer_who_floods_a_hanging_source_does_not_delay_other_requests(
     board: Board, pipeline: Pipeline, hanging: Pipeline
 ) -> None:
     pipeline.run("r1")

@@ -43,7 +43,7 @@ def audited(runs: Runs, action: str) -> Any:
 
 
 @pytest.mark.long
-def test_a_transaction_is_skipped_and_readmitted_for_a_reason_that_is_text(
+def test_a_skip_and_its_readmission_show_their_reason_as_plain_text(
     board: Board, pipeline: Pipeline, runs: Runs, people: People
 ) -> None:
     fail(pipeline, pipeline.begin("r1"))
@@ -78,7 +78,7 @@ def test_a_transaction_is_skipped_and_readmitted_for_a_reason_that_is_text(
 
 @pytest.mark.lead
 @pytest.mark.worth("the way of every button: preview, action, audit, conflict")
-def test_of_two_who_replay_all_that_failed_one_does_it_and_the_other_reads_why_not(
+def test_the_second_of_two_simultaneous_replays_shows_why_it_is_refused(
     board: Board, pipeline: Pipeline, runs: Runs, people: People
 ) -> None:
     for run in ("r1", "r2"):
@@ -103,7 +103,9 @@ def test_of_two_who_replay_all_that_failed_one_does_it_and_the_other_reads_why_n
 
 
 @pytest.mark.long
-def test_a_loss_is_accepted(board: Board, store: ZooKeeperStore, runs: Runs, people: People) -> None:
+def test_the_button_accepts_a_loss_and_is_disabled_without_a_loss(
+    board: Board, store: ZooKeeperStore, runs: Runs, people: People
+) -> None:
     lossy = Pipeline(store, ROOT, topology="lossy")
     lossy.request = TopologyRequest("lossy", "opaque", 3)
     lossy.run("r1")
@@ -129,7 +131,9 @@ def test_a_loss_is_accepted(board: Board, store: ZooKeeperStore, runs: Runs, peo
 
 
 @pytest.mark.long
-def test_a_coordinator_is_paused_and_goes_on(board: Board, store: ZooKeeperStore, runs: Runs, people: People) -> None:
+def test_the_button_pauses_and_unpauses_a_coordinator(
+    board: Board, store: ZooKeeperStore, runs: Runs, people: People
+) -> None:
     coordinated = Pipeline(store, ROOT, topology="hangs")
     coordinated.request = TopologyRequest("hangs", "opaque", 3)
     coordinated.run("r1")
@@ -155,7 +159,7 @@ def test_a_coordinator_is_paused_and_goes_on(board: Board, store: ZooKeeperStore
 
 
 @pytest.mark.long
-def test_what_goes_wrong_in_the_middle_of_an_action_is_one_sentence(
+def test_an_error_in_the_middle_of_an_action_is_shown_in_one_sentence(
     board: Board, zookeeper: LocalZooKeeper, pipeline: Pipeline, runs: Runs, people: People
 ) -> None:
     """ZooKeeper goes away, the login expires, and at last the topology is deleted."""

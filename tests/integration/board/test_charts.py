@@ -59,7 +59,7 @@ def point(shown: Locator, at: float) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("size", [DESK, NARROW], ids=["desk", "phone"])
-def test_the_figures_are_of_the_time_that_the_timeline_shows(
+def test_the_figures_cover_the_time_that_the_timeline_shows(
     board: Board, replayed: Pipeline, seen: Person, size: ViewportSize
 ) -> None:
     seen.page.set_viewport_size(size)
@@ -82,7 +82,7 @@ def test_the_figures_are_of_the_time_that_the_timeline_shows(
 
 
 @pytest.mark.long
-def test_all_charts_say_the_values_of_the_time_at_which_a_mouse_points(
+def test_all_charts_show_their_values_at_the_time_under_the_pointer(
     board: Board, replayed: Pipeline, people: People
 ) -> None:
     vera = people("vera")
@@ -100,7 +100,9 @@ def test_all_charts_say_the_values_of_the_time_at_which_a_mouse_points(
 
 
 @pytest.mark.long
-def test_keys_move_the_time_of_all_charts_and_enter_shows_it(board: Board, replayed: Pipeline, people: People) -> None:
+def test_keys_move_the_selected_time_of_all_charts_and_enter_zooms_to_it(
+    board: Board, replayed: Pipeline, people: People
+) -> None:
     vera = people("vera")
     vera.open(topology="flights", **HOUR)
     slider = vera.board.get_by_role("slider", name="Time in all charts")
@@ -116,7 +118,7 @@ def test_keys_move_the_time_of_all_charts_and_enter_shows_it(board: Board, repla
 
 
 @pytest.mark.long
-def test_a_click_on_a_bar_shows_the_rows_of_its_time(board: Board, replayed: Pipeline, people: People) -> None:
+def test_a_click_on_a_bar_shows_the_transactions_of_its_time(board: Board, replayed: Pipeline, people: People) -> None:
     vera = people("vera")
     vera.open(topology="flights", **HOUR)
     point(chart(vera, "Throughput"), 51 / 60)
@@ -130,7 +132,7 @@ def test_a_click_on_a_bar_shows_the_rows_of_its_time(board: Board, replayed: Pip
 
 
 @pytest.mark.long
-def test_a_finger_on_a_chart_reads_its_values_and_a_button_shows_the_rows(
+def test_a_touch_on_a_chart_shows_its_values_and_a_button_shows_the_transactions(
     board: Board, replayed: Pipeline, people: People
 ) -> None:
     vera = people("vera")
@@ -173,7 +175,7 @@ def test_a_chart_is_drawn_again_only_if_something_has_changed(board: Board, repl
 
 
 @pytest.mark.long
-def test_charts_have_the_colours_of_the_theme_once_it_changes(board: Board, replayed: Pipeline, people: People) -> None:
+def test_charts_take_the_colours_of_a_changed_theme(board: Board, replayed: Pipeline, people: People) -> None:
     vera = people("vera")
     vera.open(topology="flights", **HOUR)
     canvas = chart(vera, "Throughput").locator("canvas")
@@ -206,7 +208,7 @@ def test_charts_show_the_limits_beyond_which_a_topology_is_late(
 
 
 @pytest.mark.long
-def test_the_overview_says_the_commits_of_the_hour_at_which_a_mouse_points(
+def test_the_overview_shows_the_commits_of_the_hour_under_the_pointer(
     board: Board, pipeline: Pipeline, people: People
 ) -> None:
     pipeline._clock = SystemClock()  # type: ignore[assignment]

@@ -25,7 +25,7 @@ def fresh(board: Board, **more: str) -> DagProcess:
 
 
 @pytest.mark.long
-def test_questions_that_arrive_together_in_a_new_process_are_all_answered(board: Board, pipeline: Pipeline) -> None:
+def test_simultaneous_requests_to_a_new_dag_process_are_all_answered(board: Board, pipeline: Pipeline) -> None:
     pipeline.begin("r1")
     conn_id = "zookeeper_default"
     request = {
@@ -62,7 +62,7 @@ with create_session() as session:
 
 
 @pytest.mark.worth("secrets that the code of a DAG file must not see")
-def test_the_code_of_a_dag_file_has_what_it_needs_and_no_secret_of_the_api_server(
+def test_a_dag_file_sees_its_settings_and_no_secret_of_the_api_server(
     board: Board, store: ZooKeeperStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline = Pipeline(store, ROOT, topology="reads")
@@ -123,7 +123,7 @@ def search(process: DagProcess, dag_id: str, topology: str) -> Any:
     return process.ask({"find": place, "what": "1"}, seconds=600)
 
 
-def test_a_dag_file_that_hangs_at_its_import_delays_no_question_about_another_topology(
+def test_a_dag_file_that_hangs_at_its_import_delays_no_request_about_another_topology(
     board: Board, pipeline: Pipeline, store: ZooKeeperStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline.run("r1")

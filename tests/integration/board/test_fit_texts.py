@@ -259,7 +259,7 @@ def read(client: httpx.Client, asked_of: Iterable[str]) -> tuple[int, list[str]]
 @pytest.mark.parametrize(
     "called", [pytest.param(each, marks=[] if each in ("low", "nul") else [pytest.mark.long]) for each in TEXTS]
 )
-def test_no_text_in_any_field_of_any_record_ends_an_answer(
+def test_no_text_in_any_field_of_a_record_breaks_an_answer(
     board: Board, store: ZooKeeperStore, template: list[Node], called: str
 ) -> None:
     planted = []
@@ -276,7 +276,7 @@ def test_no_text_in_any_field_of_any_record_ends_an_answer(
     assert [*wrong, *of_all] == []
 
 
-def test_a_field_of_another_kind_closes_no_list(board: Board, store: ZooKeeperStore, template: list[Node]) -> None:
+def test_a_field_of_a_wrong_type_breaks_no_list(board: Board, store: ZooKeeperStore, template: list[Node]) -> None:
     planted = []
     damages = cycle(DAMAGES.items())
     for kind in kinds():
@@ -292,7 +292,9 @@ def test_a_field_of_another_kind_closes_no_list(board: Board, store: ZooKeeperSt
     assert [*wrong, *of_all] == []
 
 
-def test_a_damaged_record_is_named_among_the_others(board: Board, store: ZooKeeperStore, template: list[Node]) -> None:
+def test_a_damaged_record_is_named_and_the_other_records_are_shown(
+    board: Board, store: ZooKeeperStore, template: list[Node]
+) -> None:
     # Without its record, a topology belongs to no DAG that a user may read.
     kept = [each for each in template if each.kind not in (None, TopologyRecord)]
     planted = {}

@@ -100,7 +100,7 @@ def days(board: Board, store: ZooKeeperStore, monkeypatch: pytest.MonkeyPatch) -
     return pipeline
 
 
-def test_dates_are_previewed_once_and_restated_once(board: Board, days: Days, runs: Runs) -> None:
+def test_a_restatement_of_dates_is_previewed_once_and_requested_once(board: Board, days: Days, runs: Runs) -> None:
     named = {"first": "2026-05-02", "last": "2026-05-04"}
     make_runs(runs)
     path = "topologies/daily/actions/restate"
@@ -116,7 +116,7 @@ def test_dates_are_previewed_once_and_restated_once(board: Board, days: Days, ru
     assert (job["who"], job["why"], job["total"]) == ("ulf", "a bug", 3)
 
 
-def test_dates_of_a_topology_without_dates_are_refused_in_one_sentence(board: Board, pipeline: Pipeline) -> None:
+def test_a_restatement_by_dates_is_refused_for_a_topology_without_dates(board: Board, pipeline: Pipeline) -> None:
     pipeline.run("r1")
     answer = board.post("topologies/flights/actions/restate/preview", {"first": "2026-05-01", "last": "2026-05-02"})
     assert answer.status_code == 409
@@ -129,7 +129,7 @@ def wanted(days: Days, *txids: int) -> None:
         days.ledger.run(want, WishRequest(txid, key(txid), f"day_{txid}"), Audit("ada", "cents for euros"))
 
 
-def test_a_backfill_of_airflow_and_one_of_the_command_are_jobs(board: Board, days: Days, runs: Runs) -> None:
+def test_an_airflow_backfill_and_a_tx_backfill_are_shown_as_jobs(board: Board, days: Days, runs: Runs) -> None:
     make_runs(runs)
     board.commands.python(_BACKFILL, "day_1", "day_2", "--", "day_3")
     jobs = {each["kind"]: each for each in board.get("topologies/daily/jobs")["jobs"]}
@@ -162,7 +162,7 @@ with create_session() as session:
 """
 
 
-def test_jobs_are_seen_by_all_who_may_see_the_topology(board: Board, days: Days) -> None:
+def test_only_users_who_may_see_the_topology_see_its_jobs(board: Board, days: Days) -> None:
     wanted(days, 1, 2, 3)
     eventually(lambda: board.get("topologies/daily/jobs", "vera")["jobs"], 240, "the job is seen")
     with board.client(STRANGER) as client:
@@ -170,7 +170,7 @@ def test_jobs_are_seen_by_all_who_may_see_the_topology(board: Board, days: Days)
 
 
 @pytest.mark.long
-def test_a_job_stays_on_the_page_for_every_viewer_and_its_failed_ones_are_replayed(
+def test_a_job_is_shown_to_every_viewer_and_its_failed_transactions_can_be_replayed(
     board: Board, days: Days, people: People
 ) -> None:
     wanted(days, 1, 2, 3, 4)
@@ -199,7 +199,7 @@ def test_a_job_stays_on_the_page_for_every_viewer_and_its_failed_ones_are_replay
 
 
 @pytest.mark.long
-def test_days_are_restated_on_the_page(board: Board, days: Days, runs: Runs, people: People) -> None:
+def test_a_user_restates_days_on_the_page(board: Board, days: Days, runs: Runs, people: People) -> None:
     make_runs(runs)
     ulf = people("ulf")
     ulf.open(topology="daily")
@@ -222,7 +222,7 @@ def test_days_are_restated_on_the_page(board: Board, days: Days, runs: Runs, peo
 
 
 @pytest.mark.long
-def test_committed_rows_are_selected_through_and_restated(board: Board, days: Days, people: People) -> None:
+def test_a_user_selects_committed_transactions_and_restates_them(board: Board, days: Days, people: People) -> None:
     ulf = people("ulf")
     ulf.open(topology="daily")
 

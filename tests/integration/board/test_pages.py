@@ -33,7 +33,7 @@ def beyond(box: Locator) -> int:
 
 
 @pytest.mark.long
-def test_a_short_timeline_does_not_scroll_and_what_scrolls_can_be_focused(
+def test_a_short_timeline_does_not_scroll_and_scrollable_parts_can_be_focused(
     board: Board, pipeline: Pipeline, runs: Runs, people: People
 ) -> None:
     pipeline.run("r1")
@@ -107,7 +107,7 @@ SHOPS = ("shop a", "shop 'b'", "s" * 200, "\u0637\u0644\u0628\u0627\u062a")
 
 
 @pytest.mark.lead
-def test_topologies_that_fail_by_one_cause_are_a_line_that_the_keyboard_opens(
+def test_topologies_that_fail_for_one_cause_share_a_line_that_the_keyboard_opens(
     board: Board, store: ZooKeeperStore, runs: Runs, people: People
 ) -> None:
     _failing(store, "the_dag", *SHOPS)
@@ -149,7 +149,7 @@ def test_a_cause_counts_only_the_topologies_that_a_viewer_may_see(
 
 
 @pytest.mark.lead
-def test_a_line_is_two_rows_and_the_source_is_in_a_tip(
+def test_a_line_of_the_overview_has_two_rows_and_a_tooltip_with_the_source(
     board: Board, store: ZooKeeperStore, runs: Runs, people: People
 ) -> None:
     _failing(store, "the_dag", "shop")
@@ -185,7 +185,7 @@ def filed(store: ZooKeeperStore) -> Pipeline:
 
 
 @pytest.mark.lead
-def test_the_file_stands_beside_the_txid_and_only_transactions_that_exist_are_linked(
+def test_the_file_is_shown_beside_the_txid_and_only_existing_transactions_are_linked(
     board: Board, filed: Pipeline, runs: Runs, people: People
 ) -> None:
     filed.run("r1")
@@ -205,7 +205,7 @@ def test_the_file_stands_beside_the_txid_and_only_transactions_that_exist_are_li
 
 
 @pytest.mark.long
-def test_a_word_of_the_protocol_has_a_tip_and_a_page_that_explains_it(
+def test_a_term_of_the_protocol_has_a_tooltip_and_a_page_that_explains_it(
     board: Board, pipeline: Pipeline, people: People
 ) -> None:
     pipeline.run("r1")
@@ -267,7 +267,7 @@ def test_the_rejected_rows_of_a_transaction_are_shown_once_a_person_opens_them(
 
 
 @pytest.mark.long
-def test_dragging_over_the_timeline_zooms_to_what_was_dragged_over(
+def test_dragging_over_the_timeline_zooms_to_the_dragged_range(
     board: Board, pipeline: Pipeline, people: People
 ) -> None:
     pipeline.run("r1")
@@ -288,7 +288,7 @@ def test_dragging_over_the_timeline_zooms_to_what_was_dragged_over(
 
 
 @pytest.mark.long
-def test_several_transactions_are_replayed_or_skipped_at_once_after_one_preview(
+def test_several_selected_transactions_are_replayed_or_skipped_after_one_preview(
     board: Board, pipeline: Pipeline, runs: Runs, people: People
 ) -> None:
     for run in ("r1", "r2", "r3"):
@@ -327,7 +327,9 @@ def test_several_transactions_are_replayed_or_skipped_at_once_after_one_preview(
 
 
 @pytest.mark.lead
-def test_nothing_to_replay_is_said_as_such(board: Board, pipeline: Pipeline, people: People) -> None:
+def test_replay_all_failed_reports_that_no_transaction_has_failed(
+    board: Board, pipeline: Pipeline, people: People
+) -> None:
     pipeline.run("r1")
     ulf = people("ulf")
     ulf.open(topology="flights")
@@ -351,7 +353,7 @@ def test_a_search_finds_the_transaction_that_counted_a_file(board: Board, filed:
 
 
 @pytest.mark.long
-def test_on_a_phone_a_tab_leads_to_the_page_of_its_own(
+def test_on_a_narrow_screen_a_tab_links_to_the_full_page(
     board: Board, pipeline: Pipeline, runs: Runs, people: People
 ) -> None:
     pipeline.run("r1")
@@ -389,7 +391,7 @@ def test_a_topology_of_any_name_is_opened_from_the_overview(
     expect(vera.board.get_by_role("heading", level=1)).to_have_text("Transaction 1")
 
 
-def test_the_timeline_opens_where_its_transactions_are_and_shows_each_bar(
+def test_the_timeline_opens_at_its_transactions_and_shows_each_bar(
     board: Board, pipeline: Pipeline, people: People
 ) -> None:
     pipeline.run("r1")
@@ -406,7 +408,7 @@ def test_the_timeline_opens_where_its_transactions_are_and_shows_each_bar(
 
 
 @pytest.mark.lead
-def test_a_transaction_that_counts_no_more_is_drawn_otherwise_than_the_one_that_counts(
+def test_a_restated_transaction_is_drawn_differently_from_its_restatement(
     board: Board, store: ZooKeeperStore, people: People
 ) -> None:
     pipeline = Pipeline(store, ROOT, journals=True)

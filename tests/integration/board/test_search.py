@@ -58,7 +58,7 @@ def test_a_file_is_found_in_every_topology_the_most_urgent_first(searched: Board
     assert found(searched, "ORDERS-1.txt") == [("orders", 1, "COMMITTED", "batch")]
 
 
-def test_a_run_an_error_and_a_txid_are_found(searched: Board) -> None:
+def test_a_search_finds_runs_errors_and_txids(searched: Board) -> None:
     assert found(searched, "flights_2") == [("flights", 2, "FAILED", "run")]
     assert found(searched, "disk is full") == [("flights", 2, "FAILED", "error")]
     assert ("flights", 2, "FAILED", "txid") in found(searched, "2")
@@ -79,7 +79,7 @@ def test_topologies_that_a_user_may_not_see_leave_no_trace(searched: Board) -> N
     assert (strange["found"], strange["topologies"], strange["transactions"], strange["complete"]) == ([], 0, 0, True)
 
 
-def test_a_search_for_nothing_is_refused(board: Board) -> None:
+def test_an_empty_search_is_refused(board: Board) -> None:
     with board.client("vera") as client:
         answer = client.get("/api/v1/search", params={"what": "  "})
     assert (answer.status_code, answer.json()) == (422, {"detail": "Say what to look for."})

@@ -43,7 +43,7 @@ def ends(bars: dict[int, list[tuple[float, float]]], txid: int) -> tuple[float, 
 
 
 @pytest.mark.lead
-def test_the_timeline_goes_from_the_first_to_the_last_moment_and_leaves_a_day_of_nothing_out(
+def test_the_timeline_covers_all_transactions_and_cuts_out_an_empty_day(
     board: Board, days: Pipeline, people: People
 ) -> None:
     vera = people("vera")
@@ -63,7 +63,7 @@ def test_the_timeline_goes_from_the_first_to_the_last_moment_and_leaves_a_day_of
 
 
 @pytest.mark.long
-def test_a_link_that_says_only_where_the_time_ends_shows_as_much_as_fits(
+def test_a_link_with_only_an_end_time_shows_the_transactions_before_it(
     board: Board, days: Pipeline, people: People
 ) -> None:
     vera = people("vera")
@@ -74,7 +74,7 @@ def test_a_link_that_says_only_where_the_time_ends_shows_as_much_as_fits(
 
 
 @pytest.mark.long
-def test_dragging_over_a_gap_zooms_to_the_moments_at_its_ends(board: Board, days: Pipeline, people: People) -> None:
+def test_dragging_over_a_gap_zooms_to_the_times_at_both_ends(board: Board, days: Pipeline, people: People) -> None:
     vera = people("vera")
     vera.open(topology="flights")
     expect(vera.row(1)).to_be_visible()
@@ -91,7 +91,7 @@ def test_dragging_over_a_gap_zooms_to_the_moments_at_its_ends(board: Board, days
     expect(vera.row(2)).to_be_visible()
 
 
-def test_a_bar_says_what_it_is_and_from_when_until_when_to_the_pointer_and_to_the_keyboard(
+def test_a_bar_shows_its_meaning_and_times_to_pointer_and_keyboard(
     board: Board, pipeline: Pipeline, people: People
 ) -> None:
     pipeline.run("r1")
@@ -118,7 +118,7 @@ def test_a_bar_says_what_it_is_and_from_when_until_when_to_the_pointer_and_to_th
 
 
 @pytest.mark.lead
-def test_the_bars_of_a_transaction_whose_rows_were_replaced_are_pale_and_it_says_by_which(
+def test_the_bars_of_a_restated_transaction_are_pale_and_name_its_restatement(
     board: Board, store: ZooKeeperStore, pipeline: Pipeline, people: People
 ) -> None:
     journaled = Pipeline(store, ROOT, journals=True)
@@ -151,7 +151,7 @@ def many(pipeline: Pipeline, runs: Runs) -> Pipeline:
 
 
 @pytest.mark.long
-def test_a_filter_finds_rows_that_are_not_loaded_and_a_link_shows_the_same(
+def test_a_filter_finds_transactions_that_are_not_loaded_and_its_link_shows_the_same_list(
     board: Board, many: Pipeline, people: People
 ) -> None:
     eventually(lambda: board.get("topologies/flights")["allocated"] == 131, 240, "the newest transaction is seen")
@@ -213,7 +213,7 @@ def drag(person: Person, grip: Locator, pixels: float) -> None:
 
 
 @pytest.mark.long
-def test_the_window_on_all_time_is_moved_and_resized_by_the_pointer_and_by_keys(
+def test_pointer_and_keys_move_and_resize_the_overview_window_of_the_timeline(
     board: Board, days: Pipeline, people: People
 ) -> None:
     vera = people("vera")
@@ -244,7 +244,7 @@ def test_the_window_on_all_time_is_moved_and_resized_by_the_pointer_and_by_keys(
 
 
 @pytest.mark.long
-def test_the_window_on_all_time_is_moved_by_a_finger(board: Board, days: Pipeline, people: People) -> None:
+def test_touch_moves_the_overview_window_of_the_timeline(board: Board, days: Pipeline, people: People) -> None:
     vera = people("vera")
     vera.page.set_viewport_size(NARROW)
     until = NEW_YEAR + 40 * DAY * 1000
@@ -266,7 +266,7 @@ def test_the_window_on_all_time_is_moved_by_a_finger(board: Board, days: Pipelin
 
 
 @pytest.mark.long
-def test_a_time_can_be_typed_in_the_zone_of_the_page(board: Board, days: Pipeline, people: People) -> None:
+def test_a_user_can_type_a_time_in_the_time_zone_of_the_page(board: Board, days: Pipeline, people: People) -> None:
     vera = people("vera")
     vera.page.goto("/")
     vera.page.evaluate("localStorage.setItem('timezone', JSON.stringify('Asia/Kolkata'))")
@@ -306,7 +306,7 @@ def reader(request: pytest.FixtureRequest, browser: Browser, board: Board) -> It
 
 @pytest.mark.long
 @pytest.mark.parametrize("size", [NARROW, BROAD], ids=["380", "1400"])
-def test_the_whole_timeline_can_be_read_by_everybody(
+def test_the_timeline_is_accessible_in_narrow_and_wide_windows(
     board: Board, days: Pipeline, runs: Runs, reader: Person, size: ViewportSize
 ) -> None:
     fail(days, days.begin("r3"), "it broke")

@@ -479,7 +479,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("trouble", "way"), CASES)
-def test_the_steps_that_are_said_lead_to_the_commit(place: Place, people: People, trouble: str, way: str) -> None:
+def test_following_the_advised_steps_leads_to_the_commit(place: Place, people: People, trouble: str, way: str) -> None:
     case = TROUBLES[trouble]
     case.make(place)
     case.mends(place)
@@ -492,7 +492,7 @@ def test_the_steps_that_are_said_lead_to_the_commit(place: Place, people: People
 
 @pytest.mark.long
 @pytest.mark.parametrize("place", ["skipped"], indirect=True)
-def test_a_transaction_is_skipped_as_the_last_step_says_and_its_rows_count_once_it_is_readmitted(place: Place) -> None:
+def test_the_rows_of_a_transaction_skipped_as_advised_count_after_its_readmission(place: Place) -> None:
     a_failed_task(place)
     mend(place)
     place.type(commands_in(steps_of(place, ()))[-1])

@@ -18,13 +18,13 @@ FIRST = KINDS[0]
 of_every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 
 
-def test_every_command_that_reads_is_asked() -> None:
+def test_the_test_runs_every_reading_command() -> None:
     assert set(QUESTIONS) == set(commands_that_read())
 
 
 @pytest.mark.worth("makes a topology of every kind, for all tests of what people type and see")
 @of_every_kind
-def test_every_command_that_reads_answers_or_says_in_one_line_why_not(ledger: Ledger, kind: Kind) -> None:
+def test_every_reading_command_answers_or_fails_with_one_line(ledger: Ledger, kind: Kind) -> None:
     check_told(ledger.told(kind))
 
 
@@ -33,24 +33,24 @@ def test_every_command_that_reads_answers_or_says_in_one_line_why_not(ledger: Le
     [FIRST, *(pytest.param(each, marks=pytest.mark.lead) for each in KINDS if each is not FIRST)],
     ids=lambda kind: kind.name,
 )
-def test_a_command_says_the_same_however_it_is_printed(ledger: Ledger, kind: Kind) -> None:
+def test_a_command_prints_the_same_content_in_every_output_format(ledger: Ledger, kind: Kind) -> None:
     others = ledger.told_otherwise(kind)
     check_told(others)
     check_same([*ledger.told(kind), *others])
 
 
 @of_every_kind
-def test_a_program_reads_numbers_as_numbers(ledger: Ledger, kind: Kind) -> None:
+def test_json_output_contains_numbers_as_numbers(ledger: Ledger, kind: Kind) -> None:
     found = [rows_of(told) for told in ledger.told(kind)]
     assert any(found)
     check_data(found)
 
 
-def test_no_cell_is_empty_that_topologies_of_other_kinds_fill(ledger: Ledger) -> None:
+def test_no_topology_has_an_empty_cell_that_other_kinds_of_topologies_fill(ledger: Ledger) -> None:
     check_filled_by_commands(ledger, KINDS)
 
 
-def test_every_query_as_of_a_transaction_runs_and_leaves_out_what_is_not_final(ledger: Ledger) -> None:
+def test_every_as_of_query_runs_and_excludes_values_that_are_not_final(ledger: Ledger) -> None:
     asked = [row for kind in KINDS for told in ledger.told(kind) if told.command == "at" for row in rows_of(told)]
     queries = {row["state"]: row["line"] for row in asked if str(row["line"]).startswith("SELECT")}
     url = f"sqlite:///{ledger.commands.database}"
@@ -63,7 +63,7 @@ def test_every_query_as_of_a_transaction_runs_and_leaves_out_what_is_not_final(l
 
 
 @pytest.mark.parametrize("change", ["txid = txid - 1", "incarnation = 'another'"])
-def test_a_state_whose_fence_is_not_of_the_ledger_is_not_read(ledger: Ledger, change: str) -> None:
+def test_a_state_with_the_fence_of_another_ledger_is_not_read(ledger: Ledger, change: str) -> None:
     url = f"sqlite:///{ledger.commands.database}"
     ((txid, incarnation),) = query(url, "SELECT txid, incarnation FROM airflow_tx_fence WHERE state = 'days'")
     try:
@@ -77,7 +77,7 @@ def test_a_state_whose_fence_is_not_of_the_ledger_is_not_read(ledger: Ledger, ch
     assert "Compare them: airflow tx verify days" in row["why"]
 
 
-def test_every_status_that_a_list_can_be_asked_for_is_in_the_ledger(ledger: Ledger) -> None:
+def test_the_test_ledger_contains_every_status_that_list_can_filter(ledger: Ledger) -> None:
     for status in TOPOLOGY_STATUSES:
         tried = ledger.type("list", ("--no-lag", "--status", status), ("--output", "json"))
         assert {row["state"] for row in json.loads(tried.output)} == {status}

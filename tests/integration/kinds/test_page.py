@@ -10,9 +10,9 @@ from tests.integration.kinds.topologies import KINDS, Kind
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_every_get_of_the_page_answers_as_its_route_promises(ledger: Ledger, kind: Kind) -> None:
+def test_every_get_route_of_the_page_answers_as_declared(ledger: Ledger, kind: Kind) -> None:
     check_got(ledger.got(kind))
 
 
-def test_no_field_is_empty_that_topologies_of_other_kinds_fill(ledger: Ledger) -> None:
+def test_no_topology_has_an_empty_field_that_other_kinds_of_topologies_fill(ledger: Ledger) -> None:
     check_filled_by_page(ledger, KINDS)

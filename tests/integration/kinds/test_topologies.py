@@ -49,6 +49,6 @@ def test_every_public_state_has_a_topology() -> None:
     assert {each.__name__ for each in states - {*named(*(kind.state for kind in EVERY))}} == set()
 
 
-def test_every_topology_has_a_name_of_its_own_and_a_fate() -> None:
+def test_every_test_topology_has_a_unique_name_and_a_known_story() -> None:
     assert len({kind.name for kind in EVERY}) == len(EVERY)
     assert [kind.name for kind in EVERY if not hasattr(fates, kind.fate)] == []

@@ -65,13 +65,13 @@ def test_a_message_of_another_topology_is_refused_with_both_names(ackers: Ackers
         collector.process(root)
 
 
-def test_a_text_that_is_no_reference_is_refused(ackers: Ackers) -> None:
+def test_a_text_that_is_not_a_reference_is_refused(ackers: Ackers) -> None:
     with pytest.raises(NotAReference, match="the cow"):
         Collector(ackers).process("the cow jumped over the moon")
 
 
 @pytest.mark.parametrize("side", ["before", "after"])
-def test_what_was_not_answered_is_sent_again_and_counts_once(ackers: Ackers, root: str, side: str) -> None:
+def test_an_unanswered_part_is_sent_again_and_counts_once(ackers: Ackers, root: str, side: str) -> None:
     collector = Collector(ackers, interval=600)
     with collector.process(root) as message:
         word = message.emit()
@@ -104,7 +104,7 @@ def test_a_write_whose_outcome_is_unknown_counts_once(ackers: Ackers, root: str)
     assert ackers.report(ORIGIN).open == {}
 
 
-def test_a_worker_sends_by_itself_and_goes_on_while_the_ackers_are_away(
+def test_a_worker_sends_periodically_and_continues_while_the_ackers_are_away(
     ackers: Ackers, root: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "airflow_tx.outputs.messages.messages")
@@ -123,7 +123,7 @@ def test_a_worker_sends_by_itself_and_goes_on_while_the_ackers_are_away(
     assert [record.message for record in caplog.records] == [str(AckersUnavailable(where="here", reason="it is away"))]
 
 
-def test_what_a_worker_has_in_hand_when_its_attempt_is_replayed_is_refused(ackers: Ackers, root: str) -> None:
+def test_messages_that_a_worker_holds_when_its_attempt_is_replayed_are_refused(ackers: Ackers, root: str) -> None:
     collector = Collector(ackers, interval=600)
     message, late = collector.process(root), collector.process(root)
     message.emit()
@@ -136,7 +136,7 @@ def test_what_a_worker_has_in_hand_when_its_attempt_is_replayed_is_refused(acker
         collector.process(root)
 
 
-def test_messages_that_nothing_waits_for_need_no_ackers() -> None:
+def test_untracked_messages_need_no_ackers() -> None:
     ackers = Ackers()
     ackers.before = _away
     with Collector(ackers) as collector:
@@ -147,7 +147,7 @@ def test_messages_that_nothing_waits_for_need_no_ackers() -> None:
             message.emit(collector.process(message.emit_unanchored()))
 
 
-def test_ackers_that_have_lost_what_a_worker_sent_fail_the_attempt_at_once(ackers: Ackers, root: str) -> None:
+def test_ackers_that_lost_a_part_of_a_worker_fail_the_attempt_at_once(ackers: Ackers, root: str) -> None:
     before = ackers._store.snapshot()  # type: ignore[attr-defined]
     collector = Collector(ackers, interval=600)
     message = collector.process(root)
@@ -164,7 +164,7 @@ def test_ackers_that_have_lost_what_a_worker_sent_fail_the_attempt_at_once(acker
         collector.process(word)
 
 
-def test_many_trees_are_sent_in_portions(ackers: Ackers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_trees_are_sent_in_several_parts(ackers: Ackers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("airflow_tx.outputs.messages.messages.TREES_A_PORTION", 10)
     sent: list[int] = []
     ackers.after = lambda: sent.append(1)
@@ -179,7 +179,7 @@ def test_many_trees_are_sent_in_portions(ackers: Ackers, monkeypatch: pytest.Mon
     assert ackers.report(ORIGIN).emitted == {TaskTry("split", -1, "t"): 45}
 
 
-def test_a_worker_that_has_forgotten_a_lineage_goes_on(
+def test_a_worker_that_has_dropped_a_lineage_continues(
     ackers: Ackers, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("airflow_tx.outputs.messages.messages._REMEMBERED", 1)

@@ -25,7 +25,7 @@ def nobody(monkeypatch: pytest.MonkeyPatch) -> int:
     return port
 
 
-def test_without_a_connection_they_lie_beside_the_ledger() -> None:
+def test_ackers_without_a_connection_are_stored_beside_the_ledger() -> None:
     for connected in (ackers_of, shared_ackers):
         with connected(None, MemoryStore(), "/airflow_tx") as store:
             assert isinstance(store, ZnodeAckers)
@@ -36,7 +36,7 @@ def test_a_connection_of_another_type_is_refused(nobody: int) -> None:
         open_ackers("other")
 
 
-def test_a_store_that_is_away_is_named_without_its_password(nobody: int) -> None:
+def test_an_unreachable_acker_store_is_named_without_its_password(nobody: int) -> None:
     for connected in (ackers_of, shared_ackers):
         with pytest.raises(AckersUnavailable, match="The ackers at connection away cannot be reached") as refusal:
             with connected("away", MemoryStore(), "/airflow_tx") as store:
@@ -52,7 +52,7 @@ def test_a_zookeeper_needs_a_host(where: str) -> None:
         open_ackers(where)
 
 
-def test_a_process_shares_a_connection_until_it_fails(nobody: int) -> None:
+def test_a_process_shares_an_acker_connection_until_it_fails(nobody: int) -> None:
     stores = []
     for _ in range(2):
         with shared_ackers("away", MemoryStore(), "/airflow_tx") as store:

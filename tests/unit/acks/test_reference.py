@@ -21,7 +21,7 @@ IDS = st.integers(1, 2**64 - 1)
     st.lists(st.tuples(st.integers(0, 64), IDS), max_size=3).map(tuple),
     IDS,
 )
-def test_a_reference_is_read_as_it_was_written(
+def test_a_reference_round_trips(
     topology: str, txid: int, attempt: int, trees: tuple[tuple[int, int], ...], number: int
 ) -> None:
     reference = Reference(Lineage(Origin(topology, txid, attempt), trees), number)
@@ -32,7 +32,7 @@ def test_a_reference_is_read_as_it_was_written(
     assert " " not in text
 
 
-def test_a_reference_names_everything_in_eighty_characters() -> None:
+def test_a_reference_has_at_most_eighty_characters() -> None:
     reference = Reference(Lineage(Origin("words", 7, 2), ((1, 0xC0FFEE),)), 0xDECAF)
     assert str(reference) == "tx1:words:7.2:1.0000000000c0ffee:00000000000decaf"
 
@@ -53,7 +53,7 @@ def test_a_reference_names_everything_in_eighty_characters() -> None:
         b"tx1:words:7.2:1.0000000000c0ffee:00000000000decaf",
     ],
 )
-def test_a_text_that_is_no_reference_is_shown(text: Any) -> None:
+def test_the_error_for_an_invalid_reference_shows_the_text(text: Any) -> None:
     with pytest.raises(NotAReference) as refusal:
         Reference.parse(text)
     assert repr(str(text)[:120]) in str(refusal.value) or repr(str(text).rpartition(":")[0]) in str(refusal.value)

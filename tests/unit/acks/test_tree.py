@@ -31,7 +31,7 @@ def applied(acker: Acker, stream: str, number: int, changes: dict[int, tuple[int
     return after
 
 
-def test_c_leaves_the_tree_at_the_moment_at_which_d_and_e_come_into_it() -> None:
+def test_acking_c_replaces_it_in_the_tree_by_d_and_e_at_once() -> None:
     """The figure of Storm's page: D and E were made of C, and C is acked."""
     a, b, c, d, e = (new_id() for _ in range(5))
     acker = applied(Acker(), "spout", 1, {a: (a, 1)}, SPOUT)
@@ -45,7 +45,7 @@ def test_c_leaves_the_tree_at_the_moment_at_which_d_and_e_come_into_it() -> None
     assert applied(acker, "fourth", 2, {a: (e, -1)}).trees == {}
 
 
-def test_what_is_emitted_may_be_acked_before_the_worker_that_emitted_it_has_said_so() -> None:
+def test_a_message_may_be_acked_before_its_emitter_has_reported_it() -> None:
     root, word = new_id(), new_id()
     acker = applied(Acker(), "spout", 1, {root: (root, 1)}, SPOUT)
     acker = applied(acker, "counter", 1, {root: (word, -1)})
@@ -54,20 +54,20 @@ def test_what_is_emitted_may_be_acked_before_the_worker_that_emitted_it_has_said
     assert applied(acker, "splitter", 1, {root: (root ^ word, 0)}).trees == {}
 
 
-def test_an_acker_of_a_million_messages_is_as_large_as_one_of_ten() -> None:
+def test_the_size_of_an_acker_does_not_grow_with_its_messages() -> None:
     root = new_id()
     small = applied(Acker(), "0" * 16, 1, {root: (root, 1)}, SPOUT)
     large = replace(small, trees={root: replace(small.trees[root], value=new_id(), count=999_999)})
     assert len(large.to_json()) - len(small.to_json()) == len("999999") - len("1")
 
 
-def test_an_acker_is_read_as_it_was_written() -> None:
+def test_an_acker_round_trips() -> None:
     acker = applied(Acker(), "spout", 1, {1: (1, 1), 2**64 - 1: (2**64 - 1, 1)}, SPOUT)
     assert Acker.from_json(acker.to_json()) == acker
     assert Acker.from_json(b"") == Acker()
 
 
-def test_a_portion_is_taken_once_and_after_the_one_before_it() -> None:
+def test_each_part_of_a_stream_is_taken_once_and_in_order() -> None:
     acker = applied(Acker(), "spout", 1, {1: (1, 1)}, SPOUT)
     assert acker.take(ORIGIN, Portion("spout", 1, {1: (1, 1)}, SPOUT)) == (acker, [])
     for number in (0, 3):
@@ -77,12 +77,12 @@ def test_a_portion_is_taken_once_and_after_the_one_before_it() -> None:
             acker.take(ORIGIN, Portion("spout", number, {1: (1, 1)}, SPOUT))
 
 
-def test_a_try_of_a_task_is_read_as_it_was_written() -> None:
+def test_a_task_try_round_trips() -> None:
     for task in (TaskTry("a b@c/ü", 12, "0198-77"), TaskTry("split", -1, "")):
         assert emitter_try(emitter_text(task)) == task
 
 
-def test_a_report_adds_up_what_the_ackers_hold() -> None:
+def test_a_report_adds_up_the_trees_of_all_ackers() -> None:
     first = applied(Acker(), "one", 1, {2: (2, 1), 4: (4, 1)}, emitter_text(TaskTry("split", 0, "t")))
     second = applied(Acker(), "two", 1, {1: (1, 1)}, emitter_text(TaskTry("split", 0, "t")))
     second = applied(second, "worker", 1, {1: (1, -2)})
@@ -98,7 +98,7 @@ def programs(draw: st.DrawFn) -> list[tuple[int, int, list[int]]]:
 
 
 @given(programs(), st.lists(st.integers(0, 2), max_size=30))
-def test_a_tree_is_complete_exactly_when_nothing_of_it_is_left(
+def test_a_tree_is_complete_exactly_when_all_its_messages_are_acked(
     program: list[tuple[int, int, list[int]]], flushes: list[int]
 ) -> None:
     """Whoever sends when: a tree is gone from its acker once all is acked and sent, and never before."""

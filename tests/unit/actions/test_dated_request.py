@@ -30,7 +30,7 @@ def made(count: int, monkeypatch: pytest.MonkeyPatch, **asked: Any) -> Any:
     return wanted.action(cast(ActionTarget, Target()))
 
 
-def test_the_transactions_of_dates_are_restated_by_one_action(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_by_dates_restates_all_their_transactions_in_one_action(monkeypatch: pytest.MonkeyPatch) -> None:
     action = made(30, monkeypatch, **DAYS)
     assert isinstance(action, TransactionRestatement)
     assert action.txids == list(range(1, 31))

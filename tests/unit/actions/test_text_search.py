@@ -83,7 +83,7 @@ def test_a_date_is_found_within_an_interval(what: str, txids: list[int]) -> None
     assert [txid for txid, part, _ in parts(pipeline, what) if part == "date"] == txids
 
 
-def test_a_date_is_that_of_a_partition() -> None:
+def test_the_date_of_a_partition_is_found() -> None:
     pipeline = Pipeline(MemoryStore(), "/tx")
     pipeline.metadata = lambda row: {"partition": f"2026-05-0{row}T00:00:00+02:00"}
     pipeline.run("r1")
@@ -91,14 +91,14 @@ def test_a_date_is_that_of_a_partition() -> None:
     assert [txid for txid, _, _ in parts(pipeline, "2026-05-01T22:00:00Z")] == [2]
 
 
-def test_what_is_hidden_from_a_person_cannot_be_found_by_it(pipeline: Pipeline) -> None:
+def test_a_text_that_is_hidden_from_a_person_cannot_be_found(pipeline: Pipeline) -> None:
     hide = {"hide_name": lambda text: "***", "hide_error": lambda text: "***"}
     for what in ("full", "2026-05-02c.csv"):
         assert found(pipeline, WantedText(what, **hide)).matches == ()
 
 
 @pytest.mark.parametrize(("limits", "looked"), [({"most": 2}, 2), ({"most_found": 1}, 2), ({"seconds": -1.0}, 0)])
-def test_a_search_that_ends_early_says_so(pipeline: Pipeline, limits: dict[str, Any], looked: int) -> None:
+def test_a_search_that_ends_early_reports_it(pipeline: Pipeline, limits: dict[str, Any], looked: int) -> None:
     answer = found(pipeline, WantedText("csv"), **limits)
     assert (answer.looked, answer.complete) == (looked, False)
     assert found(pipeline, WantedText("csv")).complete
@@ -108,7 +108,7 @@ def test_the_newest_transaction_comes_first(pipeline: Pipeline) -> None:
     assert [txid for txid, _, _ in parts(pipeline, ".csv")] == [3, 2, 1]
 
 
-def test_a_place_is_found_in_its_partition_and_without_the_partition_nowhere() -> None:
+def test_a_position_is_found_only_together_with_its_partition() -> None:
     pipeline = Pipeline(MemoryStore(), "/tx")
     pipeline.metadata = lambda row: {"orders-0": {"from": 10 * row, "to": 10 * row + 10}, "orders-1": {}}
     pipeline.run("first")
@@ -126,7 +126,7 @@ def test_a_place_is_found_in_its_partition_and_without_the_partition_nowhere() -
         ({"day=0": {"folder": "/d", "files": [{"name": "secret.csv"}]}}, "day=0:secret.csv"),
     ],
 )
-def test_a_place_is_not_found_by_what_is_hidden(metadata: Any, what: str) -> None:
+def test_a_position_in_a_hidden_name_is_not_found(metadata: Any, what: str) -> None:
     pipeline = Pipeline(MemoryStore(), "/tx")
     pipeline.metadata = lambda row: metadata
     pipeline.run("r1")

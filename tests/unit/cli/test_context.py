@@ -36,12 +36,12 @@ def test_dates_of_a_command_are_whole_days_in_the_zone_of_the_schedule() -> None
     assert (first.isoformat(), last.isoformat()) == ("2026-03-27T23:00:00+00:00", "2026-03-29T21:59:59.999999+00:00")
 
 
-def test_times_of_a_command_are_taken_as_they_are() -> None:
+def test_times_of_a_command_with_a_zone_are_used_unchanged() -> None:
     time = "2026-03-28T01:00:00+00:00"
     assert [each.isoformat() for each in dates_between(time, time, "Europe/Berlin")] == [time] * 2
 
 
-def test_a_date_that_a_command_cannot_read_is_named_with_its_option() -> None:
+def test_an_invalid_date_is_named_with_its_option() -> None:
     with pytest.raises(ConfigError, match=r"--to = 'tomorrow' cannot be used.*2026-01-31"):
         dates_between("2026-03-28", "tomorrow", "")
 
@@ -54,7 +54,7 @@ def test_a_date_that_a_command_cannot_read_is_named_with_its_option() -> None:
         ("Topology t is not changed: it is new.", [], ["Topology t is not changed: it is new."], "{}"),
     ],
 )
-def test_a_dry_run_says_once_that_nothing_was_changed(
+def test_a_dry_run_states_once_that_nothing_was_changed(
     sentence: str, effects: list[str], refused: list[str], printed: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = [tuple(EffectLine(None, None, each) for each in told) for told in (effects, refused)]

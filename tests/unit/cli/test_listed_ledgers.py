@@ -19,7 +19,7 @@ ARGS = Namespace(topology=None, root="", conn_id="", no_lag=True)
 TIMEOUT = 60
 
 
-def test_ledgers_that_are_away_are_asked_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_ledgers_are_asked_in_parallel(monkeypatch: pytest.MonkeyPatch) -> None:
     together = threading.Barrier(2, timeout=TIMEOUT)
 
     def connect(conn_id: str) -> Any:
@@ -32,7 +32,7 @@ def test_ledgers_that_are_away_are_asked_together(monkeypatch: pytest.MonkeyPatc
     assert sorted(each["topology"] for each in rows) == ["far@one/far", "far@two/far"]
 
 
-def test_the_topologies_of_a_ledger_are_given_while_another_one_has_still_to_answer(
+def test_topologies_of_one_ledger_are_listed_before_another_ledger_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     is_seen = threading.Event()

@@ -26,7 +26,7 @@ CLEAN = "column [amount] of [/red] table [bold]t[/bold]"
 
 
 @pytest.mark.parametrize("output", ["table", "plain"])
-def test_brackets_of_an_error_are_printed_and_its_control_characters_are_not(
+def test_brackets_of_an_error_are_printed_and_control_characters_are_removed(
     output: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     render.print_rows([{"name[x]": STYLED, "several": [STYLED], "none": None, "number": 3}], output)
@@ -38,7 +38,7 @@ def test_brackets_of_an_error_are_printed_and_its_control_characters_are_not(
 
 
 @pytest.mark.parametrize("output", ["json", "yaml"])
-def test_output_for_programs_has_the_text_as_it_is(output: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_and_yaml_output_contain_the_unchanged_text(output: str, capsys: pytest.CaptureFixture[str]) -> None:
     from airflow.utils import yaml
 
     render.print_rows([{"error": STYLED}], output)
@@ -54,7 +54,7 @@ JSON = st.recursive(
 
 
 @given(rows=st.lists(st.dictionaries(st.text(), JSON, max_size=3), max_size=3))
-def test_a_program_reads_each_value_with_its_type(rows: list[dict[str, Any]]) -> None:
+def test_json_output_keeps_the_type_of_each_value(rows: list[dict[str, Any]]) -> None:
     assert json.loads(render.as_json(rows)) == rows
     with redirect_stdout(StringIO()) as printed:
         render.print_rows(rows, "json")
@@ -83,7 +83,7 @@ def test_a_program_reads_each_value_with_its_type(rows: list[dict[str, Any]]) ->
         ),
     ],
 )
-def test_a_value_is_data_for_a_program_and_words_for_a_person(
+def test_json_output_contains_data_and_tables_contain_words(
     value: Any, json_text: str, shown: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     render.print_rows([{"value": value}], "json")
@@ -92,7 +92,7 @@ def test_a_value_is_data_for_a_program_and_words_for_a_person(
     assert capsys.readouterr().out.splitlines()[1] == shown
 
 
-def test_lists_fit_into_eighty_columns_and_what_to_do_is_not_broken(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lists_fit_into_eighty_columns_and_remedies_are_not_wrapped(capsys: pytest.CaptureFixture[str]) -> None:
     remedy = remedy_of(
         "Restore the table, or accept what it holds: <airflow tx repair {t} --state-lost tx_state.flight_totals>",
         t="flights",
@@ -128,7 +128,7 @@ def test_a_list_by_status_shows_a_refused_commit_as_failed_and_open() -> None:
 
 
 @pytest.mark.parametrize("option", ["--status", "--state"])
-def test_a_list_takes_the_earlier_name_of_its_status(option: str) -> None:
+def test_list_accepts_the_earlier_name_of_its_status_option(option: str) -> None:
     from airflow.cli import cli_parser
 
     parser = cli_parser.get_parser()
@@ -136,7 +136,7 @@ def test_a_list_takes_the_earlier_name_of_its_status(option: str) -> None:
     assert parser.parse_args(["tx", "list"]).status is None
 
 
-def test_the_help_of_a_list_names_its_status_and_no_state(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_of_list_shows_status_and_hides_state(capsys: pytest.CaptureFixture[str]) -> None:
     from airflow.cli import cli_parser
 
     with pytest.raises(SystemExit):
@@ -146,16 +146,16 @@ def test_the_help_of_a_list_names_its_status_and_no_state(capsys: pytest.Capture
     assert "--state" not in printed
 
 
-def test_what_a_program_reads_has_every_column(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_output_has_every_column(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [render.topology(with_first(phase=Phase.PROCESSED))]
     render.print_in_short(rows, render.TOPOLOGY_IN_SHORT, ("problem",), "json")
     assert '"max_pending"' in capsys.readouterr().out
 
 
-def test_a_pace_names_what_was_counted() -> None:
+def test_a_pace_names_its_unit() -> None:
     assert pace_in_words([[200, 1.5], [3, 2.0, "files"]]) == "200 rows in 1.5 s, 3 files in 2.0 s"
 
 
-def test_a_topology_whose_alarm_is_raised_is_listed_as_late() -> None:
+def test_a_topology_with_a_raised_alert_is_listed_as_late() -> None:
     alarms = {"late": AlarmNote("", "2026-01-01T00:00:00+00:00")}
     assert render.topology(with_first(phase=Phase.PROCESSED), alarms=alarms)["state"] == "late"

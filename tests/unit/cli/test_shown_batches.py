@@ -58,9 +58,7 @@ def ran(store: Store, metadata: Any) -> Pipeline:
     return pipeline
 
 
-def test_an_older_transaction_names_its_batch_in_words_for_a_person_and_as_data_for_a_program(
-    store: Store, show: Shown
-) -> None:
+def test_show_prints_the_batch_of_a_final_transaction_in_words_or_as_json(store: Store, show: Shown) -> None:
     metadata = {"folder": "/data", "files": [{"name": "2013-01.csv"}, {"name": "2013-02.csv"}]}
     ran(store, metadata)
     (line,) = [each for each in show(1, "table").splitlines() if each.startswith("batch")]
@@ -68,7 +66,7 @@ def test_an_older_transaction_names_its_batch_in_words_for_a_person_and_as_data_
     assert json.loads(show(1, "json"))[0]["batch"] == metadata
 
 
-def test_a_batch_whose_receipt_has_its_digest_alone_is_read_from_the_journal(
+def test_show_reads_a_batch_from_the_journal_if_the_receipt_has_only_its_digest(
     store: Store, show: Shown, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))

@@ -133,21 +133,21 @@ def texts(given: Any, *checks: Check) -> list[str]:
 # --- the commit
 
 
-def test_an_output_that_passes_is_committed_and_the_receipt_says_so(make: Any, state: MemoryState) -> None:
+def test_an_output_that_passes_is_committed_and_the_receipt_records_the_check(make: Any, state: MemoryState) -> None:
     run = worked(make("r1"), rows(a=3))
     commits(run, POSITIVE, SOME)
     assert counts(state) == {"a": 3}
     assert checks_of(run) == {"positive": CheckNote(True), "some rows": CheckNote(True)}
 
 
-def test_a_receipt_without_checks_does_not_name_them(make: Any) -> None:
+def test_a_receipt_of_a_commit_without_checks_has_no_checks_field(make: Any) -> None:
     run = worked(make("r1"), rows(a=3))
     commits(run)
     assert "checks" not in receipt(run).to_json()
     assert receipt(run).checks is None
 
 
-def test_an_output_that_fails_is_refused_for_good_before_any_state_is_touched(
+def test_an_output_that_fails_a_check_is_refused_permanently_before_any_state_is_touched(
     make: Any, store: CountingStore, state: MemoryState
 ) -> None:
     run = worked(make("r1"), rows(a=3, b=-1))
@@ -164,7 +164,7 @@ def test_an_output_that_fails_is_refused_for_good_before_any_state_is_touched(
     assert noted.accepted is None
 
 
-def test_the_log_of_the_task_alone_shows_the_rows_that_failed(make: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_only_the_task_log_shows_the_rows_that_failed(make: Any, caplog: pytest.LogCaptureFixture) -> None:
     run = worked(make("r1"), rows(a=3, b=-1))
     longest = check("longest", OUTPUT, value="max(word) < 'b' AND count(*) > 0")
     text = refused(run, POSITIVE, longest)
@@ -179,7 +179,7 @@ def test_the_log_of_the_task_alone_shows_the_rows_that_failed(make: Any, caplog:
     ]
 
 
-def test_the_remedy_names_each_failed_check_as_a_shell_takes_it(make: Any) -> None:
+def test_the_remedy_names_each_failed_check_quoted_for_a_shell(make: Any) -> None:
     run = worked(make("r1"), [])
     many = check("at least 2", OUTPUT, value="count(*) >= 2")
     assert "accept-check numbers 1 'some rows' 'at least 2' --why" in refused(run, SOME, many)
@@ -216,7 +216,7 @@ def test_a_check_that_fails_beside_an_accepted_one_still_refuses(make: Any, stat
     assert counts(state) == {"a": -3}
 
 
-def test_an_acceptance_holds_for_the_same_rows_of_a_replay_and_for_no_others(make: Any, state: MemoryState) -> None:
+def test_an_acceptance_holds_only_for_the_same_rows_in_a_replay(make: Any, state: MemoryState) -> None:
     run = make("r1", source=OpaqueNumbers())
     worked(run, rows(a=-3, b=1))
     accepted(run)
@@ -237,7 +237,7 @@ def test_an_acceptance_does_not_hold_for_another_rule_of_that_name(make: Any) ->
     assert "count > 5" in refused(run, check("positive", OUTPUT, rows="count > 5"))
 
 
-def test_the_digest_of_rows_whose_columns_interchange_their_values_is_another() -> None:
+def test_rows_with_swapped_column_values_have_another_digest() -> None:
     rule = check("a", OUTPUT, rows="debit + credit >= 0")
     (first,) = findings([{"debit": -5, "credit": -3}], rule)
     (other,) = findings([{"credit": -5, "debit": -3}], rule)
@@ -265,21 +265,23 @@ def test_the_digest_of_staged_rows_has_the_names_and_types_of_their_columns(area
     assert digest_of("first", table) == digest_of("again", table) != digest_of("other", other)
 
 
-def test_a_replay_forgets_what_failed_and_was_not_accepted(make: Any) -> None:
+def test_a_replay_drops_failed_checks_that_no_person_accepted(make: Any) -> None:
     run = worked(make("r1"), rows(a=-3))
     refused(run, POSITIVE)
     run.begin()
     assert ledger_of(run).status(1).checks == {}
 
 
-def test_a_check_that_was_corrected_is_no_failed_one_beside_another(make: Any, store: CountingStore) -> None:
+def test_a_corrected_check_is_no_longer_recorded_as_failed_beside_another_check(
+    make: Any, store: CountingStore
+) -> None:
     run = worked(make("r1"), rows(a=-3))
     refused(run, POSITIVE)
     refused(run, replace(POSITIVE, sql="count > -5"), check("many", OUTPUT, value="count(*) > 1"))
     assert list(found(store).checks) == ["many"]
 
 
-def test_a_person_accepts_only_what_was_shown(make: Any) -> None:
+def test_a_person_can_accept_only_the_failed_checks_that_were_shown(make: Any) -> None:
     run = worked(make("r1"), rows(a=-3))
     refused(run, POSITIVE)
     ledger = ledger_of(run)
@@ -330,7 +332,7 @@ def _killed(*arguments: Any, **options: Any) -> Any:
     raise OSError("killed")
 
 
-def test_a_task_that_works_again_gives_another_output_which_is_checked_anew(make: Any, store: CountingStore) -> None:
+def test_the_output_of_a_task_that_works_again_is_checked_again(make: Any, store: CountingStore) -> None:
     run = worked(make("r1"), rows(a=3))
     commit = run.commit_of(run.updates, [POSITIVE])
     commit.complete()
@@ -340,7 +342,9 @@ def test_a_task_that_works_again_gives_another_output_which_is_checked_anew(make
         commit_in_turn(commit, store, patience=0)
 
 
-def test_an_output_that_was_not_acked_is_refused_and_not_checked(make: Any, store: CountingStore) -> None:
+def test_an_output_that_differs_from_the_acked_output_is_refused_before_its_checks_run(
+    make: Any, store: CountingStore
+) -> None:
     run = worked(make("r1"), rows(a=3))
     run.committer.xcoms["count", "return_value", -1] = [{"word": "a", "count": 4}]
     only = run.commit_of((), [POSITIVE])
@@ -349,7 +353,7 @@ def test_an_output_that_was_not_acked_is_refused_and_not_checked(make: Any, stor
 
 
 @pytest.mark.parametrize("arrives", [False, True])
-def test_a_process_that_dies_at_any_request_commits_what_was_accepted_once(
+def test_an_accepted_output_commits_once_although_the_process_dies_at_any_request(
     make: Any, store: Any, state: MemoryState, arrives: bool
 ) -> None:
     def goes_on(run: Run, txid: int) -> None:
@@ -383,7 +387,9 @@ def test_a_process_that_dies_at_any_request_commits_what_was_accepted_once(
 # --- a restatement, and a phase
 
 
-def test_a_restatement_is_checked_by_its_whole_output_and_given_up_if_that_fails(make: Any, state: MemoryState) -> None:
+def test_a_restatement_is_checked_by_its_whole_output_and_given_up_if_the_check_fails(
+    make: Any, state: MemoryState
+) -> None:
     made = restatable(make)
     committed(made, rows(a=5))
     # The difference of a is negative; the output is not.
@@ -401,9 +407,7 @@ def restatable(make: Any) -> Makes:
     return Makes(make, journal=timedelta(days=7))
 
 
-def test_a_restatement_of_the_same_rows_is_committed_by_the_acceptance_of_what_it_restates(
-    make: Any, state: MemoryState
-) -> None:
+def test_a_restatement_with_the_same_rows_inherits_the_acceptance(make: Any, state: MemoryState) -> None:
     made = restatable(make)
     commits(accepted(begun(made, rows(a=-1))), POSITIVE)
     for txid in (1, 2):  # the second restatement takes it over from the first one
@@ -413,9 +417,7 @@ def test_a_restatement_of_the_same_rows_is_committed_by_the_acceptance_of_what_i
     assert counts(state) == {"a": -1}
 
 
-def test_a_restatement_of_other_rows_is_not_committed_by_the_acceptance_of_what_it_restates(
-    make: Any, state: MemoryState
-) -> None:
+def test_a_restatement_with_other_rows_does_not_inherit_the_acceptance(make: Any, state: MemoryState) -> None:
     made = restatable(make)
     commits(accepted(begun(made, rows(a=-1))), POSITIVE)
     again = begun(made, rows(a=-2), instead_of=1)
@@ -426,7 +428,7 @@ def test_a_restatement_of_other_rows_is_not_committed_by_the_acceptance_of_what_
     assert counts(state) == {"a": -2}
 
 
-def test_a_warning_of_what_is_restated_is_no_acceptance(make: Any) -> None:
+def test_a_warning_of_the_restated_transaction_is_not_an_acceptance(make: Any) -> None:
     made = restatable(make)
     commits(begun(made, rows(a=-1)), replace(POSITIVE, severity="warn"))
     refused(begun(made, rows(a=-1), instead_of=1), POSITIVE)
@@ -451,14 +453,14 @@ def test_the_first_task_of_a_phase_checks_before_any_committer_writes(make: Any)
 # --- conditions
 
 
-def test_null_fails_a_condition_of_rows_and_is_no_true_value() -> None:
+def test_null_fails_a_condition_of_rows_and_a_condition_of_all_rows() -> None:
     assert texts(ROWS, check("a", OUTPUT, rows="n >= -1")) == ["n >= -1 does not hold for 1 of 3 rows"]
     assert texts(ROWS, check("a", OUTPUT, value="sum(NULL::int) > 0")) == [
         "sum(NULL::int) > 0 is NULL: sum(CAST(NULL AS INTEGER)) is NULL"
     ]
 
 
-def test_a_condition_of_all_rows_says_what_its_aggregates_are() -> None:
+def test_a_failed_condition_of_all_rows_shows_the_values_of_its_aggregates() -> None:
     total = check("a", OUTPUT, value="sum(n) = 100 AND count(*) FILTER (WHERE k IS NULL) < 1  -- a comment")
     assert texts(ROWS, total) == [
         "sum(n) = 100 AND count(*) FILTER (WHERE k IS NULL) < 1 -- a comment is false: sum(n) is 0, "
@@ -474,7 +476,7 @@ def test_an_output_without_rows_fails_a_count_and_passes_a_condition_of_rows() -
     assert texts([], check("c", OUTPUT, value="max(k) > 'a'")) == ["max(k) > 'a' is NULL: max(k) is NULL"]
 
 
-def test_an_output_of_no_file_or_of_a_file_without_rows_has_no_rows(area: StagingArea) -> None:
+def test_an_output_without_files_or_with_an_empty_file_counts_as_no_rows(area: StagingArea) -> None:
     where = area.try_dir("words", ATTEMPT, TaskTry("count", -1, "none"))
     nothing = write_manifest(where, {"counts": Output((), ())})["counts"].to_json()
     for each in (nothing, ref(area, [])):
@@ -486,7 +488,7 @@ def test_an_output_of_no_file_or_of_a_file_without_rows_has_no_rows(area: Stagin
 @pytest.mark.parametrize(
     "row", [{"amount": 1, "Amount": -5}, {"amount": {"n": 1, "N": 2}}, {"amount": [{"n": 1, "N": 2}]}]
 )
-def test_a_condition_over_two_columns_that_are_one_to_sql_is_refused(row: Any) -> None:
+def test_a_condition_over_two_columns_that_differ_only_by_case_is_refused(row: Any) -> None:
     with pytest.raises(ConfigError, match=r"check\('a', rows=\) = .* are one to Spark and to SQL. Rename one of them"):
         texts([row], check("a", OUTPUT, rows='"Amount" IS NOT NULL'))
     assert texts([{"n": 1, **row}], check("a", OUTPUT, rows="n > 0")) == []
@@ -502,7 +504,7 @@ def of_tables(*tables: pa.Table) -> CheckedCommit:
     return CheckedCommit(None, lambda output: rows)  # type: ignore[arg-type]
 
 
-def test_instances_whose_numbers_have_no_type_in_common_are_refused_with_the_check() -> None:
+def test_instances_whose_numbers_have_no_common_type_are_refused_and_the_check_is_named() -> None:
     commit = of_tables(pa.table({"id": [2**53 + 1]}), pa.table({"id": [0.5]}))
     with pytest.raises(ConfigError, match=r"check\('a', rows=\) = 'id > 0' .* column id .* not in range"):
         list(find_all([check("a", OUTPUT, rows="id > 0")], commit))
@@ -546,7 +548,7 @@ def test_a_difference_that_is_not_a_number_fails_as_null_does(sql: str) -> None:
     assert len(texts(INFINITE[:1], check("a", OUTPUT, rows=sql))) == 1
 
 
-def test_an_infinite_number_beside_a_calculation_is_refused_until_it_is_written_as_told() -> None:
+def test_an_infinite_literal_in_a_calculation_is_refused_with_the_accepted_spelling() -> None:
     with pytest.raises(ConfigError, match="Write an infinite number as ") as refused:
         texts(ROWS, check("a", OUTPUT, rows="n - 1 < 1e999"))
     told = str(refused.value).rpartition(" as ")[2].removesuffix(".")
@@ -559,11 +561,11 @@ def test_an_aggregate_that_is_not_a_number_fails_as_null_does() -> None:
 
 
 @pytest.mark.parametrize("sql", ["n + 1 > 0", "lower(t) = 'nan'", "coalesce(n - n, 0) = 0", "t || '' IN ('nan')"])
-def test_what_is_computed_and_is_a_value_is_compared_as_it_is(sql: str) -> None:
+def test_computed_finite_and_infinite_values_are_compared_normally(sql: str) -> None:
     assert texts(INFINITE, check("a", OUTPUT, rows=sql)) == []
 
 
-def test_a_person_accepts_rows_with_not_a_number_and_no_rows_with_null_in_its_place() -> None:
+def test_rows_with_nan_and_rows_with_null_have_different_digests() -> None:
     rule = check("a", OUTPUT, rows="n > 0")
     schema = pa.schema([("n", pa.float64())])
     tables = [pa.Table.from_pylist([{"n": n}], schema) for n in (NAN, NAN, None)]
@@ -571,13 +573,13 @@ def test_a_person_accepts_rows_with_not_a_number_and_no_rows_with_null_in_its_pl
     assert found[0] == found[1] != found[2]
 
 
-def test_a_comment_that_is_not_closed_is_refused_in_one_line() -> None:
+def test_an_unclosed_comment_in_a_condition_is_refused_in_one_line() -> None:
     with pytest.raises(ConfigError, match=r"unterminated /\* comment") as refused:
         texts(ROWS, check("a", OUTPUT, rows="n > 0 /* not closed"))
     assert len(str(refused.value).splitlines()) == 1
 
 
-def test_an_aggregate_that_is_a_macro_of_duckdb_is_one_of_all_rows() -> None:
+def test_an_aggregate_macro_of_duckdb_is_allowed_only_in_a_condition_of_all_rows() -> None:
     assert texts([{"n": 2.0}, {"n": 8.0}], check("a", OUTPUT, value="geomean(n) < 5")) == []
     with pytest.raises(ConfigError, match=r"It has an aggregate, geomean\(n\)\. Give it by value="):
         texts(ROWS, check("a", OUTPUT, rows="geomean(n) > 0"))
@@ -589,13 +591,13 @@ def test_a_condition_names_columns_in_any_case() -> None:
     ]
 
 
-def test_a_long_condition_is_shortened_where_it_is_kept() -> None:
+def test_a_long_condition_is_shortened_in_the_stored_text() -> None:
     (text,) = texts(ROWS, check("a", OUTPUT, rows=f"n IN ({', '.join(map(str, range(5, 500)))})"))
     assert len(text) <= 300
     assert text.endswith("does not hold for 3 of 3 rows")
 
 
-def test_at_most_three_rows_are_shown_each_in_short() -> None:
+def test_a_failed_check_shows_at_most_three_shortened_rows() -> None:
     many = [{"k": "x" * 500, "n": number} for number in range(10)]
     (finding,) = findings(many, check("a", OUTPUT, rows="n < 0"))
     assert len(finding.samples) == 3
@@ -627,7 +629,7 @@ def test_at_most_three_rows_are_shown_each_in_short() -> None:
         ({"rows": "n = $1"}, "parameters"),
     ],
 )
-def test_what_is_no_condition_is_refused_in_one_line_when_it_first_runs(how: Any, problem: str) -> None:
+def test_an_invalid_condition_is_refused_in_one_line_when_it_first_runs(how: Any, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem) as raised:
         findings(ROWS, SOME, check("bad", OUTPUT, **how))
     assert str(raised.value).startswith(f"check('bad', {next(iter(how))}=) = ")
@@ -648,7 +650,7 @@ def test_what_is_no_condition_is_refused_in_one_line_when_it_first_runs(how: Any
         ("a", {"value": " "}, "= ' ' cannot be used"),
     ],
 )
-def test_a_check_that_cannot_be_one_is_refused_when_it_is_made(name: str, how: Any, problem: str) -> None:
+def test_an_invalid_check_is_refused_when_it_is_created(name: str, how: Any, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         check(name, OUTPUT, **how)
 
@@ -660,7 +662,7 @@ def test_a_committer_takes_a_list_of_checks(given: Any) -> None:
     assert checked_checks(iter([POSITIVE, SOME])) == (POSITIVE, SOME)
 
 
-def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_duckdb_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
     def without(name: str, *arguments: Any, **options: Any) -> Any:
@@ -674,7 +676,7 @@ def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
         findings(ROWS, SOME)
 
 
-def test_duckdb_reaches_nothing_outside_and_nobody_can_change_that(tmp_path: Any) -> None:
+def test_duckdb_in_checks_cannot_reach_files_or_change_its_settings(tmp_path: Any) -> None:
     import duckdb
 
     file = tmp_path / "a.csv"
@@ -696,7 +698,7 @@ def test_duckdb_reaches_nothing_outside_and_nobody_can_change_that(tmp_path: Any
         assert cursor.execute(f"SELECT {said}").fetchall() == [(1, "488.2 MiB", "")]
 
 
-def test_times_are_in_utc_wherever_the_worker_is() -> None:
+def test_times_in_checks_are_in_utc_in_every_time_zone_of_the_worker() -> None:
     program = (
         "from airflow_tx.transaction.commit.check import duckdb_engine\n"
         "print(duckdb_engine().execute(\"SELECT extract(hour FROM TIMESTAMPTZ '2026-01-01 10:00:00+00')\").fetchall())"
@@ -708,7 +710,7 @@ def test_times_are_in_utc_wherever_the_worker_is() -> None:
 # --- rows
 
 
-def test_the_checks_of_one_output_read_it_once_and_only_the_columns_that_they_name(area: StagingArea) -> None:
+def test_the_checks_of_one_output_read_it_once_and_only_their_columns(area: StagingArea) -> None:
     reads: list[Any] = []
     own = ref(area, counted(5, more="x"), counted(7, more="y"))
 
@@ -728,7 +730,7 @@ def test_the_checks_of_one_output_read_it_once_and_only_the_columns_that_they_na
     assert reads[1:] == [["n"], ["word", "n", "more"], ["word", "n", "more"]]
 
 
-def test_rows_that_an_application_has_written_for_a_table_are_read_from_there(area: StagingArea, tmp_path: Any) -> None:
+def test_checks_read_appended_rows_of_an_application_from_the_table_folder(area: StagingArea, tmp_path: Any) -> None:
     table = DeltaTable(tmp_path / "orders", partition_by=["kind"])
     listed = table.stage([{"id": 1, "kind": "a"}, {"id": 2, "kind": "b"}, {"id": 3, "kind": None}], ATTEMPT)
     where = area.try_dir("words", ATTEMPT, TaskTry("count", -1, "a"))
@@ -748,7 +750,7 @@ def test_rows_that_an_application_has_written_for_a_table_are_read_from_there(ar
         output_rows([own], area, ATTEMPT)
 
 
-def test_instances_of_a_mapped_task_may_give_different_columns_and_whole_numbers(area: StagingArea) -> None:
+def test_instances_of_a_mapped_task_may_return_different_columns_and_integer_types(area: StagingArea) -> None:
     given = [[{"k": "a", "n": 1}], {"k": "b", "n": 2.5}, ref(area, [{"n": 3, "z": 1}])]
     rows = output_rows(given, area, ATTEMPT)
     commit = CheckedCommit(None, lambda output: rows)  # type: ignore[arg-type]
@@ -759,7 +761,7 @@ def test_instances_of_a_mapped_task_may_give_different_columns_and_whole_numbers
 
 
 @pytest.mark.parametrize("given", [[{"n": "a"}, {"n": 1}], [1], 5, "abc"])
-def test_rows_that_are_no_table_are_refused_with_the_name_of_the_check(given: Any) -> None:
+def test_rows_that_are_not_a_table_are_refused_with_the_name_of_the_check(given: Any) -> None:
     with pytest.raises(ConfigError, match=r"check\('a', rows=\).* are no table"):
         findings(given, check("a", OUTPUT, rows="n > 0"))
 
@@ -775,7 +777,7 @@ def test_rows_that_are_no_table_are_refused_with_the_name_of_the_check(given: An
     ],
     ids=["an int and a float", "an int and many digits", "a decimal and a float", "within a list", "within a struct"],
 )
-def test_instances_whose_values_no_type_holds_are_refused_and_not_rounded(parts: Any) -> None:
+def test_instances_whose_values_fit_no_common_type_are_refused_and_not_rounded(parts: Any) -> None:
     commit = CheckedCommit(None, lambda output: OutputRows([_plain(part) for part in parts]))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"check\('a', rows=\).* are no table: column n ") as refused:
         list(find_all([check("a", OUTPUT, rows="n IS NOT NULL")], commit))
@@ -794,7 +796,7 @@ def test_a_file_that_cannot_be_reached_is_tried_again_and_no_fault_of_the_check(
         list(find_all([POSITIVE, SOME], CheckedCommit(None, lambda output: rows)))  # type: ignore[arg-type]
 
 
-def test_the_digest_does_not_depend_on_the_order_of_rows_but_on_their_number_and_values() -> None:
+def test_the_digest_of_a_failed_check_depends_on_rows_but_not_on_their_order() -> None:
     def digest(rows: Any) -> str:
         return findings(rows, check("a", OUTPUT, rows="n > 9"))[0].digest
 
@@ -806,7 +808,7 @@ def test_the_digest_does_not_depend_on_the_order_of_rows_but_on_their_number_and
 # --- another kind
 
 
-def test_a_check_of_another_kind_runs_beside_those_in_sql(make: Any, state: MemoryState) -> None:
+def test_a_user_defined_check_runs_beside_sql_checks(make: Any, state: MemoryState) -> None:
     class Rejected(Check):
         @classmethod
         def find(cls, checks: Any, commit: CheckedCommit) -> Iterator[FailedCheck]:

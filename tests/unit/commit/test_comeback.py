@@ -49,7 +49,9 @@ __all__ = ["topology"]
         (None, False, True, Comeback.FORGET),
     ],
 )
-def test_what_becomes_of_a_run_that_yielded(state: Any, is_over: bool, is_free: bool, becomes: Comeback) -> None:
+def test_the_state_of_a_run_that_yielded_decides_whether_it_is_started_again(
+    state: Any, is_over: bool, is_free: bool, becomes: Comeback
+) -> None:
     assert comeback(state, is_over=is_over, is_free=is_free) is becomes
 
 
@@ -91,7 +93,7 @@ def started(topology: Topology, runs: Runs, *, patience: int = 0) -> list[tuple[
     return [(run_id, txid) for txid, run_id, _ in found]
 
 
-def test_all_that_yielded_are_started_once_the_way_is_free(yielded: Topology) -> None:
+def test_all_runs_that_yielded_are_started_once_the_way_is_free(yielded: Topology) -> None:
     runs = Runs(r2="failed", r9="failed")
     assert started(yielded, runs) == [("r2", 2), ("r9", None)]
     assert runs.started == ["r2", "r9"]
@@ -99,24 +101,24 @@ def test_all_that_yielded_are_started_once_the_way_is_free(yielded: Topology) ->
     assert started(yielded, runs) == []
 
 
-def test_nobody_is_started_while_the_run_whose_turn_it_is_waits_for_a_run_slot(yielded: Topology) -> None:
+def test_no_yielded_run_is_started_while_the_next_run_waits_for_a_run_slot(yielded: Topology) -> None:
     assert started(yielded, Runs(r2="queued", r9="failed")) == []
     assert set(yielded.topology.yielded) == {"r2", "r9"}
 
 
-def test_one_that_is_alive_again_stays_in_the_list_and_the_others_are_started(yielded: Topology) -> None:
+def test_a_yielded_run_that_is_already_running_stays_listed_and_others_are_started(yielded: Topology) -> None:
     runs = Runs(r2="running", r9="failed")
     assert started(yielded, runs) == [("r9", None)]
     assert (set(yielded.topology.yielded), runs.started) == ({"r2"}, ["r9"])
 
 
-def test_one_that_needs_no_start_any_more_is_forgotten(yielded: Topology) -> None:
+def test_a_yielded_run_that_no_longer_needs_a_start_is_dropped(yielded: Topology) -> None:
     runs = Runs(r2="success", r9=None)
     assert started(yielded, runs) == []
     assert (yielded.topology.yielded, runs.started) == ({}, [])
 
 
-def test_one_whose_transaction_became_final_otherwise_is_forgotten(yielded: Topology) -> None:
+def test_a_yielded_run_whose_transaction_became_final_is_dropped(yielded: Topology) -> None:
     yielded.note_skip(2)
     yielded.take_skip(2)
     runs = Runs(r2="failed", r9="failed")
@@ -124,7 +126,7 @@ def test_one_whose_transaction_became_final_otherwise_is_forgotten(yielded: Topo
     assert yielded.topology.yielded == {}
 
 
-def test_one_that_yielded_to_the_transaction_whose_turn_it_is_is_not_started_yet(yielded: Topology) -> None:
+def test_a_run_that_yielded_to_the_current_transaction_is_not_started_yet(yielded: Topology) -> None:
     ledger, waiter = yielded.ledger(), Waiter("r3", 3, "t3", 2)
     ledger.run(run_slots.bid, waiter)
     ledger.run(run_slots.note_yield, waiter)
@@ -142,7 +144,7 @@ def test_one_that_yielded_to_the_transaction_whose_turn_it_is_is_not_started_yet
         (("failed",), 4, 0),
     ],
 )
-def test_one_that_has_just_yielded_gets_seconds_to_end(
+def test_a_run_that_has_just_yielded_gets_a_few_seconds_to_end(
     yielded: Topology, monkeypatch: pytest.MonkeyPatch, states: tuple[str, ...], patience: int, sleeps: int | None
 ) -> None:
     slept = list[float]()
@@ -160,7 +162,7 @@ def spec(topology: Topology) -> TransactionSpec:
 
 
 @pytest.mark.parametrize(("run_type", "limit"), [("manual", 3), ("backfill", None)])
-def test_a_waiting_run_is_described_with_its_limit_unless_it_has_slots_of_its_own(
+def test_a_waiting_run_has_a_run_limit_unless_it_has_its_own_run_slots(
     topology: Topology, monkeypatch: pytest.MonkeyPatch, run_type: str, limit: int | None
 ) -> None:
     monkeypatch.setenv("AIRFLOW__TX__YIELD_AFTER", "7")
@@ -225,7 +227,7 @@ def test_a_run_without_a_transaction_has_yielded_until_it_has_one(
 
 
 @pytest.mark.parametrize("state", ["running", "success", "failed"])
-def test_nobody_yields_to_a_run_that_needs_no_run_slot(
+def test_no_run_yields_to_a_run_that_needs_no_run_slot(
     topology: Topology, airflow: Airflow, log: Any, state: str
 ) -> None:
     for number in (1, 2):
@@ -234,7 +236,7 @@ def test_nobody_yields_to_a_run_that_needs_no_run_slot(
     assert topology.topology.yielded == {}
 
 
-def test_nobody_yields_to_a_transaction_that_is_final(topology: Topology, airflow: Airflow, log: Any) -> None:
+def test_no_run_yields_to_a_final_transaction(topology: Topology, airflow: Airflow, log: Any) -> None:
     first = Run(topology, "r1")
     first.processed(1, {})
     Run(topology, "r2").begin(1)
@@ -246,7 +248,7 @@ def test_nobody_yields_to_a_transaction_that_is_final(topology: Topology, airflo
 
 
 @pytest.mark.parametrize("queued", [0, 1])
-def test_a_run_that_has_no_transaction_yet_is_yielded_to_if_one_of_its_date_is_queued(
+def test_a_run_yields_to_a_missing_date_only_if_a_run_of_this_date_is_queued(
     topology: Topology, airflow: Airflow, monkeypatch: pytest.MonkeyPatch, log: Any, queued: int
 ) -> None:
     date, asked = datetime(2026, 1, 2, tzinfo=timezone.utc), list[Any]()
@@ -265,7 +267,7 @@ def test_a_run_that_has_no_transaction_yet_is_yielded_to_if_one_of_its_date_is_q
     assert set(topology.topology.yielded) == ({"r3"} if queued else set())
 
 
-def test_a_task_clears_the_runs_of_its_dag_and_makes_those_that_are_gone(airflow: Airflow) -> None:
+def test_a_task_clears_existing_runs_and_creates_missing_runs(airflow: Airflow) -> None:
     runs = TaskRuns("numbers", FakeTi("commit", "r1", runs={"r2": "failed"}))
     assert runs.state("r2") == "failed"
     runs.restart("r2")

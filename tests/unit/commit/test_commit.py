@@ -51,7 +51,7 @@ from tests.unit.commit.run import AWAY, Broker, context_of, counts, dies, failed
 PER_TRANSACTION = 20
 
 
-def test_a_run_is_a_transaction(make: Any, state: MemoryState) -> None:
+def test_a_run_commits_as_a_transaction(make: Any, state: MemoryState) -> None:
     run = make("r1")
     assert run.begin().attempt.txid == 1
     run.work()
@@ -70,12 +70,12 @@ def test_a_committed_transaction_is_committed_again_without_effect(make: Any, st
     assert "Transaction 1 of numbers is already committed: nothing to do" in run.log.lines
 
 
-def test_the_window_bounds_how_many_transactions_are_open(make: Any) -> None:
+def test_max_pending_limits_the_number_of_open_transactions(make: Any) -> None:
     assert isinstance(make("r1", max_pending=1).begin(), Begun)
     assert isinstance(make("r2", max_pending=1).begin(), WindowFull)
 
 
-def test_a_later_transaction_gives_its_worker_back_and_says_for_whom_it_waits(make: Any, state: MemoryState) -> None:
+def test_a_later_transaction_releases_its_worker_and_logs_what_it_waits_for(make: Any, state: MemoryState) -> None:
     first, second = make("r1"), make("r2")
     first.begin()
     second.begin()
@@ -91,7 +91,7 @@ def test_a_later_transaction_gives_its_worker_back_and_says_for_whom_it_waits(ma
     )
 
 
-def test_a_transaction_that_is_next_waits_in_its_worker_and_commits_as_soon_as_it_may(
+def test_the_next_transaction_waits_in_its_worker_and_commits_at_its_turn(
     make: Any, store: CountingStore, state: MemoryState
 ) -> None:
     import threading
@@ -109,7 +109,7 @@ def test_a_transaction_that_is_next_waits_in_its_worker_and_commits_as_soon_as_i
     assert counts(state) == {"count": 15}
 
 
-def test_patience_ends(make: Any) -> None:
+def test_a_committer_stops_waiting_in_its_worker_after_its_patience(make: Any) -> None:
     first, second = make("r1"), make("r2")
     first.begin()
     second.begin()
@@ -139,7 +139,7 @@ def test_a_batch_without_all_acks_is_not_committed(make: Any) -> None:
         run.commit_now()
 
 
-def test_a_task_that_works_again_is_waited_for_and_its_new_output_is_taken(make: Any, state: MemoryState) -> None:
+def test_the_commit_waits_for_a_task_that_works_again_and_takes_its_new_output(make: Any, state: MemoryState) -> None:
     run = make("r1")
     run.begin()
     run.work()
@@ -165,7 +165,7 @@ def test_output_that_was_read_before_a_task_started_again_is_not_written(make: A
     assert counts(state) == {"count": 7}
 
 
-def test_skipped_tasks_are_closed_and_give_no_rows(make: Any, state: MemoryState) -> None:
+def test_skipped_tasks_contribute_no_rows_and_do_not_block_the_commit(make: Any, state: MemoryState) -> None:
     run = make("r1", tasks=("count", "branch"))
     run.begin()
     run.work()
@@ -174,7 +174,7 @@ def test_skipped_tasks_are_closed_and_give_no_rows(make: Any, state: MemoryState
     assert counts(state) == {"count": 10}
 
 
-def test_mapped_tasks_are_closed_and_all_their_instances_are_added_up(make: Any, state: MemoryState) -> None:
+def test_the_rows_of_all_instances_of_a_mapped_task_are_added(make: Any, state: MemoryState) -> None:
     run = make("r1", mapped=frozenset({"count"}))
     run.begin()
     run.work(index=0, count=1)
@@ -184,7 +184,7 @@ def test_mapped_tasks_are_closed_and_all_their_instances_are_added_up(make: Any,
     assert counts(state) == {"count": 7}
 
 
-def test_a_mapped_instance_that_was_marked_success_by_hand_is_missed(make: Any, state: MemoryState) -> None:
+def test_a_mapped_instance_marked_success_by_hand_blocks_the_commit(make: Any, state: MemoryState) -> None:
     run = make("r1", mapped=frozenset({"count"}))
     run.begin()
     run.work(index=0, count=1)
@@ -194,7 +194,7 @@ def test_a_mapped_instance_that_was_marked_success_by_hand_is_missed(make: Any, 
     assert counts(state) == {}
 
 
-def test_instances_that_succeeded_in_an_earlier_attempt_only_are_missed(make: Any, state: MemoryState) -> None:
+def test_instances_that_succeeded_only_in_an_earlier_attempt_block_the_commit(make: Any, state: MemoryState) -> None:
     run = make("r1", mapped=frozenset({"count"}))
     run.begin()
     run.work(index=0)
@@ -204,7 +204,7 @@ def test_instances_that_succeeded_in_an_earlier_attempt_only_are_missed(make: An
     assert counts(state) == {}
 
 
-def test_an_instance_that_failed_before_it_started_is_missed(make: Any, state: MemoryState) -> None:
+def test_an_instance_that_failed_before_it_started_blocks_the_commit(make: Any, state: MemoryState) -> None:
     run = make("r1", mapped=frozenset({"count"}))
     run.begin()
     run.work(index=0)
@@ -214,7 +214,7 @@ def test_an_instance_that_failed_before_it_started_is_missed(make: Any, state: M
     assert counts(state) == {}
 
 
-def test_an_instance_that_was_removed_after_its_ack_is_not_added(make: Any, state: MemoryState) -> None:
+def test_the_rows_of_an_instance_removed_after_its_ack_are_not_added(make: Any, state: MemoryState) -> None:
     run = make("r1", mapped=frozenset({"count"}))
     run.begin()
     run.work(index=0, count=1)
@@ -224,7 +224,7 @@ def test_an_instance_that_was_removed_after_its_ack_is_not_added(make: Any, stat
     assert counts(state) == {"count": 1}
 
 
-def test_an_instance_that_started_and_was_removed_holds_up_nothing(make: Any, state: MemoryState) -> None:
+def test_an_instance_that_was_removed_after_its_start_does_not_block_the_commit(make: Any, state: MemoryState) -> None:
     run = make("r1", mapped=frozenset({"count"}))
     run.begin()
     run.work(index=0, count=1)
@@ -234,7 +234,7 @@ def test_an_instance_that_started_and_was_removed_holds_up_nothing(make: Any, st
     assert counts(state) == {"count": 1}
 
 
-def test_a_task_that_a_branch_skips_after_its_ack_is_not_added(make: Any, state: MemoryState) -> None:
+def test_the_rows_of_a_task_skipped_by_a_branch_after_its_ack_are_not_added(make: Any, state: MemoryState) -> None:
     other = MemoryState("other", keys=["word"], values={"count": Count()})
     run = make("r1", [update(state, "a"), update(other, "b")], tasks=("a", "b"))
     run.begin()
@@ -259,7 +259,7 @@ def test_a_state_that_an_earlier_try_may_have_written_cannot_leave_the_dag(make:
         run.commit_now()
 
 
-def test_a_committer_names_its_run_and_its_try(make: Any) -> None:
+def test_a_committer_announces_its_run_and_its_try(make: Any) -> None:
     own = make("r1").commit()
     grant = Grant("numbers", "life", Token(1, 1, 1, 1, "nonce"), {})
     with patch.object(own.ledger, "announce_owner") as announced:
@@ -269,7 +269,7 @@ def test_a_committer_names_its_run_and_its_try(make: Any) -> None:
     assert own.task_id == "commit"
 
 
-def test_the_file_of_a_dag_is_that_of_the_task(make: Any) -> None:
+def test_the_dag_file_of_a_committer_is_the_dag_file_of_its_task(make: Any) -> None:
     own = make("r1").commit()
     assert own.dag_file == ""
     own.ti.task = SimpleNamespace(dag=SimpleNamespace(fileloc="/dags/numbers.py"))
@@ -324,7 +324,9 @@ def transactional(name: str = "exact") -> MemoryState:
     return MemoryState(name, keys=["word"], values={"count": Count()}, kind="transactional")
 
 
-def test_a_transactional_state_takes_the_same_output_only(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_transactional_state_accepts_only_the_same_output_in_a_replay(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     exact, before = transactional(), None
     run = make("r1", [update(exact)])
     run.begin()
@@ -341,7 +343,7 @@ def test_a_transactional_state_takes_the_same_output_only(make: Any, monkeypatch
 
 
 @pytest.mark.parametrize(("where", "method"), [("second", "raise_fence"), ("first", "raise_and_write")])
-def test_a_transactional_state_that_holds_nothing_of_a_transaction_takes_another_output(
+def test_a_transactional_state_that_holds_no_row_of_a_transaction_accepts_another_output(
     make: Any, monkeypatch: pytest.MonkeyPatch, where: str, method: str
 ) -> None:
     first, second = transactional("first"), transactional("second")
@@ -354,7 +356,7 @@ def test_a_transactional_state_that_holds_nothing_of_a_transaction_takes_another
     assert (counts(first), counts(second)) == ({"count": 11}, {"count": 11})
 
 
-def test_another_output_is_refused_though_the_first_one_is_written_while_the_state_is_asked(
+def test_another_output_is_refused_if_the_first_output_is_written_during_the_check(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = transactional("first"), transactional("second")
@@ -380,7 +382,9 @@ def test_another_output_is_refused_though_the_first_one_is_written_while_the_sta
     assert (counts(first), counts(second)) == ({"count": 10}, {"count": 10})
 
 
-def test_an_output_written_in_part_is_the_one_that_counts(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_output_that_one_state_has_written_fixes_the_output_of_all_states(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, second = transactional("first"), transactional("second")
     run = make("r1", [update(first), update(second)])
     run.begin()
@@ -396,9 +400,7 @@ def test_an_output_written_in_part_is_the_one_that_counts(make: Any, monkeypatch
     assert (counts(first), counts(second)) == ({"count": 11}, {"count": 11})
 
 
-def test_a_zombie_of_the_earlier_output_writes_nothing_beside_the_new_one(
-    make: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_zombie_committer_with_the_earlier_output_is_refused(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     exact = transactional()
     run = make("r1", [update(exact)])
     run.begin()
@@ -443,7 +445,7 @@ class Failing(MemoryState):
         return super().write(grant, rows, **options)
 
 
-def test_a_transaction_whose_state_was_away_is_committed_later(make: Any) -> None:
+def test_a_transaction_whose_state_was_unreachable_is_committed_later(make: Any) -> None:
     state = Failing("words", "raise_fence", AWAY)
     other = MemoryState("other", keys=["word"], values={"count": Count()})
     run = make("r1", [update(other), update(state)])
@@ -456,7 +458,7 @@ def test_a_transaction_whose_state_was_away_is_committed_later(make: Any) -> Non
     assert counts(other) == counts(state) == {"count": 10}
 
 
-def test_a_crash_between_two_states_counts_nothing_twice(make: Any) -> None:
+def test_a_crash_between_two_states_counts_no_row_twice(make: Any) -> None:
     state = Failing("words", "write", AWAY)
     other = MemoryState("other", keys=["word"], values={"count": Count()})
     run = make("r1", [update(other), update(state)])
@@ -468,7 +470,7 @@ def test_a_crash_between_two_states_counts_nothing_twice(make: Any) -> None:
     assert counts(other) == counts(state) == {"count": 10}
 
 
-def test_an_outranked_committer_does_not_take_the_ledger_for_broken(make: Any) -> None:
+def test_an_outranked_committer_does_not_report_a_broken_ledger(make: Any) -> None:
     behind = LedgerBehind(state="words", topology="numbers", found=9, expected=8, txid=1)
 
     class Overtaken(Failing):
@@ -486,7 +488,7 @@ def test_an_outranked_committer_does_not_take_the_ledger_for_broken(make: Any) -
         run.commit_now()
 
 
-def test_a_fence_above_the_token_that_the_ledger_holds_tells_of_a_ledger_that_was_set_back(make: Any) -> None:
+def test_a_fence_above_the_token_of_the_ledger_reports_that_the_ledger_was_set_back(make: Any) -> None:
     words = MemoryState("words", keys=["word"], values={"count": Count()})
     run = make("r1", [update(words)])
     run.begin()
@@ -497,7 +499,7 @@ def test_a_fence_above_the_token_that_the_ledger_holds_tells_of_a_ledger_that_wa
         run.commit_now()
 
 
-def test_a_fence_of_another_ledger_tells_nothing_of_this_one(make: Any) -> None:
+def test_a_fence_of_another_ledger_does_not_report_that_this_ledger_was_set_back(make: Any) -> None:
     outranked = FenceOutranked(state="words", token="1.1", found="9.9")
     other = MemoryState("other", keys=["word"], values={"count": Count()})
     other.raise_fence(Grant("numbers", "another", Token(1, 1, 9, 9, "n"), {}))
@@ -508,7 +510,7 @@ def test_a_fence_of_another_ledger_tells_nothing_of_this_one(make: Any) -> None:
         run.commit_now()
 
 
-def test_a_broken_ledger_is_named_as_such(make: Any) -> None:
+def test_a_ledger_that_was_set_back_is_reported(make: Any) -> None:
     behind = LedgerBehind(state="words", topology="numbers", found=9, expected=8, txid=1)
 
     class Behind(MemoryState):
@@ -538,7 +540,7 @@ def test_the_fence_keeps_rows_position_and_the_position_before(make: Any, state:
     assert (kept["key"], kept["run_id"], kept["skip"]) == ("r2", "r2", None)
 
 
-def test_a_transaction_with_one_task_takes_at_most_20_requests(make: Any, store: CountingStore) -> None:
+def test_a_transaction_with_one_task_needs_at_most_20_requests(make: Any, store: CountingStore) -> None:
     for run_id in ("r1", "r2", "r3"):
         store.requests, run = 0, make(run_id)
         run.begin()
@@ -547,7 +549,7 @@ def test_a_transaction_with_one_task_takes_at_most_20_requests(make: Any, store:
         assert store.requests <= PER_TRANSACTION
 
 
-def test_a_source_that_fails_allocates_nothing_and_says_so_in_one_line(make: Any, store: CountingStore) -> None:
+def test_a_failing_source_allocates_no_txid_and_is_reported_in_one_line(make: Any, store: CountingStore) -> None:
     class Broken(Numbers):
         def initialize_transaction(self, txid: int, position: Any) -> Any:
             raise OSError("no such folder")
@@ -558,7 +560,7 @@ def test_a_source_that_fails_allocates_nothing_and_says_so_in_one_line(make: Any
     assert make("r1").begin().attempt.txid == 1
 
 
-def test_metadata_that_is_no_json_is_the_sources_error(make: Any) -> None:
+def test_metadata_that_is_not_json_is_an_error_of_the_source(make: Any) -> None:
     class Odd(Numbers):
         def initialize_transaction(self, txid: int, position: Any) -> Any:
             return {"rows": {1, 2}}
@@ -567,7 +569,7 @@ def test_metadata_that_is_no_json_is_the_sources_error(make: Any) -> None:
         make("r1", source=Odd()).begin()
 
 
-def test_a_source_that_is_not_ready_has_no_data(make: Any) -> None:
+def test_begin_returns_no_data_if_the_source_is_not_ready(make: Any) -> None:
     class NotReady(Numbers):
         def is_ready(self) -> bool:
             return False
@@ -591,11 +593,11 @@ OR = "or replay it: airflow tx replay numbers 3; to continue without it: airflow
         (None, f"To continue, start a run with the run id r3, {OR}"),
     ],
 )
-def test_a_waiting_task_says_what_to_do(state: str | None, text: str) -> None:
+def test_a_waiting_task_advises_the_command_for_each_run_state(state: str | None, text: str) -> None:
     assert str(advice("numbers", 3, "r3", state)) == text
 
 
-def test_what_a_refused_commit_says_to_do_is_kept_until_the_turn_is_taken_again(
+def test_the_remedy_of_a_refused_commit_is_kept_until_the_turn_is_taken_again(
     make: Any, store: CountingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make("r1")
@@ -617,7 +619,7 @@ def test_what_a_refused_commit_says_to_do_is_kept_until_the_turn_is_taken_again(
     assert (found(store).error, found(store).remedy) == (None, None)
 
 
-def test_a_refusal_that_no_replay_mends_is_noted_as_such_with_its_own_line(
+def test_a_refusal_that_no_replay_can_fix_is_recorded_as_permanent_with_its_message(
     make: Any, store: CountingStore, state: MemoryState
 ) -> None:
     run = make("r1")
@@ -635,7 +637,7 @@ def test_a_refusal_that_no_replay_mends_is_noted_as_such_with_its_own_line(
     assert str(refused.value).startswith("State 'words' refused: its fence belongs to ledger another ledger")
 
 
-def test_a_failed_commit_is_told_to_the_ledger_but_not_that_of_a_try_that_another_has_outranked(
+def test_only_the_newest_try_records_a_failed_commit_in_the_ledger(
     make: Any, store: CountingStore, state: MemoryState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make("r1")
@@ -676,7 +678,7 @@ class Forgetful(Numbers):
         self.cleaned.append(txid)
 
 
-def test_what_was_staged_and_what_the_source_keeps_go_with_a_later_commit_once_their_run_has_ended(make: Any) -> None:
+def test_a_later_commit_cleans_staged_and_source_data_of_runs_that_have_ended(make: Any) -> None:
     source = Forgetful()
     runs = [make(f"r{number}", source=source) for number in range(1, 5)]
     left = []
@@ -694,7 +696,7 @@ def test_what_was_staged_and_what_the_source_keeps_go_with_a_later_commit_once_t
     assert source.cleaned == [1, 2, 2, 4]
 
 
-def test_what_was_staged_goes_also_if_the_ledger_has_forgotten_its_run(make: Any, store: CountingStore) -> None:
+def test_a_later_commit_cleans_staged_data_of_runs_beyond_the_history(make: Any, store: CountingStore) -> None:
     first, second = make("r1"), make("r2")
     for run in (first, second):
         run.begin()
@@ -712,7 +714,7 @@ def test_what_was_staged_goes_also_if_the_ledger_has_forgotten_its_run(make: Any
 # --- what the source learns
 
 
-def test_the_source_learns_of_a_commit_at_least_once(make: Any, state: MemoryState) -> None:
+def test_the_source_is_notified_of_a_commit_at_least_once(make: Any, state: MemoryState) -> None:
     broker = Broker()
     run = make("r1", source=broker)
     run.begin()
@@ -730,7 +732,7 @@ def test_the_source_learns_of_a_commit_at_least_once(make: Any, state: MemorySta
     assert counts(state) == {"count": 10}
 
 
-def test_a_source_that_cannot_learn_of_a_commit_holds_up_nobody_else(make: Any) -> None:
+def test_a_failed_notification_of_the_source_does_not_block_other_transactions(make: Any) -> None:
     broker = Broker()
     first, second = make("r1", source=broker), make("r2")
     for run in (first, second):
@@ -743,7 +745,7 @@ def test_a_source_that_cannot_learn_of_a_commit_holds_up_nobody_else(make: Any) 
     assert second.commit_now() is None
 
 
-def test_the_source_learns_that_a_task_has_failed_for_good(make: Any) -> None:
+def test_the_source_is_notified_of_a_failed_task(make: Any) -> None:
     broker = Broker()
     run = make("r1", source=broker)
     run.begin()
@@ -766,7 +768,7 @@ class OpaqueBroker(Broker):
 
 
 @pytest.mark.parametrize("kind", [Broker, OpaqueBroker], ids=["transactional", "opaque"])
-def test_the_source_learns_of_an_attempt_that_simply_stopped_before_the_next_one_has_its_rows(
+def test_the_source_is_notified_of_a_stopped_attempt_before_the_next_attempt(
     make: Any, store: CountingStore, monkeypatch: pytest.MonkeyPatch, kind: type[Broker]
 ) -> None:
     broker = kind()
@@ -792,7 +794,7 @@ def away(*_: Any) -> None:
     raise StoreUnavailable(hosts="somewhere", connection="c", reason="refused")
 
 
-def test_the_source_learns_why_the_coordinator_replays_an_attempt(make: Any, store: CountingStore) -> None:
+def test_the_source_is_notified_why_the_coordinator_replays_an_attempt(make: Any, store: CountingStore) -> None:
     broker = Broker()
     run = make("r1", source=broker)
     begun = run.begin()
@@ -802,7 +804,7 @@ def test_the_source_learns_why_the_coordinator_replays_an_attempt(make: Any, sto
     assert broker.learned == [(1, [0, 10], "its run was deleted")]
 
 
-def test_a_try_of_begin_that_goes_on_with_its_attempt_reports_nothing(make: Any) -> None:
+def test_a_retried_begin_that_continues_its_attempt_does_not_notify_the_source(make: Any) -> None:
     broker = Broker()
     run = make("r1", source=broker)
     run.begin()
@@ -811,7 +813,7 @@ def test_a_try_of_begin_that_goes_on_with_its_attempt_reports_nothing(make: Any)
 
 
 @pytest.mark.parametrize("index", [-1, 0, 2])
-def test_an_instance_that_failed_after_its_ack_is_named_and_nothing_is_committed(
+def test_an_instance_that_failed_after_its_ack_is_named_and_blocks_the_commit(
     make: Any, state: MemoryState, index: int
 ) -> None:
     run = make("r1", mapped=() if index < 0 else ("count",))
@@ -823,9 +825,7 @@ def test_an_instance_that_failed_after_its_ack_is_named_and_nothing_is_committed
     assert counts(state) == {}
 
 
-def test_before_its_grant_a_committer_knows_the_epoch_of_the_output_that_has_acked(
-    make: Any, store: CountingStore
-) -> None:
+def test_a_committer_knows_the_epoch_of_the_acked_output_before_its_grant(make: Any, store: CountingStore) -> None:
     run = make("r1")
     run.begin()
     run.work()
@@ -835,7 +835,7 @@ def test_before_its_grant_a_committer_knows_the_epoch_of_the_output_that_has_ack
     assert committer.epoch == found(store).epoch
 
 
-def test_one_that_another_committer_has_committed_meanwhile_is_done(make: Any, state: MemoryState) -> None:
+def test_a_committer_finds_that_another_committer_has_committed_its_transaction(make: Any, state: MemoryState) -> None:
     run = make("r1")
     run.begin()
     run.work()
@@ -849,7 +849,7 @@ def test_one_that_another_committer_has_committed_meanwhile_is_done(make: Any, s
 
 
 @pytest.mark.parametrize("empty", [True, False])
-def test_a_task_that_gives_nothing_is_believed_if_the_batch_has_no_rows(
+def test_a_task_without_output_is_accepted_only_if_the_batch_has_no_rows(
     make: Any, state: MemoryState, empty: bool
 ) -> None:
     run = make("r1")
@@ -865,7 +865,7 @@ def test_a_task_that_gives_nothing_is_believed_if_the_batch_has_no_rows(
     assert counts(state) == {}
 
 
-def test_the_rows_of_a_batch_are_what_the_task_that_read_most_has_counted(make: Any, store: CountingStore) -> None:
+def test_the_row_count_of_a_batch_comes_from_the_task_that_read_most_rows(make: Any, store: CountingStore) -> None:
     run = make("r1", tasks=("count", "other"), inside=("count", "other", "commit"))
     run.begin()
     for task, consumed in (("count", 7), ("other", 3)):
@@ -902,7 +902,7 @@ def test_a_committer_right_after_a_skipped_task_is_skipped_until_its_transaction
     assert counts(state) == {"count": 10}
 
 
-def test_a_committed_batch_names_its_rows_again_as_long_as_the_ledger_keeps_them(
+def test_the_rows_of_a_committed_batch_can_be_read_while_the_ledger_keeps_its_metadata(
     make: Any, store: CountingStore
 ) -> None:
     run = make("r1")

@@ -60,7 +60,7 @@ def size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 # --- what it holds
 
 
-def test_each_key_of_either_side_has_a_row_zeros_too(size: str, area: StagingArea) -> None:
+def test_a_difference_has_a_row_for_each_key_of_either_side(size: str, area: StagingArea) -> None:
     found = formed(sums(), rows(a=1, b=2, c=3), rows(a=1, b=5, d=4), area)
     assert by_key(found) == {"a": 0, "b": 3, "c": -3, "d": 4}
     assert isinstance(found, StagedRows) is (size == "in portions")
@@ -70,12 +70,12 @@ def test_equal_contributions_have_no_rows(size: str, area: StagingArea) -> None:
     assert len(formed(sums(), rows(a=1, b=2), rows(b=2, a=1), area)) == 0
 
 
-def test_a_key_with_the_same_sum_that_is_new_is_a_difference(size: str, area: StagingArea) -> None:
+def test_a_new_key_with_a_zero_or_null_sum_is_a_difference(size: str, area: StagingArea) -> None:
     assert by_key(formed(sums(), rows(a=1), rows(a=1, b=0), area)) == {"a": 0, "b": 0}
     assert by_key(formed(sums(), rows(a=1), rows(a=1, b=None), area)) == {"a": 0, "b": None}
 
 
-def test_floats_that_were_added_in_another_order_differ_by_their_last_digits(size: str, area: StagingArea) -> None:
+def test_sums_of_floats_in_another_order_may_differ_in_the_last_digits(size: str, area: StagingArea) -> None:
     parts = [0.1 * number for number in range(40)]
     old: Rows = [{"key": str(key), "n": math.fsum(parts[key:])} for key in range(30)]
     new: Rows = [{"key": str(key), "n": reduce(add, reversed(parts[key:]))} for key in range(30)]
@@ -87,21 +87,21 @@ def test_floats_that_were_added_in_another_order_differ_by_their_last_digits(siz
     assert 0 < max(map(abs, deltas.values())) < 1e-13
 
 
-def test_a_small_correction_beside_large_values_is_no_equal_contribution(size: str, area: StagingArea) -> None:
+def test_a_small_correction_beside_large_values_is_a_difference(size: str, area: StagingArea) -> None:
     state = sums(n=Sum("double"))
     assert by_key(formed(state, rows(a=1e10, b=5.0), rows(a=1e10, b=4.99), area)) == {"a": 0.0, "b": 4.99 - 5.0}
     assert by_key(formed(state, rows(a=1e7), rows(a=1e7 + 0.01), area))["a"] == pytest.approx(0.01, rel=1e-6)
 
 
 @pytest.mark.usefixtures("size")
-def test_an_earlier_contribution_without_rows_leaves_the_new_one_as_it_is(area: StagingArea) -> None:
+def test_the_difference_to_an_empty_contribution_is_the_new_contribution(area: StagingArea) -> None:
     new = rows(a=1)
     assert formed(sums(), [], new, area) is new
     assert by_key(formed(sums(), new, [], area)) == {"a": -1}
 
 
 @pytest.mark.usefixtures("size")
-def test_a_state_without_keys_has_one_row(area: StagingArea) -> None:
+def test_the_difference_of_a_state_without_keys_has_one_row(area: StagingArea) -> None:
     state = sums(keys=())
     found = formed(state, [{"n": 3}], [{"n": 5}], area)
     assert list(found) == [{"n": 2}]
@@ -109,7 +109,7 @@ def test_a_state_without_keys_has_one_row(area: StagingArea) -> None:
 
 
 @pytest.mark.usefixtures("size")
-def test_both_sides_are_brought_into_the_types_of_the_state(area: StagingArea) -> None:
+def test_both_contributions_are_converted_to_the_types_of_the_state(area: StagingArea) -> None:
     state = MemoryState("sums", keys=["key"], values={"n": Sum("numeric")}, types={"key": "numeric"})
     old: Rows = [{"key": Decimal(f"{number}.50"), "n": 3} for number in range(9)] + [{"key": 9, "n": 3}]
     new: Rows = [{"key": Decimal(f"{number}.5"), "n": 4} for number in range(9)] + [{"key": Decimal("9.0"), "n": 4}]
@@ -125,7 +125,7 @@ def test_a_composite_column_is_taken_back_part_by_part(area: StagingArea) -> Non
 
 
 @pytest.mark.usefixtures("size")
-def test_a_column_that_the_earlier_one_lacks_gets_the_whole(area: StagingArea) -> None:
+def test_a_column_missing_in_the_earlier_contribution_gets_its_whole_new_value(area: StagingArea) -> None:
     state = sums(n=Sum(), first=First("text"), delay=Avg("bigint"))
     old = contribution(state, rows(a=1, b=2), without=["first", "delay_sum", "delay_count"])
     new = [{"key": "a", "n": 1, "first": "x", "delay": 3}]
@@ -142,14 +142,14 @@ def test_a_column_that_the_earlier_one_lacks_gets_the_whole(area: StagingArea) -
 
 
 @pytest.mark.usefixtures("size")
-def test_a_new_column_is_written_also_where_nothing_else_differs(area: StagingArea) -> None:
+def test_a_new_column_is_written_even_if_no_other_column_differs(area: StagingArea) -> None:
     state = sums(n=Sum(), first=First("text"))
     old = contribution(state, rows(a=1), without=["first"])
     found = difference_of(state, old, [{"key": "a", "n": 1, "first": "x"}], place(area)).rows
     assert list(found) == [{"key": "a", "n": 0, "first": "x"}]
 
 
-def test_in_portions_it_is_staged_as_an_output_of_the_committer(area: StagingArea, monkeypatch: Any) -> None:
+def test_a_large_difference_is_staged_as_an_output_of_the_committer(area: StagingArea, monkeypatch: Any) -> None:
     monkeypatch.setattr(forming, "FEW", 0)
     new: Rows = [{"key": dt.date(2026, 1, day), "n": Decimal(day)} for day in range(1, 29)]
     staged = StagedRows(area, ref(area, new), state := sums(n=Sum("numeric")), ATTEMPT)
@@ -160,14 +160,14 @@ def test_in_portions_it_is_staged_as_an_output_of_the_committer(area: StagingAre
     assert by_key(found) == {row["key"]: row["n"] - 1 for row in new}
 
 
-def test_spark_gets_even_a_few_rows_staged(area: StagingArea) -> None:
+def test_a_small_difference_is_staged_if_spark_writes_it(area: StagingArea) -> None:
     assert isinstance(formed(sums(), rows(a=1), rows(a=2), area, staged=True), StagedRows)
 
 
 # --- what it refuses
 
 
-def test_what_cannot_be_taken_back_is_refused_by_key_and_column(size: str, area: StagingArea) -> None:
+def test_a_value_that_cannot_be_taken_back_is_refused_with_its_key_and_column(size: str, area: StagingArea) -> None:
     state = sums(n=Sum(), top=Max())
     old = [{"key": key, "n": 1, "top": 9} for key in "abc"]
     better = [{**row, "top": 10} for row in old]
@@ -189,13 +189,13 @@ def test_a_sum_that_leaves_64_bits_is_refused_before_the_turn(area: StagingArea)
 
 @pytest.mark.usefixtures("size")
 @pytest.mark.parametrize("value", [math.inf, math.nan])
-def test_what_is_not_finite_is_refused(value: float, area: StagingArea) -> None:
+def test_a_contribution_that_is_not_finite_is_refused(value: float, area: StagingArea) -> None:
     with pytest.raises(StateError, match=r"what the earlier transaction contributed: row 0 .* is not finite"):
         formed(sums(n=Sum("double")), rows(a=value), rows(a=1.0), area)
 
 
 @pytest.mark.usefixtures("size")
-def test_a_key_of_another_type_is_refused_and_says_whose_it_is(area: StagingArea) -> None:
+def test_a_key_of_another_type_is_refused_with_the_side_that_has_it(area: StagingArea) -> None:
     state = MemoryState("sums", keys=["key"], values={"n": Sum()}, types={"key": "date"})
     today = [{"key": dt.date(2026, 1, 1), "n": 1}]
     for old, new, whose in (
@@ -207,13 +207,13 @@ def test_a_key_of_another_type_is_refused_and_says_whose_it_is(area: StagingArea
 
 
 @pytest.mark.usefixtures("size")
-def test_a_key_that_comes_twice_is_refused(area: StagingArea) -> None:
+def test_a_duplicate_key_is_refused(area: StagingArea) -> None:
     with pytest.raises(StateError, match="comes twice"):
         formed(sums(), rows(a=1), rows(a=2) + rows(a=3), area)
 
 
 @pytest.mark.usefixtures("size")
-def test_a_key_that_somebody_has_deleted_is_refused(area: StagingArea) -> None:
+def test_a_restatement_of_a_deleted_key_is_refused(area: StagingArea) -> None:
     state = sums()
     grants = Grants()
     grants.commit_rows(1, state, rows(a=1, b=2))
@@ -223,7 +223,7 @@ def test_a_key_that_somebody_has_deleted_is_refused(area: StagingArea) -> None:
     assert values_of(state) == {("a",): {"n": 1}}
 
 
-def test_what_doubles_lose_is_told_where_it_can_be_seen(size: str, area: StagingArea) -> None:
+def test_the_precision_that_doubles_lose_is_reported_if_it_is_visible(size: str, area: StagingArea) -> None:
     state = sums(n=Sum("double"), exact=Sum("numeric"))
     old = [{"key": "a", "n": 1e18, "exact": 10**18}, {"key": "b", "n": 2.0, "exact": 2}]
     new = [{"key": "a", "n": 3.0, "exact": 3}, {"key": "b", "n": 1.0, "exact": 1}]
@@ -267,7 +267,7 @@ def _rounded(row: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", ["opaque", "transactional"])
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
 @given(before=OUTPUT, outputs=st.lists(OUTPUT, min_size=1, max_size=4), between=OUTPUT)
-def test_restated_often_a_state_has_what_the_last_output_alone_gives(
+def test_a_state_restated_many_times_equals_the_last_output(
     kind: str, area: StagingArea, before: Rows, outputs: list[Rows], between: Rows
 ) -> None:
     state, expected = (sums(kind=kind, **COLUMNS) for _ in range(2))
@@ -283,7 +283,7 @@ def test_restated_often_a_state_has_what_the_last_output_alone_gives(
     assert _near(values_of(state), values_of(expected))
 
 
-def test_restated_twice_the_second_takes_back_the_whole_first(area: StagingArea) -> None:
+def test_a_second_restatement_takes_back_the_whole_first_restatement(area: StagingArea) -> None:
     state = sums()
     grants = Grants()
     outputs = [7, 10, 12, 13]
@@ -295,7 +295,7 @@ def test_restated_twice_the_second_takes_back_the_whole_first(area: StagingArea)
         assert values_of(state) == {("a",): {"n": new}}
 
 
-def test_a_set_takes_late_rows(area: StagingArea) -> None:
+def test_a_set_column_takes_late_rows_in_a_restatement(area: StagingArea) -> None:
     state = sums(n=CollectSet())
     grants = Grants()
     grants.commit_rows(1, state, rows(a=["x"]))

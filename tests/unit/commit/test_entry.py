@@ -68,7 +68,7 @@ def points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Failpoints:
 # --- what an entry holds -------------------------------------------------------------------------------------------
 
 
-def test_a_commit_leaves_an_entry_with_its_batch_and_what_it_contributed(make: Any) -> None:
+def test_a_commit_writes_a_journal_entry_with_its_batch_and_its_contribution(make: Any) -> None:
     run = begun(make)
     run.commit_now()
     entry = journal_of(run).read(named(run))
@@ -81,7 +81,7 @@ def test_a_commit_leaves_an_entry_with_its_batch_and_what_it_contributed(make: A
     assert (found.keys, found.count) == ({"word": "text"}, 2)
 
 
-def test_the_entry_is_named_by_the_grant_the_fence_and_the_receipt(make: Any, state: MemoryState) -> None:
+def test_grant_fence_and_receipt_name_the_journal_entry(make: Any, state: MemoryState) -> None:
     run = begun(make)
     run.commit_now()
     (entry,) = entries(run)
@@ -90,7 +90,7 @@ def test_the_entry_is_named_by_the_grant_the_fence_and_the_receipt(make: Any, st
     assert json.loads(fence.batch)["journal"] == named(run) == entry.name
 
 
-def test_the_binding_names_the_entry_from_the_mark_on(make: Any, store: CountingStore) -> None:
+def test_the_binding_names_the_journal_entry_after_the_mark(make: Any, store: CountingStore) -> None:
     run = begun(make)
     path = run.spec.paths.run("r1")
     commit = run.commit()
@@ -102,7 +102,7 @@ def test_the_binding_names_the_entry_from_the_mark_on(make: Any, store: Counting
     assert Reader(store).peek(Binding, path) == Binding(1, named(run))
 
 
-def test_a_composite_column_is_kept_in_the_parts_that_are_stored(make: Any) -> None:
+def test_the_journal_entry_keeps_a_composite_column_in_its_stored_parts(make: Any) -> None:
     means = MemoryState("means", keys=["word"], values={"delay": Avg()})
     rows = [{"word": "a", "delay": 1.0}, {"word": "a", "delay": 2.0}]
     run = begun(make, rows=rows, updates=[update(means)])
@@ -112,7 +112,7 @@ def test_a_composite_column_is_kept_in_the_parts_that_are_stored(make: Any) -> N
     assert set(found.values) == {"delay_sum", "delay_count"}
 
 
-def test_the_entry_of_a_restatement_names_what_it_replaces_and_holds_the_whole_output(make: Any) -> None:
+def test_the_journal_entry_of_a_restatement_has_its_whole_output_and_the_replaced_entry(make: Any) -> None:
     run = begun(make)
     run.commit_now()
     again = begun(make, "r2")
@@ -142,18 +142,18 @@ def test_a_batch_without_rows_leaves_an_entry_without_rows(make: Any) -> None:
     ],
     ids=["persisted", "reducer", "appended", "keyed"],
 )
-def test_a_state_without_a_contribution_says_why(state: Any, refusal: str) -> None:
+def test_the_journal_entry_names_the_reason_for_a_missing_contribution(state: Any, refusal: str) -> None:
     assert no_contribution(update(state)) == refusal
 
 
-def test_what_cannot_be_taken_back_is_noted_in_the_entry(make: Any) -> None:
+def test_the_journal_entry_notes_that_a_state_cannot_take_back_its_rows(make: Any) -> None:
     run = begun(make, updates=[update(PersistedState(Noted(), Noted(), "opaque"))])
     run.commit_now()
     (contribution,) = entries(run)[0].contributions.values()
     assert (contribution.refusal, list(contribution.rows())) == ("PersistedState takes rows unchanged", [])
 
 
-def test_without_a_journal_nothing_is_written_or_named(make: Any, store: CountingStore) -> None:
+def test_without_a_journal_no_entry_is_written_or_named(make: Any, store: CountingStore) -> None:
     run = begun(make, journal=timedelta(0))
     run.commit_now()
     history = run.spec.ledger(store).outcome(1)
@@ -167,7 +167,7 @@ def test_without_a_journal_nothing_is_written_or_named(make: Any, store: Countin
 
 
 @pytest.mark.parametrize("point", ["commit.before_journal", "commit.after_journal"])
-def test_a_commit_that_dies_around_the_write_is_tried_again(
+def test_a_commit_that_dies_before_or_after_the_write_of_its_entry_can_be_retried(
     make: Any, state: MemoryState, store: CountingStore, points: Failpoints, point: str
 ) -> None:
     run = begun(make)
@@ -185,7 +185,7 @@ def test_a_commit_that_dies_around_the_write_is_tried_again(
     assert {*left, named(run)} == set(journal_of(run).names(1))
 
 
-def test_the_entry_of_an_attempt_that_is_outranked_counts_for_nothing(
+def test_the_journal_entry_of_an_outranked_attempt_does_not_count(
     make: Any, state: MemoryState, store: CountingStore
 ) -> None:
     run = begun(make, source=OpaqueNumbers())
@@ -207,7 +207,7 @@ def test_the_entry_of_an_attempt_that_is_outranked_counts_for_nothing(
     assert list(journal_of(again).read(named(again)).contributions["words"].rows()) == [{"word": "c", "count": 7}]
 
 
-def test_output_that_is_read_again_has_an_entry_of_its_own_and_the_grant_names_that(
+def test_an_output_that_is_read_again_gets_its_own_entry_and_the_grant_names_it(
     make: Any, store: CountingStore
 ) -> None:
     run = begun(make)
@@ -224,7 +224,7 @@ def test_output_that_is_read_again_has_an_entry_of_its_own_and_the_grant_names_t
     assert list(journal_of(run).read(second).contributions["words"].rows()) == [{"word": "c", "count": 7}]
 
 
-def test_a_full_staging_area_is_one_line_and_the_commit_is_tried_again(
+def test_a_full_staging_area_is_a_one_line_error_and_the_commit_can_be_retried(
     make: Any, state: MemoryState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = begun(make)
@@ -241,7 +241,9 @@ def test_a_full_staging_area_is_one_line_and_the_commit_is_tried_again(
     assert counts(state) == {"a": 4, "b": 2}
 
 
-def test_a_commit_phase_writes_the_entry_of_all_committers_before_it_begins(make: Any, store: CountingStore) -> None:
+def test_a_commit_phase_writes_the_entry_of_all_committers_before_the_first_write(
+    make: Any, store: CountingStore
+) -> None:
     words = MemoryState("words", keys=["word"], values={"count": Count()})
     others = MemoryState("others", keys=["word"], values={"count": Sum()})
     inner = MemoryState("inner", keys=["word"], values={"count": Sum()})
@@ -268,7 +270,7 @@ def entry_of(run: Run, days: int, txid: int = 1) -> str:
     return journal_of(run).write(replace(entries(run)[0], txid=txid, written=written))
 
 
-def test_commits_remove_days_a_week_after_they_could_last_be_restated(
+def test_commits_remove_journal_days_a_week_after_they_could_last_be_restated(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = datetime.now(timezone.utc)
@@ -292,7 +294,7 @@ class Skewed:
         return datetime.now(timezone.utc) + self.wrong
 
 
-def test_a_clock_that_is_ahead_alone_removes_nothing(make: Any) -> None:
+def test_a_fast_clock_removes_no_journal_day(make: Any) -> None:
     run = begun(make, journal=timedelta(days=3))
     run.commit_now()
     before = journal_of(run).names()
@@ -302,7 +304,7 @@ def test_a_clock_that_is_ahead_alone_removes_nothing(make: Any) -> None:
     assert journal_of(run).names() == before
 
 
-def test_an_entry_is_no_older_than_the_begin_of_its_transaction_by_another_clock(make: Any) -> None:
+def test_an_entry_written_by_a_slow_clock_is_not_older_than_the_begin(make: Any) -> None:
     run = begun(make, journal=timedelta(days=3))
     commit = run.commit()
     commit.ledger.clock = Skewed(-60)
@@ -313,7 +315,7 @@ def test_an_entry_is_no_older_than_the_begin_of_its_transaction_by_another_clock
     assert entry.written >= entry.began
 
 
-def test_an_entry_that_a_wish_or_an_open_restatement_needs_stays(make: Any, store: CountingStore) -> None:
+def test_a_journal_entry_that_a_request_or_an_open_restatement_needs_is_kept(make: Any, store: CountingStore) -> None:
     run = begun(make, journal=timedelta(days=3))
     run.commit_now()
     wished, replaced, gone = (entry_of(run, 20 + number) for number in range(3))
@@ -338,7 +340,7 @@ def put(store: CountingStore, path: str, value: Any) -> None:
     store.multi((), (Create(path, data) if store.get(path) is None else Put(path, data),))
 
 
-def test_an_entry_stays_whose_request_becomes_a_transaction_while_they_are_read(
+def test_a_journal_entry_whose_request_begins_during_the_sweep_is_kept(
     make: Any, store: CountingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = begun(make, journal=timedelta(days=3))

@@ -97,7 +97,7 @@ COMMANDS: dict[str, Callable[[Raised], Any]] = {
 @pytest.mark.parametrize("to", [4, 9])
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("remedy", ["put back", "state lost"])
-def test_a_txid_that_was_raised_by_hand_is_refused_with_a_remedy_that_works(
+def test_a_fence_whose_txid_was_raised_by_hand_is_refused_with_a_remedy_that_works(
     tmp_path: Path, make: Any, phase: str, to: int, command: str, remedy: str
 ) -> None:
     raised = Raised(tmp_path, make, phase, to)
@@ -121,7 +121,7 @@ def test_a_txid_that_was_raised_by_hand_is_refused_with_a_remedy_that_works(
 
 @pytest.mark.parametrize("phase", ["begun", "processed", "acquired"])
 @pytest.mark.parametrize("command", ["roll forward", "ledger lost"])
-def test_a_repair_takes_no_transaction_for_committed_whose_txid_was_put_into_the_fence(
+def test_a_repair_does_not_accept_a_txid_put_into_the_fence_by_hand_as_committed(
     tmp_path: Path, make: Any, phase: str, command: str
 ) -> None:
     raised = Raised(tmp_path, make, phase, 3)

@@ -51,7 +51,9 @@ def test_a_waiting_committer_skips_the_transaction_before_it(make: Any, state: M
     assert any("Transaction 1.1 of numbers is skipped" in line for line in second.log.lines)
 
 
-def test_the_committer_that_passes_the_turn_on_skips_what_is_next(make: Any, store: Any, state: MemoryState) -> None:
+def test_the_committer_that_hands_over_the_turn_skips_the_next_marked_transactions(
+    make: Any, store: Any, state: MemoryState
+) -> None:
     first, second = open_run(make, "r1"), open_run(make, "r2")
     open_run(make, "r3", work=False).commit().ledger.run(skip.note_skip, 3, WHY)
     second.commit().ledger.run(skip.note_skip, 2, WHY)
@@ -62,14 +64,14 @@ def test_the_committer_that_passes_the_turn_on_skips_what_is_next(make: Any, sto
     assert counts(state) == {"count": 20}
 
 
-def test_nothing_is_passed_on_while_it_is_the_turn_of_an_earlier_transaction(make: Any) -> None:
+def test_no_turn_is_handed_over_while_an_earlier_transaction_has_the_turn(make: Any) -> None:
     run = open_run(make, "r1")
     runs: Any = TaskRuns("numbers", run.committer)
     pass_on(run.commit().ledger, {}, runs, NotYet(1), log=run.log)
     assert run.log.lines == []
 
 
-def test_a_committer_whose_own_transaction_is_skipped_writes_nothing(make: Any, state: MemoryState) -> None:
+def test_a_committer_whose_own_transaction_is_to_be_skipped_writes_no_value(make: Any, state: MemoryState) -> None:
     run = open_run(make, "r1")
     run.commit().ledger.run(skip.note_skip, 1, WHY)
     with pytest.raises(SkippedTransaction, match="airflow tx readmit numbers 1"):
@@ -79,7 +81,7 @@ def test_a_committer_whose_own_transaction_is_skipped_writes_nothing(make: Any, 
     assert counts(state) == {}
 
 
-def test_a_committer_that_learns_of_its_skip_when_it_takes_the_turn_skips_it_and_says_so(
+def test_a_committer_that_finds_its_skip_at_its_turn_skips_and_reports_it(
     make: Any, store: Any, state: MemoryState
 ) -> None:
     committer = open_run(make, "r1").commit()
@@ -91,7 +93,7 @@ def test_a_committer_that_learns_of_its_skip_when_it_takes_the_turn_skips_it_and
     assert (record(store, 1), counts(state)) == (None, {})
 
 
-def test_what_a_skipped_transaction_had_written_is_rolled_back(
+def test_a_skip_rolls_back_the_writes_of_its_transaction(
     make: Any, state: MemoryState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = open_run(make, "r1")
@@ -104,7 +106,9 @@ def test_what_a_skipped_transaction_had_written_is_rolled_back(
     assert counts(state) == {}
 
 
-def test_a_transactional_state_that_may_hold_it_refuses_the_skip(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_transactional_state_that_may_hold_the_transaction_refuses_its_skip(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kept = MemoryState("kept", keys=["word"], values={"count": Count()}, kind="transactional")
     run: Run = make("r1", [update(kept)])
     run.begin()
@@ -118,7 +122,7 @@ def test_a_transactional_state_that_may_hold_it_refuses_the_skip(make: Any, monk
     assert counts(kept) == {"count": 10}
 
 
-def test_a_transactional_state_that_holds_nothing_of_it_lets_it_be_skipped(
+def test_a_transactional_state_that_does_not_hold_the_transaction_allows_its_skip(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = MemoryState("kept", keys=["word"], values={"count": Count()}, kind="transactional")
@@ -132,7 +136,7 @@ def test_a_transactional_state_that_holds_nothing_of_it_lets_it_be_skipped(
     assert counts(kept) == {}
 
 
-def test_a_write_that_comes_between_the_look_and_the_fence_of_a_skip_refuses_it(
+def test_a_write_between_the_check_and_the_fence_of_a_skip_refuses_the_skip(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = MemoryState("kept", keys=["word"], values={"count": Count()}, kind="transactional")
@@ -160,7 +164,7 @@ def test_a_write_that_comes_between_the_look_and_the_fence_of_a_skip_refuses_it(
     assert counts(kept) == {"count": 10}
 
 
-def test_a_skip_that_is_refused_is_taken_back_so_that_its_run_is_replayed_by_a_clear(
+def test_a_refused_skip_is_withdrawn_and_a_clear_replays_the_run(
     make: Any, store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = MemoryState("kept", keys=["word"], values={"count": Count()}, kind="transactional")
@@ -187,7 +191,7 @@ def test_a_skip_that_is_refused_is_taken_back_so_that_its_run_is_replayed_by_a_c
     assert counts(kept) == {"count": 10}
 
 
-def test_what_was_never_granted_is_skipped_though_a_state_cannot_tell_what_it_holds(
+def test_a_transaction_that_was_never_granted_is_skipped_even_if_a_state_cannot_be_checked(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = MemoryState("kept", keys=["word"], values={"count": Count()}, kind="transactional")
@@ -199,7 +203,7 @@ def test_what_was_never_granted_is_skipped_though_a_state_cannot_tell_what_it_ho
     assert isinstance(take_skip(ledger, 1, {kept.name: kept}, log=run.log), Committed)
 
 
-def test_a_skip_says_that_its_ledger_was_set_back(make: Any, store: Any, state: MemoryState) -> None:
+def test_a_skip_reports_that_its_ledger_was_set_back(make: Any, store: Any, state: MemoryState) -> None:
     run = open_run(make, "r1")
     ledger = run.commit().ledger
     ledger.run(skip.note_skip, 1, WHY)
@@ -221,7 +225,7 @@ def test_a_skip_is_taken_once(make: Any, state: MemoryState) -> None:
     assert take_skip(ledger, 1, states, log=log) == Committed(1, by_this_call=False)
 
 
-def test_a_skip_is_due_if_somebody_wants_the_transaction_skipped_whose_turn_it_is(make: Any) -> None:
+def test_a_skip_is_due_when_its_transaction_has_the_turn(make: Any) -> None:
     first = make("r1")
     assert first.begin().attempt.txid == 1
     ledger = open_run(make, "r2").commit().ledger
@@ -236,7 +240,7 @@ def test_a_skip_is_due_if_somebody_wants_the_transaction_skipped_whose_turn_it_i
     assert due_skip(ledger) == 3
 
 
-def test_a_state_undoes_what_it_can_roll_back_and_what_it_does_not_hold(
+def test_a_state_is_undoable_if_it_can_roll_back_or_does_not_hold_the_transaction(
     make: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = open_run(make, "r1", work=False)
@@ -249,13 +253,15 @@ def test_a_state_undoes_what_it_can_roll_back_and_what_it_does_not_hold(
         assert undoable(ledger, states, 1) == {"opaque": True, "exact": undoes}
 
 
-def test_the_states_of_a_dag_are_those_of_its_committers(state: MemoryState) -> None:
+def test_the_states_of_a_dag_are_the_states_of_its_committers(state: MemoryState) -> None:
     other = MemoryState("other", values={"n": Count()})
     committers = [SimpleNamespace(updates=(update(state),)), SimpleNamespace(updates=(update(other),))]
     assert states_of(SimpleNamespace(tasks=[*committers, object()])) == {"words": state, "other": other}
 
 
-def test_a_state_of_ones_own_is_not_told_of_a_skip_and_cannot_undo(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_defined_state_is_not_notified_of_a_skip_and_cannot_undo(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     noted = Noted()
     own = PersistedState(noted, noted)
     run = open_run(make, "r1")
@@ -301,7 +307,7 @@ class Undoing:
         state.of[max(state.of, key=lambda txid: txid or 0)] = list(rows)
 
 
-def test_a_state_of_ones_own_that_can_undo_undoes_a_skipped_transaction(
+def test_a_user_defined_state_with_undo_undoes_a_skipped_transaction(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     undoing = Undoing()
@@ -321,7 +327,7 @@ def test_a_state_of_ones_own_that_can_undo_undoes_a_skipped_transaction(
     assert undoing.total == 10
 
 
-def test_whoever_is_outranked_while_it_skips_lets_the_other_one_finish(
+def test_a_process_outranked_during_a_skip_lets_the_other_process_finish(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = MemoryState("slow", keys=["word"], values={"count": Count()})
@@ -348,7 +354,7 @@ def test_whoever_is_outranked_while_it_skips_lets_the_other_one_finish(
     assert len(others) == 1
 
 
-def test_a_skip_that_a_state_of_ones_own_fails_to_undo_stays_open_and_is_repeated(
+def test_a_skip_that_a_user_defined_state_fails_to_undo_stays_open_and_is_repeated(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     undoing = Undoing()
@@ -366,7 +372,7 @@ def test_a_skip_that_a_state_of_ones_own_fails_to_undo_stays_open_and_is_repeate
     assert undoing.total == 0
 
 
-def test_a_committer_killed_after_its_mark_starts_those_that_yielded_when_it_is_tried_again(
+def test_a_retried_committer_starts_yielded_runs_after_a_kill_at_its_mark(
     make: Any, airflow: Airflow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = open_run(make, "r1"), open_run(make, "r2")
@@ -396,7 +402,7 @@ def test_a_skip_waits_for_its_turn(make: Any, state: MemoryState) -> None:
     assert isinstance(take_skip(ledger, 2, {state.name: state}, log=None), NotYet)
 
 
-def test_what_comes_next_is_skipped_only_if_somebody_wants_that(make: Any, state: MemoryState) -> None:
+def test_the_next_transaction_is_skipped_only_if_its_skip_is_noted(make: Any, state: MemoryState) -> None:
     first, _ = open_run(make, "r1"), open_run(make, "r2")
     assert first.commit_now() is None
     assert not [line for line in first.log.lines if "skipped" in line]
@@ -427,7 +433,7 @@ def yields(run: Run, blocking: int, txid: int | None, holder: str) -> None:
     yield_slot(run.spec, {"ti": ti, "task": SimpleNamespace()}, blocking=blocking, txid=txid, log=run.log)
 
 
-def test_a_run_that_yields_fails_with_its_reason_and_is_started_again_by_the_committer_before_it(
+def test_a_run_that_yields_fails_with_a_reason_and_the_previous_committer_restarts_it(
     make: Any, airflow: Airflow, store: Any
 ) -> None:
     first, second = open_run(make, "r1"), open_run(make, "r2")
@@ -455,7 +461,7 @@ def test_a_run_without_a_transaction_yields_and_is_started_again(make: Any, airf
     assert airflow.started == ["r2"]
 
 
-def test_one_that_has_just_yielded_gets_the_time_to_end(
+def test_the_committer_waits_for_a_run_that_has_just_yielded_to_end(
     make: Any, airflow: Airflow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = open_run(make, "r1"), open_run(make, "r2")
@@ -467,7 +473,7 @@ def test_one_that_has_just_yielded_gets_the_time_to_end(
     assert airflow.started == ["r2"]
 
 
-def test_those_that_yielded_are_started_though_others_have_passed_the_turn_on_meanwhile(
+def test_yielded_runs_are_started_although_another_process_has_handed_over_the_turn(
     make: Any, airflow: Airflow, state: MemoryState
 ) -> None:
     first, second, third = (open_run(make, f"r{number}") for number in (1, 2, 3))
@@ -486,7 +492,7 @@ def test_those_that_yielded_are_started_though_others_have_passed_the_turn_on_me
     assert airflow.started == ["r3"]
 
 
-def test_it_is_not_started_again_while_the_next_run_waits_for_a_slot(make: Any, airflow: Airflow) -> None:
+def test_a_yielded_run_is_not_restarted_while_the_next_run_waits_for_a_slot(make: Any, airflow: Airflow) -> None:
     first, _, third = open_run(make, "r1"), open_run(make, "r2"), open_run(make, "r3")
     with pytest.raises(AirflowFailException, match="yields"):
         yields(third, 1, 3, "r1")
@@ -498,7 +504,7 @@ def test_it_is_not_started_again_while_the_next_run_waits_for_a_slot(make: Any, 
     assert airflow.started == ["r3"]
 
 
-def test_nobody_yields_while_the_dag_is_paused(make: Any, airflow: Airflow) -> None:
+def test_no_run_yields_while_the_dag_is_paused(make: Any, airflow: Airflow) -> None:
     open_run(make, "r1")
     airflow.paused = True
     second = open_run(make, "r2")

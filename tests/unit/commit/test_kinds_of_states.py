@@ -66,7 +66,9 @@ def no_airflow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("name", "event"), CELLS)
-def test_the_advised_commands_lead_back(make: Any, tmp_path: Path, name: str, event: str) -> None:
+def test_the_advised_commands_recover_each_kind_of_state_from_each_event(
+    make: Any, tmp_path: Path, name: str, event: str
+) -> None:
     story = Story(make, KINDS[name](tmp_path))
     truth = getattr(story, event.replace(" ", "_"))()
     story.goes_on()
@@ -78,13 +80,13 @@ def test_the_advised_commands_lead_back(make: Any, tmp_path: Path, name: str, ev
     assert (without_txids(story.mended) == without_txids(truth) if is_again else story.mended == truth) is is_exact
 
 
-def test_each_public_kind_has_a_row() -> None:
+def test_each_public_state_has_a_row_in_the_recovery_table() -> None:
     named = {name.partition(" ")[0] for name in ANSWERS}
     assert named | ON_SERVERS | PARTS == public_kinds()
     assert KINDS.keys() == ANSWERS.keys()
 
 
-def test_a_kind_lacks_an_event_only_if_its_store_has_none() -> None:
+def test_each_event_occurs_for_at_least_one_kind_of_state() -> None:
     assert {event for row in ANSWERS.values() for event in row} == set(EVENTS)
 
 

@@ -222,7 +222,7 @@ stores = pytest.mark.parametrize("where", [InMemory, InSqlite])
 
 @stores
 @pytest.mark.parametrize("made", [Sum(), Max()], ids=["sum", "largest"])
-def test_a_backup_of_before_a_change_is_noticed_though_no_transaction_followed(
+def test_a_backup_from_before_a_change_is_noticed_even_without_a_later_transaction(
     lines: Lines, where: Any, made: Any
 ) -> None:
     line = lines(where, made)
@@ -234,7 +234,7 @@ def test_a_backup_of_before_a_change_is_noticed_though_no_transaction_followed(
 
 @stores
 @pytest.mark.parametrize("made", [Sum(), Max()], ids=["sum", "largest"])
-def test_a_change_that_a_person_has_made_again_is_named_and_the_line_goes_on(
+def test_a_repeated_change_is_confirmed_by_its_number_and_the_roll_forward_continues(
     lines: Lines, where: Any, made: Any
 ) -> None:
     line = lines(where, made)
@@ -248,7 +248,7 @@ def test_a_change_that_a_person_has_made_again_is_named_and_the_line_goes_on(
     assert line.findings() == ()
 
 
-def test_a_change_that_is_wanted_no_more_is_named_and_the_line_goes_on(line: Line) -> None:
+def test_an_unwanted_change_is_dropped_by_its_number_and_commits_continue(line: Line) -> None:
     line.change_gone()
     assert line.roll(unchanged=[1]) == []
     line.commit(a=3)
@@ -256,7 +256,7 @@ def test_a_change_that_is_wanted_no_more_is_named_and_the_line_goes_on(line: Lin
     assert line.findings() == ()
 
 
-def test_it_says_that_a_change_behind_the_last_transaction_is_missing(line: Line) -> None:
+def test_a_roll_forward_reports_a_missing_change_after_the_last_transaction(line: Line) -> None:
     line.commit(a=5, b=7)
     kept = line.backup()
     line.commit(a=1)
@@ -270,7 +270,7 @@ def test_it_says_that_a_change_behind_the_last_transaction_is_missing(line: Line
     assert line.findings() == ()
 
 
-def test_two_changes_that_cancel_are_known_by_where_they_were_made(line: Line) -> None:
+def test_a_roll_forward_distinguishes_two_cancelling_changes_by_their_place(line: Line) -> None:
     line.commit(a=100, b=0, c=1)
     line.edit("b", 40)
     line.commit(c=1)
@@ -286,7 +286,7 @@ def test_two_changes_that_cancel_are_known_by_where_they_were_made(line: Line) -
 
 
 @stores
-def test_of_changes_that_the_totals_do_not_tell_a_person_is_asked(lines: Lines, where: Any) -> None:
+def test_a_roll_forward_asks_about_a_change_that_the_totals_do_not_show(lines: Lines, where: Any) -> None:
     line = lines(where, Max())
     line.commit(a=100, b=1)
     kept = line.backup()
@@ -301,7 +301,7 @@ def test_of_changes_that_the_totals_do_not_tell_a_person_is_asked(lines: Lines, 
     assert line.values() == {"a": 101}
 
 
-def test_where_a_change_was_made_decides_and_not_its_acceptance(line: Line) -> None:
+def test_the_place_of_a_change_counts_and_not_the_time_of_its_acceptance(line: Line) -> None:
     line.commit(a=1, b=1)
     kept = line.backup()
     by_hand(line.place, "a", 0)
@@ -319,7 +319,7 @@ def test_where_a_change_was_made_decides_and_not_its_acceptance(line: Line) -> N
 
 
 @pytest.mark.parametrize("after", [-1, 3])
-def test_a_change_was_made_behind_a_transaction_that_there_is(line: Line, after: int) -> None:
+def test_accepting_a_change_after_an_unknown_transaction_is_refused(line: Line, after: int) -> None:
     line.commit(a=1)
     line.commit(a=1)
     by_hand(line.place, "a", None)
@@ -329,7 +329,7 @@ def test_a_change_was_made_behind_a_transaction_that_there_is(line: Line, after:
 
 @stores
 @pytest.mark.parametrize("made", [Sum(), Max()], ids=["sum", "largest"])
-def test_a_backup_of_after_a_change_is_written_again_without_a_question(lines: Lines, where: Any, made: Any) -> None:
+def test_a_backup_from_after_a_change_is_rolled_forward_without_a_question(lines: Lines, where: Any, made: Any) -> None:
     line = lines(where, made)
     line.commit(a=100, b=1)
     line.edit("b", None)
@@ -341,7 +341,7 @@ def test_a_backup_of_after_a_change_is_written_again_without_a_question(lines: L
     assert line.values() == truth
 
 
-def test_a_mark_that_is_gone_from_the_fence_is_noted_again(lines: Lines) -> None:
+def test_a_roll_forward_restores_a_mark_of_change_missing_from_the_fence(lines: Lines) -> None:
     line = lines(InMemory)
     line.commit(a=50, b=7)
     line.edit("a", None)
@@ -381,7 +381,7 @@ POINTS = ["accept_change.noted", "accept_change.kept"]
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_an_acceptance_that_has_died_stops_commits_until_it_is_repeated(line: Line, kills: Any, point: str) -> None:
+def test_an_interrupted_acceptance_stops_commits_until_it_is_repeated(line: Line, kills: Any, point: str) -> None:
     line.commit(a=50, b=7)
     kills(value_acceptance, point)
     with pytest.raises(OSError, match="killed"):
@@ -399,7 +399,7 @@ def test_an_acceptance_that_has_died_stops_commits_until_it_is_repeated(line: Li
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_what_is_changed_after_a_dead_acceptance_is_accepted_as_another_change(
+def test_a_change_after_an_interrupted_acceptance_is_accepted_as_another_change(
     line: Line, kills: Any, point: str
 ) -> None:
     line.commit(a=50, b=7)
@@ -413,14 +413,14 @@ def test_what_is_changed_after_a_dead_acceptance_is_accepted_as_another_change(
     assert line.findings() == ()
 
 
-def test_what_was_accepted_whole_is_not_accepted_again(line: Line) -> None:
+def test_a_change_that_was_accepted_completely_cannot_be_accepted_again(line: Line) -> None:
     line.commit(a=50, b=7)
     line.edit("a", None)
     with pytest.raises(AcceptanceRefused, match="its values are what its receipts say"):
         line.accept()
 
 
-def test_a_state_whose_fence_names_no_changes_is_not_asked_for_one(
+def test_a_state_whose_fence_cannot_name_changes_needs_no_mark_of_change(
     lines: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     line = lines(InMemory)
@@ -433,7 +433,7 @@ def test_a_state_whose_fence_names_no_changes_is_not_asked_for_one(
     assert [each.number for each in line.journal().changes()] == [1]
 
 
-def test_values_of_before_an_accepted_loss_that_come_back_alone_are_noticed(lines: Lines) -> None:
+def test_values_from_before_an_accepted_loss_restored_without_their_fence_are_noticed(lines: Lines) -> None:
     line = lines(InSqlite)
     line.commit(a=1, b=2)
     line.commit(c=3, d=4)
@@ -449,7 +449,7 @@ def test_values_of_before_an_accepted_loss_that_come_back_alone_are_noticed(line
 # --- a ledger that is lost ------------------------------------------------------------------------------------------
 
 
-def test_a_ledger_that_is_lost_knows_a_change_by_the_copy_in_the_journal(line: Line) -> None:
+def test_a_rebuilt_ledger_knows_a_change_from_its_copy_in_the_journal(line: Line) -> None:
     line.change_gone()
     line.lose_ledger()
     assert [(each.number, each.what) for each in line.repairs] == [(1, "accept-change"), (2, "ledger-lost")]
@@ -457,7 +457,7 @@ def test_a_ledger_that_is_lost_knows_a_change_by_the_copy_in_the_journal(line: L
         line.commit(a=3)
 
 
-def test_numbers_never_fall_below_the_change_that_a_fence_names(line: Line) -> None:
+def test_repair_numbers_never_fall_below_the_change_named_in_a_fence(line: Line) -> None:
     line.commit(a=50, b=7)
     line.edit("a", 51)
     line.edit("a", 52)
@@ -469,7 +469,7 @@ def test_numbers_never_fall_below_the_change_that_a_fence_names(line: Line) -> N
     assert line.values() == {"a": 53, "b": 7}
 
 
-def test_a_rebuilt_ledger_leaves_a_state_that_has_its_change_alone(line: Line) -> None:
+def test_a_rebuilt_ledger_accepts_a_state_that_contains_its_change(line: Line) -> None:
     line.commit(a=50, b=7)
     line.edit("a", None)
     line.lose_ledger()
@@ -481,7 +481,7 @@ def test_a_rebuilt_ledger_leaves_a_state_that_has_its_change_alone(line: Line) -
 # --- accepted losses ------------------------------------------------------------------------------------------------
 
 
-def test_what_was_seen_is_told_and_the_gap_is_exact(line: Line) -> None:
+def test_accepting_a_loss_after_a_look_names_the_last_transaction_and_the_exact_gap(line: Line) -> None:
     line.backups(1, 10, 100)[1]()
     assert line.lose().endswith("what it holds now is accepted: its transactions up to 1")
     line.commit(a=1000)
@@ -490,7 +490,7 @@ def test_what_was_seen_is_told_and_the_gap_is_exact(line: Line) -> None:
     assert [line.life.kept(txid) for txid in range(1, 5)] == [True, False, False, True]
 
 
-def test_another_backup_than_the_one_that_was_accepted_is_refused(line: Line) -> None:
+def test_a_backup_other_than_the_accepted_one_is_refused(line: Line) -> None:
     _, older, newer, _ = line.backups(1, 10, 100)
     newer()
     line.lose()
@@ -505,7 +505,7 @@ def test_another_backup_than_the_one_that_was_accepted_is_refused(line: Line) ->
     assert line.findings() == ()
 
 
-def test_a_state_that_is_lost_whole_after_its_loss_was_accepted_is_refused(line: Line) -> None:
+def test_a_state_lost_completely_after_its_loss_was_accepted_is_refused(line: Line) -> None:
     empty, kept, _ = line.backups(1, 10)
     kept()
     line.lose()
@@ -514,7 +514,7 @@ def test_a_state_that_is_lost_whole_after_its_loss_was_accepted_is_refused(line:
         line.commit(a=100)
 
 
-def test_a_backup_that_comes_after_nothing_was_accepted_is_refused(line: Line) -> None:
+def test_a_backup_restored_after_an_empty_state_was_accepted_is_refused(line: Line) -> None:
     empty, kept, _ = line.backups(1, 10)
     empty()
     assert line.seen().found == 0
@@ -524,7 +524,7 @@ def test_a_backup_that_comes_after_nothing_was_accepted_is_refused(line: Line) -
         line.commit(a=100)
 
 
-def test_values_alone_that_went_back_under_an_accepted_fence_are_refused(lines: Lines) -> None:
+def test_values_set_back_without_their_accepted_fence_are_refused(lines: Lines) -> None:
     line = lines(InSqlite)
     line.commit(a=1)
     line.commit(b=10)
@@ -538,7 +538,7 @@ def test_values_alone_that_went_back_under_an_accepted_fence_are_refused(lines: 
     assert line.values() == {"a": 1}
 
 
-def test_of_a_loss_that_nobody_looked_at_whatever_comes_is_accepted(line: Line) -> None:
+def test_any_backup_is_accepted_after_a_loss_was_accepted_unseen(line: Line) -> None:
     _, older, newer, _ = line.backups(1, 10, 100)
     newer()
     line.lose(unseen=True)
@@ -548,20 +548,20 @@ def test_of_a_loss_that_nobody_looked_at_whatever_comes_is_accepted(line: Line) 
     assert [line.life.kept(txid) for txid in range(1, 5)] == [None, None, None, True]
 
 
-def test_what_a_state_has_lost_is_not_taken_back_from_it(line: Line) -> None:
+def test_a_transaction_that_a_state_has_lost_cannot_be_restated(line: Line) -> None:
     line.gap()
     with pytest.raises(TxError, match="may lack transaction 2"):
         line.commit(instead_of=2, a=20)
 
 
-def test_what_a_state_has_kept_through_a_loss_is_taken_back_from_it(line: Line) -> None:
+def test_a_transaction_that_a_state_kept_through_a_loss_can_be_restated(line: Line) -> None:
     line.gap()
     line.commit(instead_of=1, a=2)
     assert line.values() == {"a": 102}
     assert line.findings() == ()
 
 
-def test_a_backup_of_before_a_loss_heals_it(line: Line) -> None:
+def test_a_backup_from_before_a_loss_restores_the_lost_transactions(line: Line) -> None:
     _, older, newer, _ = line.backups(1, 10, 100)
     older()
     line.lose()
@@ -573,7 +573,7 @@ def test_a_backup_of_before_a_loss_heals_it(line: Line) -> None:
     assert line.findings() == ()
 
 
-def test_a_loss_that_a_skip_followed_is_kept(line: Line) -> None:
+def test_a_loss_followed_by_a_skip_stays_accepted(line: Line) -> None:
     line.commit(a=1)
     kept = line.backup()
     line.commit(b=10)
@@ -585,7 +585,7 @@ def test_a_loss_that_a_skip_followed_is_kept(line: Line) -> None:
     assert line.values() == {"a": 1}
 
 
-def test_a_backup_of_after_a_loss_keeps_it(line: Line) -> None:
+def test_a_backup_from_after_a_loss_keeps_the_loss(line: Line) -> None:
     line.gap()
     later = line.backup()
     line.commit(a=1000)
@@ -595,7 +595,7 @@ def test_a_backup_of_after_a_loss_keeps_it(line: Line) -> None:
     assert line.findings() == ()
 
 
-def test_a_change_that_may_have_made_up_for_a_healed_loss_is_asked(line: Line) -> None:
+def test_a_roll_forward_asks_about_a_change_that_may_have_compensated_a_restored_loss(line: Line) -> None:
     _, _, newer = line.gap()
     line.edit("a", 111)
     newer()
@@ -607,7 +607,7 @@ def test_a_change_that_may_have_made_up_for_a_healed_loss_is_asked(line: Line) -
 
 
 @stores
-def test_a_state_that_is_lost_whole_after_an_accepted_loss_keeps_the_gap(lines: Lines, where: Any) -> None:
+def test_a_state_lost_completely_after_an_accepted_loss_keeps_the_gap(lines: Lines, where: Any) -> None:
     line = lines(where)
     empty, *_ = line.gap()
     empty()
@@ -619,9 +619,7 @@ def test_a_state_that_is_lost_whole_after_an_accepted_loss_keeps_the_gap(lines: 
 
 
 @stores
-def test_a_state_that_is_lost_whole_after_a_loss_of_unknown_extent_gets_all_rows_again(
-    lines: Lines, where: Any
-) -> None:
+def test_a_state_lost_completely_after_an_unseen_loss_gets_all_rows_again(lines: Lines, where: Any) -> None:
     line = lines(where)
     empty, *_ = line.backups(1, 10)
     line.lose(unseen=True)
@@ -632,9 +630,7 @@ def test_a_state_that_is_lost_whole_after_a_loss_of_unknown_extent_gets_all_rows
 
 
 @stores
-def test_a_place_that_is_empty_after_a_loss_that_nobody_looked_at_has_nothing_of_before(
-    lines: Lines, where: Any
-) -> None:
+def test_a_state_empty_after_an_unseen_loss_holds_no_earlier_transaction(lines: Lines, where: Any) -> None:
     line = lines(where)
     empty, _ = line.backups(1)
     line.lose(unseen=True)
@@ -648,7 +644,7 @@ def test_a_place_that_is_empty_after_a_loss_that_nobody_looked_at_has_nothing_of
     assert "at this place" in told
 
 
-def test_a_change_that_went_with_an_accepted_loss_is_none_any_more(line: Line) -> None:
+def test_a_change_lost_in_an_accepted_loss_is_no_longer_expected(line: Line) -> None:
     line.commit(a=1)
     kept = line.backup()
     line.edit("a", 5)
@@ -683,7 +679,7 @@ def renamed(line: Line) -> SqlState:
     return moved
 
 
-def test_a_backup_of_before_a_renaming_is_written_again(lines: Lines) -> None:
+def test_a_backup_from_before_a_rename_is_rolled_forward_after_the_table_is_renamed(lines: Lines) -> None:
     line = lines(InSqlite)
     line.commit(a=1)
     kept = line.backup()
@@ -703,7 +699,7 @@ def test_a_backup_of_before_a_renaming_is_written_again(lines: Lines) -> None:
     assert moved.read() == [{"word": "a", "count": 1111}]
 
 
-def test_the_change_of_a_state_that_was_renamed_since_is_missed(lines: Lines) -> None:
+def test_a_missing_change_of_a_state_that_was_renamed_later_is_noticed(lines: Lines) -> None:
     line = lines(InSqlite)
     line.commit(a=1, b=1)
     kept = line.backup()
@@ -722,7 +718,7 @@ def state_in(folder: Path, name: str, where: Any) -> Any:
     return where(folder / name, "opaque")
 
 
-def test_a_state_that_was_lost_whole_is_written_from_its_first_transaction_on(
+def test_a_completely_lost_state_is_rolled_forward_from_its_first_transaction(
     lines: Lines, where: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW__TX__HISTORY", "4")
@@ -741,7 +737,7 @@ def test_a_state_that_was_lost_whole_is_written_from_its_first_transaction_on(
     assert line.findings() == ()
 
 
-def test_a_place_that_was_not_empty_before_is_not_filled(lines: Lines, where: Any) -> None:
+def test_a_state_that_was_not_empty_at_its_first_transaction_is_not_rolled_forward(lines: Lines, where: Any) -> None:
     line = lines(where)
     empty, _ = line.backups(1)
     if where is InSqlite:
@@ -769,7 +765,7 @@ def rename_away(line: Line) -> None:
 
 
 @pytest.mark.parametrize("gone", [forget_and_come_back, rename_away])
-def test_the_next_state_of_a_name_gets_only_what_it_was_given_itself(lines: Lines, gone: Any) -> None:
+def test_a_new_state_with_a_reused_name_gets_only_its_own_transactions(lines: Lines, gone: Any) -> None:
     line = lines(InMemory)
     line.states.append(MemoryState("other", keys=["word"], values={"count": Sum()}))
     line.commit(a=1)
@@ -797,7 +793,7 @@ def given_before(line: Line, gone: Callable[[Line], None]) -> None:
     line.commit(a=10)
 
 
-def test_nothing_is_taken_back_from_a_state_that_took_the_name_of_another_one(lines: Lines) -> None:
+def test_a_restatement_takes_no_old_value_back_from_a_state_with_a_reused_name(lines: Lines) -> None:
     line = lines(InMemory)
     given_before(line, rename_away)
     line.commit(instead_of=1, a=100)
@@ -805,7 +801,7 @@ def test_nothing_is_taken_back_from_a_state_that_took_the_name_of_another_one(li
     assert line.findings() == ()
 
 
-def test_nothing_is_taken_back_from_a_state_that_was_forgotten(lines: Lines) -> None:
+def test_a_restatement_of_a_transaction_from_before_a_state_was_forgotten_is_refused(lines: Lines) -> None:
     line = lines(InMemory)
     given_before(line, forget_and_come_back)
     with pytest.raises(NotTakenBack, match=r"state 'words \(forgotten before transaction 2\)'"):
@@ -817,7 +813,7 @@ def test_nothing_is_taken_back_from_a_state_that_was_forgotten(lines: Lines) -> 
 
 
 @stores
-def test_what_a_restatement_replaced_is_replaced_again(lines: Lines, where: Any) -> None:
+def test_a_roll_forward_repeats_the_replacements_of_a_restatement(lines: Lines, where: Any) -> None:
     line = lines(where, Max())
     line.commit(b=7)
     line.commit(a=50)
@@ -846,7 +842,7 @@ def changed_between(line: Line) -> Callable[[], None]:
 
 @pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize(("how", "value"), [("changed", 100), ("unchanged", 101)])
-def test_with_a_change_between_it_may_die_anywhere_and_is_repeated(
+def test_a_roll_forward_with_a_change_in_between_can_be_killed_anywhere_and_repeated(
     line: Line, how: str, value: int, apart: bool
 ) -> None:
     kept = changed_between(line)
@@ -886,43 +882,43 @@ def by_lines(test: Any, *more: Any) -> Callable[[Given], None]:
 
 
 def young(given: Given) -> None:
-    test_a_state_that_was_lost_whole_is_written_from_its_first_transaction_on(given.lines, InMemory, given.patch)
+    test_a_completely_lost_state_is_rolled_forward_from_its_first_transaction(given.lines, InMemory, given.patch)
 
 
-noticed = by_lines(test_a_backup_of_before_a_change_is_noticed_though_no_transaction_followed, InMemory, Sum())
-cancel = by_line(test_two_changes_that_cancel_are_known_by_where_they_were_made)
-asked = by_lines(test_of_changes_that_the_totals_do_not_tell_a_person_is_asked, InMemory)
-healed = by_line(test_a_change_that_may_have_made_up_for_a_healed_loss_is_asked)
-made_again = by_lines(test_a_change_that_a_person_has_made_again_is_named_and_the_line_goes_on, InMemory, Max())
-with_change = by_lines(test_a_backup_of_after_a_change_is_written_again_without_a_question, InMemory, Max())
-unwanted = by_line(test_a_change_that_is_wanted_no_more_is_named_and_the_line_goes_on)
-where_made = by_line(test_where_a_change_was_made_decides_and_not_its_acceptance)
-another = by_line(test_another_backup_than_the_one_that_was_accepted_is_refused)
-alone = by_lines(test_values_alone_that_went_back_under_an_accepted_fence_are_refused)
-not_taken = by_line(test_what_a_state_has_lost_is_not_taken_back_from_it)
-exact = by_line(test_what_was_seen_is_told_and_the_gap_is_exact)
-older = by_line(test_a_backup_of_before_a_loss_heals_it)
-gap = by_lines(test_a_state_that_is_lost_whole_after_an_accepted_loss_keeps_the_gap, InMemory)
-unknown_gap = by_lines(test_a_state_that_is_lost_whole_after_a_loss_of_unknown_extent_gets_all_rows_again, InMemory)
-emptied = by_lines(test_a_place_that_is_empty_after_a_loss_that_nobody_looked_at_has_nothing_of_before, InMemory)
-gone = by_line(test_a_change_that_went_with_an_accepted_loss_is_none_any_more)
-copied = by_line(test_a_ledger_that_is_lost_knows_a_change_by_the_copy_in_the_journal)
-numbered = by_line(test_numbers_never_fall_below_the_change_that_a_fence_names)
-before_renaming = by_lines(test_a_backup_of_before_a_renaming_is_written_again)
-skip_after_a_loss = by_line(test_a_loss_that_a_skip_followed_is_kept)
-taken_name = by_lines(test_nothing_is_taken_back_from_a_state_that_took_the_name_of_another_one)
-was_forgotten = by_lines(test_nothing_is_taken_back_from_a_state_that_was_forgotten)
-not_empty = by_lines(test_a_place_that_was_not_empty_before_is_not_filled, InMemory)
-replaced = by_lines(test_what_a_restatement_replaced_is_replaced_again, InMemory)
+noticed = by_lines(test_a_backup_from_before_a_change_is_noticed_even_without_a_later_transaction, InMemory, Sum())
+cancel = by_line(test_a_roll_forward_distinguishes_two_cancelling_changes_by_their_place)
+asked = by_lines(test_a_roll_forward_asks_about_a_change_that_the_totals_do_not_show, InMemory)
+healed = by_line(test_a_roll_forward_asks_about_a_change_that_may_have_compensated_a_restored_loss)
+made_again = by_lines(test_a_repeated_change_is_confirmed_by_its_number_and_the_roll_forward_continues, InMemory, Max())
+with_change = by_lines(test_a_backup_from_after_a_change_is_rolled_forward_without_a_question, InMemory, Max())
+unwanted = by_line(test_an_unwanted_change_is_dropped_by_its_number_and_commits_continue)
+where_made = by_line(test_the_place_of_a_change_counts_and_not_the_time_of_its_acceptance)
+another = by_line(test_a_backup_other_than_the_accepted_one_is_refused)
+alone = by_lines(test_values_set_back_without_their_accepted_fence_are_refused)
+not_taken = by_line(test_a_transaction_that_a_state_has_lost_cannot_be_restated)
+exact = by_line(test_accepting_a_loss_after_a_look_names_the_last_transaction_and_the_exact_gap)
+older = by_line(test_a_backup_from_before_a_loss_restores_the_lost_transactions)
+gap = by_lines(test_a_state_lost_completely_after_an_accepted_loss_keeps_the_gap, InMemory)
+unknown_gap = by_lines(test_a_state_lost_completely_after_an_unseen_loss_gets_all_rows_again, InMemory)
+emptied = by_lines(test_a_state_empty_after_an_unseen_loss_holds_no_earlier_transaction, InMemory)
+gone = by_line(test_a_change_lost_in_an_accepted_loss_is_no_longer_expected)
+copied = by_line(test_a_rebuilt_ledger_knows_a_change_from_its_copy_in_the_journal)
+numbered = by_line(test_repair_numbers_never_fall_below_the_change_named_in_a_fence)
+before_renaming = by_lines(test_a_backup_from_before_a_rename_is_rolled_forward_after_the_table_is_renamed)
+skip_after_a_loss = by_line(test_a_loss_followed_by_a_skip_stays_accepted)
+taken_name = by_lines(test_a_restatement_takes_no_old_value_back_from_a_state_with_a_reused_name)
+was_forgotten = by_lines(test_a_restatement_of_a_transaction_from_before_a_state_was_forgotten_is_refused)
+not_empty = by_lines(test_a_state_that_was_not_empty_at_its_first_transaction_is_not_rolled_forward, InMemory)
+replaced = by_lines(test_a_roll_forward_repeats_the_replacements_of_a_restatement, InMemory)
 
 
 def unnamed(given: Given) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        test_a_state_whose_fence_names_no_changes_is_not_asked_for_one(given.lines, patch)
+        test_a_state_whose_fence_cannot_name_changes_needs_no_mark_of_change(given.lines, patch)
 
 
 def repeated(given: Given) -> None:
-    test_an_acceptance_that_has_died_stops_commits_until_it_is_repeated(given.lines(InMemory), given.kills, POINTS[0])
+    test_an_interrupted_acceptance_stops_commits_until_it_is_repeated(given.lines(InMemory), given.kills, POINTS[0])
 
 
 LEFT_OUT: tuple[tuple[str, Any, str, str, Callable[[Given], None]], ...] = (
@@ -959,9 +955,7 @@ LEFT_OUT: tuple[tuple[str, Any, str, str, Callable[[Given], None]], ...] = (
 
 
 @pytest.mark.parametrize("rule", LEFT_OUT, ids=lambda rule: rule[0].replace(" ", "-"))
-def test_a_rule_that_is_left_out_is_noticed(
-    rule: Any, lines: Lines, kills: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_tests_find_each_removed_rule(rule: Any, lines: Lines, kills: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     told, function, old, new, noticed_by = rule
     given = Given(lines, kills, monkeypatch)
     with applied(Mutant(told, ((function, old, new),), ONE)):

@@ -52,7 +52,7 @@ def run(make: Any) -> MessageRun:
     return made
 
 
-def test_a_transaction_is_committed_when_every_message_of_it_is_acked(run: MessageRun) -> None:
+def test_a_transaction_is_committed_after_all_its_messages_are_acked(run: MessageRun) -> None:
     run.begin()
     first, second = run.work(2)
     run.ack(first)
@@ -68,7 +68,7 @@ def test_a_transaction_is_committed_when_every_message_of_it_is_acked(run: Messa
     assert run.count == 10
 
 
-def test_an_attempt_waits_for_messages_until_it_is_processed_and_no_other_attempt_does(run: MessageRun) -> None:
+def test_only_the_newest_attempt_waits_for_messages_and_only_until_it_is_processed(run: MessageRun) -> None:
     run.begin()
     record = run.record
     assert record is not None
@@ -78,14 +78,16 @@ def test_an_attempt_waits_for_messages_until_it_is_processed_and_no_other_attemp
     assert not is_processing(None, 1)
 
 
-def test_the_status_of_a_transaction_names_the_messages_that_it_waits_for(run: MessageRun) -> None:
+def test_the_status_of_a_transaction_shows_how_many_trees_it_waits_for(run: MessageRun) -> None:
     run.begin()
     run.work(3)
     (view,) = topology_view(run.spec.memory, run.spec.paths).transactions
     assert view.waiting_for == "acks of its messages (3 trees), and its committer"
 
 
-def test_what_the_ackers_keep_goes_with_the_commit(run: MessageRun, acker_nodes: MemoryStore) -> None:
+def test_a_commit_deletes_the_trees_of_its_transaction_from_the_ackers(
+    run: MessageRun, acker_nodes: MemoryStore
+) -> None:
     run.begin()
     (root,) = run.work()
     run.ack(root)
@@ -98,7 +100,7 @@ def test_what_the_ackers_keep_goes_with_the_commit(run: MessageRun, acker_nodes:
         run.collector.flush()
 
 
-def test_a_message_that_fails_fails_the_attempt_and_the_next_one_refuses_what_is_left_of_it(run: MessageRun) -> None:
+def test_a_failed_message_fails_its_attempt_and_the_next_attempt_refuses_older_messages(run: MessageRun) -> None:
     run.begin()
     lost, failed = run.work(2)
     with pytest.raises(ZeroDivisionError), run.collector.process(failed):
@@ -137,7 +139,7 @@ def test_messages_that_were_acked_in_time_are_not_too_late_afterwards(make: Any)
 
 
 @pytest.mark.parametrize(("seconds", "late"), [(59.999, False), (60.0, True), (61.0, True)])
-def test_the_time_for_messages_ends_so_many_seconds_after_begin(seconds: float, late: bool) -> None:
+def test_the_time_limit_for_messages_is_measured_from_begin(seconds: float, late: bool) -> None:
     trees = TreeReport(emitted={TaskTry("count", -1, "try"): 2}, open={"count": 1}, twice={})
     ackers: Any = SimpleNamespace(report=lambda origin: trees)
     began = datetime(2013, 1, 1, tzinfo=timezone.utc)
@@ -154,7 +156,7 @@ def test_the_time_for_messages_ends_so_many_seconds_after_begin(seconds: float, 
     assert found == (expected if late else Messages(waiting=waiting))
 
 
-def test_the_source_learns_of_messages_that_have_failed(make: Any) -> None:
+def test_the_source_is_notified_of_failed_messages(make: Any) -> None:
     broker = Broker()
     run: MessageRun = make(source=broker, message_timeout=1e-6)
     run.begin()
@@ -177,7 +179,7 @@ def test_a_message_that_was_acked_twice_fails_the_attempt(run: MessageRun) -> No
         run.commit_now()
 
 
-def test_while_the_ackers_are_away_nothing_is_committed_and_the_committer_waits_for_them(run: MessageRun) -> None:
+def test_the_committer_waits_while_the_ackers_are_unreachable(run: MessageRun) -> None:
     run.begin()
     run.ack(*run.work())
     run.spec.broken.append(AWAY)
@@ -188,7 +190,7 @@ def test_while_the_ackers_are_away_nothing_is_committed_and_the_committer_waits_
     assert run.commit_now() is None
 
 
-def test_ackers_that_stay_away_until_the_time_is_up_fail_the_attempt(make: Any) -> None:
+def test_ackers_that_stay_unreachable_until_the_time_limit_fail_the_attempt(make: Any) -> None:
     run: MessageRun = make(message_timeout=1e-6)
     run.begin()
     run.work()
@@ -197,7 +199,7 @@ def test_ackers_that_stay_away_until_the_time_is_up_fail_the_attempt(make: Any) 
         run.commit_now()
 
 
-def test_ackers_that_come_back_empty_let_nothing_be_committed(run: MessageRun, acker_nodes: MemoryStore) -> None:
+def test_ackers_that_come_back_empty_prevent_the_commit(run: MessageRun, acker_nodes: MemoryStore) -> None:
     run.begin()
     run.work(2)
     acker_nodes.restore(())
@@ -206,9 +208,7 @@ def test_ackers_that_come_back_empty_let_nothing_be_committed(run: MessageRun, a
     assert run.count == 0
 
 
-def test_ackers_that_were_set_back_to_before_some_trees_let_nothing_be_committed(
-    run: MessageRun, acker_nodes: MemoryStore
-) -> None:
+def test_ackers_set_back_to_before_some_trees_prevent_the_commit(run: MessageRun, acker_nodes: MemoryStore) -> None:
     run.begin()
     processing = run.start()
     run.ack(CurrentBatch(processing).emit())
@@ -220,7 +220,7 @@ def test_ackers_that_were_set_back_to_before_some_trees_let_nothing_be_committed
         run.commit_now()
 
 
-def test_a_begin_that_died_before_it_has_opened_the_attempt_opens_it_when_it_is_tried_again(run: MessageRun) -> None:
+def test_a_retried_begin_opens_the_attempt_that_the_failed_begin_did_not_open(run: MessageRun) -> None:
     run.spec.broken.append(AWAY)
     with pytest.raises(AckersUnavailable):
         run.begin()
@@ -230,7 +230,7 @@ def test_a_begin_that_died_before_it_has_opened_the_attempt_opens_it_when_it_is_
     assert run.commit_now() is None
 
 
-def test_a_task_that_dies_with_messages_under_way_is_not_tried_again_in_the_same_attempt(run: MessageRun) -> None:
+def test_a_task_that_has_emitted_messages_cannot_be_retried_in_the_same_attempt(run: MessageRun) -> None:
     run.begin()
     CurrentBatch(run.start()).emit()
     with pytest.raises(AirflowFailException, match=r"Task count has emitted messages of transaction 1\.1 .* `begin`"):
@@ -240,7 +240,7 @@ def test_a_task_that_dies_with_messages_under_way_is_not_tried_again_in_the_same
     assert run.commit_now() is None
 
 
-def test_messages_of_a_try_that_was_replaced_by_one_without_are_noticed(run: MessageRun) -> None:
+def test_messages_of_a_try_replaced_by_a_try_without_messages_are_noticed(run: MessageRun) -> None:
     run.begin()
     run.ack(CurrentBatch(run.start()).emit())
     run.finish(run.start())
@@ -258,7 +258,7 @@ def test_a_transaction_that_was_processed_does_not_ask_the_ackers_again(
     assert run.commit_now() is None
 
 
-def test_messages_fail_only_the_newest_attempt_and_no_processed_one(run: MessageRun) -> None:
+def test_failed_messages_do_not_fail_a_processed_transaction(run: MessageRun) -> None:
     run.begin()
     ledger = run.spec.ledger(run.spec.memory)
     run.ack(*run.work())
@@ -273,7 +273,7 @@ def test_messages_fail_only_the_newest_attempt_and_no_processed_one(run: Message
 # --- of an application
 
 
-def test_messages_of_an_application_are_waited_for_as_those_of_its_task(run: MessageRun) -> None:
+def test_a_commit_waits_for_messages_of_an_application_as_for_messages_of_its_task(run: MessageRun) -> None:
     run.begin()
     processing = run.start()
     origin = origin_of("numbers", run.begun.attempt, run.begun.incarnation)
@@ -287,7 +287,7 @@ def test_messages_of_an_application_are_waited_for_as_those_of_its_task(run: Mes
     assert run.commit_now() is None
 
 
-def test_an_application_of_an_earlier_try_that_has_emitted_messages_is_not_taken_up(run: MessageRun) -> None:
+def test_a_retry_does_not_resume_an_earlier_application_that_has_emitted_messages(run: MessageRun) -> None:
     run.begin()
     messages, earlier = run.start().messages, TaskTry("count", -1, "earlier")
     messages.add_application(0, earlier)
@@ -298,7 +298,7 @@ def test_an_application_of_an_earlier_try_that_has_emitted_messages_is_not_taken
 # --- without tracking
 
 
-def test_without_ackers_messages_are_waited_for_by_nobody(make: Any) -> None:
+def test_without_ackers_the_commit_does_not_wait_for_messages(make: Any) -> None:
     run: MessageRun = make(ackers=0)
     run.begin()
     (reference,) = run.work()
@@ -306,7 +306,7 @@ def test_without_ackers_messages_are_waited_for_by_nobody(make: Any) -> None:
     assert run.commit_now() is None
 
 
-def test_a_message_may_be_left_out(run: MessageRun) -> None:
+def test_the_commit_does_not_wait_for_an_untracked_message(run: MessageRun) -> None:
     run.begin()
     processing = run.start()
     assert Reference.parse(CurrentBatch(processing).emit(tracked=False)).lineage.trees == ()
@@ -314,7 +314,7 @@ def test_a_message_may_be_left_out(run: MessageRun) -> None:
     assert run.commit_now() is None
 
 
-def test_messages_that_nothing_would_wait_for_are_refused_unless_that_is_said(make: Any) -> None:
+def test_messages_that_no_commit_waits_for_are_refused_unless_they_are_untracked(make: Any) -> None:
     without: MessageRun = make(ackers=None)
     without.begin()
     with pytest.raises(TransactionDefinitionError, match=r"task count emits messages. Write .*ackers=1"):
@@ -355,7 +355,9 @@ def test_a_waiting_committer_is_woken_when_the_last_message_is_acked(beside: Mes
     assert _trigger(beside).event(store) == {"reason": "its record changed"}
 
 
-def test_a_waiting_committer_is_woken_by_what_cannot_be_waited_for(beside: MessageRun, store: CountingStore) -> None:
+def test_failed_or_late_messages_or_a_changed_record_wake_a_waiting_committer(
+    beside: MessageRun, store: CountingStore
+) -> None:
     failed, _ = beside.work(2)
     late = _trigger(beside, timeout=1e-6).event(store)
     assert late is not None
@@ -366,7 +368,7 @@ def test_a_waiting_committer_is_woken_by_what_cannot_be_waited_for(beside: Messa
     assert _trigger(beside).event(store) == {"reason": "its record changed"}
 
 
-def test_the_trigger_is_made_again_from_its_fields(
+def test_the_messages_trigger_can_be_rebuilt_from_its_fields(
     beside: MessageRun, store: CountingStore, sleeps: Sleeps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("shared_store", "shared_watched_store"):

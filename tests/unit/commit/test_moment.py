@@ -140,7 +140,7 @@ def test_a_guard_behind_states_sees_their_rows(makes: Any, shop: Database) -> No
     assert shop.asked("SELECT total FROM report") == [(6,)]
 
 
-def test_a_value_that_the_second_state_refuses_leaves_the_first_one_as_it_was(makes: Any, shop: Database) -> None:
+def test_a_value_that_the_second_state_refuses_leaves_the_first_state_unchanged(makes: Any, shop: Database) -> None:
     made = makes(TOTALS, TABLE)
     committed(made, rows(a=1))
     shop.execute("CREATE TRIGGER no BEFORE INSERT ON seen WHEN NEW.word = 'bad' BEGIN SELECT RAISE(ABORT, 'bad'); END")
@@ -151,7 +151,7 @@ def test_a_value_that_the_second_state_refuses_leaves_the_first_one_as_it_was(ma
     assert shop.content() == before
 
 
-def test_a_state_of_another_store_whose_fence_refuses_leaves_the_database_as_it_was(makes: Any, shop: Database) -> None:
+def test_a_refusal_by_the_fence_of_another_store_leaves_the_database_unchanged(makes: Any, shop: Database) -> None:
     made = makes(TOTALS, TABLE, ELSEWHERE)
     committed(made, rows(a=1))
     before = shop.content()
@@ -162,7 +162,7 @@ def test_a_state_of_another_store_whose_fence_refuses_leaves_the_database_as_it_
     assert shop.content() == before
 
 
-def test_a_replay_with_other_rows_replaces_all_of_them(makes: Any, shop: Database) -> None:
+def test_a_replay_with_other_rows_replaces_the_rows_in_all_states(makes: Any, shop: Database) -> None:
     made = makes(TABLE, TOTALS, ELSEWHERE)
     committed(made, rows(a=1))
     run = begun(made, rows(a=2, gone=9))
@@ -186,7 +186,7 @@ def promised(names: list[Any]) -> list[Any]:
 
 
 @pytest.mark.usefixtures("small")
-def test_updates_that_are_promised_together_are_written_in_one_transaction_though_one_has_many_rows(
+def test_updates_with_together_are_written_in_one_transaction_despite_many_rows(
     make: Any, shop: Database, area: StagingArea
 ) -> None:
     totals = replace(update(shop.states[TOTALS]), new_values="totals")
@@ -207,7 +207,7 @@ def exact(shop: Database, name: str) -> SqlState:
     return SqlState.from_url(url, table=name, keys=["word"], values={"count": Sum()}, kind="transactional")
 
 
-def test_another_output_of_states_in_one_database_is_noted_once_it_is_written(
+def test_another_output_for_states_in_one_database_is_fixed_once_it_is_written(
     make: Any, shop: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = begun(Makes(make, updates=[update(exact(shop, "one")), update(exact(shop, "two"))]), rows(a=1))
@@ -224,7 +224,7 @@ def test_another_output_of_states_in_one_database_is_noted_once_it_is_written(
 
 
 @pytest.mark.parametrize("name", [TABLE, GUARD])
-def test_portions_are_refused_by_a_state_that_takes_all_rows_at_once(shop: Database, name: str) -> None:
+def test_a_state_that_takes_all_rows_at_once_refuses_parts(shop: Database, name: str) -> None:
     state, grant = shop.states[name], Grants()(1)
     in_parts = StateWrite(state.name, grant, raising=True, parts=lambda: iter([(0, RowTally(rows(a=1)))]))
     with pytest.raises(StateError, match="it was given a part of an update"):
@@ -235,7 +235,7 @@ def test_portions_are_refused_by_a_state_that_takes_all_rows_at_once(shop: Datab
 # --- a restatement, a skip, a phase
 
 
-def test_a_restatement_replaces_all_in_one_transaction(makes: Any, shop: Database) -> None:
+def test_a_restatement_replaces_the_rows_of_all_states_in_one_transaction(makes: Any, shop: Database) -> None:
     made = makes(TABLE, TOTALS)
     committed(made, rows(a=1))
     committed(made, rows(a=2, b=3))
@@ -247,7 +247,7 @@ def test_a_restatement_replaces_all_in_one_transaction(makes: Any, shop: Databas
 
 
 @pytest.mark.parametrize("names", [(TABLE, TOTALS), (TOTALS,), (TOTALS, ELSEWHERE)])
-def test_a_restatement_that_lacks_a_key_changes_nothing(makes: Any, shop: Database, names: tuple[str, ...]) -> None:
+def test_a_restatement_of_a_missing_key_changes_no_state(makes: Any, shop: Database, names: tuple[str, ...]) -> None:
     made = makes(*names)
     committed(made, rows(a=1))
     committed(made, rows(b=3))
@@ -260,9 +260,7 @@ def test_a_restatement_that_lacks_a_key_changes_nothing(makes: Any, shop: Databa
     assert shop.content() == before
 
 
-def test_a_restatement_of_an_attempt_that_died_finds_the_keys_as_they_were_before_it(
-    makes: Any, shop: Database
-) -> None:
+def test_a_replayed_restatement_starts_from_the_keys_before_the_failed_attempt(makes: Any, shop: Database) -> None:
     made = makes(TOTALS, TABLE)
     committed(made, rows(a=1))
     committed(made, rows(b=3))
@@ -273,7 +271,7 @@ def test_a_restatement_of_an_attempt_that_died_finds_the_keys_as_they_were_befor
     assert shop.asked("SELECT word, count FROM totals WHERE count <> 0 ORDER BY 1") == [("a", 5), ("b", 3)]
 
 
-def test_what_takes_rows_out_is_written_last_beside_another_store(makes: Any, shop: Database) -> None:
+def test_a_table_that_removes_rows_is_written_after_the_state_of_another_store(makes: Any, shop: Database) -> None:
     made = makes(TABLE, TOTALS, ELSEWHERE)
     committed(made, rows(a=1))
     run = begun(made, rows(a=10), instead_of=1)
@@ -290,7 +288,7 @@ def prepared(run: Run) -> Commit:
     return commit
 
 
-def test_a_skip_is_one_transaction_of_the_database(makes: Any, shop: Database) -> None:
+def test_a_skip_undoes_all_states_in_one_transaction_of_the_database(makes: Any, shop: Database) -> None:
     made = makes(TABLE, TOTALS, GUARD)
     committed(made, rows(a=1))
     run = begun(made, rows(a=2))
@@ -303,7 +301,7 @@ def test_a_skip_is_one_transaction_of_the_database(makes: Any, shop: Database) -
     assert shop.asked("SELECT count FROM totals") == [(5,)]
 
 
-def test_a_committer_of_a_phase_replaces_in_one_transaction_what_an_earlier_try_wrote(
+def test_a_committer_of_a_phase_replaces_the_rows_of_an_earlier_try_in_one_transaction(
     make: Any, shop: Database
 ) -> None:
     inside = [update(shop.states[each], task="c") for each in (TABLE, TOTALS)]
@@ -364,7 +362,7 @@ TWO_DATABASES = [append("rows", state=each) for each in (*states("a", "b"), *sta
         ),
     ],
 )
-def test_what_cannot_be_written_together_is_refused(updates: list[Any], message: str) -> None:
+def test_updates_that_cannot_be_written_together_are_refused(updates: list[Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         written_together(updates)
 
@@ -379,7 +377,7 @@ def test_rejected_rows_are_written_together_with_the_updates_of_their_database()
     ]
 
 
-def test_a_guard_comes_behind_the_rejected_rows() -> None:
+def test_a_guard_runs_after_the_rejected_rows_are_written() -> None:
     one, rejected = states("a", "rejected")
     guard = SqlGuard("warehouse", name="summary", statements=["SELECT 1"])
     with DAG("numbers", schedule=None), Transaction(source=Numbers(), rejected=rejected):
@@ -389,7 +387,7 @@ def test_a_guard_comes_behind_the_rejected_rows() -> None:
     assert [each.state.name for each in commit.updates] == ["warehouse.a", "warehouse.rejected", "warehouse.summary"]
 
 
-def test_a_commit_phase_promises_no_moment() -> None:
+def test_together_is_refused_in_a_commit_phase() -> None:
     def defined() -> None:
         with DAG("numbers", schedule=None), Transaction(source=Numbers()):
             rows = found()
@@ -420,7 +418,7 @@ LEFT_OUT: dict[str, tuple[Any, str, str, Callable[[Given], None]]] = {
         Commit.write,
         "raise_fences(outside, grant)",
         "None",
-        lambda given: test_a_state_of_another_store_whose_fence_refuses_leaves_the_database_as_it_was(
+        lambda given: test_a_refusal_by_the_fence_of_another_store_leaves_the_database_unchanged(
             given.makes, given.shop
         ),
     ),
@@ -428,7 +426,7 @@ LEFT_OUT: dict[str, tuple[Any, str, str, Callable[[Given], None]]] = {
         api.sharing_a_store,
         "state.store_key is None",
         "True",
-        lambda given: test_a_value_that_the_second_state_refuses_leaves_the_first_one_as_it_was(
+        lambda given: test_a_value_that_the_second_state_refuses_leaves_the_first_state_unchanged(
             given.makes, given.shop
         ),
     ),
@@ -436,7 +434,7 @@ LEFT_OUT: dict[str, tuple[Any, str, str, Callable[[Given], None]]] = {
         Commit.write,
         "self._take_other_output(inside)",
         "None",
-        lambda given: test_another_output_of_states_in_one_database_is_noted_once_it_is_written(
+        lambda given: test_another_output_for_states_in_one_database_is_fixed_once_it_is_written(
             given.make, given.shop, given.patch
         ),
     ),
@@ -444,25 +442,27 @@ LEFT_OUT: dict[str, tuple[Any, str, str, Callable[[Given], None]]] = {
         write.UpdateRows.write,
         "require=self.require",
         "require=None",
-        lambda given: test_a_restatement_that_lacks_a_key_changes_nothing(given.makes, given.shop, (TABLE, TOTALS)),
+        lambda given: test_a_restatement_of_a_missing_key_changes_no_state(given.makes, given.shop, (TABLE, TOTALS)),
     ),
     "the keys that are taken back from the only state are looked up": (
         write.write_moment,
         "not works[0].require",
         "True",
-        lambda given: test_a_restatement_that_lacks_a_key_changes_nothing(given.makes, given.shop, (TOTALS,)),
+        lambda given: test_a_restatement_of_a_missing_key_changes_no_state(given.makes, given.shop, (TOTALS,)),
     ),
     "what takes rows out is written last": (
         write.moment_of,
         "if not each.for_good",
         "if True",
-        lambda given: test_what_takes_rows_out_is_written_last_beside_another_store(given.makes, given.shop),
+        lambda given: test_a_table_that_removes_rows_is_written_after_the_state_of_another_store(
+            given.makes, given.shop
+        ),
     ),
     "a try of a phase undoes the one before it": (
         write.UpdateRows.write,
         "not raising and self.state.kind is StateKind.OPAQUE",
         "False",
-        lambda given: test_a_committer_of_a_phase_replaces_in_one_transaction_what_an_earlier_try_wrote(
+        lambda given: test_a_committer_of_a_phase_replaces_the_rows_of_an_earlier_try_in_one_transaction(
             given.make, given.shop
         ),
     ),
@@ -470,13 +470,13 @@ LEFT_OUT: dict[str, tuple[Any, str, str, Callable[[Given], None]]] = {
         handoff.take_skip,
         "if each.store_key is not None",
         "if False",
-        lambda given: test_a_skip_is_one_transaction_of_the_database(given.makes, given.shop),
+        lambda given: test_a_skip_undoes_all_states_in_one_transaction_of_the_database(given.makes, given.shop),
     ),
 }
 
 
 @pytest.mark.parametrize("rule", LEFT_OUT, ids=lambda rule: rule.replace(" ", "-"))
-def test_a_rule_that_is_left_out_is_noticed(
+def test_the_tests_find_each_removed_rule(
     rule: str, make: Any, shop: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     function, old, new, noticed_by = LEFT_OUT[rule]

@@ -85,7 +85,9 @@ def incomplete(phase: PhaseRun, problem: str) -> None:
 # --- the whole of it
 
 
-def test_it_is_committed_once_each_committer_has_written(phase: PhaseRun, of_b: MemoryState, of_d: MemoryState) -> None:
+def test_a_commit_phase_is_committed_after_each_committer_has_written(
+    phase: PhaseRun, of_b: MemoryState, of_d: MemoryState
+) -> None:
     phase.acquire()
     phase.commit("b", "d")
     assert not is_committed(phase)
@@ -94,7 +96,9 @@ def test_it_is_committed_once_each_committer_has_written(phase: PhaseRun, of_b: 
     assert counts(of_b) == counts(of_d) == WRITTEN
 
 
-def test_its_receipt_says_what_each_state_was_given(phase: PhaseRun, of_b: MemoryState, of_d: MemoryState) -> None:
+def test_the_receipt_of_a_commit_phase_names_the_keys_written_to_each_state(
+    phase: PhaseRun, of_b: MemoryState, of_d: MemoryState
+) -> None:
     grant = phase.acquire()
     phase.commit("b", "d")
     phase.mark()
@@ -106,7 +110,7 @@ def test_its_receipt_says_what_each_state_was_given(phase: PhaseRun, of_b: Memor
     assert (receipt.nonce, receipt.rows) == (grant.token.nonce, None)
 
 
-def test_a_committer_that_runs_again_with_fewer_keys_leaves_its_last_output_alone(
+def test_a_committer_that_runs_again_with_fewer_keys_leaves_only_its_last_output(
     with_c: PhaseRun, of_d: MemoryState
 ) -> None:
     with_c.acquire()
@@ -119,9 +123,7 @@ def test_a_committer_that_runs_again_with_fewer_keys_leaves_its_last_output_alon
     assert Receipt.from_json(history(with_c).receipt).written["of_d"].sums == {"count": 1}
 
 
-def test_a_committer_that_runs_again_after_it_was_written_for_is_in_the_receipt_with_its_last_output(
-    with_c: PhaseRun, of_d: MemoryState
-) -> None:
+def test_the_receipt_has_the_last_output_of_a_committer_that_runs_again(with_c: PhaseRun, of_d: MemoryState) -> None:
     with_c.returns("c", ROWS)
     with_c.states["d"] = "success"
     with_c.acquire()  # writes again for d
@@ -133,12 +135,12 @@ def test_a_committer_that_runs_again_after_it_was_written_for_is_in_the_receipt_
     assert Receipt.from_json(history(with_c).receipt).written["of_d"].sums == {"count": 1}
 
 
-def test_what_the_first_task_shares_is_the_grant(phase: PhaseRun) -> None:
+def test_the_first_task_of_a_phase_shares_the_grant(phase: PhaseRun) -> None:
     grant = phase.acquire()
     assert grant_of(phase.shared, "numbers") == replace(grant, batch=Grant.batch)
 
 
-def test_tasks_of_a_transaction_that_is_final_have_nothing_to_do(phase: PhaseRun, of_b: MemoryState) -> None:
+def test_tasks_of_a_final_transaction_do_no_work(phase: PhaseRun, of_b: MemoryState) -> None:
     phase.acquire()
     phase.commit("b", "d")
     phase.mark()
@@ -152,7 +154,7 @@ def test_tasks_of_a_transaction_that_is_final_have_nothing_to_do(phase: PhaseRun
     assert phase.run.log.lines[-1] == "Transaction 1 of numbers is already committed: nothing to do"
 
 
-def test_tries_that_come_when_another_one_has_marked_it_do_nothing(phase: PhaseRun, of_b: MemoryState) -> None:
+def test_tries_that_run_after_another_try_has_marked_the_commit_do_no_work(phase: PhaseRun, of_b: MemoryState) -> None:
     grant = phase.acquire()
     phase.commit("b", "d")
     phase.mark()
@@ -161,7 +163,7 @@ def test_tries_that_come_when_another_one_has_marked_it_do_nothing(phase: PhaseR
     assert counts(of_b) == WRITTEN
 
 
-def test_new_values_of_a_transaction_that_is_final_are_found_again(make: Any, of_b: MemoryState) -> None:
+def test_new_values_of_a_final_transaction_can_be_read_again(make: Any, of_b: MemoryState) -> None:
     phase = PhaseRun(make, update("count", of_b, new_values="totals"), update("count", words("of_d")), ROWS)
     phase.acquire()
     phase.commit("b", "d")
@@ -177,7 +179,7 @@ def test_new_values_of_a_transaction_that_is_final_are_found_again(make: Any, of
 # --- what is missing
 
 
-def test_a_task_finds_no_grant_where_the_first_one_has_not_taken_the_turn(phase: PhaseRun) -> None:
+def test_a_task_of_a_phase_is_refused_if_the_first_task_has_not_taken_the_turn(phase: PhaseRun) -> None:
     for pushed in (None, "a grant"):
         phase.xcoms["acquire", "return_value", -1] = pushed
         with pytest.raises(PhaseIncomplete, match=r"1\.1 .*acquire has not taken the turn. Clear acquire"):
@@ -240,7 +242,7 @@ def test_a_task_between_the_committers_may_be_skipped(phase: PhaseRun, make: Any
     assert is_committed(made)
 
 
-def test_while_a_task_before_the_phase_works_again_nothing_is_written_or_marked(
+def test_no_value_is_written_or_marked_while_a_task_before_the_phase_works_again(
     phase: PhaseRun, of_b: MemoryState
 ) -> None:
     grant = phase.acquire()
@@ -252,7 +254,7 @@ def test_while_a_task_before_the_phase_works_again_nothing_is_written_or_marked(
         phase.committer("b").write_under(grant)
 
 
-def test_a_committer_of_an_outranked_grant_writes_nothing(phase: PhaseRun, of_b: MemoryState) -> None:
+def test_a_committer_of_an_outranked_grant_is_refused(phase: PhaseRun, of_b: MemoryState) -> None:
     first = phase.acquire()
     phase.acquire()
     with pytest.raises(Outranked, match="a later grant"):
@@ -260,7 +262,7 @@ def test_a_committer_of_an_outranked_grant_writes_nothing(phase: PhaseRun, of_b:
     assert counts(of_b) == {}
 
 
-def test_a_committer_of_an_outranked_grant_writes_nothing_to_a_state_without_a_fence(make: Any) -> None:
+def test_a_committer_of_an_outranked_grant_writes_no_value_to_a_state_without_a_fence(make: Any) -> None:
     noted = Noted()
     own = Update(update("count", words("of_b")).input, PersistedState(noted, noted))
     phase = PhaseRun(make, own, update("count", words("of_d")), ROWS)
@@ -271,7 +273,7 @@ def test_a_committer_of_an_outranked_grant_writes_nothing_to_a_state_without_a_f
     assert noted.seen == []
 
 
-def test_a_committer_writes_nothing_while_a_task_works_of_which_the_ledger_knows_nothing_yet(
+def test_a_committer_is_refused_while_a_cleared_task_works_that_has_not_started_in_the_ledger(
     phase: PhaseRun, of_b: MemoryState
 ) -> None:
     phase.run.spec = replace(phase.run.spec, tasks=("count", "branch"))
@@ -283,7 +285,7 @@ def test_a_committer_writes_nothing_while_a_task_works_of_which_the_ledger_knows
     assert counts(of_b) == {}
 
 
-def test_a_committer_that_is_outranked_after_its_write_is_found_out_by_the_last_task(
+def test_the_last_task_notices_a_committer_that_was_outranked_after_its_write(
     phase: PhaseRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     phase.acquire()
@@ -301,7 +303,7 @@ def test_a_committer_that_is_outranked_after_its_write_is_found_out_by_the_last_
     incomplete(phase, "b has not written under the grant of this phase")
 
 
-def test_an_older_try_that_dies_takes_nothing_of_what_a_newer_one_wrote(
+def test_a_dying_older_try_does_not_remove_the_values_of_a_newer_try(
     phase: PhaseRun, of_b: MemoryState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def killed(*arguments: Any) -> int:
@@ -321,7 +323,7 @@ def test_an_older_try_that_dies_takes_nothing_of_what_a_newer_one_wrote(
 # --- the turn is taken again
 
 
-def test_what_a_committer_wrote_that_is_not_to_run_again_is_written_again(
+def test_the_first_task_rewrites_the_values_of_a_committer_that_will_not_run_again(
     phase: PhaseRun, of_b: MemoryState, of_d: MemoryState
 ) -> None:
     phase.acquire()
@@ -341,7 +343,7 @@ def test_what_a_committer_wrote_that_is_not_to_run_again_is_written_again(
     assert fence.token == grant.token
 
 
-def test_what_a_committer_wrote_is_not_written_again_if_its_input_is_made_again(
+def test_the_first_task_does_not_rewrite_values_whose_input_task_runs_again(
     with_c: PhaseRun, of_d: MemoryState
 ) -> None:
     with_c.acquire()
@@ -389,7 +391,9 @@ NOT_WHAT_IT_GAVE = r"'return_value' of task c .*1\.2.* is not the output of the 
 
 
 @pytest.mark.parametrize("by_hand", [True, False])
-def test_what_a_task_between_the_committers_gave_in_another_attempt_is_refused(with_c: PhaseRun, by_hand: bool) -> None:
+def test_an_output_of_a_task_between_the_committers_from_another_attempt_is_refused(
+    with_c: PhaseRun, by_hand: bool
+) -> None:
     with_c.returns("c", ROWS)
     with_c.begin(ROWS)
     with_c.acquire()
@@ -399,14 +403,14 @@ def test_what_a_task_between_the_committers_gave_in_another_attempt_is_refused(w
     refuses_c(with_c, NOT_WHAT_IT_GAVE)
 
 
-def test_an_output_of_a_task_that_said_nothing_of_its_attempt_is_refused(with_c: PhaseRun) -> None:
+def test_an_output_without_its_attempt_is_refused(with_c: PhaseRun) -> None:
     with_c.begin(ROWS)
     with_c.acquire()
     with_c.xcoms["c", "return_value", -1] = ROWS
     refuses_c(with_c, NOT_WHAT_IT_GAVE)
 
 
-def test_a_reference_says_itself_of_which_attempt_it_is(with_c: PhaseRun, of_d: MemoryState) -> None:
+def test_a_reference_names_its_own_attempt(with_c: PhaseRun, of_d: MemoryState) -> None:
     from airflow_tx.outputs.staging.area import write_manifest, write_rows
 
     with_c.acquire()
@@ -420,7 +424,7 @@ def test_a_reference_says_itself_of_which_attempt_it_is(with_c: PhaseRun, of_d: 
     assert counts(of_d) == WRITTEN
 
 
-def test_of_several_outputs_of_a_task_between_the_committers_one_may_be_written(make: Any, of_d: MemoryState) -> None:
+def test_one_of_several_outputs_of_a_task_between_the_committers_can_be_written(make: Any, of_d: MemoryState) -> None:
     phase = PhaseRun(make, update("count", words("of_b")), update("c", of_d, "words"), ROWS, between=["c"])
     phase.acquire()
     phase.returns("c", {"words": ROWS})
@@ -429,7 +433,7 @@ def test_of_several_outputs_of_a_task_between_the_committers_one_may_be_written(
     assert counts(of_d) == WRITTEN
 
 
-def test_a_task_between_the_committers_that_gave_nothing_is_refused_unless_the_batch_is_empty(
+def test_a_task_between_committers_without_output_is_refused_unless_the_batch_is_empty(
     with_c: PhaseRun, of_d: MemoryState
 ) -> None:
     with_c.acquire()
@@ -443,7 +447,7 @@ def test_a_task_between_the_committers_that_gave_nothing_is_refused_unless_the_b
 # --- what is refused
 
 
-def test_a_transactional_state_of_the_phase_takes_the_same_output_only(make: Any, of_d: MemoryState) -> None:
+def test_a_transactional_state_of_the_phase_accepts_only_the_same_output(make: Any, of_d: MemoryState) -> None:
     exact = words("exact", "transactional")
     phase = PhaseRun(make, update("count", exact), update("count", of_d), ROWS)
     phase.acquire()
@@ -458,7 +462,7 @@ def test_a_transactional_state_of_the_phase_takes_the_same_output_only(make: Any
     assert counts(exact) == counts(of_d) == WRITTEN
 
 
-def test_a_transactional_state_of_the_phase_that_holds_nothing_takes_another_output(
+def test_a_transactional_state_of_the_phase_that_holds_no_row_accepts_another_output(
     make: Any, of_d: MemoryState
 ) -> None:
     exact = words("exact", "transactional")
@@ -478,15 +482,13 @@ def set_back(phase: PhaseRun, state: MemoryState) -> None:
     state.raise_fence(Grant("numbers", incarnation, token, {}))
 
 
-def test_a_ledger_that_was_set_back_is_named_by_the_task_that_takes_the_turn(
-    phase: PhaseRun, of_d: MemoryState
-) -> None:
+def test_the_task_that_takes_the_turn_reports_a_ledger_that_was_set_back(phase: PhaseRun, of_d: MemoryState) -> None:
     set_back(phase, of_d)
     with pytest.raises(LedgerBehind, match="--ledger-lost"):
         phase.acquire()
 
 
-def test_a_ledger_that_was_set_back_is_named_by_a_committer(phase: PhaseRun, of_b: MemoryState) -> None:
+def test_a_committer_reports_a_ledger_that_was_set_back(phase: PhaseRun, of_b: MemoryState) -> None:
     phase.acquire()
     set_back(phase, of_b)
     with pytest.raises(LedgerBehind, match="--ledger-lost"):
@@ -502,7 +504,7 @@ def test_a_failed_transaction_is_neither_written_nor_marked(phase: PhaseRun) -> 
         phase.mark()
 
 
-def test_the_failure_of_each_of_its_tasks_is_noted_under_the_grant_that_it_knows(
+def test_the_failure_of_a_phase_task_is_recorded_only_under_the_newest_grant(
     phase: PhaseRun, store: CountingStore
 ) -> None:
     phase.acquire()

@@ -163,9 +163,7 @@ WROTE = pytest.mark.parametrize("wrote", [False, True], ids=["unwritten", "writt
 
 @EACH
 @WROTE
-def test_a_commit_that_was_refused_before_a_refused_roll_forward_is_refused_after_it(
-    cases: Any, kind: str, wrote: bool
-) -> None:
+def test_a_refused_commit_stays_refused_after_a_refused_roll_forward(cases: Any, kind: str, wrote: bool) -> None:
     case = cases(kind=kind, wrote=wrote)
     assert case.commit_is_refused()
     (told,) = case.roll()
@@ -177,7 +175,7 @@ def test_a_commit_that_was_refused_before_a_refused_roll_forward_is_refused_afte
 
 
 @EACH
-def test_without_rows_of_the_open_transaction_the_plan_is_refused_and_nothing_is_raised(cases: Any, kind: str) -> None:
+def test_a_roll_forward_without_rows_of_the_open_transaction_is_refused_before_any_raise(cases: Any, kind: str) -> None:
     case = cases(kind=kind)
     before = case.ledger.topology()
     command = repair(case.run, case.place)
@@ -191,7 +189,7 @@ def test_without_rows_of_the_open_transaction_the_plan_is_refused_and_nothing_is
 
 @BOTH
 @pytest.mark.parametrize("known", [True, False], ids=["the ledger knows of it", "the ledger does not"])
-def test_verify_names_the_fence_of_a_run_that_died_with_the_command_to_repeat(
+def test_verify_reports_the_fence_of_an_interrupted_roll_forward_with_the_command_to_repeat(
     cases: Any, points: Any, where: Any, known: bool
 ) -> None:
     case = cases(where, wrote=True)
@@ -212,7 +210,7 @@ def test_verify_names_the_fence_of_a_run_that_died_with_the_command_to_repeat(
 @BOTH
 @EACH
 @pytest.mark.parametrize("point", ["looking", "put_back"])
-def test_a_run_that_died_is_continued_from_the_batch_of_its_look(
+def test_an_interrupted_roll_forward_is_continued_from_the_batch_of_its_look(
     cases: Any, points: Any, where: Any, kind: str, point: str
 ) -> None:
     case = cases(where, kind, wrote=True)
@@ -227,7 +225,7 @@ def test_a_run_that_died_is_continued_from_the_batch_of_its_look(
 
 @BOTH
 @EACH
-def test_a_look_that_a_dead_run_has_left_is_passed_once_the_loss_is_accepted(
+def test_a_look_left_by_an_interrupted_roll_forward_is_passed_after_the_loss_is_accepted(
     cases: Any, points: Any, where: Any, kind: str
 ) -> None:
     case = cases(where, kind, wrote=True)
@@ -259,7 +257,7 @@ def test_a_look_from_before_the_transaction_began_is_passed_once_the_loss_is_acc
 
 
 @BOTH
-def test_a_look_that_was_left_refuses_every_commit_though_the_run_has_ended(
+def test_a_look_left_in_the_fence_refuses_every_commit_after_the_roll_forward_has_ended(
     cases: Any, points: Any, where: Any
 ) -> None:
     case = cases(where, wrote=True)
@@ -279,7 +277,7 @@ def rolling_ended(case: Case) -> bool:
     return bool(case.ledger.end_roll_forward(runs.nonces[-1], {}, audit=ADA))
 
 
-def test_a_table_that_is_lost_after_a_look_is_still_missed(cases: Any, points: Any) -> None:
+def test_a_table_lost_after_a_look_is_still_noticed(cases: Any, points: Any) -> None:
     case = cases(wrote=True)
     dies_at(case, points, "looking")
     case.place.lose_table()
@@ -289,7 +287,9 @@ def test_a_table_that_is_lost_after_a_look_is_still_missed(cases: Any, points: A
 
 @BOTH
 @EACH
-def test_of_two_runs_at_once_the_later_one_puts_the_fence_back(cases: Any, points: Any, where: Any, kind: str) -> None:
+def test_the_later_of_two_simultaneous_roll_forwards_puts_the_fence_back(
+    cases: Any, points: Any, where: Any, kind: str
+) -> None:
     case = cases(where, kind, wrote=True)
     points["looking"] = lambda: None if len(case.roll()) == 1 and case.is_unchanged() else pytest.fail("it changed")
     with pytest.raises(FenceOutranked):
@@ -298,7 +298,7 @@ def test_of_two_runs_at_once_the_later_one_puts_the_fence_back(cases: Any, point
 
 
 @BOTH
-def test_a_run_that_was_thought_dead_leaves_the_look_of_a_later_run_alone(cases: Any, points: Any, where: Any) -> None:
+def test_a_late_roll_forward_does_not_change_the_look_of_a_later_one(cases: Any, points: Any, where: Any) -> None:
     case = cases(where, wrote=True)
     points["looking"] = lambda: dies_at(case, points, "looking")
     with pytest.raises(FenceOutranked):
@@ -309,7 +309,7 @@ def test_a_run_that_was_thought_dead_leaves_the_look_of_a_later_run_alone(cases:
 
 
 @BOTH
-def test_a_commit_during_the_plan_is_no_reason_to_refuse_a_state(
+def test_a_commit_during_the_plan_of_a_roll_forward_does_not_refuse_the_state(
     make: Any, tmp_path: Path, where: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place, made = summed(make, tmp_path, where)
@@ -330,7 +330,7 @@ def test_a_commit_during_the_plan_is_no_reason_to_refuse_a_state(
 
 
 @BOTH
-def test_rows_of_the_open_transaction_are_taken_out_before_the_values_decide(
+def test_a_roll_forward_removes_rows_of_the_open_transaction_before_it_compares_values(
     make: Any, tmp_path: Path, where: Any
 ) -> None:
     place, made = summed(make, tmp_path, where)
@@ -353,7 +353,7 @@ def summed(make: Any, folder: Path, where: Any) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("wrote", [False, True])
-def test_a_roll_forward_that_is_refused_for_another_total_stops_no_commit(
+def test_a_roll_forward_refused_for_a_different_total_does_not_stop_commits(
     make: Any, tmp_path: Path, wrote: bool
 ) -> None:
     place, made = summed(make, tmp_path, InSqlite)
@@ -383,7 +383,7 @@ def test_a_roll_forward_after_an_accepted_loss_has_nothing_to_do(make: Any, tmp_
 
 
 @pytest.mark.parametrize("died", [0, 1, 2])
-def test_a_refusal_for_good_stays_and_no_coordinator_replays_the_transaction(
+def test_a_permanent_refusal_stays_and_no_coordinator_replays_the_transaction(
     cases: Any, points: Any, died: int
 ) -> None:
     case = cases(wrote=True)
@@ -408,7 +408,7 @@ def test_a_refusal_that_an_earlier_repair_has_lifted_stays_lifted(cases: Any) ->
     assert isinstance(case.replayed(), ReplayNoted)
 
 
-def test_a_state_that_was_written_again_lifts_the_refusal(make: Any, tmp_path: Path) -> None:
+def test_a_rolled_forward_state_lifts_the_refusal(make: Any, tmp_path: Path) -> None:
     place, made = summed(make, tmp_path, InSqlite)
     run = begun(made, [{"word": "d", "count": 1}])
     place.lose(2, 3)
@@ -432,7 +432,7 @@ def test_a_state_that_was_written_again_lifts_the_refusal(make: Any, tmp_path: P
 
 
 @pytest.mark.parametrize("error", [None, AWAY], ids=["behind", "away"])
-def test_a_restatement_that_a_repair_mends_is_not_given_up(make: Any, tmp_path: Path, error: Any) -> None:
+def test_a_restatement_that_a_repair_can_fix_is_not_given_up(make: Any, tmp_path: Path, error: Any) -> None:
     place = InSqlite(tmp_path, "opaque")
     made = Makes(make, place)
     committed(made, [{"word": "a", "count": 1}])
@@ -456,7 +456,7 @@ def test_a_restatement_that_a_repair_mends_is_not_given_up(make: Any, tmp_path: 
     assert findings(run, place) == ()
 
 
-def test_a_restatement_whose_task_cannot_ask_a_state_is_not_given_up(make: Any, tmp_path: Path) -> None:
+def test_a_restatement_whose_task_cannot_reach_a_state_is_not_given_up(make: Any, tmp_path: Path) -> None:
     _, made = summed(make, tmp_path, InMemory)
     run = begun(made, [{"word": "a", "count": 5}], instead_of=1)
     run.start().fail("StateUnavailable", AWAY)
@@ -469,33 +469,35 @@ def test_a_restatement_whose_task_cannot_ask_a_state_is_not_given_up(make: Any, 
 
 
 def refused_look(given: Given) -> None:
-    test_a_commit_that_was_refused_before_a_refused_roll_forward_is_refused_after_it(given.cases, "largest", wrote=True)
+    test_a_refused_commit_stays_refused_after_a_refused_roll_forward(given.cases, "largest", wrote=True)
 
 
 def refused_when_whole(given: Given) -> None:
-    test_a_roll_forward_that_is_refused_for_another_total_stops_no_commit(given.make, given.folder, wrote=True)
+    test_a_roll_forward_refused_for_a_different_total_does_not_stop_commits(given.make, given.folder, wrote=True)
 
 
 def refused_without_table(given: Given) -> None:
-    test_a_table_that_is_lost_after_a_look_is_still_missed(given.cases, given.points)
+    test_a_table_lost_after_a_look_is_still_noticed(given.cases, given.points)
 
 
 def refused_plan(given: Given) -> None:
-    test_without_rows_of_the_open_transaction_the_plan_is_refused_and_nothing_is_raised(given.cases, "largest")
+    test_a_roll_forward_without_rows_of_the_open_transaction_is_refused_before_any_raise(given.cases, "largest")
 
 
 def refused_after_a_death(given: Given) -> None:
-    test_a_run_that_died_is_continued_from_the_batch_of_its_look(
+    test_an_interrupted_roll_forward_is_continued_from_the_batch_of_its_look(
         given.cases, given.points, InMemory, "largest", "looking"
     )
 
 
 def left(given: Given) -> None:
-    test_a_look_that_was_left_refuses_every_commit_though_the_run_has_ended(given.cases, given.points, InMemory)
+    test_a_look_left_in_the_fence_refuses_every_commit_after_the_roll_forward_has_ended(
+        given.cases, given.points, InMemory
+    )
 
 
 def left_and_accepted(given: Given) -> None:
-    test_a_look_that_a_dead_run_has_left_is_passed_once_the_loss_is_accepted(
+    test_a_look_left_by_an_interrupted_roll_forward_is_passed_after_the_loss_is_accepted(
         given.cases, given.points, InMemory, "largest"
     )
 
@@ -505,20 +507,24 @@ def left_before_the_turn(given: Given) -> None:
 
 
 def thought_dead(given: Given) -> None:
-    test_a_run_that_was_thought_dead_leaves_the_look_of_a_later_run_alone(given.cases, given.points, InMemory)
+    test_a_late_roll_forward_does_not_change_the_look_of_a_later_one(given.cases, given.points, InMemory)
 
 
 def written_open(given: Given) -> None:
-    test_rows_of_the_open_transaction_are_taken_out_before_the_values_decide(given.make, given.folder, InMemory)
+    test_a_roll_forward_removes_rows_of_the_open_transaction_before_it_compares_values(
+        given.make, given.folder, InMemory
+    )
 
 
 def overtaken(given: Given) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        test_a_commit_during_the_plan_is_no_reason_to_refuse_a_state(given.make, given.folder, InMemory, patch)
+        test_a_commit_during_the_plan_of_a_roll_forward_does_not_refuse_the_state(
+            given.make, given.folder, InMemory, patch
+        )
 
 
 def refused_for_good(given: Given) -> None:
-    test_a_refusal_for_good_stays_and_no_coordinator_replays_the_transaction(given.cases, given.points, 2)
+    test_a_permanent_refusal_stays_and_no_coordinator_replays_the_transaction(given.cases, given.points, 2)
 
 
 def lifted(given: Given) -> None:
@@ -573,7 +579,7 @@ LEFT_OUT: tuple[tuple[str, Any, str, str, Callable[[Given], None]], ...] = (
 
 
 @pytest.mark.parametrize("rule", LEFT_OUT, ids=lambda rule: rule[0].replace(" ", "-"))
-def test_a_rule_that_is_left_out_is_noticed(rule: Any, cases: Any, points: Any, make: Any, tmp_path: Path) -> None:
+def test_the_tests_find_each_removed_rule(rule: Any, cases: Any, points: Any, make: Any, tmp_path: Path) -> None:
     told, function, old, new, noticed_by = rule
     given = Given(cases, points, make, tmp_path)
     with applied(Mutant(told, ((function, old, new),), ONE)):
@@ -582,7 +588,7 @@ def test_a_rule_that_is_left_out_is_noticed(rule: Any, cases: Any, points: Any, 
 
 
 @pytest.mark.parametrize("repaired", [False, True])
-def test_a_list_says_no_more_what_a_repair_that_was_made_has_done(cases: Any, repaired: bool) -> None:
+def test_a_list_no_longer_advises_a_repair_that_was_made(cases: Any, repaired: bool) -> None:
     case = cases()
     with pytest.raises(StateBehind) as refused:
         case.run.commit_now()

@@ -134,18 +134,20 @@ Named = namedtuple("Named", "page n")
     ],
     ids=str,
 )
-def test_a_row_of_a_library_is_one_row_with_its_columns(makes: Any, aside: DeltaTable, row: Any, content: Any) -> None:
+def test_a_row_object_of_a_library_is_rejected_as_one_row_with_its_columns(
+    makes: Any, aside: DeltaTable, row: Any, content: Any
+) -> None:
     begun(makes(), (row, "odd")).commit_now()
     assert [json.loads(each[3]) for each in kept(aside)] == [content]
 
 
-def test_many_rows_of_a_library_are_one_row_each(makes: Any, aside: DeltaTable) -> None:
+def test_a_list_of_row_objects_is_rejected_row_by_row(makes: Any, aside: DeltaTable) -> None:
     begun(makes(), ([row for _, row in FRAME.iterrows()], "odd")).commit_now()
     assert len(kept(aside)) == 1
 
 
 @pytest.mark.parametrize("rows", [[None], [[1]], [5], 5, FRAME["page"], pl.Series([1]), [("home", 1)]], ids=str)
-def test_what_is_no_row_is_not_rejected(makes: Any, rows: Any) -> None:
+def test_a_value_that_is_not_a_row_cannot_be_rejected(makes: Any, rows: Any) -> None:
     with pytest.raises(StagingError, match=r"these are no rows \(.*Give dicts or texts, or a frame"):
         begun(makes(), (rows, "odd"))
 
@@ -155,13 +157,13 @@ def test_characters_that_no_table_keeps_are_escaped(makes: Any, aside: DeltaTabl
     assert kept(aside) == [(1, "count", "half", '{"t": "\\ud800"}'), (1, "count", "nul \\x00", "a\\x00b")]
 
 
-def test_a_transaction_without_rejected_rows_commits_and_leaves_none(makes: Any, aside: DeltaTable) -> None:
+def test_a_transaction_without_rejected_rows_commits_and_adds_no_rejected_row(makes: Any, aside: DeltaTable) -> None:
     begun(makes()).commit_now()
     begun(makes("r2"), ("x", "odd")).commit_now()
     assert kept(aside) == [(2, "count", "odd", "x")]
 
 
-def test_many_rejected_rows_are_written_in_portions(
+def test_many_rejected_rows_are_written_in_parts(
     makes: Any, aside: DeltaTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commit_rejected, "ROWS_A_WRITE", 4)
@@ -170,7 +172,7 @@ def test_many_rejected_rows_are_written_in_portions(
     assert len(set(Path(aside.uri).rglob("part-*.parquet"))) == 3
 
 
-def test_rows_of_several_tasks_and_instances_are_together(makes: Any, aside: DeltaTable) -> None:
+def test_the_table_holds_rejected_rows_of_all_tasks_and_instances(makes: Any, aside: DeltaTable) -> None:
     run = begun(
         makes(tasks=("count", "look"), inside=("count", "look", "commit"), mapped=frozenset({"look"})), ("x", "odd")
     )
@@ -205,7 +207,7 @@ def test_a_commit_that_was_killed_before_its_mark_keeps_each_row_once(
     assert counts(state) == {"a": 9}
 
 
-def test_a_task_that_only_rejects_has_still_forgotten_its_rows(makes: Any) -> None:
+def test_a_task_that_rejects_rows_and_returns_no_output_is_refused(makes: Any) -> None:
     run = makes()
     run.begin()
     processing = run.start()
@@ -244,7 +246,7 @@ def test_the_first_committer_of_a_phase_keeps_the_rejected_rows(
 
 
 @pytest.mark.parametrize("again", [(), (("y", "odd"),)])
-def test_a_restatement_takes_the_rejected_rows_out_and_counts_the_mended_ones(
+def test_a_restatement_removes_the_rejected_rows_and_counts_the_corrected_rows(
     makes: Any, aside: DeltaTable, state: MemoryState, again: Any
 ) -> None:
     begun(makes(), ("x", "odd")).commit_now()
@@ -258,7 +260,7 @@ def test_a_restatement_takes_the_rejected_rows_out_and_counts_the_mended_ones(
 
 
 @pytest.mark.parametrize(("again", "passes"), [("y", True), ("z", False)])
-def test_a_restatement_that_rejects_the_same_rows_passes_the_limit_as_what_it_restates(
+def test_a_restatement_with_the_same_rejected_rows_inherits_the_accepted_limit(
     makes: Any, state: MemoryState, again: str, passes: bool
 ) -> None:
     first = begun(makes(max_rejected=1), ("x", "odd"), ("y", "odd"))
@@ -313,7 +315,7 @@ def test_a_day_without_rejected_rows_is_restated_without_their_table(
     assert kept(aside) == [(2, "count", "odd", "x")]
 
 
-def test_another_table_takes_the_place_of_one_that_is_forgotten(
+def test_another_table_of_rejected_rows_can_replace_a_forgotten_table(
     makes: Any, state: MemoryState, aside: DeltaTable, tmp_path: Path
 ) -> None:
     begun(makes(), ("x", "odd")).commit_now()
@@ -348,7 +350,7 @@ def test_a_task_may_reject_up_to_the_limit(makes: Any, aside: DeltaTable, most: 
     assert aside.read() == []
 
 
-def test_the_log_of_the_task_alone_names_the_three_commonest_reasons_with_a_row_each(
+def test_only_the_task_log_names_the_three_most_common_reasons_with_a_row_each(
     makes: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     reasons = ["a", "b", "b", "c", "c", "c", "d", "d", "d", "d"]
@@ -367,14 +369,14 @@ def test_the_log_of_the_task_alone_names_the_three_commonest_reasons_with_a_row_
     assert [part for part in ("'d'", "xxx") if part in kept] == []
 
 
-def test_the_limit_is_of_each_task(makes: Any, aside: DeltaTable) -> None:
+def test_the_limit_of_rejected_rows_applies_to_each_task(makes: Any, aside: DeltaTable) -> None:
     tasks = {"tasks": ("count", "look"), "inside": ("count", "look", "commit"), "max_rejected": 1}
     run = begun(makes(**tasks), ("x", "odd"))
     working(run, ("x", "odd"), task="look").commit_now()
     assert len(kept(aside)) == 2
 
 
-def test_a_share_of_rows_that_nobody_counted_is_refused(makes: Any) -> None:
+def test_a_limit_as_a_share_is_refused_if_the_number_of_read_rows_is_unknown(makes: Any) -> None:
     run = makes(max_rejected=0.5)
     run.begin()
     processing = run.start()
@@ -429,7 +431,7 @@ def test_an_empty_reason_is_refused(makes: Any, reason: str) -> None:
 
 
 @pytest.mark.parametrize(("rows", "reason"), [(3, "odd"), ("x", None), ([{("a", 1): 2}], "odd")])
-def test_what_is_no_row_or_no_reason_is_refused_in_one_line(makes: Any, rows: Any, reason: Any) -> None:
+def test_an_invalid_row_or_reason_is_refused_in_one_line(makes: Any, rows: Any, reason: Any) -> None:
     run = makes()
     run.begin()
     with pytest.raises(StagingError, match=r"these are no rows \(.*\)\. Give dicts or texts") as refused:
@@ -437,7 +439,7 @@ def test_what_is_no_row_or_no_reason_is_refused_in_one_line(makes: Any, rows: An
     assert "\n" not in str(refused.value)
 
 
-def test_rows_are_rejected_only_where_a_commit_keeps_them(makes: Any) -> None:
+def test_reject_is_refused_if_no_commit_keeps_the_rejected_rows(makes: Any) -> None:
     match = r"there is no table for the rows that it rejects\. Give the block one, Transaction\(\.\.\., rejected="
     run = makes(rejected=None)
     run.begin()
@@ -449,7 +451,7 @@ def test_rows_are_rejected_only_where_a_commit_keeps_them(makes: Any) -> None:
         CurrentBatch(beside.start("beside", anchored=False)).reject("x", "odd")
 
 
-def test_the_name_of_the_output_is_our_own(makes: Any) -> None:
+def test_the_output_name_of_rejected_rows_is_reserved(makes: Any) -> None:
     run = makes()
     run.begin()
     with pytest.raises(StagingError, match="it cannot have this name"):
@@ -468,7 +470,7 @@ def test_a_table_of_another_topology_is_refused_at_the_commit(
     assert kept(aside) == [(1, "count", "odd", "x")]
 
 
-def test_a_block_that_lost_its_table_since_does_not_lose_the_rows(
+def test_a_commit_is_refused_if_the_table_of_rejected_rows_was_removed_from_the_block(
     makes: Any, aside: DeltaTable, state: MemoryState
 ) -> None:
     changed = makes("r1")
@@ -480,7 +482,9 @@ def test_a_block_that_lost_its_table_since_does_not_lose_the_rows(
     assert counts(state) == {}
 
 
-def test_a_phase_checks_the_limit_in_its_first_task(makes: Any, aside: DeltaTable, state: MemoryState) -> None:
+def test_a_commit_phase_checks_the_limit_of_rejected_rows_in_its_first_task(
+    makes: Any, aside: DeltaTable, state: MemoryState
+) -> None:
     class Rejecting(PhaseRun):
         def work(self, rows: list[dict[str, Any]]) -> None:
             processing = self.run.start()
@@ -524,7 +528,7 @@ def test_a_process_that_dies_at_any_point_leaves_each_rejected_row_once(
     assert counts(state) == {"a": 9}
 
 
-def test_a_reading_that_spark_may_have_stopped_limits_nothing(makes: Any) -> None:
+def test_a_reading_that_spark_may_have_stopped_does_not_limit_rejected_rows(makes: Any) -> None:
     run = makes()
     run.begin()
     processing = run.start()
@@ -533,7 +537,7 @@ def test_a_reading_that_spark_may_have_stopped_limits_nothing(makes: Any) -> Non
     run.end(processing, rows(a=1))
 
 
-def test_a_table_of_a_database_keeps_rejected_rows_likewise(makes: Any, state: MemoryState, tmp_path: Path) -> None:
+def test_a_sql_table_keeps_rejected_rows(makes: Any, state: MemoryState, tmp_path: Path) -> None:
     table = SqlTable.from_url(f"sqlite:///{tmp_path}/aside.db", table="rejected")
     updates = [update(state), Update(None, table, "worker")]
     begun(makes("r1", updates, rejected=table), ("x", "odd"), ({"n": 1}, "late")).commit_now()

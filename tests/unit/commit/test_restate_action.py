@@ -166,13 +166,13 @@ def world(make: Any, state: MemoryState, monkeypatch: pytest.MonkeyPatch) -> Wor
     return made
 
 
-def test_each_is_processed_again_and_replaces_what_it_contributed(world: World) -> None:
+def test_each_requested_transaction_is_processed_again_and_replaces_its_contribution(world: World) -> None:
     assert world.follow(1, 2, 3, 4, 5) == ["All 5 are restated."]
     assert (world.total, world.wished) == (10, [])
     assert set(world.versions.values()) == {True}
 
 
-def test_one_place_of_the_window_is_left_to_other_batches_and_the_rest_are_wishes(world: World) -> None:
+def test_a_restatement_leaves_one_place_of_the_window_free_and_the_rest_are_requests(world: World) -> None:
     done = world.restate(1, 2, 3, 4, 5)
     started = [each.txid for each in done if each.what.startswith("its run was cleared")]
     assert (started, world.wished) == ([1, 2, 3], [1, 2, 3, 4, 5])
@@ -180,7 +180,7 @@ def test_one_place_of_the_window_is_left_to_other_batches_and_the_rest_are_wishe
     assert "airflow tx restate numbers --why TEXT" in done[-1].what
 
 
-def test_without_transactions_it_goes_on_with_what_is_wanted(world: World) -> None:
+def test_restate_without_txids_continues_the_requested_restatements(world: World) -> None:
     world.restate(4, 5, in_flight=1)
     assert world.follow() == ["All 2 are restated."]
     assert world.total == 7
@@ -188,7 +188,7 @@ def test_without_transactions_it_goes_on_with_what_is_wanted(world: World) -> No
 
 @pytest.mark.parametrize("point", ["after_wish", "after_start"])
 @pytest.mark.parametrize("txid", [1, 2, 3])
-def test_killed_and_repeated_each_is_restated_once(
+def test_a_killed_and_repeated_restate_action_restates_each_transaction_once(
     world: World, point: str, txid: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv(VARIABLE, f"restate.{point}:txid={txid}:raise:once={tmp_path / 'hit'}")
@@ -209,7 +209,7 @@ def by_date(world: World) -> list[int]:
     return [read.peek(Binding, world.spec.paths.run(f"r{number}")).txid for number in range(1, 6)]
 
 
-def test_dates_stand_for_the_transactions_that_count_for_them(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dates_select_the_transactions_that_count_for_them(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     days = [datetime(2013, 1, day, tzinfo=timezone.utc) for day in range(1, 6)]
     intervals = [compat.ScheduledInterval(start, start, end, end) for start, end in pairwise(days)]
     monkeypatch.setattr(
@@ -230,14 +230,14 @@ def test_dates_stand_for_the_transactions_that_count_for_them(world: World, monk
         dated_transactions(world.target(), "2013-01-01", "2013-01-02")
 
 
-def test_another_reason_restates_it_once_more(world: World) -> None:
+def test_restating_with_another_reason_restates_again(world: World) -> None:
     world.follow(1, 2, dated=True)
     world.counted = 5
     world.follow(*by_date(world)[:2], dated=True, audit=Audit("ada", "another bug"))
     assert world.total == 13
 
 
-def test_a_transaction_that_was_replaced_stands_for_the_one_that_counts(world: World) -> None:
+def test_the_txid_of_a_restated_transaction_selects_its_restatement(world: World) -> None:
     world.follow(1)
     assert "it restated transaction 1" in world.action(1).preview().effects[0].what
     (told,) = world.restate(1)
@@ -247,7 +247,9 @@ def test_a_transaction_that_was_replaced_stands_for_the_one_that_counts(world: W
     assert world.total == 11
 
 
-def test_what_would_be_replaced_is_told_and_nothing_is_changed(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_preview_names_the_keys_that_would_be_replaced_and_changes_nothing(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     state = MemoryState("words", keys=["word"], values={"count": Sum("double")})
     world = World(make, state, monkeypatch)
     world.counted = 2**40
@@ -260,7 +262,7 @@ def test_what_would_be_replaced_is_told_and_nothing_is_changed(make: Any, monkey
     assert world.wished == []
 
 
-def test_tasks_that_read_states_are_named(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_preview_names_tasks_that_read_states(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def look_up(rows: Any) -> Any:
         return [state_query(row, state=None) for row in rows]  # type: ignore[name-defined] # noqa: F821
 
@@ -285,7 +287,7 @@ def refusal(world: World, *txids: int, **options: Any) -> str:
     return str(refused.value)
 
 
-def test_rows_that_are_gone(world: World) -> None:
+def test_a_transaction_whose_rows_are_missing_is_refused_without_changed_rows(world: World) -> None:
     world.source.gone = "file a.csv is missing"
     told = refusal(world, 1)
     assert told == (
@@ -295,14 +297,14 @@ def test_rows_that_are_gone(world: World) -> None:
     assert world.follow(1, changed_rows=True) == ["All 1 are restated."]
 
 
-def test_changed_rows_of_a_log(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restating_with_changed_rows_is_refused_for_a_log(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Rereadable, "rows_can_change", False)
     assert "reads a log, whose rows never change. Nothing was changed. Without --changed-rows" in refusal(
         world, 1, changed_rows=True
     )
 
 
-def test_one_that_is_open_skipped_or_unknown_and_all_are_refused_together(world: World) -> None:
+def test_open_skipped_and_unknown_transactions_are_refused_together(world: World) -> None:
     run = world.run_of("r6")
     run.begin()
     told = refusal(world, 1, 6, 9).splitlines()
@@ -311,19 +313,19 @@ def test_one_that_is_open_skipped_or_unknown_and_all_are_refused_together(world:
     assert told[1].startswith("No transaction 9 of topology 'numbers'")
 
 
-def test_a_state_that_the_dag_does_not_write_any_more(world: World) -> None:
+def test_a_transaction_of_a_state_that_the_dag_no_longer_writes_is_refused(world: World) -> None:
     world.updates = [update(MemoryState("other", keys=["word"], values={"count": Count()}))]
     told = refusal(world, 1)
     assert "it has written state 'words', which the DAG does not write any more" in told
     assert "--withdraw" not in told
 
 
-def test_an_entry_that_is_gone(world: World) -> None:
+def test_a_missing_journal_entry_is_refused(world: World) -> None:
     world.spec.staging().forget(world.ledger.incarnation())
     assert re.search(r"entry \S+/1-\w+", refusal(world, 1), re.IGNORECASE)
 
 
-def test_one_that_is_being_restated_goes_on(world: World) -> None:
+def test_a_transaction_that_is_already_being_restated_is_left_to_its_restatement(world: World) -> None:
     world.restate(1)
     run = world.run_of("r1")
     run.begin()
@@ -333,7 +335,7 @@ def test_one_that_is_being_restated_goes_on(world: World) -> None:
 # --- withdrawal, skips
 
 
-def test_a_wish_is_taken_back_until_its_run_has_begun(world: World) -> None:
+def test_a_request_can_be_withdrawn_until_its_run_has_begun(world: World) -> None:
     world.restate(1, 2, in_flight=1)
     withdrawal = WishWithdrawal(world.target(), [2])
     assert [each.txid for each in withdrawal.preview().effects] == [2]
@@ -344,13 +346,13 @@ def test_a_wish_is_taken_back_until_its_run_has_begun(world: World) -> None:
     assert (world.total, world.wished) == (6, [])
 
 
-def test_all_wishes_are_taken_back_at_once(world: World) -> None:
+def test_all_requests_can_be_withdrawn_at_once(world: World) -> None:
     world.restate(1, 2, 3)
     assert [each.txid for each in WishWithdrawal(world.target(), []).execute(ADA)] == [1, 2, 3]
     assert world.wished == []
 
 
-def test_a_run_that_ends_before_it_begins_is_named_with_the_way_out(world: World) -> None:
+def test_a_run_that_fails_before_its_begin_is_named_with_the_withdraw_command(world: World) -> None:
     def fails(seconds: float) -> None:
         for run_id, found in world.states.items():
             world.states[run_id] = "failed" if found == "queued" else found
@@ -364,7 +366,7 @@ def test_a_run_that_ends_before_it_begins_is_named_with_the_way_out(world: World
     assert line.endswith("To let it be: airflow tx restate numbers 1 --withdraw")
 
 
-def test_while_it_is_open_and_after_it_was_skipped_the_interval_is_committed(world: World) -> None:
+def test_an_interval_stays_committed_during_and_after_a_skipped_restatement(world: World) -> None:
     world.restate(1)
     run = world.run_of("r1")
     run.begin()
@@ -382,7 +384,7 @@ def test_while_it_is_open_and_after_it_was_skipped_the_interval_is_committed(wor
 
 
 @pytest.mark.parametrize("txids", [0, 1], ids=["lost whole", "a backup"])
-def test_nothing_is_restated_while_a_state_is_behind(
+def test_a_restatement_is_refused_while_a_state_lacks_transactions(
     make: Any, state: MemoryState, monkeypatch: pytest.MonkeyPatch, txids: int
 ) -> None:
     world = World(make, state, monkeypatch)
@@ -422,7 +424,7 @@ def test_a_preview_names_the_keys_that_may_be_refused(
     assert "{'word': 'count'}" in line or kind == "transactional"
 
 
-def test_a_preview_says_that_rows_that_a_person_has_deleted_come_back(
+def test_a_preview_warns_that_rows_deleted_by_a_person_come_back(
     make: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     table = SqlTable.from_url(f"sqlite:///{tmp_path}/words.db", table="words")
@@ -453,7 +455,7 @@ def deleted(world: World, key: str = "count") -> None:
     del world.state.database.rows[key,]
 
 
-def test_nothing_is_taken_back_of_a_key_whose_deletion_was_accepted(world: World) -> None:
+def test_a_restatement_takes_no_value_back_from_a_key_whose_deletion_was_accepted(world: World) -> None:
     deleted(world)
     assert accepted(world)[-1] == "accepted: 1 key is gone, of which no restatement takes anything back"
     world.execute("r6")  # it comes back
@@ -461,7 +463,7 @@ def test_nothing_is_taken_back_of_a_key_whose_deletion_was_accepted(world: World
     assert world.total == 2 + 2
 
 
-def test_a_key_that_came_back_is_restated_as_ever_for_later_transactions(world: World) -> None:
+def test_a_recreated_key_is_restated_normally_for_later_transactions(world: World) -> None:
     deleted(world)
     accepted(world)
     world.counted = 1
@@ -474,7 +476,7 @@ def test_a_key_that_came_back_is_restated_as_ever_for_later_transactions(world: 
     assert world.total == 4
 
 
-def test_a_restatement_that_meets_a_deleted_key_goes_on_once_that_is_accepted(world: World) -> None:
+def test_a_restatement_of_a_deleted_key_continues_after_the_deletion_is_accepted(world: World) -> None:
     deleted(world)
     world.restate(2)
     with pytest.raises(NotTakenBack, match="airflow tx accept-change numbers --state words --why TEXT"):
@@ -484,7 +486,7 @@ def test_a_restatement_that_meets_a_deleted_key_goes_on_once_that_is_accepted(wo
     assert world.total == 2
 
 
-def test_a_deletion_that_is_accepted_while_a_restatement_waits_is_noticed_at_its_turn(world: World) -> None:
+def test_a_deletion_accepted_while_a_restatement_waits_is_noticed_at_its_turn(world: World) -> None:
     world.restate(2)
     run = world.run_of("r2")
     run.begin()
@@ -500,14 +502,14 @@ def test_a_deletion_that_is_accepted_while_a_restatement_waits_is_noticed_at_its
     assert world.total == 2
 
 
-def test_what_is_gone_is_accepted_once(world: World) -> None:
+def test_an_accepted_deletion_cannot_be_accepted_again(world: World) -> None:
     deleted(world)
     accepted(world)
     with pytest.raises(AcceptanceRefused, match="its values are what its receipts say"):
         accepted(world)
 
 
-def test_a_journal_that_is_too_large_for_a_look_ends_what_can_be_restated(
+def test_accepting_a_deletion_with_a_too_large_journal_ends_earlier_restatements(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(value_acceptance, "MOST_ENTRIES", 4)
@@ -519,7 +521,7 @@ def test_a_journal_that_is_too_large_for_a_look_ends_what_can_be_restated(
     assert world.follow(6) == ["All 1 are restated."]
 
 
-def test_keys_that_were_lost_before_a_reset_say_nothing_of_the_next_life(world: World) -> None:
+def test_keys_deleted_before_a_reset_do_not_affect_the_next_incarnation(world: World) -> None:
     deleted(world)
     accepted(world)
     ledger = world.ledger
@@ -561,7 +563,7 @@ def follow_up(world: World, why: str = "") -> list[EffectLine]:
     return list(CorrectionRestatement(world.target()).execute(Audit("ada", why)))
 
 
-def test_what_is_behind_is_requested_with_the_corrections_as_the_reason(following: World) -> None:
+def test_transactions_that_are_behind_are_requested_with_the_corrections_as_the_reason(following: World) -> None:
     answer = CorrectionRestatement(following.target()).preview()
     assert (answer.needs_reason, answer.refused) == (False, ())
     assert "transactions 1, 2 of topology numbers" in answer.sentence
@@ -578,14 +580,14 @@ def test_a_person_may_give_another_reason(following: World) -> None:
     assert {each.why for each in following.ledger.wishes()} == {ADA.why}
 
 
-def test_what_was_noted_before_and_is_still_behind_is_requested_again(following: World) -> None:
+def test_a_noted_transaction_that_is_still_behind_is_requested_again(following: World) -> None:
     following.ledger.note_behind(1, {3: 9}, why="its check failed")
     follow_up(following)
     assert [each.txid for each in following.ledger.wishes()] == [1, 2]
     assert following.ledger.noted_behind()[1].why == ""
 
 
-def test_one_that_cannot_be_restated_is_noted_and_hinders_no_other(following: World) -> None:
+def test_a_follow_up_that_cannot_be_restated_is_noted_and_does_not_stop_others(following: World) -> None:
     following.source.gone = "its rows are gone"
     following.source.behind = {1: {3: 9}}
     answer = CorrectionRestatement(following.target()).preview()
@@ -597,7 +599,7 @@ def test_one_that_cannot_be_restated_is_noted_and_hinders_no_other(following: Wo
     assert "its rows are gone" in following.ledger.noted_behind()[1].why
 
 
-def test_nothing_behind_is_said(following: World) -> None:
+def test_restate_follow_reports_if_no_transaction_is_behind(following: World) -> None:
     following.source.behind = {}
     answer = CorrectionRestatement(following.target()).preview()
     assert answer.effects == ()
@@ -606,6 +608,6 @@ def test_nothing_behind_is_said(following: World) -> None:
     assert [each.what for each in follow_up(following)] == [nothing]
 
 
-def test_a_topology_that_reads_no_other_one_is_refused_with_what_to_do(world: World) -> None:
+def test_restate_follow_is_refused_for_a_topology_without_an_upstream_topology(world: World) -> None:
     with pytest.raises(ConfigError, match="airflow tx restate numbers TXID --why TEXT"):
         follow_up(world)

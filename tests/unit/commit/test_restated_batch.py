@@ -68,7 +68,7 @@ def wanted(run: Run, *, changed_rows: bool = False) -> None:
     ledger.run(want, WishRequest(1, "r1", "r1", changed_rows=changed_rows), ADA)
 
 
-def test_its_rows_are_those_of_the_journal_entry(run: Run, source: Told) -> None:
+def test_the_batch_of_a_restatement_comes_from_the_journal_entry(run: Run, source: Told) -> None:
     first = run.begun
     wanted(run)
     again = run.begin()
@@ -78,7 +78,7 @@ def test_its_rows_are_those_of_the_journal_entry(run: Run, source: Told) -> None
     assert again.replaces.txid == 1
 
 
-def test_rows_that_are_gone_are_refused_before_anything_is_allocated(run: Run, source: Told) -> None:
+def test_missing_rows_are_refused_before_a_txid_is_allocated(run: Run, source: Told) -> None:
     wanted(run)
     source.gone = "file a.csv is missing"
     with pytest.raises(RestateRefused, match=r"transaction 1 of numbers refused: .* file a.csv is missing.*--withdraw"):
@@ -93,7 +93,7 @@ def test_changed_rows_are_decided_again_and_may_differ(run: Run, source: Told) -
     assert run.begin().metadata[-1] == "as now"
 
 
-def test_an_entry_that_is_gone_is_refused_by_name(run: Run) -> None:
+def test_a_missing_journal_entry_is_refused_by_name(run: Run) -> None:
     wanted(run)
     run.spec.staging().forget(run.spec.ledger(run.spec.memory).incarnation())
     with pytest.raises(EntryMissing, match="/1-"):
@@ -101,7 +101,7 @@ def test_an_entry_that_is_gone_is_refused_by_name(run: Run) -> None:
     assert run.spec.ledger(run.spec.memory).status(2) is None
 
 
-def test_the_source_learns_nothing_of_it(run: Run, source: Told) -> None:
+def test_the_source_is_not_notified_of_a_restatement(run: Run, source: Told) -> None:
     """It was told when the rows were committed; what it staged of them is gone."""
     learned = [*source.learned]
     wanted(run)

@@ -136,7 +136,7 @@ GIVEN = {1: rows(a=1, b=2), 2: rows(a=10, b=-10), 4: rows(a=5, c=9), 5: rows(b=3
 
 
 @pytest.mark.parametrize("when", WHEN)
-def test_what_the_journal_does_not_have_is_restated_and_every_row_is_there_once(
+def test_rows_missing_in_the_journal_are_restated_and_each_row_is_in_the_table_once(
     makes: Any, place: Any, when: str
 ) -> None:
     run, backups = story(makes, place)
@@ -157,7 +157,7 @@ def test_what_the_journal_does_not_have_is_restated_and_every_row_is_there_once(
     assert findings(run, place) == ()
 
 
-def test_it_is_never_the_default_and_the_refusal_names_it(makes: Any, place: Any) -> None:
+def test_a_roll_forward_restates_only_with_the_option_that_the_refusal_names(makes: Any, place: Any) -> None:
     committed(makes, rows(a=1))
     kept = place.backup()
     run = committed(makes, rows(b=2))
@@ -168,7 +168,7 @@ def test_it_is_never_the_default_and_the_refusal_names_it(makes: Any, place: Any
     assert (place.words(), wished(run)) == (before, [])
 
 
-def test_a_table_that_was_lost_whole_is_restated(makes: Any, place: Any) -> None:
+def test_a_completely_lost_table_is_restated(makes: Any, place: Any) -> None:
     run, _ = story(makes, place)
     truth = place.words()
     place.lose_all()
@@ -195,7 +195,7 @@ def test_rows_that_went_back_without_their_fence_are_restated(make: Any, tmp_pat
 
 
 @pytest.mark.parametrize("repeated", [again, rolled], ids=["as before", "without the option"])
-def test_it_may_die_at_every_step_and_is_repeated_even_without_the_option(
+def test_an_interrupted_repair_can_be_repeated_at_every_step_even_without_the_option(
     makes: Any, place: Any, repeated: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, backups = story(makes, place)
@@ -236,7 +236,7 @@ def test_it_may_die_at_every_step_and_is_repeated_even_without_the_option(
     assert points == ["roll_forward.begun", *["roll_forward.wrote"] * 4]
 
 
-def test_a_run_that_died_holds_up_every_commit_until_it_is_repeated(
+def test_an_interrupted_repair_blocks_every_commit_until_it_is_repeated(
     makes: Any, place: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, backups = story(makes, place)
@@ -258,7 +258,9 @@ def killed(name: str, **context: Any) -> None:
     raise OSError("killed")
 
 
-def test_of_two_at_once_the_later_one_continues_and_each_transaction_is_wanted_once(makes: Any, place: Any) -> None:
+def test_the_later_of_two_simultaneous_repairs_continues_and_requests_each_transaction_once(
+    makes: Any, place: Any
+) -> None:
     run, backups = story(makes, place)
     truth = place.words()
     for point in (module, command_module):
@@ -278,7 +280,7 @@ def test_of_two_at_once_the_later_one_continues_and_each_transaction_is_wanted_o
     assert findings(run, place) == ()
 
 
-def test_where_another_state_cannot_be_taken_back_from_all_is_refused_and_nothing_is_noted(
+def test_the_repair_is_refused_if_another_state_cannot_take_its_rows_back(
     make: Any, place: Any, source: Rereadable, tmp_path: Path
 ) -> None:
     guard = SqlGuard.from_url(f"sqlite:///{tmp_path / 'other.db'}", name="own", statements=[])
@@ -304,7 +306,7 @@ def made_with(make: Any, source: Any, *states: Any) -> Any:
     return made
 
 
-def test_rows_that_the_source_does_not_have_any_more_are_named(makes: Any, place: Any, source: Rereadable) -> None:
+def test_rows_that_the_source_no_longer_has_are_named(makes: Any, place: Any, source: Rereadable) -> None:
     committed(makes, rows(a=1))
     kept = place.backup()
     run = committed(makes, rows(b=1))
@@ -316,7 +318,7 @@ def test_rows_that_the_source_does_not_have_any_more_are_named(makes: Any, place
     assert wished(run) == []
 
 
-def test_without_a_journal_nothing_can_be_processed_again(makes: Any, place: Any) -> None:
+def test_without_a_journal_no_transaction_can_be_processed_again(makes: Any, place: Any) -> None:
     committed(makes, rows(a=1), journal=timedelta(0))
     kept = place.backup()
     run = committed(makes, rows(b=1), journal=timedelta(0))
@@ -326,7 +328,7 @@ def test_without_a_journal_nothing_can_be_processed_again(makes: Any, place: Any
     assert f"--state-lost {place.state.name}" in told
 
 
-def test_what_the_journal_has_is_written_and_only_the_rest_is_restated(
+def test_rows_in_the_journal_are_rewritten_and_only_missing_rows_are_restated(
     make: Any, tmp_path: Path, source: Rereadable
 ) -> None:
     place = TableWithoutRows(tmp_path)
@@ -347,7 +349,9 @@ def test_what_the_journal_has_is_written_and_only_the_rest_is_restated(
     assert findings(run, place) == ()
 
 
-def test_an_entry_that_is_gone_is_named_and_nothing_is_changed(make: Any, tmp_path: Path, source: Rereadable) -> None:
+def test_a_missing_journal_entry_is_named_and_no_record_is_changed(
+    make: Any, tmp_path: Path, source: Rereadable
+) -> None:
     place = TableWithoutRows(tmp_path)
     makes = made_with(make, source, place.state)
     committed(makes, rows(a=1))
@@ -363,7 +367,7 @@ def test_an_entry_that_is_gone_is_named_and_nothing_is_changed(make: Any, tmp_pa
 
 
 @pytest.mark.parametrize("repeated", [again, rolled], ids=["as before", "without the option"])
-def test_rows_without_their_fence_may_be_passed_over_by_several_runs_that_die(
+def test_rows_set_back_without_their_fence_are_restated_after_several_interrupted_repairs(
     make: Any, tmp_path: Path, repeated: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = TableWithoutRows(tmp_path)
@@ -397,7 +401,7 @@ def test_rows_without_their_fence_may_be_passed_over_by_several_runs_that_die(
     assert findings(run, place) == ()
 
 
-def test_a_state_by_key_beside_the_table_keeps_exact_values(
+def test_a_keyed_state_beside_the_restated_table_keeps_exact_values(
     make: Any, place: Any, source: Rereadable, tmp_path: Path
 ) -> None:
     beside = InMemory(tmp_path, "opaque")
@@ -410,7 +414,7 @@ def test_a_state_by_key_beside_the_table_keeps_exact_values(
     assert (place.words(), values(beside)) == truth
 
 
-def test_the_preview_names_what_is_processed_again_and_changes_nothing(makes: Any, place: Any) -> None:
+def test_the_preview_names_the_transactions_to_process_again_and_changes_nothing(makes: Any, place: Any) -> None:
     run, backups = story(makes, place)
     backups["2"]()
     before = (place.words(), run.spec.memory.snapshot())
@@ -426,7 +430,7 @@ def test_the_preview_names_what_is_processed_again_and_changes_nothing(makes: An
     assert (place.words(), run.spec.memory.snapshot()) == before
 
 
-def test_what_was_to_be_restated_and_is_withdrawn_stays_a_finding(makes: Any, place: Any) -> None:
+def test_a_withdrawn_restatement_of_lost_rows_stays_a_finding(makes: Any, place: Any) -> None:
     committed(makes, rows(a=1))
     kept = place.backup()
     run = committed(makes, rows(b=1))
@@ -437,7 +441,9 @@ def test_what_was_to_be_restated_and_is_withdrawn_stays_a_finding(makes: Any, pl
     assert findings(run, place) == (told,)
 
 
-def test_what_a_person_gives_up_then_is_no_finding_and_is_named_as_given_up(makes: Any, place: Any) -> None:
+def test_a_loss_accepted_after_withdrawn_restatements_is_named_as_given_up_and_is_no_finding(
+    makes: Any, place: Any
+) -> None:
     committed(makes, rows(a=1))
     kept = place.backup()
     committed(makes, rows(b=1))
@@ -458,7 +464,7 @@ def test_what_a_person_gives_up_then_is_no_finding_and_is_named_as_given_up(make
     assert audited(run, place).findings == ()
 
 
-def test_a_loss_that_is_accepted_while_it_has_not_ended_is_not_taken_for_whole(
+def test_a_loss_whose_acceptance_was_killed_is_not_taken_for_complete(
     makes: Any, place: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, backups = story(makes, place)
@@ -479,7 +485,7 @@ def test_a_loss_that_is_accepted_while_it_has_not_ended_is_not_taken_for_whole(
     assert seen_state(ledger, place.state).found is None
 
 
-def test_a_backup_that_has_the_rows_after_all_is_taken(makes: Any, place: Any) -> None:
+def test_a_restored_backup_that_has_the_rows_is_accepted_instead_of_restatements(makes: Any, place: Any) -> None:
     run, backups = story(makes, place)
     whole, truth = place.backup(), place.words()
     first = make_aside(place)
@@ -510,7 +516,9 @@ def make_aside(place: Any) -> Any:
     return back
 
 
-def test_what_was_restated_since_is_not_restated_once_more_after_the_next_backup(makes: Any, place: Any) -> None:
+def test_a_second_restore_does_not_repeat_restatements_that_already_replaced_the_transactions(
+    makes: Any, place: Any
+) -> None:
     run, backups = story(makes, place)
     truth = place.words()
     backups["2"]()
@@ -524,7 +532,7 @@ def test_what_was_restated_since_is_not_restated_once_more_after_the_next_backup
     assert findings(run, place) == ()
 
 
-def test_a_table_that_cannot_be_reached_does_not_lack_rows_for_that(
+def test_an_unreachable_table_is_not_reported_as_lacking_rows(
     make: Any, tmp_path: Path, source: Rereadable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = VacuumedLake(tmp_path)
@@ -543,7 +551,7 @@ def test_a_table_that_cannot_be_reached_does_not_lack_rows_for_that(
     assert wished(run) == []
 
 
-def test_a_transaction_that_is_committed_meanwhile_is_not_passed_over(make: Any, tmp_path: Path) -> None:
+def test_a_transaction_that_commits_during_the_repair_is_not_passed_over(make: Any, tmp_path: Path) -> None:
     place = TableWithoutRows(tmp_path)
     makes = made_with(make, Rereadable(), place.state)
     committed(makes, rows(a=1))
@@ -569,7 +577,9 @@ def test_a_transaction_that_is_committed_meanwhile_is_not_passed_over(make: Any,
     assert findings(run, place) == ()
 
 
-def test_what_an_open_restatement_has_taken_out_is_passed_over_with_the_rest(make: Any, tmp_path: Path) -> None:
+def test_rows_that_an_open_restatement_has_taken_out_are_passed_over_with_the_lost_rows(
+    make: Any, tmp_path: Path
+) -> None:
     place = TableWithoutRows(tmp_path)
     makes = made_with(make, Rereadable(), place.state)
     run, _ = story(makes, place)
@@ -584,7 +594,7 @@ def test_what_an_open_restatement_has_taken_out_is_passed_over_with_the_rest(mak
     assert findings(run, place) == ()
 
 
-def test_what_a_later_transaction_has_replaced_is_passed_over_and_not_restated(make: Any, tmp_path: Path) -> None:
+def test_a_transaction_that_a_later_one_replaced_is_passed_over_and_not_restated(make: Any, tmp_path: Path) -> None:
     place = TableWithoutRows(tmp_path)
     with_rows = TableInSqlite(tmp_path)
     makes = made_with(make, Rereadable(), place.state)

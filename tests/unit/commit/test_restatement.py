@@ -55,21 +55,21 @@ def makes(make: Any) -> Any:
 # --- what a state has afterwards
 
 
-def test_the_new_output_counts_in_place_of_the_old_one(makes: Any, state: MemoryState) -> None:
+def test_a_restatement_replaces_the_old_output_by_the_new_output(makes: Any, state: MemoryState) -> None:
     committed(makes, rows(a=1, b=2))
     committed(makes, rows(a=10))
     committed(makes, rows(a=5, c=7), instead_of=1)
     assert counts(state) == {"a": 15, "b": 0, "c": 7}
 
 
-def test_restated_twice_the_second_takes_back_the_whole_first(makes: Any, state: MemoryState) -> None:
+def test_a_second_restatement_takes_back_the_whole_first_restatement(makes: Any, state: MemoryState) -> None:
     committed(makes, rows(a=7))
     for txid, value in enumerate((10, 12, 13), 1):
         committed(makes, rows(a=value), instead_of=txid)
         assert counts(state) == {"a": value}
 
 
-def test_its_entry_has_its_whole_output(makes: Any) -> None:
+def test_the_journal_entry_of_a_restatement_has_its_whole_output(makes: Any) -> None:
     committed(makes, rows(a=7, b=1))
     run = committed(makes, rows(a=10), instead_of=1)
     entry = journal_of(run).read(entry_of(run, 2))
@@ -77,7 +77,7 @@ def test_its_entry_has_its_whole_output(makes: Any) -> None:
     assert entry.replaces == {"txid": 1, "entry": entry_of(run, 1)}
 
 
-def test_several_updates_are_replaced_each_by_its_own(makes: Any) -> None:
+def test_each_of_several_updates_replaces_its_own_old_output(makes: Any) -> None:
     states = [MemoryState(name, keys=["word"], values={"count": Sum()}) for name in ("one", "two")]
     how: dict[str, Any] = {"updates": [update(each) for each in states]}
     committed(makes, rows(a=1), **how)
@@ -85,14 +85,14 @@ def test_several_updates_are_replaced_each_by_its_own(makes: Any) -> None:
     assert [counts(each) for each in states] == [{"a": 4, "b": 1}] * 2
 
 
-def test_a_state_that_is_new_gets_the_whole(makes: Any, state: MemoryState) -> None:
+def test_a_restatement_writes_its_whole_output_into_a_new_state(makes: Any, state: MemoryState) -> None:
     committed(makes, rows(a=1))
     new = MemoryState("new", keys=["word"], values={"count": Sum()})
     committed(makes, rows(a=4), instead_of=1, updates=[update(state), update(new)])
     assert (counts(state), counts(new)) == ({"a": 4}, {"a": 4})
 
 
-def test_a_state_that_a_person_renamed_is_known_by_its_note(makes: Any, state: MemoryState) -> None:
+def test_a_restatement_finds_a_renamed_state_by_the_note_of_the_rename(makes: Any, state: MemoryState) -> None:
     run = committed(makes, rows(a=1))
     ledger = run.spec.ledger(run.spec.memory)
     renamed = MemoryState("terms", keys=["word"], values={"count": Count()}, database=state.database)
@@ -103,7 +103,7 @@ def test_a_state_that_a_person_renamed_is_known_by_its_note(makes: Any, state: M
     assert counts(renamed) == {"a": 4}
 
 
-def test_rows_that_were_changed_since_are_refused_until_a_person_wants_the_current_ones(
+def test_a_restatement_of_changed_rows_is_refused_until_a_person_asks_for_the_current_rows(
     makes: Any, state: MemoryState
 ) -> None:
     committed(makes, rows(a=1), source=Mendable())
@@ -118,13 +118,13 @@ def test_rows_that_were_changed_since_are_refused_until_a_person_wants_the_curre
     assert counts(state) == {"a": 4}
 
 
-def test_a_restatement_with_the_current_rows_may_read_others(makes: Any, state: MemoryState) -> None:
+def test_a_restatement_with_changed_rows_may_read_other_rows(makes: Any, state: MemoryState) -> None:
     committed(makes, rows(a=1), source=Mendable())
     committed(makes, rows(a=4), instead_of=1, source=Mendable(2), changed_rows=True)
     assert counts(state) == {"a": 4}
 
 
-def test_a_source_that_always_reads_the_current_rows_may_read_others(
+def test_a_source_that_always_reads_the_current_rows_may_give_a_restatement_other_rows(
     makes: Any, state: MemoryState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Mendable, "keeps_rows", False)
@@ -134,7 +134,9 @@ def test_a_source_that_always_reads_the_current_rows_may_read_others(
 
 
 @pytest.mark.parametrize("when", ["before it read its output", "before its turn"])
-def test_a_state_that_was_lost_since_it_began_is_not_taken_back_from(makes: Any, state: MemoryState, when: str) -> None:
+def test_a_restatement_is_refused_if_its_state_was_lost_after_the_restatement_began(
+    makes: Any, state: MemoryState, when: str
+) -> None:
     run = committed(makes, rows(a=1))
     commit = begun(makes, rows(a=4), instead_of=1).commit()
     commit.complete()
@@ -149,7 +151,7 @@ def test_a_state_that_was_lost_since_it_began_is_not_taken_back_from(makes: Any,
 
 
 @pytest.mark.parametrize("when", ["before it read its output", "before its turn"])
-def test_a_state_whose_name_another_one_has_taken_is_taken_back_from_under_its_own_name(
+def test_a_restatement_finds_a_renamed_state_whose_old_name_another_state_has_now(
     makes: Any, state: MemoryState, when: str
 ) -> None:
     run = committed(makes, rows(a=1))
@@ -168,7 +170,7 @@ def test_a_state_whose_name_another_one_has_taken_is_taken_back_from_under_its_o
     assert (counts(moved), counts(new)) == ({"a": 6}, {"a": 6})
 
 
-def test_from_rows_to_none_and_back(makes: Any, state: MemoryState) -> None:
+def test_a_restatement_to_no_rows_and_back_to_rows_is_exact(makes: Any, state: MemoryState) -> None:
     committed(makes, rows(a=1))
     committed(makes, [], instead_of=1)
     assert counts(state) == {"a": 0}
@@ -202,7 +204,7 @@ def values_now(how: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name != "word"}
 
 
-def test_a_column_that_was_dropped_and_added_again_gets_the_whole(makes: Any) -> None:
+def test_a_column_that_was_dropped_and_added_again_gets_the_whole_new_value(makes: Any) -> None:
     database = MemoryDatabase()
     how = with_columns(database, count=Sum(), n=Sum())
     committed(makes, filled(count=1, n=100), **how)
@@ -214,7 +216,7 @@ def test_a_column_that_was_dropped_and_added_again_gets_the_whole(makes: Any) ->
     assert values_now(how) == {"count": 7, "n": 73}
 
 
-def test_a_column_of_a_table_that_was_dropped_and_added_again_gets_the_whole(makes: Any, tmp_path: Path) -> None:
+def test_a_table_column_that_was_dropped_and_added_again_gets_the_whole_new_value(makes: Any, tmp_path: Path) -> None:
     def table(**values: Any) -> dict[str, Any]:
         url = f"sqlite:///{tmp_path / 'state.db'}"
         return {"updates": [update(SqlState.from_url(url, table="words", keys=["word"], values=values))]}
@@ -251,7 +253,7 @@ def test_a_restatement_is_the_first_to_write_a_column_that_was_added_again(makes
     assert values_now(how) == {"count": 6, "n": 80}
 
 
-def test_a_column_that_was_dropped_while_a_restatement_waits_gets_the_whole(makes: Any) -> None:
+def test_a_column_that_was_dropped_while_a_restatement_waits_gets_the_whole_new_value(makes: Any) -> None:
     database = MemoryDatabase()
     how = with_columns(database, count=Sum(), n=Sum())
     committed(makes, filled(count=1, n=100), **how)
@@ -268,7 +270,7 @@ def test_a_column_that_was_dropped_while_a_restatement_waits_gets_the_whole(make
     assert values_now(how) == {"count": 6, "n": 70}
 
 
-def test_a_column_that_may_have_been_renamed_beside_one_that_was_added_again_is_named(makes: Any) -> None:
+def test_a_refusal_of_a_column_that_was_added_again_names_a_column_that_may_be_renamed(makes: Any) -> None:
     database = MemoryDatabase()
     how = with_columns(database, count=Sum(), n=Sum())
     committed(makes, filled(count=1, n=100), **how)
@@ -279,7 +281,7 @@ def test_a_column_that_may_have_been_renamed_beside_one_that_was_added_again_is_
         committed(makes, filled(count=5, total=70, n=70), instead_of=1, **how)
 
 
-def test_a_column_stays_known_by_the_name_that_its_state_has_now(makes: Any, state: MemoryState) -> None:
+def test_columns_of_a_renamed_state_are_kept_under_the_new_name_of_the_state(makes: Any, state: MemoryState) -> None:
     run = committed(makes, rows(a=1))
     ledger = run.spec.ledger(run.spec.memory)
     ledger.run(rename_state, state.name, "terms", audit=Audit("ada", "a better name"))
@@ -294,7 +296,7 @@ def sums(kind: str) -> MemoryState:
 
 
 @pytest.mark.parametrize("kind", ["opaque", "transactional"])
-def test_killed_in_the_turn_and_replayed_with_floats_added_in_another_order(
+def test_a_restatement_is_exact_when_it_is_killed_and_replayed_with_floats_in_another_order(
     makes: Any, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = sums(kind)
@@ -308,7 +310,7 @@ def test_killed_in_the_turn_and_replayed_with_floats_added_in_another_order(
     assert counts(state) == pytest.approx({"a": 0.3, "b": 2.0})
 
 
-def test_what_is_compared_between_replays_is_the_output(makes: Any) -> None:
+def test_replays_of_a_restatement_compare_the_output_and_not_the_difference(makes: Any) -> None:
     how: dict[str, Any] = {"updates": [update(sums("transactional"))]}
     committed(makes, rows(a=0.1, b=2.0), **how)
     run = begun(makes, rows(a=0.3, b=2.0), instead_of=1, **how)
@@ -321,7 +323,7 @@ def test_what_is_compared_between_replays_is_the_output(makes: Any) -> None:
 # --- refused
 
 
-def test_what_cannot_be_taken_back_is_refused_before_the_turn(makes: Any, store: CountingStore) -> None:
+def test_a_restatement_that_cannot_be_taken_back_is_refused_before_the_turn(makes: Any, store: CountingStore) -> None:
     best = MemoryState("best", keys=["word"], values={"count": Max()})
     how: dict[str, Any] = {"updates": [update(best)]}
     committed(makes, rows(a=9), **how)
@@ -352,7 +354,7 @@ def test_a_value_to_which_no_other_transaction_has_contributed_is_replaced(makes
         assert counts(best) == {"a": value, "b": None}
 
 
-def test_an_equal_output_in_between_changes_nothing_of_that(makes: Any) -> None:
+def test_a_restatement_with_an_equal_output_does_not_prevent_a_later_replacement(makes: Any) -> None:
     best = BEST(values={"count": Max()})
     how: dict[str, Any] = {"updates": [update(best)]}
     committed(makes, rows(a=9), **how)
@@ -407,7 +409,7 @@ def test_a_value_that_a_person_has_changed_is_not_replaced(makes: Any) -> None:
         committed(makes, rows(a=3), instead_of=1, **how)
 
 
-def test_the_receipt_of_replaced_values_has_what_sums_have_got(makes: Any) -> None:
+def test_the_receipt_of_replaced_values_has_the_difference_of_the_sums(makes: Any) -> None:
     best = BEST(values={"count": Sum(), "most": Max()})
     how: dict[str, Any] = {"updates": [update(best)]}
     outputs = [[{"word": word, "count": n, "most": n} for word in "ab"] for n in (9, 4)]
@@ -433,7 +435,7 @@ def test_a_deleted_key_is_refused_before_anything_is_written(makes: Any) -> None
     assert [fence.token.txid for fence in fences if fence is not None] == [2, 2]
 
 
-def test_an_entry_that_was_changed_is_refused(makes: Any) -> None:
+def test_a_changed_journal_entry_is_refused(makes: Any) -> None:
     committed(makes, rows(a=1))
     run = begun(makes, rows(a=2), instead_of=1)
     files = run.spec.staging().files
@@ -443,7 +445,7 @@ def test_an_entry_that_was_changed_is_refused(makes: Any) -> None:
         run.commit_now()
 
 
-def test_what_doubles_lose_is_logged(makes: Any) -> None:
+def test_a_restatement_logs_how_far_sums_of_doubles_may_be_wrong(makes: Any) -> None:
     how: dict[str, Any] = {"updates": [update(sums("opaque"))]}
     committed(makes, rows(a=1e18), **how)
     run = committed(makes, rows(a=3.0), instead_of=1, **how)
@@ -487,13 +489,13 @@ def test_the_same_states_and_more_columns_can_be_restated(makes: Any) -> None:
     ],
     ids=["column", "aggregator", "key", "state", "reducer", "persisted", "new values"],
 )
-def test_what_cannot_be_restated_is_said_before_anything_is_allocated(
+def test_a_restatement_that_cannot_be_done_is_refused_before_a_txid_is_allocated(
     makes: Any, updates: list[Update], inside: tuple[str, ...], why: str
 ) -> None:
     assert why in str(refused(makes, updates, inside))
 
 
-def test_the_begin_of_a_run_refuses_it_and_says_how_to_withdraw(makes: Any, store: CountingStore) -> None:
+def test_the_begin_of_a_refused_restatement_says_how_to_withdraw_the_request(makes: Any, store: CountingStore) -> None:
     run = committed(makes, rows(a=1))
     task: Any = SimpleNamespace(updates=[update(keyed(total=Count()))])
     check = partial(check_entry, run.spec, SimpleNamespace(tasks=[object(), task]))

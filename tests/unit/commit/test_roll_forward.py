@@ -74,7 +74,7 @@ class TestStates(RollForwardTests):
     """In memory, and in SQLite."""
 
 
-def test_the_next_transaction_goes_on(makes: Any, place: Any) -> None:
+def test_transactions_commit_after_a_roll_forward(makes: Any, place: Any) -> None:
     run, backups = story(makes, place)
     backups["1"]()
     rolled(run, place)
@@ -86,7 +86,7 @@ def test_the_next_transaction_goes_on(makes: Any, place: Any) -> None:
 
 @pytest.mark.parametrize("when", WHEN)
 @pytest.mark.parametrize("apart", [False, True])
-def test_it_may_die_between_any_two_transactions_and_is_repeated(
+def test_a_roll_forward_that_dies_between_two_transactions_is_exact_when_repeated(
     makes: Any, place: Any, when: str, apart: bool
 ) -> None:
     run, backups = story(makes, place)
@@ -98,7 +98,7 @@ def test_it_may_die_between_any_two_transactions_and_is_repeated(
     assert findings(run, place) == ()
 
 
-def test_it_may_die_between_any_two_receipts_and_is_repeated(makes: Any, place: Any) -> None:
+def test_a_roll_forward_that_dies_between_two_receipts_is_exact_when_repeated(makes: Any, place: Any) -> None:
     run, backups = story(makes, place)
     receipts, now = place.state.receipts(), place.backup()
     backups["1"]()
@@ -109,7 +109,7 @@ def test_it_may_die_between_any_two_receipts_and_is_repeated(makes: Any, place: 
     assert findings(run, place) == ()
 
 
-def test_meanwhile_the_transaction_whose_turn_it_is_waits(
+def test_the_transaction_whose_turn_it_is_waits_during_a_roll_forward(
     makes: Any, place: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, backups = story(makes, place)
@@ -128,7 +128,7 @@ def test_meanwhile_the_transaction_whose_turn_it_is_waits(
     assert findings(run, place) == ()
 
 
-def test_nothing_is_written_where_nothing_is_missing(makes: Any, place: Any) -> None:
+def test_a_roll_forward_of_a_complete_state_writes_nothing(makes: Any, place: Any) -> None:
     run, _ = story(makes, place)
     before = run.spec.ledger(run.spec.memory).topology()
     command = repair(run, place)
@@ -146,7 +146,7 @@ def requested(run: Any, place: Any, **named: Any) -> PersonalAction:
     return request.action(ActionTarget(ledger, ledger.topology(), lambda: dag))
 
 
-def test_the_page_writes_what_is_missing_and_a_repetition_continues_a_run_that_died(makes: Any, place: Any) -> None:
+def test_a_roll_forward_by_the_page_that_died_continues_when_it_is_repeated(makes: Any, place: Any) -> None:
     run, backups = story(makes, place)
     truth = place.content()
     backups["1"]()
@@ -164,7 +164,7 @@ def test_the_page_writes_what_is_missing_and_a_repetition_continues_a_run_that_d
     assert findings(run, place) == ()
 
 
-def test_the_page_says_of_each_state_why_it_cannot_be_written(makes: Any, place: Any) -> None:
+def test_the_page_says_why_each_refused_state_cannot_be_rolled_forward(makes: Any, place: Any) -> None:
     run, backups = story(makes, place)
     backups["1"]()
     entry_file(run, 4).unlink()
@@ -175,7 +175,7 @@ def test_the_page_says_of_each_state_why_it_cannot_be_written(makes: Any, place:
         list(action.execute(ADA, preview.version))
 
 
-def test_the_preview_names_what_is_missing_and_changes_nothing(makes: Any, place: Any) -> None:
+def test_the_preview_names_missing_transactions_and_changes_nothing(makes: Any, place: Any) -> None:
     run, backups = story(makes, place)
     backups["2"]()
     before = place.content()
@@ -192,7 +192,7 @@ def test_the_preview_names_what_is_missing_and_changes_nothing(makes: Any, place
 # --- what is refused ----------------------------------------------------------------------------------------------
 
 
-def test_an_entry_that_is_gone_is_named_and_nothing_is_changed(makes: Any, place: Any) -> None:
+def test_a_missing_journal_entry_is_named_and_nothing_is_changed(makes: Any, place: Any) -> None:
     run, backups = story(makes, place)
     backups["2"]()
     before = place.content()
@@ -203,7 +203,7 @@ def test_an_entry_that_is_gone_is_named_and_nothing_is_changed(makes: Any, place
     assert place.content() == before
 
 
-def test_a_run_that_was_thought_dead_changes_nothing_any_more(
+def test_a_roll_forward_that_another_one_took_over_changes_nothing(
     makes: Any, place: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, backups = story(makes, place)
@@ -222,7 +222,7 @@ def test_a_run_that_was_thought_dead_changes_nothing_any_more(
 
 
 @pytest.mark.parametrize("action", ["rename", "state rename", "reset"])
-def test_meanwhile_nothing_else_is_repaired(makes: Any, place: Any, action: str) -> None:
+def test_other_repairs_are_refused_during_a_roll_forward(makes: Any, place: Any, action: str) -> None:
     run, _ = story(makes, place)
     ledger = run.spec.ledger(run.spec.memory)
     ledger.run(begin_roll_forward, {place.state.name: 2}, ADA)
@@ -235,7 +235,9 @@ def test_meanwhile_nothing_else_is_repaired(makes: Any, place: Any, action: str)
         done[action]()
 
 
-def test_an_accepted_loss_ends_it_and_a_roll_forward_makes_the_loss_good(makes: Any, place: Any) -> None:
+def test_accepting_the_loss_ends_a_roll_forward_and_a_later_roll_forward_restores_the_values(
+    makes: Any, place: Any
+) -> None:
     run, backups = story(makes, place)
     ledger = run.spec.ledger(run.spec.memory)
     backups["2"]()
@@ -251,7 +253,7 @@ def test_an_accepted_loss_ends_it_and_a_roll_forward_makes_the_loss_good(makes: 
     assert findings(run, place) == ()
 
 
-def test_it_stops_before_a_change_by_hand(makes: Any, place: Any) -> None:
+def test_a_roll_forward_stops_before_a_change_by_hand(makes: Any, place: Any) -> None:
     run, backups = story(makes, place)
     ledger = run.spec.ledger(run.spec.memory)
     receipt = ledger.topology().receipt
@@ -265,9 +267,7 @@ def test_it_stops_before_a_change_by_hand(makes: Any, place: Any) -> None:
     assert "with --changed 2" in refused[0] or "with --changed 1" in refused[0]
 
 
-def test_a_state_without_keys_that_add_up_is_refused_where_its_values_are_of_another_moment(
-    makes: Any, tmp_path: Path
-) -> None:
+def test_a_state_whose_values_do_not_add_up_and_are_of_another_moment_is_refused(makes: Any, tmp_path: Path) -> None:
     place = InMemory(tmp_path, "opaque")
     place.state = MemoryState("largest", keys=["word"], values={"count": Max()})
     how: dict[str, Any] = {"updates": [update(place.state)]}
@@ -280,7 +280,7 @@ def test_a_state_without_keys_that_add_up_is_refused_where_its_values_are_of_ano
     assert run.spec.ledger(run.spec.memory).topology().rolling is None
 
 
-def test_what_the_open_transaction_wrote_on_older_values_is_taken_out(makes: Any, place: Any) -> None:
+def test_a_roll_forward_takes_out_what_the_open_transaction_added_to_older_values(makes: Any, place: Any) -> None:
     run, backups = story(makes, place)
     truth = values(place)
     place.values_of(backups["2"])
@@ -291,7 +291,9 @@ def test_what_the_open_transaction_wrote_on_older_values_is_taken_out(makes: Any
     assert values(place) == truth
 
 
-def test_what_the_open_transaction_wrote_over_older_values_is_refused(makes: Any, tmp_path: Path) -> None:
+def test_a_roll_forward_refuses_a_state_whose_older_values_the_open_transaction_overwrote(
+    makes: Any, tmp_path: Path
+) -> None:
     place = InMemory(tmp_path, "opaque")
     how: dict[str, Any] = {"updates": [update(place.state)]}
     committed(makes, rows(a=1), **how)
@@ -346,7 +348,7 @@ LEFT_OUT: dict[str, tuple[tuple[Any, str, Any], ...]] = {
 
 
 @pytest.mark.parametrize("rule", LEFT_OUT)
-def test_a_rule_that_is_left_out_is_noticed(
+def test_leaving_out_any_rule_of_a_roll_forward_makes_a_case_inexact(
     makes: Any, tmp_path: Path, rule: str, monkeypatch: pytest.MonkeyPatch, place: Any
 ) -> None:
     run, backups = story(makes, place)
@@ -383,7 +385,9 @@ def test_a_rule_that_is_left_out_is_noticed(
 
 
 @pytest.mark.parametrize("where", [InMemory, InSqlite])
-def test_a_transactional_state_is_as_if_it_had_not_gone_back(make_in: Any, tmp_path: Path, where: Any) -> None:
+def test_a_roll_forward_restores_a_transactional_state_with_its_receipts(
+    make_in: Any, tmp_path: Path, where: Any
+) -> None:
     place = where(tmp_path, "transactional")
     makes = make_in(place)
     committed(makes, rows(a=1, b=2))
@@ -427,7 +431,7 @@ def test_a_column_that_was_added_since_is_null_in_older_transactions(make_in: An
     assert place.content() == truth
 
 
-def test_a_table_of_rows_is_named_with_its_own_remedy(makes: Any, place: Any, tmp_path: Path) -> None:
+def test_a_lake_table_is_refused_with_a_remedy_of_its_own(makes: Any, place: Any, tmp_path: Path) -> None:
     run, _ = story(makes, place)
     table = DeltaTable(str(tmp_path / "table"))
     refused = rolled(run, place, states={table.name: table}, chosen=[table.name])
@@ -442,7 +446,7 @@ def test_a_table_of_rows_is_named_with_its_own_remedy(makes: Any, place: Any, tm
         ({"changed": [7]}, "repair 7 is no accepted change. Nothing was changed. Known: none"),
     ],
 )
-def test_what_the_command_does_not_know_is_refused_in_one_line(
+def test_states_and_options_that_the_command_does_not_know_are_refused_in_one_line(
     makes: Any, place: Any, given: dict[str, Any], words: str
 ) -> None:
     run, backups = story(makes, place)
@@ -451,7 +455,7 @@ def test_what_the_command_does_not_know_is_refused_in_one_line(
         rolled(run, place, **given)
 
 
-def test_up_to_a_transaction_it_stays_behind_and_continues_later(makes: Any, place: Any) -> None:
+def test_a_roll_forward_up_to_a_transaction_leaves_the_state_behind_and_continues_later(makes: Any, place: Any) -> None:
     run, backups = story(makes, place)
     truth = place.content()
     backups["1"]()
@@ -464,7 +468,7 @@ def test_up_to_a_transaction_it_stays_behind_and_continues_later(makes: Any, pla
 
 
 @pytest.mark.parametrize("apart", [False, True])
-def test_a_state_that_came_back_empty_is_refused_where_the_ledger_does_not_reach_back_to_its_beginning(
+def test_an_empty_state_is_refused_if_the_ledger_does_not_reach_back_to_its_beginning(
     makes: Any, place: Any, apart: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     empty = place.backup()

@@ -59,7 +59,7 @@ def staged(area: StagingArea, count: int, state: Any, **how: Any) -> StagedRows:
 # --- no rows
 
 
-def test_a_day_whose_task_stages_no_rows_is_committed_to_each_kind_of_state_and_holds_up_no_later_one(
+def test_a_day_without_rows_is_committed_to_every_kind_of_state_and_delays_no_later_day(
     make: Any, tmp_path: Path
 ) -> None:
     url = f"sqlite:///{tmp_path}/state.db"
@@ -128,13 +128,13 @@ AVERAGE = {"n": Count(), "delay": Avg()}
         ({"n": Count(), "balance": Balance()}, ("step", "word", "n"), ["word", "n", "step"]),
     ],
 )
-def test_a_composite_is_wanted_as_it_is_present_and_by_a_reducer_all_that_is(
+def test_composite_columns_are_read_in_their_present_form_and_a_reducer_reads_every_column(
     values: Any, present: Any, wanted: list[str]
 ) -> None:
     assert wanted_columns(words(**values), present) == wanted
 
 
-def test_a_state_without_columns_takes_all_that_is_present() -> None:
+def test_a_state_without_columns_reads_every_column_that_is_present() -> None:
     own: Any = SimpleNamespace(columns=None)
     assert wanted_columns(own, ("b", "a")) == ["b", "a"]
 
@@ -162,7 +162,7 @@ def test_the_outputs_of_several_instances_are_combined_also_if_they_are_staged(a
     assert isinstance(rows_to_write(update(words()), several[:1], area, ATTEMPT), StagedRows)
 
 
-def test_one_row_is_a_row_and_nothing_is_none(area: StagingArea) -> None:
+def test_a_single_row_counts_as_a_list_of_one_row_and_none_as_no_rows(area: StagingArea) -> None:
     row = {"word": "man", "n": 1}
     assert list(rows_to_write(update(words()), [row], area, ATTEMPT)) == [row]
     assert list(rows_to_write(update(words()), [None, []], area, ATTEMPT)) == []
@@ -183,7 +183,7 @@ def reads(rows: StagedRows, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.parametrize(
     ("count", "writers", "times"), [(4, "auto", 0), (5, "auto", 1), (10, "auto", 0), (10, "worker", 1)]
 )
-def test_rows_of_several_store_transactions_are_read_before_the_first_of_them(
+def test_rows_of_several_store_transactions_are_read_completely_before_the_first_write(
     area: StagingArea, monkeypatch: pytest.MonkeyPatch, count: int, writers: str, times: int
 ) -> None:
     """Spark compares what it has read itself, and a single transaction says so within it."""
@@ -194,7 +194,7 @@ def test_rows_of_several_store_transactions_are_read_before_the_first_of_them(
     assert len(found) == times
 
 
-def test_rows_that_are_not_those_that_were_emitted_are_refused_before_the_turn(area: StagingArea) -> None:
+def test_rows_that_differ_from_the_emitted_rows_are_refused_before_the_turn(area: StagingArea) -> None:
     from airflow_tx.ledger.row_digest import RowsDigest, form_of_columns
 
     other = RowsDigest(5, 7, form_of_columns(["word", "n"])).text
@@ -221,7 +221,7 @@ class Noting(MemoryState):
         return super().write(grant, rows, chunk=chunk, complete=complete)
 
 
-def test_each_portion_is_a_chunk_and_the_last_one_completes_the_grant_with_all_that_was_written(
+def test_each_portion_is_written_as_a_chunk_and_the_last_chunk_completes_the_grant(
     area: StagingArea,
 ) -> None:
     state, grant = Noting(), Grants()(1)
@@ -233,7 +233,7 @@ def test_each_portion_is_a_chunk_and_the_last_one_completes_the_grant_with_all_t
     assert written == state.written == tally.written(len(list(tally)))
 
 
-def test_a_few_rows_are_one_write_that_completes_the_grant(area: StagingArea) -> None:
+def test_a_few_rows_are_written_in_one_chunk_that_completes_the_grant(area: StagingArea) -> None:
     state, grant = Noting(), Grants()(1)
     state.raise_fence(grant)
     assert write_update(update(state), grant, staged(area, 4, state), dag_file="", log=None).keys == 4
@@ -259,7 +259,7 @@ EVERY_TYPE = {
 
 
 @pytest.mark.parametrize("parts", [[5], [2, 3], [12, 1]])
-def test_staged_rows_by_column_are_the_same_rows(area: StagingArea, parts: list[int]) -> None:
+def test_staged_rows_that_are_read_by_column_equal_the_rows_read_by_row(area: StagingArea, parts: list[int]) -> None:
     made = [[{**EVERY_TYPE, "n": n if n % 2 else None} for n in range(count)] for count in parts]
     several = [ref(area, *made), ref(area, made[0])]
     into = append(update(words()).input, state=SqlTable.from_url("sqlite://", table="every"))
@@ -278,7 +278,9 @@ def test_plain_rows_of_several_outputs_share_their_portions() -> None:
     assert list(RowTally(rows).portions(3)) == [{"n": [1, 2, 3]}, {"n": [4]}]
 
 
-def test_staged_rows_into_a_table_are_not_made_one_by_one(area: StagingArea, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_staged_rows_for_a_table_are_not_turned_into_a_dict_for_each_row(
+    area: StagingArea, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(arrow, "from_arrow", lambda batch: pytest.fail("a dict for each row"))
     staged = ref(area, [{"at": dt.datetime(2013, 1, n)} for n in range(1, 9)])
     state = SqlTable.from_url("sqlite://", table="times")
@@ -292,7 +294,7 @@ def test_staged_rows_into_a_table_are_not_made_one_by_one(area: StagingArea, mon
 @pytest.mark.parametrize(
     ("keys", "count", "chunks"), [(["word"], 1, 2), (["word"], 15, 3), (["word"], 1000, 200), ([], 15, 1)]
 )
-def test_executors_write_in_chunks_of_rows_and_one_key_in_one(
+def test_executors_write_rows_in_several_chunks_and_a_single_key_in_one_chunk(
     area: StagingArea, monkeypatch: pytest.MonkeyPatch, log: Any, keys: list[str], count: int, chunks: int
 ) -> None:
     """What starts Spark is replaced: that is another process."""
@@ -316,7 +318,9 @@ def test_executors_write_in_chunks_of_rows_and_one_key_in_one(
     assert not UpdateRows(how, rows).fits()
 
 
-def test_large_is_said_by_rows_or_by_bytes(area: StagingArea, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spark_writes_an_output_that_is_large_by_rows_or_by_bytes(
+    area: StagingArea, monkeypatch: pytest.MonkeyPatch
+) -> None:
     state = postgres(["word"])
     rows = staged(area, 3, state)
     assert spark_of(update(state), rows) is None
@@ -328,7 +332,7 @@ def test_large_is_said_by_rows_or_by_bytes(area: StagingArea, monkeypatch: pytes
     assert spark_of(update(state, spark_from_rows=4), rows) is None
 
 
-def test_rows_of_a_state_without_columns_are_one_write(area: StagingArea) -> None:
+def test_rows_of_a_state_without_columns_are_written_in_one_write(area: StagingArea) -> None:
     from airflow_tx.state import SqlGuard
 
     guard = SqlGuard("tx_state", name="guard", statements=["SELECT 1"])
@@ -351,14 +355,14 @@ def output(state: Any, *rows: dict[str, Any]) -> str:
     return output_digest(list(rows), update(state).state)
 
 
-def test_an_output_is_another_one_if_a_key_or_a_value_is_and_not_for_other_columns() -> None:
+def test_an_output_differs_if_a_key_or_a_value_differs_but_not_for_other_columns() -> None:
     state, row = words(), {"word": "man", "n": 1}
     same = output(state, row)
     assert output(state, {**row, "other": 5}) == same
     assert len({same, output(state, {**row, "word": "dog"}), output(state, {**row, "n": 2})}) == 3
 
 
-def test_floats_alone_may_differ_by_the_order_in_which_they_were_added() -> None:
+def test_only_float_columns_may_differ_by_the_order_of_their_addition() -> None:
     near = (0.1 + 0.2 + 0.3, 0.3 + 0.2 + 0.1)
     state = words(n=Count(), total=Sum("double"))
     one, other = (output(state, {"word": "man", "n": 1, "total": total}) for total in near)
@@ -368,7 +372,7 @@ def test_floats_alone_may_differ_by_the_order_in_which_they_were_added() -> None
     assert not same_output(one, other)
 
 
-def test_of_whole_rows_every_column_counts() -> None:
+def test_every_column_of_whole_rows_counts_in_the_comparison_of_outputs() -> None:
     for state in (words(n=Count(), balance=Balance()), words(n=Count(), delay=Avg())):
         row = {"word": "man", "n": 1, "step": 1}
         assert output(state, row) != output(state, {**row, "step": 2})

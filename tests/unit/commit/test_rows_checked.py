@@ -96,7 +96,7 @@ def test_a_task_that_read_half_is_refused_and_committed_once_it_has_read_all(sto
 
 
 @pytest.mark.parametrize(("rows", "passes"), [(9, False), (10, True)])
-def test_a_reading_that_stopped_is_asked_for_one_more_row_where_the_source_does_not_count(
+def test_a_partial_read_is_noticed_by_one_more_row_if_the_source_does_not_count(
     store: CountingStore, rows: int, passes: bool
 ) -> None:
     run = Run(store, Numbers())
@@ -127,7 +127,7 @@ def test_all_tasks_that_read_less_than_the_source_counted_are_refused(store: Cou
     run.refused("task audit read 5 rows of the batch, its source counted 10")
 
 
-def test_a_task_may_say_that_it_reads_a_part(store: CountingStore) -> None:
+def test_a_task_that_declares_a_partial_read_is_accepted(store: CountingStore) -> None:
     run = Run(store, Counted())
     run.work()
     run.work("audit", rows=2, reliable=False)
@@ -229,7 +229,7 @@ def test_rows_that_are_not_proven_are_committed_and_their_receipt_says_why(
 
 @pytest.mark.usefixtures("proven")
 @pytest.mark.parametrize("how", [{"times": 2}, {"reliable": False}])
-def test_rows_that_are_not_proven_are_refused_where_that_is_required_and_can_be_mended(
+def test_unproven_rows_are_refused_where_proof_is_required_until_read_or_the_rule_changes(
     store: CountingStore, how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Run(store, Numbers())

@@ -33,7 +33,7 @@ def typed(store: CountingStore, refusal: UnreadableRecord) -> None:
 
 
 @pytest.mark.parametrize("older", [0, 1, 2, 3])
-def test_a_txid_that_was_given_is_not_given_again(make: Any, store: CountingStore, state: Any, older: int) -> None:
+def test_a_set_back_counter_never_gives_a_txid_twice(make: Any, store: CountingStore, state: Any, older: int) -> None:
     for run_id in ("r1", "r2"):
         open_run(make, run_id).commit_now()
     for run_id in ("r3", "r4"):

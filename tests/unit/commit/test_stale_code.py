@@ -36,7 +36,7 @@ def made(code: Mapping[str, str], txid: int = 3) -> Receipt:
         ({}, {"count": "a"}, {}),
     ],
 )
-def test_a_task_with_other_code_a_new_one_and_a_missing_one(
+def test_changed_new_and_missing_tasks_make_a_transaction_stale(
     then: dict[str, str], now: dict[str, str], told: dict[str, str]
 ) -> None:
     assert CodeNow(now).changes(made(then)) == told
@@ -54,7 +54,7 @@ def test_a_mapped_task_without_instances_is_not_new() -> None:
         ({"count": "a"}, {"count": ""}, "the code of task count cannot be read here"),
     ],
 )
-def test_what_cannot_be_compared_is_said(then: dict[str, str], now: dict[str, str], told: str) -> None:
+def test_code_that_cannot_be_compared_is_named(then: dict[str, str], now: dict[str, str], told: str) -> None:
     assert list(CodeNow(now).unknown(made(then))) == [told]
 
 

@@ -54,7 +54,9 @@ def said(place: TableInSqlite) -> list[tuple[int, str]]:
 
 
 @pytest.mark.parametrize("when", WHEN)
-def test_a_table_of_any_moment_is_as_if_it_had_not_gone_back(makes: Any, place: TableInSqlite, when: str) -> None:
+def test_a_table_from_a_backup_of_any_moment_gets_its_rows_and_receipts_again(
+    makes: Any, place: TableInSqlite, when: str
+) -> None:
     run, backups = story(makes, place)
     truth, receipts = place.content(), said(place)
     backups[when]()
@@ -85,7 +87,9 @@ def test_rows_that_went_back_without_their_fence_are_written_again(makes: Any, p
 
 
 @pytest.mark.parametrize("apart", [False, True])
-def test_it_may_die_at_every_statement_and_is_repeated(makes: Any, place: TableInSqlite, apart: bool) -> None:
+def test_a_roll_forward_that_dies_at_any_statement_is_exact_when_repeated(
+    makes: Any, place: TableInSqlite, apart: bool
+) -> None:
     run, backups = story(makes, place)
     truth, receipts = place.content(), said(place)
     (place.values_of if apart else lambda restore: restore())(backups["1"])
@@ -115,7 +119,9 @@ def test_it_may_die_at_every_statement_and_is_repeated(makes: Any, place: TableI
 
 
 @pytest.mark.parametrize("when", WHEN)
-def test_it_may_die_between_any_two_transactions_and_is_repeated(makes: Any, place: TableInSqlite, when: str) -> None:
+def test_a_roll_forward_that_dies_between_two_transactions_is_exact_when_repeated(
+    makes: Any, place: TableInSqlite, when: str
+) -> None:
     run, backups = story(makes, place)
     truth = place.content()
     backups[when]()
@@ -125,7 +131,7 @@ def test_it_may_die_between_any_two_transactions_and_is_repeated(makes: Any, pla
     assert findings(run, place) == ()
 
 
-def test_the_rows_of_the_open_transaction_are_taken_out_where_rows_went_back_alone(
+def test_rows_of_the_open_transaction_are_taken_out_if_rows_went_back_without_the_fence(
     makes: Any, place: TableInSqlite
 ) -> None:
     run, _ = story(makes, place)
@@ -139,7 +145,7 @@ def test_the_rows_of_the_open_transaction_are_taken_out_where_rows_went_back_alo
     assert place.content() == sorted([*truth, (6, 0, "z", 1)])
 
 
-def test_what_an_open_restatement_has_taken_out_is_not_lacking(makes: Any, place: TableInSqlite) -> None:
+def test_rows_that_an_open_restatement_has_taken_out_are_not_missing(makes: Any, place: TableInSqlite) -> None:
     run, _ = story(makes, place)
     late = begun(makes, rows(z=1), instead_of=2)
     killed_before_the_mark(late.commit())
@@ -149,7 +155,7 @@ def test_what_an_open_restatement_has_taken_out_is_not_lacking(makes: Any, place
     assert place.content() == before
 
 
-def test_rows_that_an_open_restatement_has_taken_out_come_back_with_what_is_lacking(
+def test_rows_that_an_open_restatement_has_taken_out_come_back_with_missing_rows(
     makes: Any, place: TableInSqlite
 ) -> None:
     run, _ = story(makes, place)
@@ -163,7 +169,7 @@ def test_rows_that_an_open_restatement_has_taken_out_come_back_with_what_is_lack
     assert findings(run, place) == ()
 
 
-def test_rows_of_ones_own_stay(makes: Any, place: TableInSqlite) -> None:
+def test_rows_that_a_user_inserted_stay(makes: Any, place: TableInSqlite) -> None:
     place.sql("create table words (word text, count bigint, tx_txid bigint)")
     place.sql("create index own on words (tx_txid)")
     place.sql("insert into words values ('mine', 7, null)")
@@ -177,7 +183,7 @@ def test_rows_of_ones_own_stay(makes: Any, place: TableInSqlite) -> None:
     assert found == [("a", 1, 1), ("b", 2, 2), ("mine", 7, None)]
 
 
-def test_a_run_that_was_thought_dead_changes_nothing_any_more(
+def test_a_roll_forward_that_another_one_took_over_changes_nothing(
     makes: Any, place: TableInSqlite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, backups = story(makes, place)
@@ -252,7 +258,9 @@ def staged_run(makes: Any, place: TableInSqlite, *parts: list[dict[str, Any]]) -
 MANY = [{"word": f"w{number}", "count": number} for number in range(1500)]
 
 
-def test_staged_files_are_kept_by_a_link_and_written_again_in_their_order(makes: Any, place: TableInSqlite) -> None:
+def test_the_journal_links_staged_files_and_a_roll_forward_writes_them_in_their_order(
+    makes: Any, place: TableInSqlite
+) -> None:
     committed(makes, rows(a=1))
     kept = place.backup()
     run = staged_run(makes, place, MANY[:900], MANY[900:])
@@ -299,7 +307,7 @@ def test_a_file_of_the_journal_that_was_changed_is_named_before_anything_is_writ
     assert place.content() == before
 
 
-def test_other_rows_than_the_receipt_says_are_refused_before_anything_is_written(
+def test_rows_that_differ_from_the_receipt_are_refused_before_anything_is_written(
     makes: Any, place: TableInSqlite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     committed(makes, rows(a=1))
@@ -314,7 +322,7 @@ def test_other_rows_than_the_receipt_says_are_refused_before_anything_is_written
     assert place.content() == before
 
 
-def test_a_table_that_keeps_no_rows_in_the_journal_says_so_and_names_the_way_without_them(
+def test_a_table_without_rows_in_the_journal_is_refused_with_the_repair_that_needs_no_rows(
     makes: Any, tmp_path: Path, place: TableInSqlite
 ) -> None:
     place = TableInSqlite(tmp_path, journal_rows=False)
@@ -333,7 +341,7 @@ def test_a_table_that_keeps_no_rows_in_the_journal_says_so_and_names_the_way_wit
     assert f"--state-lost {place.state.name}" in told
 
 
-def test_a_change_by_hand_that_the_backup_lacks_stops_it(makes: Any, place: TableInSqlite) -> None:
+def test_a_change_by_hand_that_the_backup_lacks_stops_the_roll_forward(makes: Any, place: TableInSqlite) -> None:
     committed(makes, rows(a=1, b=2))
     kept = place.backup()
     run = committed(makes, rows(c=1))
@@ -363,7 +371,7 @@ def to_lake(make: Any, lake: LakeInFolder) -> Any:
 
 
 @pytest.mark.parametrize("when", WHEN)
-def test_a_lake_of_any_moment_whose_files_are_there_is_as_if_it_had_not_gone_back(
+def test_a_lake_set_back_to_any_moment_gets_its_rows_again_if_its_files_are_there(
     to_lake: Any, lake: LakeInFolder, when: str
 ) -> None:
     run, backups = story(to_lake, lake)
@@ -421,7 +429,9 @@ def test_a_lake_whose_files_are_gone_is_refused_and_nothing_is_changed(to_lake: 
 
 
 @pytest.mark.parametrize("kind", ["guard", "reducer", "no fence"])
-def test_a_state_of_any_kind_that_is_not_behind_lacks_nothing(makes: Any, tmp_path: Path, kind: str) -> None:
+def test_a_roll_forward_finds_nothing_missing_in_an_up_to_date_state_of_any_kind(
+    makes: Any, tmp_path: Path, kind: str
+) -> None:
     url = f"sqlite:///{tmp_path / 'other.db'}"
     kinds: dict[str, Any] = {
         "guard": lambda: SqlGuard.from_url(url, name="own", statements=[]),
@@ -436,7 +446,7 @@ def test_a_state_of_any_kind_that_is_not_behind_lacks_nothing(makes: Any, tmp_pa
     assert (command.execute(ADA), command.refused) == (None, [])
 
 
-def test_the_rows_of_a_table_in_a_commit_phase_are_kept_unless_the_phase_makes_them(
+def test_the_journal_keeps_rows_of_a_table_in_a_commit_phase_unless_the_phase_makes_the_rows(
     make: Any, place: TableInSqlite, lake: LakeInFolder, tmp_path: Path
 ) -> None:
     made = SqlTable.from_url(f"sqlite:///{tmp_path / 'made.db'}", table="made")

@@ -35,7 +35,7 @@ def made(make: Any, place: Any) -> Makes:
     return Makes(make, place)
 
 
-def test_what_a_later_restatement_has_replaced_counts_again(place: Any, made: Makes) -> None:
+def test_a_transaction_counts_again_after_its_restatement_was_taken_back(place: Any, made: Makes) -> None:
     run = committed(made, rows(a=1))
     entry = entry_of(run, 1)
     restore = place.backup()
@@ -51,7 +51,7 @@ def test_what_a_later_restatement_has_replaced_counts_again(place: Any, made: Ma
     assert {row["word"]: row["count"] for row in place.state.read()} == {"a": 30}
 
 
-def test_what_was_taken_back_is_not_restated(place: Any, made: Makes) -> None:
+def test_a_transaction_that_was_taken_back_cannot_be_restated(place: Any, made: Makes) -> None:
     committed(made, rows(a=1))
     restore = place.backup()
     run = committed(made, rows(a=5))
@@ -61,7 +61,7 @@ def test_what_was_taken_back_is_not_restated(place: Any, made: Makes) -> None:
         begun(made, rows(a=7), instead_of=2)
 
 
-def test_what_was_taken_back_is_not_called_committed(place: Any, made: Makes) -> None:
+def test_a_transaction_that_was_taken_back_is_not_called_committed(place: Any, made: Makes) -> None:
     committed(made, rows(a=1))
     restore = place.backup()
     run = committed(made, rows(a=5))
@@ -71,7 +71,7 @@ def test_what_was_taken_back_is_not_called_committed(place: Any, made: Makes) ->
         run.spec.ledger(run.spec.memory).run(note_skip, 2, ADA)
 
 
-def test_rows_of_a_later_re_admission_can_be_re_admitted_again(place: Any, made: Makes) -> None:
+def test_rows_of_a_taken_back_readmission_can_be_readmitted_again(place: Any, made: Makes) -> None:
     run = skipped(made, rows(a=1), written=False)
     committed(made, rows(b=2))
     restore = place.backup()
@@ -89,7 +89,7 @@ def test_rows_of_a_later_re_admission_can_be_re_admitted_again(place: Any, made:
     assert findings(run, place) == ()
 
 
-def test_later_skips_are_forgotten(place: Any, made: Makes) -> None:
+def test_skips_after_the_restored_moment_are_forgotten(place: Any, made: Makes) -> None:
     committed(made, rows(b=2))
     restore = place.backup()
     run = skipped(made, rows(a=1), written=False)
@@ -99,7 +99,7 @@ def test_later_skips_are_forgotten(place: Any, made: Makes) -> None:
     assert findings(run, place) == ()
 
 
-def test_a_later_change_by_hand_went_with_the_values(place: Any, made: Makes) -> None:
+def test_a_later_change_by_hand_is_taken_back_with_the_values(place: Any, made: Makes) -> None:
     run = committed(made, rows(a=1))
     ledger = run.spec.ledger(run.spec.memory)
     ledger.run(note_change, place.state.name, {}, keys=[], receipt=ledger.topology().receipt, audit=ADA)

@@ -75,7 +75,7 @@ def held(backing: MemoryMap[Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("cached", [False, True])
 @pytest.mark.parametrize("kind", MAPS)
-def test_the_kind_of_a_map_decides_what_a_replay_counts(
+def test_the_kind_of_a_map_decides_how_often_a_replay_counts(
     make: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, kind: str, cached: bool
 ) -> None:
     backing = MemoryMap[Any]()
@@ -89,7 +89,7 @@ def test_the_kind_of_a_map_decides_what_a_replay_counts(
     assert held(backing) == (twice if kind == "non-transactional" else {"man": 5, "dog": 5, "apple": 10})
 
 
-def test_what_stands_in_the_store_is_what_trident_keeps(make: Callable[..., Run]) -> None:
+def test_the_store_of_a_map_holds_the_values_that_trident_would_keep(make: Callable[..., Run]) -> None:
     opaque, transactional = MemoryMap[Any](), MemoryMap[Any]()
     for made, values in ((OpaqueMap(opaque), {"count": Count()}), (TransactionalMap(transactional), {"count": Sum()})):
         for number, rows in enumerate((counted(man=4), counted(man=2)), 1):
@@ -186,7 +186,7 @@ def test_a_skipped_transaction_is_rolled_back_and_counts_once_when_it_is_readmit
 
 
 @pytest.mark.parametrize("kind", ["transactional", "non-transactional"])
-def test_a_map_that_cannot_be_rolled_back_refuses_the_skip_of_what_it_may_hold(
+def test_a_map_that_cannot_roll_back_refuses_the_skip_of_a_transaction_it_may_hold(
     make: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     update = counting(MAPS[kind](MemoryMap()))
@@ -206,7 +206,7 @@ def test_a_transactional_map_refuses_another_output_of_its_transaction(
         committed(run, counted(a=6))
 
 
-def test_the_missing_fence_is_told_once_in_the_life_of_a_state(
+def test_the_warning_about_a_missing_fence_is_logged_once_for_each_state(
     make: Callable[..., Run], caplog: pytest.LogCaptureFixture
 ) -> None:
     update = counting(OpaqueMap(MemoryMap(), name="words"))
@@ -250,7 +250,7 @@ class Longest:
         return max(current, str(row["what"]), key=len)
 
 
-def test_several_columns_are_kept_as_one_value_and_any_aggregator_does(make: Callable[..., Run]) -> None:
+def test_a_map_keeps_several_columns_of_any_aggregator_as_one_value(make: Callable[..., Run]) -> None:
     backing = MemoryMap[Any]()
     values: Any = {"n": Count(), "mean": Avg(), "seen": CollectSet(), "longest": Longest()}
     update = counting(OpaqueMap(backing), keys=["user", "day"], values=values)
@@ -264,7 +264,7 @@ def test_several_columns_are_kept_as_one_value_and_any_aggregator_does(make: Cal
 
 
 @pytest.mark.parametrize("made", [OpaqueMap, lambda backing: SnapshottableMap(OpaqueMap(backing))])
-def test_without_key_columns_there_is_one_value(
+def test_a_map_without_key_columns_keeps_one_value(
     make: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, made: Any
 ) -> None:
     backing = MemoryMap[Any]()
@@ -305,7 +305,7 @@ class Total:
         self.total = value
 
 
-def test_a_snapshottable_of_ones_own_takes_one_value(make: Callable[..., Run], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_custom_snapshottable_takes_one_value(make: Callable[..., Run], monkeypatch: pytest.MonkeyPatch) -> None:
     total = Total()
     update = counting(total, keys=[])
     assert (update.state.kind, update.state.can_roll_back) == (StateKind.TRANSACTIONAL, False)
@@ -325,7 +325,7 @@ def test_new_values_are_those_that_a_map_holds_after_the_commit(make: Callable[.
     assert read(run, refs["words"]) == counted(man=5, cat=1)
 
 
-def test_large_output_goes_portion_by_portion_under_one_begin(
+def test_a_large_output_is_written_in_portions_under_one_begin(
     make: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from airflow_tx.outputs.staging.area import write_manifest, write_rows
@@ -381,7 +381,7 @@ class WordsFactory:
         return OpaqueMap(self.store)
 
 
-def test_a_factory_is_asked_when_its_state_is_used_and_not_before(make: Callable[..., Run]) -> None:
+def test_a_factory_makes_its_state_only_when_the_state_is_used(make: Callable[..., Run]) -> None:
     factory = WordsFactory(Words())
     update = counting(factory)
     assert (update.state.name, update.state.kind, factory.asked) == ("my words", StateKind.OPAQUE, [])
@@ -395,7 +395,9 @@ def test_a_factory_is_asked_when_its_state_is_used_and_not_before(make: Callable
         assert [row["count"] for row in found] == [5, None]
 
 
-def test_a_factory_that_makes_something_else_than_it_says_is_named(make: Callable[..., Run]) -> None:
+def test_a_factory_that_makes_another_kind_of_state_than_it_declares_is_refused_by_name(
+    make: Callable[..., Run],
+) -> None:
     class Wrong(WordsFactory):
         def make_state(self, conf: Mapping[str, Any], partition_index: int, num_partitions: int) -> Any:
             return NonTransactionalMap(self.store)
@@ -406,7 +408,7 @@ def test_a_factory_that_makes_something_else_than_it_says_is_named(make: Callabl
         committed(make("r1", [counting(Wrong(Words()))]), counted(man=3))
 
 
-def test_a_store_that_cannot_note_keys_says_so_or_its_map_does(make: Callable[..., Run]) -> None:
+def test_a_store_that_cannot_note_keys_is_refused_unless_its_map_cannot_roll_back(make: Callable[..., Run]) -> None:
     class Typed(Words):
         def multi_put(self, keys: Sequence[Any], values: Sequence[Any]) -> None:
             super().multi_put([(word,) for (word,) in keys], values)
@@ -424,7 +426,7 @@ def test_a_store_that_cannot_note_keys_says_so_or_its_map_does(make: Callable[..
     assert list(store.kept) == [("man",)]
 
 
-def test_what_was_written_with_other_columns_is_named(make: Callable[..., Run]) -> None:
+def test_a_stored_value_that_was_written_with_other_columns_is_named(make: Callable[..., Run]) -> None:
     backing = MemoryMap[Any]()
     committed(make("r1", [counting(OpaqueMap(backing))]), counted(man=3))
     two: Any = {"count": Count(), "sum": Sum()}
@@ -482,7 +484,7 @@ class AddingTogether(Adding):
 
 
 @pytest.mark.parametrize("stores", [1, 3])
-def test_each_of_several_writers_has_a_state_of_its_own_and_the_rows_of_its_keys_in_every_transaction(
+def test_each_of_several_writers_always_has_its_own_state_and_the_rows_of_its_keys(
     make: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, stores: int
 ) -> None:
     factory = Shards([MemoryMap[Any]() for _ in range(stores)])
@@ -520,7 +522,7 @@ def test_a_skip_undoes_what_every_writer_holds(make: Callable[..., Run], monkeyp
     assert held(factory.stores[0]) == {}
 
 
-def test_the_others_have_ended_when_a_writer_fails_and_the_next_try_is_exact(make: Callable[..., Run]) -> None:
+def test_other_writers_finish_when_a_writer_fails_and_the_retry_is_exact(make: Callable[..., Run]) -> None:
     class Fails(Adding):
         left = 1
 
@@ -539,7 +541,7 @@ def test_the_others_have_ended_when_a_writer_fails_and_the_next_try_is_exact(mak
     assert held(factory.stores[0]) == {"a": 1, "b": 1, "c": 1}
 
 
-def test_the_state_of_an_update_is_asked_through_the_update(make: Callable[..., Run]) -> None:
+def test_the_state_of_an_update_can_be_queried_through_the_update(make: Callable[..., Run]) -> None:
     words = [{"word": word} for word in ("a", "b", "c", "none")]
     by_word = MapGet(keys=["word"], values=["count"])
     ways: tuple[dict[str, Any], ...] = ({}, {"partitions": 3, "partition_by": ["word"]})
@@ -570,7 +572,7 @@ def test_the_state_of_an_update_is_asked_through_the_update(make: Callable[..., 
         ),
     ],
 )
-def test_writers_that_cannot_be_are_refused_when_the_dag_is_parsed(options: Any, told: str) -> None:
+def test_impossible_options_of_writers_are_refused_when_the_dag_is_parsed(options: Any, told: str) -> None:
     given = {"state": Shards([]), "updater": Adding(), **options}
     with pytest.raises(ConfigError, match=told) as refused:
         partition_persist(SOURCE, **given)
@@ -594,12 +596,14 @@ def test_writers_that_cannot_be_are_refused_when_the_dag_is_parsed(options: Any,
         ({"writers": "all"}, r"\(writers=\) = 'all'"),
     ],
 )
-def test_what_cannot_be_is_one_clear_line_when_the_dag_is_parsed(options: Any, told: str) -> None:
+def test_options_that_contradict_each_other_are_refused_in_one_line_when_the_dag_is_parsed(
+    options: Any, told: str
+) -> None:
     with pytest.raises(ConfigError, match=told):
         counting(OpaqueMap(MemoryMap()), **options)
 
 
-def test_columns_of_a_state_that_has_its_own_are_refused(state: Any) -> None:
+def test_columns_for_a_state_that_has_its_own_columns_are_refused(state: Any) -> None:
     with pytest.raises(ConfigError, match=r"persistent_aggregate\(keys=\).*State defines this itself: leave keys out"):
         persistent_aggregate(SOURCE, state=state, keys=["word"])
 

@@ -24,11 +24,11 @@ def test_deltas_of_one_key_are_added_up() -> None:
     assert list(combined(rows, STATE)) == [row("man", 3, 7), row("dog", 1, 1)]
 
 
-def test_null_adds_nothing() -> None:
+def test_a_null_delta_adds_nothing() -> None:
     assert list(combined([row("man", 1, None), row("man", 1, 2)], STATE)) == [row("man", 2, 2)]
 
 
-def test_no_rows_give_no_rows() -> None:
+def test_combining_no_rows_gives_no_rows() -> None:
     assert list(combined([], STATE)) == []
 
 
@@ -56,7 +56,7 @@ def test_deltas_that_cannot_be_added_are_refused() -> None:
         list(combined([row("dog", 1, 1), {"word": "dog", "count": 1, "total": "1"}], STATE))
 
 
-def test_the_text_of_an_update_says_task_and_state_and_no_address() -> None:
+def test_the_repr_of_an_update_names_its_task_and_state_and_no_address() -> None:
     counts: Any = SimpleNamespace(operator=SimpleNamespace(task_id="count"), key="return_value")
     text = repr(persistent_aggregate(counts, state=STATE))
     assert text.startswith("persistent_aggregate(count['return_value'], state=MemoryState('words'")

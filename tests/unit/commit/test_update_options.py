@@ -60,7 +60,7 @@ class Factory:
         return opaque_map()
 
 
-def test_options_are_kept() -> None:
+def test_an_update_keeps_its_options() -> None:
     kept = update(writers="spark", spark="sc://spark:15002", new_values="w", allow_empty=True)
     assert (kept.writers, kept.spark, kept.new_values, kept.allow_empty) == ("spark", "sc://spark:15002", "w", True)
     assert update(spark_from_rows=1).spark_from_rows == 1
@@ -68,7 +68,7 @@ def test_options_are_kept() -> None:
     assert (own.writers, own.new_values, own.allow_empty) == ("worker", "moved", True)
 
 
-def test_an_update_of_no_task_is_named_by_what_it_was_given() -> None:
+def test_the_repr_of_an_update_without_a_task_names_the_type_of_its_input() -> None:
     assert repr(Update(5, words())).startswith("persistent_aggregate(int, state=MemoryState('words'")
 
 
@@ -80,14 +80,14 @@ def test_a_name_of_new_values_that_cannot_be_an_output_is_refused(name: str) -> 
         partition_persist(SOURCE, state=Own(), updater=Own(), new_values=name)
 
 
-def test_a_state_that_cannot_be_asked_gives_no_new_values() -> None:
+def test_new_values_of_a_state_that_cannot_be_queried_are_refused() -> None:
     guard = SqlGuard("tx_state", name="guard", statements=["SELECT 1"])
     with pytest.raises(ConfigError, match="SqlGuard cannot be asked for the values of keys"):
         update(guard, new_values="words")
 
 
 @pytest.mark.parametrize(("option", "value"), [("keys", ["word"]), ("values", {"count": Count()}), ("kind", "opaque")])
-def test_a_state_with_columns_takes_no_others(option: str, value: Any) -> None:
+def test_columns_for_a_state_with_its_own_columns_are_refused(option: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=rf"persistent_aggregate\({option}=\).*defines this itself: leave {option}"):
         update(**{option: value})
 
@@ -103,22 +103,22 @@ def test_a_state_without_columns_takes_those_of_the_update(state: Any) -> None:
 
 
 @pytest.mark.parametrize("missing", ["keys", "values"])
-def test_columns_that_a_state_without_its_own_is_not_given_are_missed(missing: str) -> None:
+def test_an_update_without_columns_for_a_state_without_columns_is_refused(missing: str) -> None:
     with pytest.raises(ConfigError, match=rf"persistent_aggregate\({missing}=\).*OpaqueMap has no columns: give keys="):
         update(opaque_map(), **{**COLUMNS, missing: None})
 
 
-def test_a_map_that_keeps_no_txids_needs_one_around_it() -> None:
+def test_a_map_that_keeps_no_txids_is_refused_with_the_map_to_wrap_around_it() -> None:
     with pytest.raises(ConfigError, match=r"It keeps values without txids: state=OpaqueMap\(MemoryMap\(...\)\)"):
         update(MemoryMap(), **COLUMNS)
 
 
-def test_a_state_of_ones_own_without_keys_takes_an_updater_instead() -> None:
+def test_a_custom_state_without_keys_is_refused_with_a_hint_to_partition_persist() -> None:
     with pytest.raises(ConfigError, match=r"It has no multi_get, .*: use partition_persist\(..., updater=...\)"):
         update(Own(), **COLUMNS)
 
 
-def test_what_is_no_state_is_left_to_the_block() -> None:
+def test_an_update_accepts_a_wrong_state_and_leaves_the_check_to_the_block() -> None:
     assert update(5).state == 5  # type: ignore[comparison-overlap]
 
 
@@ -126,13 +126,13 @@ def test_what_is_no_state_is_left_to_the_block() -> None:
 
 
 @pytest.mark.parametrize("updates", [5, "one update"])
-def test_updates_are_a_list(updates: Any) -> None:
+def test_updates_that_are_not_a_list_are_refused(updates: Any) -> None:
     given: Any = update() if isinstance(updates, str) else updates
     with pytest.raises(ConfigError, match=r"CommitOperator\(updates=\).*Give a list"):
         checked_updates(given)
 
 
-def test_two_updates_of_a_committer_leave_new_values_of_two_names() -> None:
+def test_two_updates_of_a_committer_need_two_names_for_their_new_values() -> None:
     several = [update(new_values="b"), update(), update(new_values="a"), update()]
     assert checked_updates(iter(several)) == tuple(several)
     with pytest.raises(ConfigError, match="new_values.*'a'.*need two names"):

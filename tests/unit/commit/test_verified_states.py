@@ -73,7 +73,7 @@ def test_rows_of_a_skipped_transaction_are_a_finding(table: Table) -> None:
     assert found == f"transaction 3: state {table.state.name} has 1 rows of it instead of 0"
 
 
-def test_rows_of_no_transaction_can_be_accepted_until_their_txid_is_given(table: Table) -> None:
+def test_rows_without_a_transaction_can_be_accepted_until_their_txid_is_allocated(table: Table) -> None:
     table.copied(100)
     table.accept()
     assert findings(table.run, table) == ()
@@ -120,7 +120,7 @@ def test_a_loss_that_a_roll_forward_has_made_good_is_not_named(lost: Any) -> Non
     assert of(lost.run, lost).given_up == ()
 
 
-def test_a_state_that_lacks_nothing_has_given_up_nothing(lost: Any) -> None:
+def test_a_complete_state_has_given_up_no_transaction(lost: Any) -> None:
     lost.whole()
     accept(lost)
     assert of(lost.run, lost).given_up == ()

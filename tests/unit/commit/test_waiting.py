@@ -95,7 +95,7 @@ def pair(make: Any) -> tuple[Run, Run]:
     return open_run(make, "r1"), open_run(make, "r2")
 
 
-def test_it_is_woken_by_the_commit_before_it(pair: Any, store: Meanwhile, state: MemoryState) -> None:
+def test_a_waiting_committer_is_woken_by_the_commit_before_it(pair: Any, store: Meanwhile, state: MemoryState) -> None:
     first, second = pair
     store.steps = [first.commit_now]
     assert commit_in_time(second, store) is None
@@ -103,7 +103,7 @@ def test_it_is_woken_by_the_commit_before_it(pair: Any, store: Meanwhile, state:
     assert store.waits == [(60.0, True)]
 
 
-def test_its_patience_is_for_all_of_its_waiting(pair: Any, store: Meanwhile) -> None:
+def test_a_committer_spends_its_patience_over_all_its_waits(pair: Any, store: Meanwhile) -> None:
     first, second = pair
     store.steps = [lambda: first.commit().complete()]
     line = commit_in_time(second, store)
@@ -114,7 +114,7 @@ def test_its_patience_is_for_all_of_its_waiting(pair: Any, store: Meanwhile) -> 
 
 
 @pytest.mark.parametrize("soon", [True, False])
-def test_it_waits_briefly_for_one_before_it_that_still_works(
+def test_a_committer_waits_only_briefly_for_an_earlier_transaction_that_still_works(
     make: Any, store: Meanwhile, state: MemoryState, soon: bool
 ) -> None:
     first, second = make("r1"), make("r2")
@@ -136,7 +136,7 @@ def last(make: Any, store: Meanwhile) -> Run:
     return last
 
 
-def test_far_from_its_turn_it_waits_in_its_worker_while_the_line_moves_fast(
+def test_a_committer_far_from_its_turn_waits_in_its_worker_while_the_line_moves_fast(
     last: Run, store: Meanwhile, state: MemoryState
 ) -> None:
     store.a_step = 1.0
@@ -145,18 +145,14 @@ def test_far_from_its_turn_it_waits_in_its_worker_while_the_line_moves_fast(
     assert store.time - 1000 > BRIEF
 
 
-def test_far_from_its_turn_it_is_deferred_when_the_line_moves_so_slowly_that_a_deferral_ends_earlier(
-    last: Run, store: Meanwhile
-) -> None:
+def test_a_committer_far_from_its_turn_is_deferred_when_the_line_moves_slowly(last: Run, store: Meanwhile) -> None:
     store.a_step = 4.0
     line = commit_in_time(last, store)
     assert line is not None
     assert (line.current, store.time - 1000) == (3, 2 * store.a_step)
 
 
-def test_far_from_its_turn_it_is_deferred_when_the_line_has_moved_fast_and_stands_still(
-    last: Run, store: Meanwhile
-) -> None:
+def test_a_committer_far_from_its_turn_is_deferred_when_a_fast_line_stops(last: Run, store: Meanwhile) -> None:
     store.a_step = 0.5
     store.steps = store.steps[:3]
     line = commit_in_time(last, store)
@@ -173,7 +169,7 @@ def test_far_from_its_turn_it_is_deferred_when_the_line_has_moved_fast_and_stand
         (False, None, "of run r1, which was deleted. To continue, start a run with the run id r1"),
     ],
 )
-def test_it_says_what_has_become_of_the_run_that_it_waits_for(
+def test_a_committer_logs_the_state_of_the_run_that_it_waits_for(
     pair: Any, store: Meanwhile, monkeypatch: pytest.MonkeyPatch, by_lane: bool, found: str | None, text: str
 ) -> None:
     _, second = pair
@@ -204,7 +200,7 @@ def test_a_change_before_it_watches_is_noticed(
     assert counts(state) == {"count": 20}
 
 
-def test_until_its_turn_it_only_reads(pair: Any, store: Meanwhile) -> None:
+def test_a_committer_only_reads_until_its_turn(pair: Any, store: Meanwhile) -> None:
     first, second = pair
     second.commit().complete()
     store.multis = 0
@@ -213,7 +209,9 @@ def test_until_its_turn_it_only_reads(pair: Any, store: Meanwhile) -> None:
     assert first.commit_now() is None
 
 
-def test_whose_turn_it_is_is_read_once(pair: Any, store: Meanwhile, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_committer_at_its_turn_reads_whose_turn_it_is_once(
+    pair: Any, store: Meanwhile, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, _ = pair
     read, get = list[str](), store.get
 
@@ -226,7 +224,7 @@ def test_whose_turn_it_is_is_read_once(pair: Any, store: Meanwhile, monkeypatch:
     assert read.count(first.spec.paths.current) == 1
 
 
-def test_what_it_has_read_before_its_turn_is_not_asked_for_again(pair: Any, store: Meanwhile) -> None:
+def test_task_states_read_before_the_turn_are_not_requested_again(pair: Any, store: Meanwhile) -> None:
     first, second = pair
     store.steps = [first.commit_now]
     asked, ask = list[Any](), second.committer.get_task_states
@@ -241,7 +239,9 @@ def test_what_it_has_read_before_its_turn_is_not_asked_for_again(pair: Any, stor
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_it_learns_at_once_that_its_transaction_cannot_be_committed(pair: Any, store: Meanwhile, again: bool) -> None:
+def test_a_waiting_committer_fails_at_once_when_its_transaction_cannot_be_committed(
+    pair: Any, store: Meanwhile, again: bool
+) -> None:
     _, second = pair
     store.steps = [second.begin if again else lambda: second.start().fail("of memory")]
     begun = second.begun
@@ -251,7 +251,7 @@ def test_it_learns_at_once_that_its_transaction_cannot_be_committed(pair: Any, s
     assert (store.waits, waiting.begun) == ([(60.0, True)], begun)
 
 
-def test_a_task_of_it_that_works_again_is_waited_for_and_its_output_is_read_again(
+def test_a_committer_waits_for_a_task_that_runs_again_and_reads_its_new_output(
     pair: Any, store: Meanwhile, state: MemoryState
 ) -> None:
     first, second = pair
@@ -272,7 +272,7 @@ def test_a_task_of_it_that_works_again_is_waited_for_and_its_output_is_read_agai
     assert store.waits == [(60.0, True), (50.0, True), (40.0, True)]
 
 
-def test_a_skip_that_it_cannot_take_is_tried_once_and_then_waited_for(
+def test_a_committer_tries_a_refused_skip_once_and_then_waits(
     make: Any, store: Meanwhile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = MemoryState("kept", keys=["word"], values={"count": Count()}, kind="transactional")
@@ -310,7 +310,7 @@ def emitted(make_with_messages: Any) -> tuple[MessageRun, str]:
 
 
 @pytest.mark.parametrize(("patience", "most"), [(60.0, MESSAGE_PATIENCE), (2.0, 2.0), (0.0, 0.0)])
-def test_for_messages_it_holds_its_worker_for_seconds_only(
+def test_a_committer_waits_for_messages_in_its_worker_for_seconds_only(
     emitted: tuple[MessageRun, str], store: Meanwhile, patience: float, most: float
 ) -> None:
     run, _ = emitted

@@ -47,13 +47,13 @@ def update(state: Any = POSTGRES, conn_id: str | None = "spark_default", **how: 
     return persistent_aggregate(SimpleNamespace(operator=task, key="counts"), state=state, **how)
 
 
-def test_large_output_is_for_spark_and_small_output_for_the_worker(area: StagingArea) -> None:
+def test_spark_writes_a_large_output_and_the_worker_writes_a_small_one(area: StagingArea) -> None:
     assert spark_of(update(), staged(area, 10)) == "spark_default"
     assert spark_of(update(), staged(area, 9)) is None
     assert spark_of(update(spark_from_rows=9), staged(area, 9)) == "spark_default"
 
 
-def test_the_choice_can_be_overridden(area: StagingArea) -> None:
+def test_the_writer_of_an_update_can_be_overridden(area: StagingArea) -> None:
     assert spark_of(update(writers="worker"), staged(area, 10)) is None
     assert spark_of(update(writers="spark", spark="local[2]"), staged(area, 1)) == "local[2]"
     assert spark_of(update(spark="sc://spark:15002"), staged(area, 10)) == "sc://spark:15002"
@@ -75,7 +75,7 @@ def test_auto_never_chooses_spark_where_it_cannot_write(area: StagingArea) -> No
     ],
     ids=["one writer", "nowhere", "plain"],
 )
-def test_spark_that_cannot_write_is_refused(
+def test_choosing_spark_is_refused_where_spark_cannot_write(
     area: StagingArea, state: Any, conn_id: str | None, plain: bool, why: str
 ) -> None:
     rows: Any = [{"word": "w", "n": 1}] if plain else staged(area, 3)
@@ -126,7 +126,7 @@ def emitted(area: StagingArea, count: int, said: int) -> StagedRows:
     return StagedRows(area, write_manifest(where, {"counts": output})["counts"].to_json(), MEMORY, ATTEMPT)
 
 
-def test_many_rows_are_compared_with_what_was_emitted_before_the_first_of_them_is_written(area: StagingArea) -> None:
+def test_many_rows_are_compared_with_the_emitted_rows_before_the_first_row_is_written(area: StagingArea) -> None:
     how = update(MEMORY)
     right = emitted(area, 9, said=1)
     assert write.whole(how, right) is right
@@ -155,7 +155,7 @@ def moment(*states: Any) -> list[Any]:
     return [each.state for each in write.moment_of(rows)]
 
 
-def test_the_table_whose_raise_is_a_version_is_raised_with_its_rows_unless_two_states_share_a_database() -> None:
+def test_a_lake_table_is_raised_with_its_rows_unless_two_states_share_a_database() -> None:
     lake = DeltaTable("/lake/words")
     one, two = (SqlTable.from_url("sqlite:///nowhere.db", table=table) for table in ("one", "two"))
     assert moment(POSTGRES, lake, one) == [lake]
@@ -195,7 +195,7 @@ def test_the_rows_of_a_key_are_in_one_portion_in_their_order_if_a_reducer_takes_
     assert output_digest(found, update(state).state) == output_digest(list(found)[::-1], update(state).state)
 
 
-def test_the_only_key_of_a_state_without_keys_is_reduced_without_holding_its_rows(area: StagingArea) -> None:
+def test_a_reducer_without_keys_reads_its_rows_without_holding_them(area: StagingArea) -> None:
     state = MemoryState("users", keys=[], values={"balance": Balance(), "n": Count()})
     rows = staged(area, 9, state)
     assert spark_of(update(state, spark_from_rows=1), rows) is None
@@ -221,7 +221,7 @@ class _Keys:
         self.found += [(chunk, *key) for key in keys]
 
 
-def test_the_new_values_of_a_few_rows_that_a_reducer_takes_are_those_of_the_keys_it_wrote(area: StagingArea) -> None:
+def test_new_values_of_few_rows_for_a_reducer_have_the_keys_that_it_wrote(area: StagingArea) -> None:
     state = MemoryState("users", keys=["user"], values={"balance": Balance()})
     where = area.try_dir("words", ATTEMPT, TaskTry("count", -1, "try"))
     rows = [{"user": f"u{i % 2}", "step": i} for i in range(3)]
@@ -241,7 +241,7 @@ def test_a_key_in_two_portions_is_refused_by_the_state(area: StagingArea) -> Non
         write.write_update(update(state), grant, StagedRows(area, twice, state, ATTEMPT), dag_file="", log=None)
 
 
-def test_staged_rows_are_the_same_each_time_and_have_one_digest_in_any_order(area: StagingArea) -> None:
+def test_staged_rows_can_be_read_twice_and_have_one_digest_in_any_order(area: StagingArea) -> None:
     rows, plain = staged(area, 9), [{"n": i, "word": f"w{i}"} for i in reversed(range(9))]
     assert list(rows) == list(rows) == plain[::-1]
     assert output_digest(rows, update().state) == output_digest(plain, update().state)
@@ -249,7 +249,7 @@ def test_staged_rows_are_the_same_each_time_and_have_one_digest_in_any_order(are
     assert output_digest(plain * 2, update().state) != output_digest([], update().state)
 
 
-def test_a_composite_column_is_taken_as_it_was_emitted(area: StagingArea) -> None:
+def test_a_composite_column_is_read_as_it_was_emitted(area: StagingArea) -> None:
     state = MemoryState("words", keys=["word"], values={"n": Count(), "delay": Avg()})
     whole = rows_to_write(update(state), [ref(area, 2, delay=1.5)], area, ATTEMPT)
     assert isinstance(whole, StagedRows)
@@ -259,7 +259,7 @@ def test_a_composite_column_is_taken_as_it_was_emitted(area: StagingArea) -> Non
     assert output_digest(other, update(state).state) != digest
 
 
-def test_a_fence_is_told_before_other_refusals_of_the_chunks() -> None:
+def test_an_outranked_chunk_is_reported_before_other_refused_chunks() -> None:
     outranked = {"error": "FenceOutranked", "fields": {"state": "s", "token": "1", "found": "2"}}
     other = {"error": "StateError", "fields": {"state": "s", "problem": "p", "remedy": "r"}}
     with pytest.raises(FenceOutranked):
@@ -268,7 +268,7 @@ def test_a_fence_is_told_before_other_refusals_of_the_chunks() -> None:
     assert isinstance(rebuilt_error("Unheard", {"state": "s"}), StateError)
 
 
-def test_a_committer_that_is_outranked_says_so_though_the_ledger_cannot_be_asked() -> None:
+def test_an_outranked_committer_reports_it_although_the_ledger_is_unreachable() -> None:
     def holds(token: Any) -> bool:
         raise StoreUnavailable(hosts="zk1:2181", connection="zk", reason="cut off")
 

@@ -44,7 +44,7 @@ def test_host_and_port_name_the_brokers_too(connect: Any, parts: Any, servers: s
     assert connect(**parts).client["bootstrap.servers"] == servers
 
 
-def test_a_login_becomes_a_jaas_configuration_and_is_shown_nowhere(connect: Any) -> None:
+def test_a_kafka_login_becomes_a_jaas_configuration_and_is_never_shown(connect: Any) -> None:
     secret = 'pass"word\\'
     for extra, parts in (
         ({"sasl.username": "me", "sasl.password": secret, "sasl.mechanism": "PLAIN"}, {}),
@@ -61,7 +61,7 @@ def test_a_login_becomes_a_jaas_configuration_and_is_shown_nowhere(connect: Any)
         assert address.hide(f"a {secret} b") == "a *** b"
 
 
-def test_certificates_travel_as_text(connect: Any, tmp_path: Path) -> None:
+def test_kafka_certificates_are_passed_to_spark_as_text(connect: Any, tmp_path: Path) -> None:
     for name in ("ca", "cert", "key"):
         (tmp_path / name).write_text(f"-- {name}")
     address = connect({
@@ -86,7 +86,7 @@ def test_certificates_travel_as_text(connect: Any, tmp_path: Path) -> None:
     }
 
 
-def test_what_cannot_be_translated_is_refused_unless_the_connection_says_it_for_java(connect: Any) -> None:
+def test_a_kafka_setting_without_a_java_equivalent_needs_the_java_setting_in_the_connection(connect: Any) -> None:
     extra: dict[str, Any] = {
         "bootstrap.servers": "a:1",
         "security.protocol": "SASL_PLAINTEXT",
@@ -114,9 +114,7 @@ def test_what_cannot_be_translated_is_refused_unless_the_connection_says_it_for_
         ({"spark": "hush"}, {"host": "a"}, "extra spark"),
     ],
 )
-def test_a_connection_that_says_too_little_is_refused_in_one_line(
-    connect: Any, extra: Any, parts: Any, told: str
-) -> None:
+def test_an_incomplete_kafka_connection_is_refused_in_one_line(connect: Any, extra: Any, parts: Any, told: str) -> None:
     with pytest.raises(ConfigError, match=told) as refusal:
         connect(extra, **parts)
     assert "hush" not in str(refusal.value)

@@ -135,7 +135,7 @@ def step(found: CoordinatorAlarms, world: LaneWorld, later: float = 0.0) -> None
     found.step(replace(look, now=now + timedelta(seconds=later)))
 
 
-def test_whoever_is_called_is_called_once_whatever_starts_again_and_again_if_it_is_blocked_again(
+def test_a_callback_is_called_once_per_block_despite_restarts_and_again_for_a_new_block(
     world: LaneWorld,
 ) -> None:
     called = Called()
@@ -162,7 +162,7 @@ def test_whoever_is_called_is_called_once_whatever_starts_again_and_again_if_it_
     assert world.others[2:] == [(DAG_ID, f"blocked-1.{record.attempt}", False, True)]
 
 
-def test_of_two_coordinators_that_find_a_block_only_one_keeps_a_red_run(world: LaneWorld) -> None:
+def test_only_one_of_two_coordinators_that_find_a_block_keeps_a_red_run(world: LaneWorld) -> None:
     """The run that the ledger names stays red. The other coordinator clears its own run, which then succeeds."""
     called = Called()
     callbacks = AlarmCallbacks(on_blocked=(called,))
@@ -188,7 +188,7 @@ def test_of_two_coordinators_that_find_a_block_only_one_keeps_a_red_run(world: L
         show_block(world, DAG_ID, "1.1")
 
 
-def test_a_topology_is_late_until_it_is_not(world: LaneWorld) -> None:
+def test_a_late_alert_is_raised_once_and_again_after_the_topology_was_on_time(world: LaneWorld) -> None:
     called = Called()
     own = alarms(world, AlarmCallbacks(on_late=(called,)), AlarmLimits(late_after=3600.0))
     step(own, world)
@@ -204,7 +204,7 @@ def test_a_topology_is_late_until_it_is_not(world: LaneWorld) -> None:
     assert world.others == []
 
 
-def test_a_lag_beyond_its_limit_is_late_and_one_that_is_unknown_ends_nothing(world: LaneWorld) -> None:
+def test_a_lag_beyond_its_limit_raises_an_alert_and_an_unknown_lag_does_not_end_it(world: LaneWorld) -> None:
     topology = AlarmTopology("numbers", "numbers", AlarmLimits(max_lag=10))
     assert topology.find({}, blocked=None, now=NOW, lag=Lag(10, "rows")) == []
     (alarm,) = topology.find({}, blocked=None, now=NOW, lag=Lag(11, "rows"))
@@ -224,7 +224,7 @@ def test_a_lag_beyond_its_limit_is_late_and_one_that_is_unknown_ends_nothing(wor
     assert (over.kind, over.alarm) == (AlarmKind.LATE, None)
 
 
-def test_one_that_fails_hinders_no_other_and_a_notifier_shows_the_alarm(world: LaneWorld) -> None:
+def test_a_failing_callback_stops_no_other_callback_and_a_notifier_renders_the_alert(world: LaneWorld) -> None:
     sent: list[str] = []
     fails, called = Called(ValueError("away")), Called()
     notifier = Notifier("{{ alarm.topology }}: {{ alarm.txid }}", sent)
@@ -235,7 +235,7 @@ def test_one_that_fails_hinders_no_other_and_a_notifier_shows_the_alarm(world: L
     assert any("failed, which was to be called: Transaction 1.1" in line for line in world.log.lines)
 
 
-def test_a_notifier_that_can_only_be_awaited_is_awaited_and_so_is_a_coroutine_function(world: LaneWorld) -> None:
+def test_asynchronous_notifiers_and_coroutine_functions_are_awaited(world: LaneWorld) -> None:
     sent: list[str] = []
 
     async def called(context: Any) -> None:
@@ -254,7 +254,7 @@ def test_a_notifier_that_can_only_be_awaited_is_awaited_and_so_is_a_coroutine_fu
 
 
 @pytest.mark.parametrize("kind", [Notifier, AsyncNotifier])
-def test_a_notifier_that_is_called_again_shows_the_other_alarm(kind: Any) -> None:
+def test_a_notifier_that_is_called_again_renders_the_new_alert(kind: Any) -> None:
     sent: list[str] = []
     callbacks = AlarmCallbacks(on_late=(kind("{{ alarm.txid }}", sent),))
     for txid in (1, 2):
@@ -262,7 +262,7 @@ def test_a_notifier_that_is_called_again_shows_the_other_alarm(kind: Any) -> Non
     assert [text[0] for text in sent] == ["1", "2"]
 
 
-def test_the_coordinator_raises_them_as_it_works(world: LaneWorld) -> None:
+def test_a_working_coordinator_raises_alerts(world: LaneWorld) -> None:
     called = Called()
     own = alarms(world, AlarmCallbacks(on_blocked=(called,)))
     allocate(world.spec, ledger(world))
@@ -272,7 +272,7 @@ def test_the_coordinator_raises_them_as_it_works(world: LaneWorld) -> None:
     assert [alarm.txid for alarm in called.alarms] == [1]
 
 
-def test_the_task_of_a_blocked_topology_fails_until_the_way_is_free(world: LaneWorld) -> None:
+def test_the_blocked_task_of_a_topology_fails_until_the_transaction_is_replayed(world: LaneWorld) -> None:
     allocate(world.spec, ledger(world))
     show_block(world, DAG_ID, None)
     block(world, 1)
@@ -305,7 +305,7 @@ def test_without_a_coordinator_a_task_finds_that_a_run_has_failed(world: LaneWor
     assert ReadOnlyLedger(world.store, PATHS).open_records()[1].attempt == 1
 
 
-def test_the_alarm_of_a_refusal_has_its_remedy_whole_and_once(world: LaneWorld) -> None:
+def test_the_alert_of_a_refusal_has_its_whole_remedy_once(world: LaneWorld) -> None:
     called = Called()
     spec = replace(world.spec, callbacks=AlarmCallbacks(on_blocked=(called,)))
     begun = begin_run(spec, "r1")
@@ -354,12 +354,14 @@ def define(source: Any = None, **options: Any) -> Any:
         ),
     ],
 )
-def test_what_can_never_be_raised_is_refused_at_parse_time(options: dict[str, Any], text: str) -> None:
+def test_alert_options_that_can_never_raise_an_alert_are_refused_at_parse_time(
+    options: dict[str, Any], text: str
+) -> None:
     with pytest.raises(TransactionDefinitionError, match=text):
         define(**options)
 
 
-def test_a_coordinator_takes_the_alarms_over_and_has_a_dag_that_is_red_while_it_is_blocked() -> None:
+def test_a_coordinator_takes_over_the_alerts_of_its_transaction() -> None:
     made = define(on_blocked=print, on_late=[print, print], late_after=timedelta(hours=1), max_lag=5)
     spec = made.begin.transaction
     assert spec.callbacks == AlarmCallbacks((print,), (print, print))
@@ -370,7 +372,7 @@ def test_a_coordinator_takes_the_alarms_over_and_has_a_dag_that_is_red_while_it_
     assert dag.task_dict["coordinate"].transaction.limits == spec.limits  # type: ignore[union-attr]
 
 
-def test_what_is_public_is_described() -> None:
+def test_every_field_of_an_alert_is_documented() -> None:
     text = (Path(__file__).resolve().parents[3] / "docs/alarms.md").read_text()
     assert {name for name in Alarm.__dataclass_fields__ if f"`{name}`" not in text} == set()
 
@@ -387,7 +389,7 @@ def behind(chain: Chain) -> Alarm | None:
     return next(iter(found), None)
 
 
-def test_a_correction_that_is_followed_is_no_alarm_and_one_that_is_left_is() -> None:
+def test_a_followed_correction_raises_no_alert_and_an_unfollowed_one_does() -> None:
     chain = Chain().run(1).take(1)
     chain.correct(1)
     chain.request()
@@ -405,7 +407,7 @@ def test_a_correction_that_is_followed_is_no_alarm_and_one_that_is_left_is() -> 
     assert found.remedy.endswith("airflow tx restate totals --follow")
 
 
-def test_what_is_behind_other_corrections_is_another_alarm() -> None:
+def test_a_transaction_behind_another_correction_raises_another_alert() -> None:
     chain = Chain().run(2)
     chain.totals.journals = False
     chain.take(2)
@@ -425,7 +427,7 @@ def test_what_is_behind_other_corrections_is_another_alarm() -> None:
     assert second.reason.endswith(" 1 more is behind.")
 
 
-def test_who_is_late_is_called_for_what_is_behind() -> None:
+def test_on_late_callbacks_are_called_for_a_topology_that_is_behind() -> None:
     called = Called()
     alarm = Alarm(AlarmKind.BEHIND, "totals", "totals", "It is behind.", "See it.")
     AlarmCallbacks(on_late=(called,)).call(alarm, {}, logging.getLogger())

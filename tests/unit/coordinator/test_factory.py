@@ -33,7 +33,7 @@ CONTEXT = "_AIRFLOW_PARSING_CONTEXT_DAG_ID"
 
 
 @pytest.mark.parametrize("asked", [*sorted(NORTH), None])
-def test_the_process_of_a_task_finds_its_dag_and_makes_no_dag_of_others(
+def test_the_process_of_a_task_makes_only_the_dag_of_this_task(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str | None
 ) -> None:
     monkeypatch.setenv("AIRFLOW__CORE__LOAD_EXAMPLES", "False")
@@ -44,7 +44,7 @@ def test_the_process_of_a_task_finds_its_dag_and_makes_no_dag_of_others(
     assert (bag.import_errors, {*bag.dags}) == ({}, NORTH if asked else NORTH | SOUTH)
 
 
-def test_a_coordinator_of_another_name_needs_its_dag_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_coordinator_with_its_own_dag_name_makes_the_dag_of_its_topology(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(CONTEXT, "sales_coordinator")
     assert dag_is_needed("north", topology="sales")
     monkeypatch.setenv(CONTEXT, "runs_it")

@@ -78,7 +78,7 @@ class Fails:
             raise self.error
 
 
-def test_what_goes_well_is_committed_in_order_without_a_run(make: Any) -> None:
+def test_healthy_transactions_of_the_lane_are_committed_in_order_without_a_run(make: Any) -> None:
     world = make(source=Bounded(5))
     world.coordinate()
     world.assert_exact(5)
@@ -108,7 +108,9 @@ def test_each_transaction_leaves_an_entry_in_the_journal(make: Any) -> None:
     ]
 
 
-def test_one_whose_entry_cannot_be_written_becomes_a_run(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lane_transaction_whose_journal_entry_cannot_be_written_becomes_a_run(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write = JournalArea.write
 
     def full(self: JournalArea, entry: Any) -> str:
@@ -164,14 +166,14 @@ def test_a_frame_that_a_task_of_the_lane_returns_is_staged(make: Any, kind: Any)
     assert world.runs == {}
 
 
-def test_a_window_of_one_is_enough(make: Any) -> None:
+def test_a_lane_works_with_a_window_of_one(make: Any) -> None:
     world = make(options={"max_pending": 1})
     world.coordinate(rules=replace(RULES, max_pending=1))
     world.assert_exact(3)
 
 
 @pytest.mark.parametrize(("kind", "each"), [(LaneWorld, 3), (LongerWorld, 5)])
-def test_a_transaction_takes_one_request_for_what_follows_at_once(make: Any, kind: Any, each: int) -> None:
+def test_a_lane_transaction_needs_one_request_for_consecutive_steps(make: Any, kind: Any, each: int) -> None:
     """The ack of an earlier task is read again by the step `processed`."""
     world = make(kind, source=Bounded(30), options={"max_pending": 1})
     lane = world.lane()
@@ -186,7 +188,9 @@ def test_a_transaction_takes_one_request_for_what_follows_at_once(make: Any, kin
 
 @pytest.mark.parametrize("error", [FailedBatch("not this one"), ValueError("?"), SystemExit(3)])
 @pytest.mark.parametrize("source", [Bounded, OpaqueBounded])
-def test_one_that_fails_becomes_a_run_and_the_others_go_on_in_order(make: Any, source: Any, error: Any) -> None:
+def test_a_failed_lane_transaction_becomes_a_run_and_the_others_commit_in_order(
+    make: Any, source: Any, error: Any
+) -> None:
     world = make(source=source(5), on_batch=Fails(2, error=error))
     with world.executing():
         world.settle()
@@ -207,7 +211,7 @@ class BoundedLending(Lending, Bounded):
         self.count = count
 
 
-def test_what_a_source_opens_for_a_task_of_the_lane_is_closed_when_the_task_ends_or_fails(make: Any) -> None:
+def test_files_that_a_source_opens_for_a_lane_task_are_closed_when_the_task_ends_or_fails(make: Any) -> None:
     held: list[Any] = []
 
     def reads(batch: Any) -> None:
@@ -237,9 +241,7 @@ class ReadsFirst(LaneWorld):
         return count()
 
 
-def test_a_file_that_is_replaced_while_a_task_of_the_lane_reads_it_is_never_counted_as_it_was(
-    make: Any, tmp_path: Path
-) -> None:
+def test_a_file_that_is_replaced_while_a_lane_task_reads_it_is_not_counted(make: Any, tmp_path: Path) -> None:
     file = tmp_path / "a.csv"
     file.write_text("number\n1\n")
 
@@ -278,7 +280,7 @@ def test_a_lane_works_off_a_backlog_of_small_files_in_batches_that_grow(make: An
     assert world.totals == (3_300, sum(range(3_300)))
 
 
-def test_one_that_fails_is_in_the_ledger_as_one_whose_run_failed(make: Any) -> None:
+def test_a_failed_lane_transaction_has_the_same_record_as_one_whose_run_failed(make: Any) -> None:
     world = make(on_batch=Fails(1))
     lane = world.lane()
     with lane.opened():
@@ -355,7 +357,7 @@ def test_a_task_that_takes_too_long_leaves_the_lane(make: Any) -> None:
     )
 
 
-def test_after_some_failures_in_a_row_it_makes_runs_at_once(make: Any, monkeypatch: Any) -> None:
+def test_after_several_failures_in_a_row_a_lane_makes_runs_instead(make: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(lane_module, "LEFT_IN_A_ROW", 2)
     world = make(source=Bounded(6), on_batch=Fails(1, 2, 3, 4, 5, 6))
     with world.executing():
@@ -367,7 +369,7 @@ def test_after_some_failures_in_a_row_it_makes_runs_at_once(make: Any, monkeypat
     )
 
 
-def test_one_that_waits_too_long_for_an_earlier_run_leaves_the_lane(make: Any) -> None:
+def test_a_lane_transaction_that_waits_too_long_for_an_earlier_run_becomes_a_run(make: Any) -> None:
     world = make(source=Bounded(3), on_batch=Fails(1))
     lane = world.lane(patience=0.1)
     with lane.opened():
@@ -429,7 +431,7 @@ class Hours:
         eventually(has_waited, LONG, "the lane has waited for its turn", interval=0.01)
 
 
-def test_a_transaction_of_the_lane_waits_for_a_restatement_as_long_as_that_takes(
+def test_a_lane_transaction_waits_for_a_restatement_without_a_time_limit(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = make(source=Bounded(3))
@@ -452,7 +454,7 @@ def test_a_transaction_of_the_lane_waits_for_a_restatement_as_long_as_that_takes
     assert not lane.rests
 
 
-def test_beside_five_restatements_it_goes_on_and_all_is_counted_once(make: Any) -> None:
+def test_a_lane_continues_beside_five_restatements_and_counts_every_row_once(make: Any) -> None:
     world = make(source=Bounded(5))
     world.coordinate()
     world.assert_exact(5)
@@ -492,7 +494,7 @@ def test_a_lane_that_ends_while_it_waits_for_a_restatement_has_failed_at_nothing
 
 
 @pytest.mark.parametrize("dag_id", ["numbers", "numbers_coordinator"])
-def test_while_its_dag_or_the_coordinator_is_paused_nothing_is_begun_and_what_was_begun_is_committed(
+def test_a_paused_lane_begins_no_transaction_and_commits_those_it_has_begun(
     make: Any, dag_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker, "LOOK_EVERY", 0.0)
@@ -514,7 +516,7 @@ def test_while_its_dag_or_the_coordinator_is_paused_nothing_is_begun_and_what_wa
     world.assert_exact(9)
 
 
-def test_a_dag_file_that_changes_ends_it_between_two_transactions(make: Any, monkeypatch: Any) -> None:
+def test_a_changed_dag_file_ends_the_lane_between_two_transactions(make: Any, monkeypatch: Any) -> None:
     world = make(source=Bounded(9))
     version = [1.0, 1]
     monkeypatch.setattr(lane_module, "_version", lambda file: tuple(version))
@@ -529,7 +531,7 @@ def test_a_dag_file_that_changes_ends_it_between_two_transactions(make: Any, mon
     world.assert_exact(len(world.history))
 
 
-def test_runs_go_along_beside_it(make: Any) -> None:
+def test_runs_commit_beside_the_lane(make: Any) -> None:
     world = make(source=Bounded(6))
     world.conf["by-hand"] = {}
 
@@ -567,7 +569,7 @@ def test_two_lanes_share_the_transactions(make: Any) -> None:
     assert world.runs == {}
 
 
-def test_a_transaction_of_a_lane_that_lives_is_left_to_it(make: Any) -> None:
+def test_a_transaction_of_a_living_lane_is_not_replayed(make: Any) -> None:
     world = make(source=Bounded(1), options={"max_pending": 1})
     lane = world.lane()
     with lane.opened():
@@ -589,7 +591,7 @@ def test_a_transaction_of_a_lane_that_lives_is_left_to_it(make: Any) -> None:
     ("kind", "source", "pending"),
     [(LaneWorld, Bounded, 4), (LaneWorld, Bounded, 1), (LaneWorld, OpaqueBounded, 4), (LongerWorld, OpaqueBounded, 4)],
 )
-def test_killed_at_whatever_request_what_it_leaves_becomes_runs_and_all_is_counted_once(
+def test_a_lane_that_is_killed_at_any_request_leaves_runs_and_every_row_counts_once(
     make: Any, kind: Any, source: Any, pending: int, arrives: bool
 ) -> None:
     living = partial(make, kind, source=source(3), options={"max_pending": pending})
@@ -600,7 +602,7 @@ def test_killed_at_whatever_request_what_it_leaves_becomes_runs_and_all_is_count
 
 @pytest.mark.parametrize("arrives", [False, True])
 @pytest.mark.parametrize("pending", [1, 4])
-def test_whichever_reply_is_lost_it_goes_on_by_itself(make: Any, pending: int, arrives: bool) -> None:
+def test_a_lane_continues_by_itself_after_any_lost_reply(make: Any, pending: int, arrives: bool) -> None:
     pace = {"linger": 0.0, "rules": replace(RULES, max_pending=pending)}
     living = partial(make, source=Bounded(3))
     for kind, number in requests_of(living, LossyStore, **pace):
@@ -611,7 +613,7 @@ def test_whichever_reply_is_lost_it_goes_on_by_itself(make: Any, pending: int, a
         assert {entry.attempt for entry in world.history.values()} == {1}
 
 
-def test_of_a_transaction_that_a_run_has_taken_over_the_lane_writes_nothing(make: Any) -> None:
+def test_a_lane_writes_nothing_of_a_transaction_that_a_run_has_taken_over(make: Any) -> None:
     world = make(source=Bounded(1))
 
     def is_taken_over(batch: Any) -> None:
@@ -636,7 +638,7 @@ def test_a_committer_that_waits_for_a_transaction_of_a_lane_says_so(make: Any) -
     )
 
 
-def test_of_a_transaction_whose_task_a_run_has_started_the_lane_writes_nothing(make: Any) -> None:
+def test_a_lane_writes_nothing_of_a_transaction_whose_task_a_run_has_started(make: Any) -> None:
     """A retried `begin` of the run goes on with the attempt of the lane, if it has not started any task."""
     world = make(source=Bounded(1))
     lane = world.lane()

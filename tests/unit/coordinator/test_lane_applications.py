@@ -140,7 +140,7 @@ def make(make: Any, server: Server) -> Any:
     return partial(make, Applied)
 
 
-def test_applications_are_committed_in_order_without_a_run_in_warm_sessions_each_for_one_batch_at_a_time(
+def test_applications_of_a_lane_commit_in_order_in_sessions_that_serve_one_batch_at_a_time(
     make: Any, server: Server
 ) -> None:
     world, at_work, tags = make(source=Bounded(12)), set[Session](), list[str]()
@@ -165,7 +165,7 @@ def test_applications_are_committed_in_order_without_a_run_in_warm_sessions_each
     assert all(entry.rows == 10 for entry in world.history.values())
 
 
-def test_a_session_in_which_something_is_left_is_not_that_of_another_batch(make: Any, server: Server) -> None:
+def test_a_session_that_a_batch_has_left_something_in_is_not_reused(make: Any, server: Server) -> None:
     def leaves_something(session: Session, descriptor: Any) -> None:
         assert not session.traces.found
         session.traces.found = True
@@ -177,7 +177,7 @@ def test_a_session_in_which_something_is_left_is_not_that_of_another_batch(make:
     assert world.runs == {}
 
 
-def test_those_behind_are_processed_while_the_first_one_is_and_commit_after_it(make: Any, server: Server) -> None:
+def test_later_batches_are_processed_beside_the_first_batch_and_commit_after_it(make: Any, server: Server) -> None:
     world, others = make(source=Bounded(4)), threading.Barrier(4)
 
     def waits_for_the_others(session: Session, descriptor: Any) -> None:
@@ -195,7 +195,7 @@ def test_those_behind_are_processed_while_the_first_one_is_and_commit_after_it(m
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_the_first_batch_on_a_server_that_has_compiled_nothing_goes_alone_until_it_ends(
+def test_the_first_batch_on_a_cold_server_runs_alone(
     make: Any, server: Server, monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
     monkeypatch.setattr(lane_applications, "_HEAD_START", LONG)
@@ -221,7 +221,7 @@ def test_the_first_batch_on_a_server_that_has_compiled_nothing_goes_alone_until_
     assert at_once == [1]
 
 
-def test_a_first_batch_that_takes_long_leaves_the_others_half_of_their_time(
+def test_a_slow_first_batch_leaves_half_of_the_time_limit_to_the_other_batches(
     make: Any, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lane_applications, "_HEAD_START", LONG)
@@ -244,7 +244,7 @@ def test_a_first_batch_that_takes_long_leaves_the_others_half_of_their_time(
         assert at_once.wait(LONG)
 
 
-def test_a_batch_that_waits_for_the_first_one_never_begins_once_the_lane_ends(
+def test_a_batch_that_waits_for_the_first_batch_never_begins_after_the_lane_ends(
     make: Any, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lane_applications, "_HEAD_START", LONG)
@@ -272,7 +272,7 @@ def test_a_batch_that_waits_for_the_first_one_never_begins_once_the_lane_ends(
 
 @pytest.mark.parametrize("source", [Bounded, OpaqueBounded])
 @pytest.mark.parametrize("error", [FailedBatch("not this one"), RuntimeError("session is lost"), SystemExit(3)])
-def test_one_that_fails_becomes_a_run_and_the_next_ones_have_new_sessions(
+def test_a_failed_application_becomes_a_run_and_the_next_batches_get_new_sessions(
     make: Any, server: Server, source: Any, error: BaseException
 ) -> None:
     world = make(source=source(5))
@@ -298,7 +298,7 @@ def test_one_that_fails_becomes_a_run_and_the_next_ones_have_new_sessions(
         ("execution_timeout", {"execution_timeout": timedelta(minutes=10)}),
     ],
 )
-def test_one_that_hangs_is_interrupted_in_time_and_becomes_a_run(
+def test_a_hanging_application_is_interrupted_at_its_time_limit_and_becomes_a_run(
     make: Any, server: Server, monkeypatch: pytest.MonkeyPatch, name: str, options: Any
 ) -> None:
     interrupted, ahead = threading.Event(), [0.0]
@@ -322,7 +322,7 @@ def test_one_that_hangs_is_interrupted_in_time_and_becomes_a_run(
     assert any(f"count: AirflowTaskTimeout: it takes longer than {name}, 600 s" in line for line in world.log.lines)
 
 
-def test_a_server_that_is_down_lets_transactions_be_runs_at_once_after_some(
+def test_after_some_failures_on_a_server_that_is_down_transactions_become_runs_at_once(
     make: Any, server: Server, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(lane_module, "LEFT_IN_A_ROW", 1)
@@ -333,7 +333,7 @@ def test_a_server_that_is_down_lets_transactions_be_runs_at_once_after_some(
     assert [entry.attempt for entry in world.history.values()] == [2, 1, 1, 1]
 
 
-def test_when_the_lane_ends_nothing_of_it_runs_on_the_server(make: Any, server: Server) -> None:
+def test_a_lane_that_ends_interrupts_its_applications_on_the_server(make: Any, server: Server) -> None:
     world, started, interrupted = make(source=Bounded(1)), threading.Event(), threading.Event()
 
     def hangs(session: Session, descriptor: Any) -> None:
@@ -354,7 +354,7 @@ def test_when_the_lane_ends_nothing_of_it_runs_on_the_server(make: Any, server: 
     world.assert_exact(1)
 
 
-def test_an_application_has_no_context_of_a_run(make: Any, server: Server) -> None:
+def test_an_application_of_a_lane_that_reads_the_context_of_a_run_becomes_a_run(make: Any, server: Server) -> None:
     world = make(source=Bounded(1))
 
     def asks(session: Session, descriptor: Any) -> None:
@@ -372,9 +372,7 @@ def test_an_application_has_no_context_of_a_run(make: Any, server: Server) -> No
 STEPS = ("session", "load", "rehearse")
 
 
-def test_sessions_are_prepared_before_there_is_a_batch_and_the_first_batches_have_them(
-    make: Any, server: Server
-) -> None:
+def test_sessions_are_prepared_before_the_first_batch_and_used_by_the_first_batches(make: Any, server: Server) -> None:
     world = make(source=Bounded(0))
     lane = world.lane()
     before = world.store.requests
@@ -393,7 +391,7 @@ def test_sessions_are_prepared_before_there_is_a_batch_and_the_first_batches_hav
     assert server.prepared == 1
 
 
-def test_a_lane_that_finds_data_at_once_rehearses_nothing(
+def test_a_lane_that_finds_data_at_once_prepares_no_session(
     make: Any, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lane_applications, "_FIRST_LOOK", LONG)
@@ -418,7 +416,7 @@ def test_a_lane_without_applications_opens_no_session(make: Any, server: Server)
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("error", [RuntimeError("not now"), SystemExit(3)])
-def test_what_prevents_a_session_from_being_prepared_is_said_once_and_changes_nothing(
+def test_a_session_that_cannot_be_prepared_is_logged_once_and_delays_no_batch(
     make: Any, server: Server, step: str, error: BaseException
 ) -> None:
     world, has_failed, told = (
@@ -474,7 +472,7 @@ def test_a_batch_that_waits_for_a_session_which_cannot_be_prepared_has_another_o
     assert not any("could not be prepared" in line for line in world.log.lines)
 
 
-def test_once_there_is_a_batch_nothing_more_is_prepared(make: Any, server: Server) -> None:
+def test_no_session_is_prepared_after_the_first_batch_has_begun(make: Any, server: Server) -> None:
     world, begun = make(source=Bounded(1)), threading.Event()
 
     def waits(at: str) -> None:
@@ -518,7 +516,7 @@ def test_a_lane_that_ends_while_it_prepares_leaves_no_session_and_nothing_in_the
     world.assert_exact(3)
 
 
-def test_a_session_that_is_dropped_while_it_is_prepared_ends(make: Any, server: Server) -> None:
+def test_a_session_that_is_dropped_during_its_preparation_is_closed(make: Any, server: Server) -> None:
     world, rehearses, failed = make(source=Bounded(1)), threading.Event(), threading.Event()
 
     def stands(at: str) -> None:

@@ -65,7 +65,7 @@ def test_all_days_of_the_schedule_that_have_ended_are_committed_in_their_order_w
     assert world.runs == {}
 
 
-def test_a_run_of_a_day_that_the_lane_has_taken_is_skipped_whoever_makes_it(make: Any) -> None:
+def test_any_run_of_a_day_that_the_lane_has_committed_is_skipped(make: Any) -> None:
     world = make(DayWorld)
     world.coordinate()
     for run_id in (None, "backfill__2026-01-02", "manual__by hand"):
@@ -73,7 +73,7 @@ def test_a_run_of_a_day_that_the_lane_has_taken_is_skipped_whoever_makes_it(make
     world.assert_exact(3)
 
 
-def test_runs_of_days_and_the_lane_go_on_from_each_other(make: Any) -> None:
+def test_runs_of_days_and_the_lane_continue_from_each_other(make: Any) -> None:
     world = make(DayWorld, last=5)
     world.execute(world.run_of_day(0))
     ahead = world.run_of_day(5)
@@ -94,9 +94,7 @@ def test_runs_of_days_and_the_lane_go_on_from_each_other(make: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", [DayWorld, OpaqueDayWorld])
-def test_a_day_that_fails_becomes_the_run_of_its_dates_and_those_behind_it_wait_for_its_commit(
-    make: Any, kind: Any
-) -> None:
+def test_a_failed_day_becomes_a_run_of_its_dates_and_later_days_wait_for_its_commit(make: Any, kind: Any) -> None:
     world = make(kind, last=5, on_batch=fails(2))
     with world.executing():
         world.settle()
@@ -106,7 +104,7 @@ def test_a_day_that_fails_becomes_the_run_of_its_dates_and_those_behind_it_wait_
     assert [entry.attempt for entry in world.history.values()] == [1, 1, 2, 1, 1, 1]
 
 
-def test_a_lane_that_begins_no_more_makes_the_runs_of_the_days_that_follow(make: Any, monkeypatch: Any) -> None:
+def test_a_lane_that_has_stopped_beginning_makes_the_runs_of_the_following_days(make: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(lane_module, "LEFT_IN_A_ROW", 1)
     world = make(DayWorld, on_batch=fails(0, 1, 2))
     with world.executing():
@@ -119,7 +117,7 @@ def test_a_lane_that_begins_no_more_makes_the_runs_of_the_days_that_follow(make:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("arrives", [False, True])
 @pytest.mark.parametrize(("kind", "pending"), [(DayWorld, 4), (DayWorld, 1), (OpaqueDayWorld, 4)])
-def test_killed_at_whatever_request_each_day_is_counted_once_in_order(
+def test_a_lane_that_is_killed_at_any_request_counts_each_day_once_in_order(
     make: Any, kind: Any, pending: int, arrives: bool
 ) -> None:
     living = partial(make, kind, options={"max_pending": pending})
@@ -129,7 +127,7 @@ def test_killed_at_whatever_request_each_day_is_counted_once_in_order(
 
 
 @pytest.mark.parametrize("arrives", [False, True])
-def test_whichever_reply_is_lost_no_day_is_left_out(make: Any, arrives: bool) -> None:
+def test_a_lane_leaves_out_no_day_after_any_lost_reply(make: Any, arrives: bool) -> None:
     living = partial(make, DayWorld)
     for kind, number in requests_of(living, LossyStore, linger=0.0):
         world = living()
@@ -201,7 +199,7 @@ def test_a_day_is_skipped_in_the_lane_and_brought_back_by_its_run(make: Any) -> 
     assert len(world.history) == 4
 
 
-def test_the_lane_begins_where_a_backfill_lets_the_order_begin(make: Any) -> None:
+def test_the_lane_begins_at_the_first_day_that_a_backfill_has_set(make: Any) -> None:
     world = make(DayWorld, last=4)
     ledger = world.spec.ledger(world.store)
     ledger.open(world.spec.request)
@@ -229,7 +227,7 @@ def test_while_its_dag_is_paused_no_day_is_begun(make: Any) -> None:
     world.assert_exact(3)
 
 
-def test_after_the_end_of_the_dag_there_is_no_day_until_it_ends_later(make: Any) -> None:
+def test_a_lane_begins_no_day_after_the_end_date_of_its_dag_until_the_end_date_moves(make: Any) -> None:
     world = make(DayWorld, last=1)
     world.coordinate()
     world.assert_exact(2)
@@ -240,7 +238,7 @@ def test_after_the_end_of_the_dag_there_is_no_day_until_it_ends_later(make: Any)
     later.assert_exact(4)
 
 
-def test_what_a_day_has_taken_no_hour_takes_again(make: Any) -> None:
+def test_an_hour_of_a_committed_day_is_not_taken_again_after_a_change_of_schedule(make: Any) -> None:
     world = make(DayWorld, last=1)
     world.coordinate()
     hourly = make(DayWorld, last=2, schedule=CronDataIntervalTimetable("0 * * * *", timezone="UTC"))

@@ -73,10 +73,10 @@ def test_a_coordinator_that_can_start_no_run_is_refused_when_the_file_is_parsed(
         {"allowed_run_types": [DagRunType.MANUAL, OPERATOR]},
     ],
 )
-def test_a_coordinator_whose_dag_follows_the_remedy_is_taken(options: Any) -> None:
+def test_a_coordinator_whose_dag_follows_the_remedy_is_accepted(options: Any) -> None:
     assert coordinate("startable", options).task_id == "coordinate"
 
 
-def test_a_coordinator_that_only_replays_takes_params_that_a_person_gives() -> None:
+def test_a_coordinator_that_only_replays_accepts_required_params() -> None:
     params = {"shop": Param(type="string")}
     assert coordinate("replays", {"params": params}, DataIntervalSource("json.loads")).task_id == "coordinate"

@@ -138,7 +138,7 @@ def restated(*txids: int) -> tuple[Restate, ...]:
     return tuple(Restate(txid, f"r{txid}", f"r{txid}") for txid in txids)
 
 
-def test_runs_of_wishes_are_started_and_one_place_of_the_window_is_left_to_other_batches() -> None:
+def test_runs_of_requests_are_started_and_one_place_of_the_window_is_left_to_other_batches() -> None:
     assert due(look(**wanted(1, 2, 3, 4)), ALL_ENDED) == restated(1, 2, 3)
     assert due(look(**wanted(2, 3, 4, 5)), {**ALL_ENDED, "r2": "running"}) == restated(3, 4)
     open_one = record(10, base="d9", replaces=Replaced(1, ""), run_id="r1")
@@ -147,12 +147,12 @@ def test_runs_of_wishes_are_started_and_one_place_of_the_window_is_left_to_other
     assert due(look(**wanted(1, 2)), ALL_ENDED, rules=replace(RULES, max_pending=1)) == restated(1)
 
 
-def test_the_run_of_a_wish_that_is_not_known_is_left_alone_and_a_deleted_one_is_made() -> None:
+def test_a_deleted_run_of_a_request_is_created_and_a_run_of_unknown_state_is_left_alone() -> None:
     assert due(look(**wanted(1)), {}) == ()
     assert due(look(**wanted(1)), {"r1": None}) == restated(1)
 
 
-def test_a_wish_whose_run_ends_in_vain_is_started_later_and_later_and_at_last_no_more() -> None:
+def test_a_request_whose_run_ends_in_vain_is_retried_with_growing_waits_until_a_limit() -> None:
     seen = look(**wanted(1))
     memory = planned(seen, ALL_ENDED).memory
     for wait in (10.0, 20.0, 40.0):
@@ -186,7 +186,7 @@ def test_a_lane_begins_nothing_while_a_transaction_is_restated() -> None:
 # --- allocation
 
 
-def test_a_topology_without_a_ledger_is_given_its_first_transaction() -> None:
+def test_the_first_transaction_is_allocated_before_a_ledger_exists() -> None:
     assert due(LedgerSnapshot(now=NOW), {}, ready=True) == (Allocate(),)
 
 
@@ -197,7 +197,7 @@ def test_the_window_is_never_exceeded(opened: int, allocates: bool) -> None:
     assert found == ((Allocate(),) if allocates else ())
 
 
-def test_nothing_is_allocated_while_the_source_has_nothing() -> None:
+def test_nothing_is_allocated_while_the_source_has_no_data() -> None:
     assert due(look(), {}) == ()
 
 
@@ -217,7 +217,7 @@ def test_a_run_that_was_never_created_is_created() -> None:
 
 @pytest.mark.parametrize("state", ENDED)
 @pytest.mark.parametrize("phase", list(Phase))
-def test_a_run_that_ended_without_a_commit_is_replayed_whatever_it_ended_as(state: str, phase: Phase) -> None:
+def test_a_run_that_ended_without_a_commit_is_replayed_whatever_its_end_state(state: str, phase: Phase) -> None:
     seen = look(record(1, phase=phase, attempt=2))
     assert due(seen, {"r1": state}, 9.9) == ()
     (action,) = due(seen, {"r1": state}, 10.0)
@@ -225,7 +225,7 @@ def test_a_run_that_ended_without_a_commit_is_replayed_whatever_it_ended_as(stat
     assert (action.txid, action.attempt, action.run_id, action.counts, action.noted) == (1, 2, "r1", True, False)
 
 
-def test_what_was_refused_for_good_is_seen_to_without_a_wait() -> None:
+def test_a_permanently_refused_transaction_is_handled_without_a_wait() -> None:
     seen = look(record(1, phase=Phase.COMMITTING, error="State 's' refused: it is another one.", for_good=1))
     (action,) = due(seen, {"r1": "failed"})
     assert isinstance(action, Replay)
@@ -239,21 +239,21 @@ def test_a_deleted_run_is_created_again_at_once_and_is_no_failure() -> None:
 
 
 @pytest.mark.parametrize("phase", list(Phase))
-def test_what_has_left_a_lane_becomes_a_run_at_once_and_is_no_failure_of_a_run(phase: Phase) -> None:
+def test_a_transaction_that_left_a_lane_becomes_a_run_at_once_and_counts_no_failure(phase: Phase) -> None:
     seen = look(record(1, request="lane-1", phase=phase, error="task count: it broke"))
     (action,) = due(seen, {"r1": None})
     assert isinstance(action, Replay)
     assert (action.txid, action.counts, action.reason) == (1, False, "task count: it broke")
 
 
-def test_of_a_lane_that_is_gone_nobody_knows_why() -> None:
+def test_a_transaction_whose_lane_is_gone_is_replayed_with_a_general_reason() -> None:
     (action,) = due(look(record(1, request="lane-1")), {"r1": None})
     assert isinstance(action, Replay)
     assert action.reason == Finding.LEFT.value
 
 
 @pytest.mark.parametrize("phase", list(Phase))
-def test_what_a_lane_works_on_is_left_to_it_unless_its_processing_takes_too_long(phase: Phase) -> None:
+def test_a_transaction_that_a_lane_works_on_is_left_alone_unless_it_takes_too_long(phase: Phase) -> None:
     seen = look(record(1, request="lane-1", phase=phase), lane=frozenset({1}))
     assert due(seen, {"r1": None}, 100.0, 899.0) == ()
     late = due(seen, {"r1": None}, 1000.0)
@@ -267,7 +267,7 @@ def test_a_run_that_has_taken_over_from_a_lane_is_a_run_like_any_other() -> None
     assert action.counts
 
 
-def test_the_reason_of_a_replay_is_that_of_the_failure() -> None:
+def test_the_reason_of_a_replay_is_the_reason_of_the_failure() -> None:
     (action,) = due(look(record(1, phase=Phase.FAILED, error="task a: ValueError: no")), {"r1": "failed"}, 10.0)
     assert isinstance(action, Replay)
     assert action.reason == "task a: ValueError: no"
@@ -279,7 +279,7 @@ def test_a_failed_transaction_is_replayed_only_when_its_run_has_ended() -> None:
     assert due(seen, {"r1": "failed"}, 10.0) != ()
 
 
-def test_the_wait_before_a_replay_doubles_with_each_one_and_has_an_end() -> None:
+def test_the_wait_before_a_replay_doubles_with_each_replay_up_to_a_limit() -> None:
     for count, wait in ((1, 20.0), (2, 40.0), (3, 80.0), (50, LONGEST_BACKOFF)):
         seen = look(record(1, attempt=7, replay=note(6, count)))
         assert due(seen, {"r1": "failed"}, wait - 0.1) == ()
@@ -291,7 +291,7 @@ def test_counting_begins_again_after_a_replay_by_a_person() -> None:
     assert len(due(seen, {"r1": "failed"}, 10.0)) == 1
 
 
-def test_a_wait_begins_when_the_failure_is_seen_and_ends_with_it() -> None:
+def test_the_wait_before_a_replay_begins_when_the_failure_is_seen_and_ends_with_the_failure() -> None:
     seen = look(record(1))
     found = planned(seen, {"r1": "failed"}, 9.0)
     found = planned(seen, {"r1": "running"}, 5.0, memory=found.memory)
@@ -299,12 +299,12 @@ def test_a_wait_begins_when_the_failure_is_seen_and_ends_with_it() -> None:
     assert found.memory.health[1].finding is Finding.NOTHING
 
 
-def test_the_plan_says_when_something_is_due() -> None:
+def test_the_plan_says_how_long_to_wait_for_the_next_action() -> None:
     assert planned(look(record(1)), {"r1": "failed"}, 4.0).wait == 6.0
     assert planned(look(record(1)), {"r1": "running"}, 4.0).wait is None
 
 
-def test_a_run_that_was_not_asked_for_is_left_alone_and_its_wait_goes_on() -> None:
+def test_a_run_of_unknown_state_is_left_alone_and_its_wait_continues() -> None:
     seen = look(record(1))
     found = planned(seen, {"r1": "failed"}, 4.0)
     found = planned(seen, {}, 4.0, 4.0, memory=found.memory)
@@ -312,7 +312,7 @@ def test_a_run_that_was_not_asked_for_is_left_alone_and_its_wait_goes_on() -> No
     assert len(due(seen, {"r1": "failed"}, memory=found.memory)) == 1
 
 
-def test_a_replay_that_somebody_asked_for_is_not_asked_for_again_until_nothing_has_come_of_it() -> None:
+def test_a_requested_replay_is_repeated_only_after_it_has_led_to_nothing() -> None:
     seen = look(record(1, replay=note(1)))
     assert due(seen, {"r1": "failed"}, 59.0) == ()
     (action,) = due(seen, {"r1": "failed"}, 60.0)
@@ -344,7 +344,7 @@ def test_a_run_that_has_not_begun_is_never_late() -> None:
     assert due(look(record(1)), {"r1": "running"}, 999.0, memory=found.memory) == ()
 
 
-def test_the_time_before_it_was_first_seen_counts_and_no_clock_that_jumps_afterwards() -> None:
+def test_the_time_before_a_transaction_was_first_seen_counts_but_later_clock_jumps_do_not() -> None:
     seen = look(record(1, began=(NOW - timedelta(seconds=900)).isoformat()))
     assert len(due(seen, {"r1": "running"}, 100.0)) == 1
     for jump in (timedelta(days=-1000), timedelta(days=1000)):
@@ -354,7 +354,7 @@ def test_the_time_before_it_was_first_seen_counts_and_no_clock_that_jumps_afterw
     assert len(due(future, {"r1": "running"}, 1000.0)) == 1
 
 
-def test_a_late_one_whose_replay_was_asked_for_is_given_the_same_time_again() -> None:
+def test_a_late_transaction_whose_replay_was_requested_gets_the_same_time_again() -> None:
     seen = look(record(1, replay=note(1)))
     assert due(seen, {"r1": "running"}, 1000.0, 999.0) == ()
     assert len(due(seen, {"r1": "running"}, 1000.0, 1000.0)) == 1
@@ -374,7 +374,7 @@ def test_a_batch_whose_base_moved_is_replayed_at_once_and_not_counted() -> None:
     assert due(moved(), {"r1": "running", "r2": "queued", "r3": "running"}) == ()
 
 
-def test_it_waits_until_its_predecessor_is_decided() -> None:
+def test_a_moved_batch_is_replayed_only_after_its_predecessor_is_decided() -> None:
     states = {"r1": "running", "r2": "running", "r3": "running"}
     for first in ({"phase": Phase.FAILED}, {"replay": note(1)}):
         assert due(moved(**first), states) == (), first
@@ -384,7 +384,7 @@ def test_it_waits_until_its_predecessor_is_decided() -> None:
     assert len(due(moved(request=""), {**states, "r1": "queued"})) == 1
 
 
-def test_the_one_after_a_broken_one_waits_for_it() -> None:
+def test_a_failed_transaction_after_another_failed_one_waits_for_it() -> None:
     seen = look(record(1, base="gone"), record(2, base="gone"), base="d0")
     states = {"r1": "failed", "r2": "failed"}
     assert [each.txid for each in due(seen, states, 100.0) if isinstance(each, Replay)] == [1]
@@ -396,7 +396,7 @@ def test_the_one_after_a_broken_one_waits_for_it() -> None:
 SKIP = Deed("me", "", "")
 
 
-def test_a_skip_is_taken_when_it_is_its_turn() -> None:
+def test_a_requested_skip_starts_its_run_when_its_turn_comes() -> None:
     for state in (None, *ENDED):
         (action,) = due(look(record(1, skip=SKIP)), {"r1": state})
         assert isinstance(action, Replay)
@@ -433,7 +433,7 @@ def test_a_run_that_needs_no_start_any_more_is_noted() -> None:
     assert due(seen, states) == (CameBack("r2"), CameBack("r7"), CameBack("r8"), CameBack("r9"))
 
 
-def test_a_run_that_yielded_without_a_transaction_and_has_one_is_one_matter_only() -> None:
+def test_a_yielded_run_that_got_its_transaction_meanwhile_is_replayed_once() -> None:
     seen = look(record(1), topology=yielded(r1=None))
     assert due(seen, {"r1": "failed"}, 10.0) == (
         Replay(1, 1, "r1", "r1", Finding.ENDED.value, True),
@@ -457,7 +457,7 @@ def test_the_block_ends_when_a_person_has_replayed_or_skipped() -> None:
     assert due(look(record(1), topology=BLOCKED), {"r1": "queued"}) == ()
 
 
-def test_a_blocked_transaction_behind_another_one_is_left_alone_until_that_one_is_free() -> None:
+def test_a_second_blocked_transaction_is_left_alone_until_the_first_one_is_resolved() -> None:
     runs = {"r1": "failed", "r2": "failed"}
     seen = look(record(1), record(2), topology=BLOCKED)
     memory = planned(seen, runs).memory.blocked(2)
@@ -477,14 +477,14 @@ def committing(**more: Any) -> LedgerSnapshot:
     return look(record(1, phase=Phase.COMMITTING), **{"owner": False, "busy": True, **more})
 
 
-def test_a_committer_that_is_gone_while_airflow_takes_it_for_running_is_replaced() -> None:
+def test_a_missing_committer_that_airflow_takes_for_running_is_replaced() -> None:
     assert due(committing(), {"r1": "running"}, 9.0) == ()
     (action,) = due(committing(), {"r1": "running"}, 10.0)
     assert isinstance(action, RestartDead)
     assert action.counts
 
 
-def test_where_airflow_is_not_asked_for_the_committer_one_that_does_not_show_wakes_the_task_which_asks() -> None:
+def test_a_missing_committer_wakes_the_task_where_the_trigger_cannot_query_airflow() -> None:
     suspect = committing(busy=None)
     assert due(suspect, {"r1": "running"}, 2.9) == ()
     found = planned(suspect, {"r1": "running"}, 50.0)
@@ -493,12 +493,12 @@ def test_where_airflow_is_not_asked_for_the_committer_one_that_does_not_show_wak
     assert len(due(committing(), {"r1": "running"}, 10.0, memory=found.memory)) == 1
 
 
-def test_a_committer_that_shows_or_need_not_show_is_left_alone() -> None:
+def test_a_committer_that_is_present_or_need_not_be_visible_is_left_alone() -> None:
     assert due(committing(owner=True), {"r1": "running"}, 100.0) == ()
     assert due(committing(owner=None), {"r1": "running"}, 100.0) == ()
 
 
-def test_a_committer_that_shows_again_in_a_new_session_is_left_alone_and_its_silence_counts_anew() -> None:
+def test_a_committer_that_comes_back_in_a_new_session_is_left_alone_and_its_wait_starts_again() -> None:
     silent = planned(committing(), {"r1": "running"}, 9.0)
     shown = planned(committing(owner=True), {"r1": "running"}, 1.0, memory=silent.memory)
     assert shown.actions == ()
@@ -517,19 +517,19 @@ def test_a_committer_that_airflow_tries_again_is_left_alone_until_it_has_taken_t
 # --- memory
 
 
-def test_memory_is_plain_json() -> None:
+def test_the_memory_of_a_coordinator_is_plain_json() -> None:
     memory = planned(look(record(1), record(2)), {"r1": "failed", "r2": "running"}, 3.0).memory.failed(1.0).tried(1)
     assert CoordinatorMemory.from_json(json.loads(json.dumps(memory.to_json()))) == memory
     for other in (None, {}, {"seen": {"1": {"of": "a later version"}}}, "text"):
         assert CoordinatorMemory.from_json(other) == CoordinatorMemory()
 
 
-def test_what_is_over_is_forgotten() -> None:
+def test_the_memory_of_a_coordinator_forgets_final_transactions() -> None:
     found = planned(look(record(1), record(2)), {"r1": "failed", "r2": "running"})
     assert set(planned(look(record(2), current=2), {"r2": "running"}, memory=found.memory).memory.health) == {2}
 
 
-def test_a_source_that_fails_is_asked_later_and_later() -> None:
+def test_a_failing_source_is_queried_with_growing_waits() -> None:
     memory, waits = CoordinatorMemory(), []
     for _ in range(9):
         memory = memory.failed(1.0)
@@ -570,7 +570,7 @@ def worlds(draw: st.DrawFn) -> tuple[LedgerSnapshot, dict[str, str | None]]:
 
 
 @given(st.lists(st.tuples(worlds(), AGES, st.booleans()), max_size=6))
-def test_whatever_happens_no_transaction_gets_two_actions_and_no_healthy_run_is_replayed(
+def test_no_transaction_ever_gets_two_actions_and_no_healthy_run_is_replayed(
     steps: list[tuple[tuple[LedgerSnapshot, dict[str, str | None]], float, bool]],
 ) -> None:
     memory, working = CoordinatorMemory(), 0.0
@@ -599,7 +599,9 @@ def test_whatever_happens_no_transaction_gets_two_actions_and_no_healthy_run_is_
 
 
 @given(worlds())
-def test_the_same_look_without_time_gives_the_same_plan(world: tuple[LedgerSnapshot, dict[str, str | None]]) -> None:
+def test_planning_twice_without_elapsed_time_gives_the_same_plan(
+    world: tuple[LedgerSnapshot, dict[str, str | None]],
+) -> None:
     seen, states = world
     first = planned(seen, states)
     again = plan(seen, states, first.memory, elapsed=0.0, rules=RULES, ready=False)
@@ -742,7 +744,7 @@ def world(store: CountingStore, log: Any, monkeypatch: pytest.MonkeyPatch) -> Wo
     return World(store, airflow, log)
 
 
-def test_it_does_not_ask_airflow_for_the_state_of_a_run_that_it_has_just_created(
+def test_a_coordinator_does_not_query_the_state_of_a_run_that_it_has_just_created(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     starts_before: list[int] = []
@@ -777,7 +779,7 @@ def test_a_commit_wakes_a_coordinator_whose_window_is_full(world: World) -> None
     assert len(world.airflow.starts) == 5
 
 
-def test_it_allocates_until_the_window_is_full_and_creates_the_runs(world: World) -> None:
+def test_a_coordinator_allocates_until_the_window_is_full_and_creates_the_runs(world: World) -> None:
     world.coordination().work_until_idle()
     assert world.airflow.starts == [(f"tx-{txid}", False) for txid in (1, 2, 3, 4)]
     assert world.airflow.conf["tx-1"] == {"airflow_tx": {"key": "tx-1"}}
@@ -785,14 +787,14 @@ def test_it_allocates_until_the_window_is_full_and_creates_the_runs(world: World
     assert world.time == 5.0
 
 
-def test_a_batch_that_the_trigger_has_found_is_taken_however_long_it_would_have_paused(world: World) -> None:
+def test_a_batch_that_the_trigger_has_found_is_taken_without_waiting_for_the_source(world: World) -> None:
     event = {"due": ["Allocate"], "memory": CoordinatorMemory(source_wait=30.0).to_json()}
     world.coordination(known(event)).work_until_idle()
     assert world.seen.allocated == 4
     assert known({**event, "due": ["Replay"]}).source_wait == 30.0
 
 
-def test_a_run_that_somebody_starts_takes_its_own_batch_in_between(world: World) -> None:
+def test_a_run_that_a_person_starts_takes_its_own_batch_between_the_others(world: World) -> None:
     coordination = world.coordination()
     coordination.step()
     assert world.begin("by hand").attempt == TransactionAttempt(2, 1)
@@ -801,7 +803,7 @@ def test_a_run_that_somebody_starts_takes_its_own_batch_in_between(world: World)
     assert [each.run_id for each in world.seen.opened.values()] == ["tx-1", "by hand", "tx-3", "tx-4"]
 
 
-def test_one_that_was_killed_between_the_ledger_and_airflow_is_mended(world: World) -> None:
+def test_a_coordinator_that_died_between_the_ledger_and_airflow_creates_the_run_later(world: World) -> None:
     world.airflow.refuses = True
     world.coordination().step()
     assert world.seen.allocated == 1
@@ -812,7 +814,7 @@ def test_one_that_was_killed_between_the_ledger_and_airflow_is_mended(world: Wor
     assert world.seen.allocated == 4
 
 
-def test_a_run_that_cannot_be_created_is_told_of_once_and_tried_later_and_later(world: World) -> None:
+def test_a_run_that_cannot_be_created_is_logged_once_and_retried_with_growing_waits(world: World) -> None:
     world.airflow.refuses = True
     coordination = world.coordination(rules=replace(RULES, max_pending=1))
     for _ in range(100):
@@ -862,7 +864,7 @@ def test_a_deleted_run_that_its_dag_forbids_is_blocked_after_max_replays_with_th
     assert "was not started: there is no such DAG" in world.seen.topology.blocked.reason
 
 
-def test_a_failed_one_is_replayed_after_a_while_and_blocked_at_last(world: World) -> None:
+def test_a_failing_transaction_is_replayed_with_waits_and_finally_blocked(world: World) -> None:
     coordination = world.coordination(rules=replace(RULES, max_replays=2))
     coordination.work_until_idle()
     for attempt in (1, 2, 3):
@@ -882,7 +884,7 @@ def test_a_failed_one_is_replayed_after_a_while_and_blocked_at_last(world: World
     assert world.seen.topology.blocked is None
 
 
-def test_a_second_blocked_transaction_is_marked_once_a_person_has_seen_to_the_first(world: World) -> None:
+def test_a_second_blocked_transaction_is_marked_after_a_person_has_resolved_the_first(world: World) -> None:
     coordination = world.coordination(rules=replace(RULES, max_replays=0))
     coordination.work_until_idle()
     world.fail("tx-2", 2, 1)
@@ -906,7 +908,7 @@ def test_a_second_blocked_transaction_is_marked_once_a_person_has_seen_to_the_fi
     assert world.seen.topology.blocked.txid == 2
 
 
-def test_a_commit_that_was_refused_for_good_is_blocked_at_once_by_the_refusals_own_line(world: World) -> None:
+def test_a_permanently_refused_commit_is_blocked_at_once_with_the_text_of_the_refusal(world: World) -> None:
     coordination = world.coordination()
     coordination.work_until_idle()
     begun = world.begin("tx-1")
@@ -967,7 +969,7 @@ def test_a_replay_whose_author_was_killed_is_taken_over(world: World) -> None:
     assert world.airflow.starts[4:] == [("tx-1", True)]
 
 
-def test_a_source_that_fails_stops_nothing_else_and_is_told_of_once(world: World) -> None:
+def test_a_failing_source_stops_no_replay_and_is_logged_once(world: World) -> None:
     world.spec = replace(world.spec, source=Finite())
     coordination = world.coordination()
     coordination.work_until_idle()
@@ -980,14 +982,14 @@ def test_a_source_that_fails_stops_nothing_else_and_is_told_of_once(world: World
     assert coordination.memory.source_failures < 10
 
 
-def test_a_source_without_data_keeps_nobody_in_the_worker(world: World) -> None:
+def test_a_source_without_data_does_not_keep_the_coordinator_in_its_worker(world: World) -> None:
     world.spec = replace(world.spec, source=NoData())
     world.coordination().work_until_idle()
     assert world.time == 5.0
     assert world.airflow.starts == []
 
 
-def test_a_source_whose_batch_is_the_runs_own_is_recovered_only(world: World) -> None:
+def test_runs_of_a_source_with_a_batch_per_run_are_replayed_but_not_started(world: World) -> None:
     world.begin("r1")
     source = Numbers()
     source.per_run = True  # type: ignore[misc]
@@ -998,7 +1000,7 @@ def test_a_source_whose_batch_is_the_runs_own_is_recovered_only(world: World) ->
 
 
 @pytest.mark.parametrize("dag_id", ["numbers", "numbers_coordinator"])
-def test_nothing_is_started_while_the_dag_or_the_coordinator_is_paused(world: World, dag_id: str) -> None:
+def test_no_run_is_started_while_the_dag_or_the_coordinator_is_paused(world: World, dag_id: str) -> None:
     world.airflow.paused = {dag_id}
     assert world.coordination().work_until_idle() == PAUSED
     assert world.airflow.starts == []
@@ -1023,7 +1025,7 @@ def test_a_coordinator_at_work_stops_within_two_seconds_of_a_pause(
     assert world.seen.allocated == 4
 
 
-def test_a_committer_that_is_gone_is_replaced_once(world: World) -> None:
+def test_a_missing_committer_is_replaced_once(world: World) -> None:
     from airflow_tx.ledger.api import Put
     from airflow_tx.ledger.records import encode
 
@@ -1040,7 +1042,7 @@ def test_a_committer_that_is_gone_is_replaced_once(world: World) -> None:
     assert world.airflow.dead == ["r1"]
 
 
-def test_a_moved_batch_is_replayed_when_the_one_before_it_is_decided(world: World) -> None:
+def test_a_moved_batch_is_replayed_when_its_predecessor_is_decided(world: World) -> None:
     class Growing(OpaqueNumbers):
         size = 10
 
@@ -1062,7 +1064,7 @@ def test_a_moved_batch_is_replayed_when_the_one_before_it_is_decided(world: Worl
     assert any("not counted" in line for line in world.log.lines)
 
 
-def test_the_task_defers_with_what_it_has_seen_and_goes_on_from_there(world: World) -> None:
+def test_the_coordinator_defers_with_its_memory_and_continues_from_it(world: World) -> None:
     operator = CoordinateOperator(task_id="coordinate", transaction=world.spec, linger=0, poll=0.01)
     ti = Ti("coordinate", "c")
     with pytest.raises(TaskDeferred) as first:
@@ -1078,7 +1080,9 @@ def test_the_task_defers_with_what_it_has_seen_and_goes_on_from_there(world: Wor
     assert set(seen.health) == {1, 2, 3, 4}
 
 
-def test_a_ledger_that_cannot_be_reached_is_left_to_the_trigger(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_coordinator_with_an_unreachable_ledger_defers_to_its_trigger(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def unreachable(path: str) -> Any:
         raise StoreUnavailable(hosts="h", connection="c", reason="none")
 
@@ -1088,13 +1092,13 @@ def test_a_ledger_that_cannot_be_reached_is_left_to_the_trigger(world: World, mo
         operator.execute({"ti": Ti("coordinate", "c")})  # type: ignore[typeddict-item]
 
 
-def test_a_coordinator_of_no_transaction_is_one_clear_line() -> None:
+def test_a_coordinator_without_a_transaction_is_refused_in_one_line() -> None:
     with pytest.raises(TransactionDefinitionError, match="after the DAG in its file"):
         coordinator_dag("never_defined")
 
 
 @pytest.mark.parametrize(("leaves", "looked"), [(0, [0, 8, 16, 24, 32]), (3, [0, 3, 11, 19, 27, 35])])
-def test_the_ledger_is_looked_at_now_and_then_while_all_goes_well_in_a_lane_and_at_once_when_a_transaction_leaves_it(
+def test_the_ledger_is_read_rarely_in_a_healthy_lane_and_at_once_when_a_transaction_leaves_it(
     world: World, monkeypatch: pytest.MonkeyPatch, leaves: int, looked: list[int]
 ) -> None:
     found = list[int]()
@@ -1113,7 +1117,7 @@ def test_the_ledger_is_looked_at_now_and_then_while_all_goes_well_in_a_lane_and_
     assert [begun for begun in found if begun < 40] == looked
 
 
-def test_a_lane_begins_no_more_soon_after_its_dag_is_paused(world: World) -> None:
+def test_a_lane_stops_beginning_transactions_soon_after_its_dag_is_paused(world: World) -> None:
     def pause(begun: int) -> None:
         world.airflow.paused |= {"numbers"} if begun == 12 else set()
 

@@ -185,7 +185,7 @@ def waits(trigger: CoordinatorTrigger, then: Any) -> list[str]:
     return due
 
 
-def test_it_is_rebuilt_from_its_plain_arguments() -> None:
+def test_the_trigger_is_rebuilt_from_its_plain_arguments() -> None:
     trigger = made(source=NUMBERS, memory=CoordinatorMemory(source_wait=3.0).to_json(), shows=False)
     classpath, arguments = trigger.serialize()
     module, _, name = classpath.rpartition(".")
@@ -193,7 +193,7 @@ def test_it_is_rebuilt_from_its_plain_arguments() -> None:
     assert rebuilt.serialize() == (classpath, arguments)
 
 
-def test_it_fires_when_the_source_has_rows_also_before_there_is_a_ledger(
+def test_the_trigger_fires_when_the_source_has_rows_even_before_a_ledger_exists(
     store: CountingStore, runs: dict[str, str]
 ) -> None:
     source = [f"{HERE}Source", {}]
@@ -208,7 +208,7 @@ def test_it_fires_when_the_source_has_rows_also_before_there_is_a_ledger(
 
 
 @pytest.mark.parametrize("opened", [True, False], ids=["after an open one", "after a final one"])
-def test_it_asks_behind_rows_that_were_accepted_as_lost(
+def test_the_trigger_looks_for_rows_after_the_rows_that_were_accepted_as_lost(
     store: CountingStore, runs: dict[str, str], monkeypatch: pytest.MonkeyPatch, opened: bool
 ) -> None:
     monkeypatch.setattr(Retained, "first", 0)
@@ -226,7 +226,9 @@ def test_it_asks_behind_rows_that_were_accepted_as_lost(
     assert waits(made(source=[f"{HERE}Retained", {}]), accept) == ["Allocate"]
 
 
-def test_a_full_window_asks_no_source(store: CountingStore, runs: dict[str, str]) -> None:
+def test_the_trigger_does_not_query_the_source_while_the_window_is_full(
+    store: CountingStore, runs: dict[str, str]
+) -> None:
     begin(store, "r1", "r2")
     runs.update(r1="running", r2="running")
     Source.rows = True
@@ -234,14 +236,18 @@ def test_a_full_window_asks_no_source(store: CountingStore, runs: dict[str, str]
     assert (event["due"], event["refresh"], Source.asked) == ([], True, 0)
 
 
-def test_it_fires_after_a_failed_run_has_waited_for_its_replay(store: CountingStore, runs: dict[str, str]) -> None:
+def test_the_trigger_fires_after_a_failed_run_has_waited_for_its_replay(
+    store: CountingStore, runs: dict[str, str]
+) -> None:
     begin(store, "r1")
     runs["r1"] = "running"
     trigger = made(rules={**RULES, "backoff": 0.2})
     assert waits(trigger, lambda: runs.update(r1="failed")) == ["Replay"]
 
 
-def test_what_it_has_seen_travels_with_the_event(store: CountingStore, runs: dict[str, str], clock: Sleeps) -> None:
+def test_the_memory_of_the_trigger_travels_with_its_event(
+    store: CountingStore, runs: dict[str, str], clock: Sleeps
+) -> None:
     begin(store, "r1")
     runs["r1"] = "failed"
     memory = CoordinatorMemory.from_json(fire(made(refresh=0.2, rules={**RULES, "backoff": 50.0}))["memory"])
@@ -251,7 +257,7 @@ def test_what_it_has_seen_travels_with_the_event(store: CountingStore, runs: dic
     assert CoordinatorMemory.from_json(fire(again)["memory"]).health[1].lasts > memory.health[1].lasts
 
 
-def test_it_never_fires_before_its_hold_is_over(
+def test_the_trigger_never_fires_before_its_hold_is_over(
     store: CountingStore, sleeps: Sleeps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trigger = made(source=NUMBERS, hold=300.0)
@@ -270,7 +276,7 @@ class AtOnce(Executor):
         return answered
 
 
-def test_a_source_that_fails_is_told_of_once_and_asked_less_and_less(
+def test_a_failing_source_is_logged_once_and_queried_with_growing_waits(
     store: CountingStore, capsys: pytest.CaptureFixture[str], clock: Sleeps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(coordinator, "_thread", lambda *names: AtOnce())
@@ -291,7 +297,7 @@ def test_a_source_that_cannot_be_made_in_the_triggerer_is_asked_by_the_task(
     assert "a_dag_file" in capsys.readouterr().out
 
 
-def test_a_ledger_that_cannot_be_reached_or_read_wakes_nobody(
+def test_an_unreachable_or_unreadable_ledger_wakes_no_coordinator(
     store: CountingStore, runs: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     begin(store, "r1")
@@ -350,7 +356,7 @@ def test_a_source_that_hangs_holds_up_no_replay(store: CountingStore, runs: dict
     assert waits(trigger, lambda: runs.update(r1="failed")) == ["Replay"]
 
 
-def test_a_source_that_hangs_is_asked_once_however_often_its_coordinator_starts_anew(
+def test_a_hanging_source_is_queried_once_however_often_its_coordinator_restarts(
     store: CountingStore, hanging: list[Any], clock: Sleeps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # No time passes before it is asked.
@@ -371,7 +377,7 @@ def test_a_look_at_a_topology_costs_a_few_requests(store: CountingStore) -> None
     assert store.requests == 6
 
 
-def test_each_logger_that_the_coordinator_quietens_is_that_of_a_source_module() -> None:
+def test_each_logger_that_the_coordinator_silences_belongs_to_a_source_module() -> None:
     known = [each for each in logging.root.manager.loggerDict.values() if isinstance(each, logging.Logger)]
     quiet = [each for each in known if coordinator._is_heard in each.filters]
     assert quiet

@@ -18,21 +18,21 @@ ONCE = {"certificates", "prepare", "demo"}
 SERVICES: dict[str, dict[str, Any]] = yaml.safe_load(TEXT)["services"]
 
 
-def test_every_variable_is_one_that_the_script_writes() -> None:
+def test_the_cluster_script_writes_every_variable_of_the_compose_file() -> None:
     wanted = set(re.findall(r"\$\{(\w+)\}", TEXT))
     written = set(re.findall(r"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*\b", SCRIPT))
     assert wanted
     assert wanted <= written
 
 
-def test_no_password_stands_in_a_file() -> None:
+def test_the_compose_file_contains_no_password() -> None:
     values = re.findall(r"(?:PASSWORD|SECRET|SECRET_ACCESS_KEY|FERNET_KEY|password)\"?: *\"?([^\",}\s]+)", TEXT)
     assert values
     assert [value for value in values if not value.startswith("${")] == []
 
 
 @pytest.mark.parametrize("name", sorted(SERVICES))
-def test_a_part_has_the_one_image_a_limit_and_a_check_or_runs_once(name: str) -> None:
+def test_each_service_has_the_common_image_and_a_limit_and_a_health_check_or_runs_once(name: str) -> None:
     service = SERVICES[name]
     assert service["image"] == "${IMAGE}"
     if name in ONCE:
@@ -44,7 +44,7 @@ def test_a_part_has_the_one_image_a_limit_and_a_check_or_runs_once(name: str) ->
 
 
 @pytest.mark.parametrize("name", sorted(SERVICES.keys() - ONCE))
-def test_the_script_starts_and_waits_for_each_part(name: str) -> None:
+def test_the_cluster_script_starts_and_waits_for_each_service(name: str) -> None:
     (data,) = re.findall(r"^data=\((.*)\)$", SCRIPT, re.MULTILINE)
     (work,) = re.findall(r"^work=\((.*)\)$", SCRIPT, re.MULTILINE)
     assert f" {name} " in f" {data} {work} "
@@ -58,7 +58,7 @@ def test_every_image_is_built_from_an_argument_with_a_public_default() -> None:
     assert "ARG BASE_IMAGE=debian:bookworm-slim" in lines
 
 
-def test_nothing_names_a_machine_or_runs_as_root() -> None:
+def test_no_docker_file_names_a_machine_or_runs_as_root() -> None:
     files = [path for path in (ROOT / "docker").iterdir() if path.is_file()]
     texts = "".join(path.read_text() for path in files) + SCRIPT
     assert re.findall(r"https?://(?!127\.0\.0\.1|0\.0\.0\.0|api-server|s3:)[\w.-]+", texts) == []

@@ -37,12 +37,12 @@ NAMES = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_
         ("x", "Look at `<airflow tx list>`.", "Look at `airflow tx list`."),
     ],
 )
-def test_a_command_is_written_as_a_shell_takes_it(name: str, template: str, expected: str) -> None:
+def test_a_remedy_quotes_its_command_for_a_shell(name: str, template: str, expected: str) -> None:
     assert str(remedy_of(template, topology=name, txid=3)) == expected
 
 
 @given(topology=NAMES, state=NAMES)
-def test_a_shell_reads_the_names_of_a_command_as_they_are(topology: str, state: str) -> None:
+def test_a_shell_reads_the_names_in_a_command_unchanged(topology: str, state: str) -> None:
     found = remedy_of("<airflow tx state forget {topology} {state}>", topology=topology, state=state)
     assert [each for each in shlex.split(str(found)) if each != "--" or each in (topology, state)][-2:] == [
         topology,
@@ -50,7 +50,7 @@ def test_a_shell_reads_the_names_of_a_command_as_they_are(topology: str, state: 
     ]
 
 
-def test_a_command_keeps_its_arguments_whatever_they_are() -> None:
+def test_a_command_keeps_arguments_with_spaces_and_dots() -> None:
     error = StateRenamed(txid=3, topology="my dag", old="a. b", new="c", last=2)
     assert error.advice is not None
     assert error.advice.commands == (
@@ -59,7 +59,7 @@ def test_a_command_keeps_its_arguments_whatever_they_are() -> None:
     )
 
 
-def test_an_option_ends_at_the_next_one() -> None:
+def test_the_values_of_an_option_end_at_the_next_option() -> None:
     states = ["a", "b c"]
     (found,) = remedy_of("<airflow tx repair t --roll-forward {states} --restate>", states=states).commands
     assert found.values("--roll-forward") == ("a", "b c")
@@ -75,19 +75,19 @@ def test_a_remedy_within_another_one_keeps_its_commands() -> None:
 
 
 @given(topology=NAMES, value=NAMES)
-def test_a_stored_remedy_is_read_as_it_was_written(topology: str, value: str) -> None:
+def test_a_remedy_survives_being_stored_and_read(topology: str, value: str) -> None:
     told = remedy_of("{value} <airflow tx skip {topology} 3 --why TEXT> {value}", topology=topology, value=value)
     assert Remedy.from_stored(json.loads(json.dumps(told.as_stored()))) == told
 
 
-def test_words_and_a_command_are_a_remedy() -> None:
+def test_a_remedy_of_text_and_a_command_equals_the_remedy_of_its_template() -> None:
     command = Command("skip", "t", ("3",), ("--why", "TEXT"))
     told = Remedy(("Bring them back, or: ", command)) + "."
     assert told == remedy_of("Bring them back, or: <airflow tx skip {of} 3 --why TEXT>.", of="t")
 
 
 @pytest.mark.parametrize("kind", [SourceError, StateBehind])
-def test_an_error_of_another_process_has_its_commands(kind: type[TxError]) -> None:
+def test_an_error_that_another_process_stored_keeps_its_commands(kind: type[TxError]) -> None:
     fields = {"source": "s", "problem": "p", "state": "a b", "expected": 2, "found": 1}
     error = kind(**fields, remedy=remedy_of("Or: <airflow tx repair t --state-lost {state}>", state="a b"))
     again = kind.from_stored(json.loads(json.dumps(error.stored_fields)))
@@ -95,18 +95,18 @@ def test_an_error_of_another_process_has_its_commands(kind: type[TxError]) -> No
     assert [each.values("--state-lost") for each in (again.advice or Remedy()).commands] == [("a b",)]
 
 
-def test_a_reader_that_knows_a_topology_by_another_name_reads_its_commands_with_it() -> None:
+def test_the_commands_of_a_remedy_can_name_the_topology_as_a_reader_knows_it() -> None:
     (command,) = remedy_of(SKIP, topology="old", txid=3).named("old", "conn:old").commands
     assert str(command) == "airflow tx skip conn:old 3 --why TEXT"
 
 
-def test_words_that_look_like_a_command_are_words() -> None:
+def test_a_value_that_looks_like_a_command_is_not_read_as_a_command() -> None:
     refusal = TopologyClaimed(topology="t", owner="<airflow tx delete t>", dag_id="d")
     assert [each.verb for each in (refusal.advice or Remedy()).commands] == ["rename"]
 
 
 @pytest.mark.parametrize("said", ["remedy_behind", "remedy_without_rows", "remedy_lost"])
-def test_the_remedies_of_a_state_write_its_name_as_a_shell_takes_it(said: str) -> None:
+def test_remedies_of_a_state_quote_the_names_of_topology_and_state_for_a_shell(said: str) -> None:
     state = MemoryState("the totals", values={"n": Sum()})
     commands = getattr(state, said)("my flights").commands
     assert commands
@@ -135,7 +135,7 @@ def texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield node.lineno, "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in parts)
 
 
-def test_a_command_in_a_text_is_data() -> None:
+def test_no_text_of_the_package_contains_a_literal_command() -> None:
     found = [
         f"{name}:{line}"
         for file in sorted(PACKAGE.rglob("*.py"))
@@ -156,6 +156,6 @@ def test_a_command_in_a_text_is_data() -> None:
         ('def f():\n    """See `airflow tx replay`."""', []),
     ],
 )
-def test_the_look_for_commands_in_texts_finds_them(code: str, found: list[str]) -> None:
+def test_the_check_for_commands_in_texts_finds_planted_commands(code: str, found: list[str]) -> None:
     hits = [hit for _, text in texts(ast.parse(code)) for hit in COMMAND.findall(text)]
     assert hits == found

@@ -33,7 +33,7 @@ BEGIN = "Commit refused: the table has"
 END = "Restore it, or repair: airflow tx repair flights --state-lost t"
 
 
-def test_a_long_reason_loses_its_middle_and_keeps_what_failed_and_what_to_do() -> None:
+def test_a_shortened_reason_keeps_the_failure_and_the_advice_and_loses_its_middle() -> None:
     found = shortened_reason(f"{BEGIN} {' '.join(f'column{number}' for number in range(100))}. {END}", 300)
     assert found.startswith(BEGIN)
     assert found.endswith(END)
@@ -67,7 +67,7 @@ def test_a_reason_is_cut_between_two_words(words: list[str], most: int) -> None:
         (TxError(message="Anything. At all."), None),
     ],
 )
-def test_the_advice_of_an_error_is_what_its_text_says_to_do(error: TxError, advice: str | None) -> None:
+def test_the_advice_of_an_error_is_the_last_part_of_its_text(error: TxError, advice: str | None) -> None:
     assert (str(error.advice) if error.advice else None) == advice
     assert str(error).endswith(advice or "")
     assert f"{error.problem_text} {advice or ''}".strip() == str(error) or advice is None
@@ -77,7 +77,7 @@ class NotOfThisFile(TxError):
     template = ("Row no. {row} of St. Gallen is refused.", "Take it out, e. g. by hand.")
 
 
-def test_the_parts_of_a_template_behind_the_first_say_what_to_do() -> None:
+def test_all_parts_of_an_error_template_after_the_first_are_advice() -> None:
     error = NotOfThisFile(row=7)
     assert error.problem_text == "Row no. 7 of St. Gallen is refused."
     assert str(error.advice) == "Take it out, e. g. by hand."
@@ -94,7 +94,7 @@ def test_a_text_loses_its_colours_and_control_characters_and_keeps_its_lines() -
     assert without_controls("\x1b[1;31mred\x1b[0m\tand\x00 [x]\nnext\r\u202eline") == "red and  [x]\nnext  line"
 
 
-def test_the_remedy_of_an_error_writes_its_topology_as_a_shell_takes_it() -> None:
+def test_the_remedy_of_an_error_quotes_its_topology_for_a_shell() -> None:
     error = FenceForeign(state="t", found="a", expected="b", topology="two words")
     assert "airflow tx repair 'two words' --ledger-lost" in str(error)
     assert "airflow tx repair 'two words' --ledger-lost" in str(error.advice)
@@ -106,7 +106,7 @@ def _all_of(kind: type[TxError]) -> Iterator[type[TxError]]:
         yield from _all_of(each)
 
 
-def test_of_the_permanent_refusals_those_of_rows_and_values_alone_end_a_restatement() -> None:
+def test_only_permanent_refusals_of_rows_and_values_end_a_restatement() -> None:
     assert ChecksFailed.of_values
     kinds = [each for each in _all_of(TxError) if each.__module__.startswith("airflow_tx.")]
     ending = {each for each in kinds if each.for_good and not each.__new__(each).repairable}

@@ -8,7 +8,7 @@ from examples.ledger import batches
 from tests.integration.pipeline import Pipeline
 
 
-def test_open_runs_are_told_with_the_files_they_took() -> None:
+def test_the_demo_names_the_files_of_each_open_run() -> None:
     pipeline = Pipeline(MemoryStore(), "/root")
     assert batches(pipeline.store, pipeline.paths) == {}
     pipeline.run("r1")

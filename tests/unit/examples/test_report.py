@@ -44,12 +44,12 @@ def test_the_direct_computation_counts_flights_without_a_delay(tmp_path: Path) -
         (Totals({}, 0), "flights_overall: expected 3, found 0"),
     ],
 )
-def test_a_difference_is_named(found: Totals, line: str) -> None:
+def test_a_wrong_total_is_named(found: Totals, line: str) -> None:
     assert differences(RIGHT, RIGHT) == []
     assert any(line in difference for difference in differences(RIGHT, found))
 
 
-def test_a_state_without_tables_holds_nothing(tmp_path: Path) -> None:
+def test_a_missing_or_empty_database_has_empty_totals(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     assert stored(path) == Totals({}, 0)
     sqlite3.connect(path).close()
@@ -67,14 +67,14 @@ def test_stored_totals_are_read_from_the_tables(tmp_path: Path) -> None:
     assert stored(tmp_path / "state.db") == RIGHT
 
 
-def test_commits_that_overlap_or_leave_one_out_are_told() -> None:
+def test_overlapping_and_missing_commits_are_reported() -> None:
     fine = [transaction(1, 0, 4, 4, 5), transaction(2, 0, 3, 5, 6)]
     assert order_violations(fine) == []
     assert "took the turn" in order_violations([fine[0], transaction(2, 0, 3, 4, 6)])[0]
     assert order_violations([fine[0], transaction(3, 0, 3, 5, 6)]) == ["after transaction 1 comes 3"]
 
 
-def test_processing_overlap_is_counted() -> None:
+def test_transactions_that_are_processed_at_once_are_counted() -> None:
     assert most_at_once([transaction(1, 0, 4, 4, 5), transaction(2, 4, 6, 6, 7)]) == 1
     assert most_at_once([transaction(1, 0, 4, 4, 5), transaction(2, 1, 3, 5, 6), transaction(3, 2, 6, 6, 7)]) == 3
 

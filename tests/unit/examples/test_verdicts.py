@@ -61,7 +61,7 @@ def told(folder: Path, text: str) -> Told:
         ("all words were counted once", 1),
     ],
 )
-def test_a_verdict_counts_something_or_fails(
+def test_a_verdict_that_counted_nothing_or_too_little_fails(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], verdict: str, status: int
 ) -> None:
     assert judge(told(tmp_path, verdict)) == status

@@ -30,7 +30,7 @@ def bound(txid: int, name: str) -> MemoryStore:
     return store
 
 
-def test_the_entry_that_counts_says_run_and_batch(journal: JournalArea) -> None:
+def test_a_forgotten_transaction_shows_run_and_batch_of_its_valid_journal_entry(journal: JournalArea) -> None:
     found = forgotten_details(bound(7, journal.write(entry())), PATHS, journal, 7)
     assert found is not None
     assert found.batch is not None
@@ -44,7 +44,7 @@ def test_the_entry_that_counts_says_run_and_batch(journal: JournalArea) -> None:
     assert forgotten_details(MemoryStore(), PATHS, journal, 8) is None
 
 
-def test_of_a_restated_transaction_it_says_which_one_counts(journal: JournalArea) -> None:
+def test_a_forgotten_restated_transaction_shows_which_restatement_counts(journal: JournalArea) -> None:
     first = journal.write(entry())
     second = journal.write(entry(12, replaces={"txid": 7, "entry": first}))
     store = bound(19, journal.write(entry(19, replaces={"txid": 12, "entry": second})))

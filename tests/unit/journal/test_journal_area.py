@@ -46,14 +46,14 @@ def staged(area: StagingArea, *parts: list[dict[str, Any]]) -> StagedFiles:
 
 
 @pytest.mark.parametrize("count", [0, 1, INLINE_ROWS, INLINE_ROWS + 1, 2 * ROWS_A_FILE + 1])
-def test_rows_come_back_as_they_were_and_more_than_once(journal: JournalArea, count: int) -> None:
+def test_journal_rows_can_be_read_unchanged_and_repeatedly(journal: JournalArea, count: int) -> None:
     name = kept(journal, journal.contribution(COLUMNS, iter(rows(count)), day=DAY))
     found = journal.read(name).contributions["flights"]
     assert found.count == count
     assert list(found.rows()) == list(found.rows()) == rows(count)
 
 
-def test_a_few_rows_lie_in_the_entry_and_many_in_files(journal: JournalArea) -> None:
+def test_few_rows_are_stored_inside_the_entry_and_many_rows_in_files(journal: JournalArea) -> None:
     few = journal.contribution(COLUMNS, rows(INLINE_ROWS), day=DAY)
     many = journal.contribution(COLUMNS, rows(INLINE_ROWS + 1), day=DAY)
     long = journal.contribution(COLUMNS, [{"carrier": "a" * 300_000, "n": 1, "miles": 1}], day=DAY)
@@ -75,7 +75,7 @@ def test_staged_files_are_copied_and_outlive_the_sweep_of_staging(area: StagingA
     assert sum(batch.num_rows for batch in batches) == 1500
 
 
-def test_a_copy_on_a_disk_takes_no_room(local: StagingArea, tmp_path: Path) -> None:
+def test_a_copy_on_a_local_disk_is_a_link_and_uses_no_space(local: StagingArea, tmp_path: Path) -> None:
     parts = staged(local, rows(1500))
     journal = JournalArea(local, LIFE)
     (file,) = journal.contribution(COLUMNS, rows(1500), day=DAY, staged=parts).files
@@ -84,7 +84,7 @@ def test_a_copy_on_a_disk_takes_no_room(local: StagingArea, tmp_path: Path) -> N
     assert file.size == copied.stat().st_size
 
 
-def test_a_disk_without_links_gets_a_copy(local: StagingArea, tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_disk_without_links_gets_a_full_copy(local: StagingArea, tmp_path: Path, monkeypatch: Any) -> None:
     def unsupported(*_: Any) -> None:
         raise PermissionError("no links here")
 
@@ -97,7 +97,7 @@ def test_a_disk_without_links_gets_a_copy(local: StagingArea, tmp_path: Path, mo
     assert not os.path.samefile(copied, tmp_path / LIFE / parts.files[0][0])
 
 
-def test_an_entry_says_by_which_columns_and_types_it_was_written(journal: JournalArea) -> None:
+def test_a_contribution_keeps_the_columns_and_types_it_was_written_with(journal: JournalArea) -> None:
     found = journal.contribution(COLUMNS, rows(1), day=DAY)
     assert found.keys == {"carrier": "text"}
     assert found.values == {
@@ -139,7 +139,7 @@ def test_values_of_several_types_in_one_column_keep_them(journal: JournalArea) -
     assert [type(row["n"]) for row in found] == list(map(type, VALUES))
 
 
-def test_rows_that_cannot_be_written_are_no_error_of_the_commit(journal: JournalArea) -> None:
+def test_rows_that_the_journal_cannot_keep_do_not_fail_the_commit(journal: JournalArea) -> None:
     found = journal.contribution(COLUMNS, [{"carrier": "a", "n": {1, 2}, "miles": 0}], day=DAY)
     assert found.refusal == "its rows cannot be kept: a value is a set, which no column takes"
 
@@ -147,14 +147,14 @@ def test_rows_that_cannot_be_written_are_no_error_of_the_commit(journal: Journal
 # --- names ---------------------------------------------------------------------------------------------------------
 
 
-def test_an_entry_that_is_written_twice_is_one_entry(journal: JournalArea) -> None:
+def test_writing_an_equal_entry_twice_gives_one_entry(journal: JournalArea) -> None:
     first = kept(journal, journal.contribution(COLUMNS, rows(2000), day=DAY))
     second = kept(journal, journal.contribution(COLUMNS, rows(2000), day=DAY))
     assert first == second
     assert journal.names() == [first]
 
 
-def test_another_content_has_another_name(journal: JournalArea) -> None:
+def test_entries_with_different_content_have_different_names(journal: JournalArea) -> None:
     names = {
         kept(journal, journal.contribution(COLUMNS, rows(count), day=DAY), attempt=attempt)
         for count in (1, 2)
@@ -164,7 +164,7 @@ def test_another_content_has_another_name(journal: JournalArea) -> None:
     assert sorted(names) == sorted(journal.names(7))
 
 
-def test_entries_of_a_transaction_are_found_whatever_their_day(journal: JournalArea) -> None:
+def test_entries_of_a_transaction_are_found_on_any_day(journal: JournalArea) -> None:
     old = journal.write(entry(7, "2013-01-29T00:00:00+00:00"))
     new = journal.write(entry(7, "2013-01-31T00:00:00+00:00"))
     journal.write(entry(77, "2013-01-30T00:00:00+00:00"))
@@ -173,7 +173,7 @@ def test_entries_of_a_transaction_are_found_whatever_their_day(journal: JournalA
     assert journal.names(8) == []
 
 
-def test_another_incarnation_has_another_journal(area: StagingArea, journal: JournalArea) -> None:
+def test_each_incarnation_has_its_own_journal(area: StagingArea, journal: JournalArea) -> None:
     name = journal.write(entry())
     other = JournalArea(area, "life-2")
     assert other.names() == []
@@ -184,14 +184,14 @@ def test_another_incarnation_has_another_journal(area: StagingArea, journal: Jou
 # --- what is refused -----------------------------------------------------------------------------------------------
 
 
-def test_an_entry_that_is_not_there_is_refused_by_its_name(area: StagingArea, journal: JournalArea) -> None:
+def test_a_missing_journal_entry_is_refused_by_its_name(area: StagingArea, journal: JournalArea) -> None:
     name = journal.write(entry())
     area.files.remove_tree(f"{LIFE}/@journal")
     with pytest.raises(EntryMissing, match=rf"^Entry {name} of the journal cannot be used: \S+{name} is not there\. R"):
         journal.read(name)
 
 
-def test_an_entry_of_another_content_is_refused_by_its_name(area: StagingArea, journal: JournalArea) -> None:
+def test_a_changed_journal_entry_is_refused_by_its_name(area: StagingArea, journal: JournalArea) -> None:
     name = journal.write(entry())
     area.files.write(f"{LIFE}/@journal/{name}", entry(attempt=3).content)
     with pytest.raises(EntryDiffers, match=rf"{name} has the sha256 [0-9a-f]{{64}} instead of {name[-64:]}\. Restore"):
@@ -199,7 +199,7 @@ def test_an_entry_of_another_content_is_refused_by_its_name(area: StagingArea, j
 
 
 @pytest.mark.parametrize("kind", ["json", "parquet"])
-def test_rows_of_another_content_are_refused_before_the_first(
+def test_changed_journal_rows_are_refused_before_the_first_row_is_read(
     area: StagingArea, journal: JournalArea, kind: str
 ) -> None:
     parts = staged(area, rows(1500)) if kind == "parquet" else None
@@ -218,7 +218,7 @@ def test_rows_of_another_content_are_refused_before_the_first(
 
 
 @pytest.mark.parametrize("name", ["", "7", "2013-01-31/7-abc", "../../2013-01-31/7-" + 64 * "a"])
-def test_what_is_no_name_of_an_entry_is_refused(journal: JournalArea, name: str) -> None:
+def test_a_malformed_entry_name_is_refused(journal: JournalArea, name: str) -> None:
     with pytest.raises(JournalError, match="it is not the name of an entry"):
         journal.read(name)
 
@@ -231,7 +231,9 @@ def test_an_entry_of_a_later_format_is_refused(area: StagingArea, journal: Journ
         journal.read(name)
 
 
-def test_a_full_disk_is_one_line_and_leaves_nothing(local: StagingArea, tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_full_disk_is_reported_in_one_line_and_leaves_no_entry(
+    local: StagingArea, tmp_path: Path, monkeypatch: Any
+) -> None:
     journal = JournalArea(local, LIFE)
 
     def full(*_: Any) -> None:
@@ -256,7 +258,7 @@ def written_on(journal: JournalArea, *days: str) -> list[str]:
     ]
 
 
-def test_days_before_a_day_are_removed(area: StagingArea, journal: JournalArea) -> None:
+def test_a_sweep_removes_the_days_before_a_day(area: StagingArea, journal: JournalArea) -> None:
     *_, last = written_on(journal, "2013-01-01", "2013-01-02", "2013-01-03")
     assert journal.sweep(dt.date(2013, 1, 3), list) == ["2013-01-02", "2013-01-01"]
     assert journal.names() == [last]
@@ -271,7 +273,7 @@ def test_the_day_of_an_entry_that_is_needed_stays_with_its_rows(journal: Journal
     assert journal.sweep(dt.date(2013, 1, 3), list) == ["2013-01-01"]
 
 
-def test_the_day_of_an_entry_stays_as_long_as_the_day_that_restates_it(journal: JournalArea) -> None:
+def test_a_sweep_keeps_the_day_of_an_entry_as_long_as_the_day_of_its_restatement(journal: JournalArea) -> None:
     first, second, _ = written_on(journal, "2013-01-01", "2013-01-02", "2013-01-03")
     journal.write(entry(8, "2013-01-03T00:00:00+00:00", replaces={"txid": 7, "entry": first}))
     assert journal.sweep(dt.date(2013, 1, 3), list) == ["2013-01-02"]
@@ -280,7 +282,7 @@ def test_the_day_of_an_entry_stays_as_long_as_the_day_that_restates_it(journal: 
     assert journal.sweep(dt.date(2013, 1, 4), list) == ["2013-01-03", "2013-01-01"]
 
 
-def test_nobody_asks_what_is_needed_before_a_day_is_due(journal: JournalArea) -> None:
+def test_a_sweep_asks_for_the_needed_entries_only_if_a_day_is_due(journal: JournalArea) -> None:
     written_on(journal, "2013-01-03")
 
     def asked() -> list[str]:
@@ -289,7 +291,7 @@ def test_nobody_asks_what_is_needed_before_a_day_is_due(journal: JournalArea) ->
     assert journal.sweep(dt.date(2013, 1, 3), asked) == []
 
 
-def test_the_journal_of_a_topology_that_is_forgotten_is_gone_and_no_other(
+def test_forgetting_a_topology_removes_its_journal_and_no_other_journal(
     area: StagingArea, journal: JournalArea
 ) -> None:
     other = JournalArea(area, "life-2")

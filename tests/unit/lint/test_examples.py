@@ -16,10 +16,10 @@ FOLDERS = sorted(Path(airflow.__file__).parent.rglob("example_dags"))
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.parent.name)
-def test_an_example_dag_of_airflow_is_left_alone(folder: Path) -> None:
+def test_the_example_dags_of_airflow_have_no_findings(folder: Path) -> None:
     report = findings_of(folder)
     assert [str(each) for each in report.findings] == report.unread == []
 
 
-def test_there_are_fifty_examples() -> None:
+def test_at_least_fifty_example_dags_are_checked() -> None:
     assert sum(findings_of(folder).plain for folder in FOLDERS) >= 50

@@ -16,7 +16,7 @@ from tests.unit.lint.linted import codes_of, processing
 PLANTED = processing("return uuid.uuid4()", "import uuid")
 
 
-def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_a_missing_file_and_a_folder_without_python_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
         findings_of(tmp_path / "absent.py")
     with pytest.raises(ConfigError, match="no Python file"):
@@ -53,7 +53,7 @@ def test_a_large_file_is_read_and_a_huge_one_is_refused(tmp_path: Path) -> None:
     assert "5,000,000 bytes" in report.unread[0]
 
 
-def test_a_declared_encoding_is_taken(tmp_path: Path) -> None:
+def test_a_declared_encoding_is_accepted(tmp_path: Path) -> None:
     file = tmp_path / "latin.py"
     file.write_bytes(b"# -*- coding: latin-1 -*-\nname = '\xe9'\n")
     assert findings_of(file).unread == []
@@ -80,17 +80,17 @@ def test_a_folder_without_dags_has_a_summary(tmp_path: Path) -> None:
     )
 
 
-def test_a_class_that_is_defined_twice_is_read_twice(tmp_path: Path) -> None:
+def test_a_class_that_is_defined_twice_is_read_in_both_definitions(tmp_path: Path) -> None:
     above = "".join(f"class Job:\n    def {name}(self):\n        pass\n" for name in ("first", "second"))
     assert codes_of(tmp_path, processing("return Job().second()", above)) == []
 
 
-def test_names_that_refer_to_each_other_end(tmp_path: Path) -> None:
+def test_names_that_refer_to_each_other_cause_no_endless_loop(tmp_path: Path) -> None:
     above = "a = b\nb = a\nc = c.d().e\nclass A(B): pass\nclass B(A): pass\nfrom planted import z\nz = z"
     assert codes_of(tmp_path, processing("a()\nb.run(a)\nc()\nA().run()\nreturn z()", above)) == []
 
 
-def test_a_text_that_looks_like_a_comment_ignores_nothing(tmp_path: Path) -> None:
+def test_a_string_that_looks_like_a_noqa_comment_suppresses_no_finding(tmp_path: Path) -> None:
     assert codes_of(tmp_path, processing("return '# noqa: TX105', uuid.uuid4()", "import uuid")) == ["TX105"]
     assert codes_of(tmp_path, processing("return uuid.uuid4()  # noqa: E501, TX105", "import uuid")) == []
     call = "hook.run(\n    'DELETE FROM t'\n)  # noqa: TX101"
@@ -98,7 +98,7 @@ def test_a_text_that_looks_like_a_comment_ignores_nothing(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("code", "status"), [(PLANTED, 1), ("a = 1", 0), ("def (", 2)])
-def test_the_exit_code_says_what_was_found(
+def test_the_exit_code_tells_findings_from_unusable_files(
     code: str, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "a.py").write_text(code)

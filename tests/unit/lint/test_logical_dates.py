@@ -85,5 +85,5 @@ def test_a_read_of_the_logical_date_is_found_beside_data_intervals_alone(name: s
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_what_only_looks_like_the_logical_date_is_left_alone(name: str, tmp_path: Path) -> None:
+def test_code_that_only_resembles_the_logical_date_has_no_finding(name: str, tmp_path: Path) -> None:
     assert codes(tmp_path, OTHERS[name], "DataIntervalSource()") == []

@@ -66,13 +66,13 @@ OPERATORS = {
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_what_a_second_run_adds_is_found(line: str, tmp_path: Path) -> None:
+def test_a_line_that_adds_rows_again_in_a_second_run_is_found(line: str, tmp_path: Path) -> None:
     expected = LINES[line]
     assert codes_of(tmp_path, DAG.format(line=line, tasks="load()")) == ([expected] if expected else [])
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
-def test_an_operator_that_adds_is_found(operator: str, tmp_path: Path) -> None:
+def test_an_operator_that_adds_rows_is_found(operator: str, tmp_path: Path) -> None:
     (tmp_path / "add.sql").write_text("-- the day\nINSERT INTO t SELECT 1;\n")
     expected = OPERATORS[operator]
     assert codes_of(tmp_path, DAG.format(line="pass", tasks=operator)) == ([expected] if expected else [])
@@ -106,7 +106,7 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_dag_of_any_shape_is_named(shape: str, tmp_path: Path) -> None:
+def test_the_finding_names_the_dag_however_it_is_defined(shape: str, tmp_path: Path) -> None:
     file = tmp_path / "sales.py"
     python = "from airflow.providers.standard.operators.python import PythonOperator"
     head = f"from airflow.sdk import DAG, dag, task\n{python}\n"

@@ -136,12 +136,12 @@ def codes(folder: Path, text: str) -> list[str]:
     return [each.code for each in report.findings]
 
 
-def test_every_rule_is_planted() -> None:
+def test_every_rule_has_a_planted_example() -> None:
     assert PLANTED.keys() == RULES.keys()
 
 
 @pytest.mark.parametrize("code", PLANTED)
-def test_a_rule_finds_its_line_and_leaves_the_twin_alone(code: str, tmp_path: Path) -> None:
+def test_a_rule_finds_its_planted_line_and_nothing_in_the_clean_twin(code: str, tmp_path: Path) -> None:
     planted, clean = PLANTED[code]
     assert (codes(tmp_path, planted), codes(tmp_path, clean)) == ([code], [])
 
@@ -153,23 +153,23 @@ def test_a_table_that_is_not_last_in_a_commit_phase_is_found(order: str, table: 
 
 
 @pytest.mark.parametrize("order", ["second >> first", "pass"])
-def test_tables_alone_and_states_alone_may_come_in_any_order(order: str, tmp_path: Path) -> None:
+def test_committers_of_only_tables_or_only_states_may_come_in_any_order(order: str, tmp_path: Path) -> None:
     assert codes(tmp_path, phase("to_rows", "to_rows", order)) == []
     assert codes(tmp_path, phase("to_sums", "to_sums", order)) == []
 
 
-def test_one_committer_in_a_phase_writes_its_table_last_by_itself(tmp_path: Path) -> None:
+def test_a_single_committer_of_a_phase_needs_no_order_of_its_updates(tmp_path: Path) -> None:
     both = "CommitOperator(task_id='a', updates=[to_rows, to_sums])"
     assert codes(tmp_path, PHASE.format(table=TABLE, phase=both)) == []
 
 
-def test_a_comment_leaves_a_finding_out(tmp_path: Path) -> None:
+def test_a_noqa_comment_suppresses_a_finding(tmp_path: Path) -> None:
     assert codes(tmp_path, dag("uuid.uuid4()  # noqa: TX105")) == []
     assert codes(tmp_path, dag("uuid.uuid4()  # noqa: TX104")) == ["TX105"]
 
 
 @pytest.mark.parametrize("form", ["json", "sarif"])
-def test_a_finding_is_data(form: str, tmp_path: Path) -> None:
+def test_findings_are_printed_as_json_and_sarif(form: str, tmp_path: Path) -> None:
     (tmp_path / "planted.py").write_text(PLANTED["TX105"][0])
     data = json.loads(formatted(findings_of(tmp_path), form))
     found = data[0]["code"] if form == "json" else data["runs"][0]["results"][0]["ruleId"]

@@ -223,7 +223,7 @@ def test_an_operator_is_checked_by_its_arguments(operator: str, tmp_path: Path) 
     assert codes_of(tmp_path, text) == OPERATORS[operator]
 
 
-def test_tasks_of_a_commit_phase_and_behind_the_block_may_send(tmp_path: Path) -> None:
+def test_tasks_of_a_commit_phase_and_tasks_after_the_block_may_send_messages(tmp_path: Path) -> None:
     block = """
 from airflow_tx import commit_phase
 with DAG('a', max_active_runs=8):

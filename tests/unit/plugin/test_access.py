@@ -56,7 +56,9 @@ def asked(monkeypatch: pytest.MonkeyPatch, *, denies: bool) -> tuple[Access, Cou
     return Access(SimpleAuthManagerUser(username="vera", role="viewer")), manager
 
 
-def test_one_who_may_all_is_asked_about_many_dags_in_three_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_person_with_all_rights_on_many_dags_costs_three_requests_to_the_auth_manager(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     access, manager = asked(monkeypatch, denies=False)
     assert access.readable(DAGS) == access.editable(DAGS) == set(DAGS)
     assert manager.requests == 3
@@ -64,7 +66,7 @@ def test_one_who_may_all_is_asked_about_many_dags_in_three_requests(monkeypatch:
     assert manager.requests == 3
 
 
-def test_what_is_found_for_many_dags_at_once_is_what_is_found_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rights_on_many_dags_at_once_equal_the_rights_on_each_dag(monkeypatch: pytest.MonkeyPatch) -> None:
     access, manager = asked(monkeypatch, denies=True)
     readable = access.readable(DAGS)
     assert set(DAGS) - readable == {UNSEEN, RUNS_UNREAD}
@@ -75,7 +77,7 @@ def test_what_is_found_for_many_dags_at_once_is_what_is_found_for_each(monkeypat
     assert {dag_id for dag_id in DAGS if each.may_act(dag_id)} == access.editable(DAGS)
 
 
-def test_one_who_may_not_see_a_dag_may_do_nothing_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_person_who_may_not_see_a_dag_has_no_right_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
     access, _ = asked(monkeypatch, denies=True)
     assert (access.may_act("dag000"), access.may_act(UNSEEN)) == (True, False)
     for right in (CREATE_RUNS, PAUSE, SEE_TASKS, SEE_XCOMS, SEE_AUDIT):

@@ -58,7 +58,7 @@ def test_a_time_in_which_transactions_only_wait_belongs_to_no_stretch() -> None:
     assert found((0, 1000), waits=900) == [(0, 99), (999, 1000)]
 
 
-def test_very_many_stretches_are_joined_where_they_are_closest() -> None:
+def test_too_many_stretches_are_joined_where_the_gaps_are_smallest() -> None:
     many = [(10.0 * each, 10.0 * each + 2 - each / 1000) for each in range(300)]
     joined = found(*many)
     assert len(joined) == MOST_STRETCHES
@@ -83,7 +83,7 @@ def test_the_counts_are_of_all_time_until_now() -> None:
 
 
 @pytest.mark.parametrize("days", [0.001, 1, 30, 400, 4000])
-def test_the_counts_are_few_and_have_every_transaction_however_long_the_history_is(days: float) -> None:
+def test_the_counts_stay_few_and_include_every_transaction_of_a_long_history(days: float) -> None:
     length = days * 86_400
     one = counted(*((length * each / 300, length * each / 300 + 1) for each in range(300)), now=length)
     assert sum(one.counts) == 300
@@ -98,5 +98,5 @@ def test_a_topology_without_a_transaction_has_no_counts() -> None:
     assert (none.since, none.counts) == (None, [])
 
 
-def test_a_clock_that_is_ahead_of_ours_is_counted() -> None:
+def test_a_transaction_of_a_clock_that_is_ahead_is_counted() -> None:
     assert sum(counted((50, 60), now=0).counts) == 1

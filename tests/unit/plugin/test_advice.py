@@ -84,7 +84,7 @@ def copied(advice: Advice) -> str | None:
         ("Let the source be reached.", None, []),
     ],
 )
-def test_the_commands_of_a_remedy_are_buttons_where_there_are_any(
+def test_the_commands_of_a_remedy_become_buttons_where_a_button_exists(
     remedy: str, command: str | None, actions: list[Any]
 ) -> None:
     advice = said_advice(snapshot(), remedy_of(remedy, t="flights"), user(), None)
@@ -102,7 +102,7 @@ def test_a_name_with_spaces_is_one_word_of_the_command() -> None:
     assert copied(advice) == "airflow tx replay 'a, b' 7"
 
 
-def test_what_to_do_is_written_as_a_shell_takes_it() -> None:
+def test_advice_quotes_names_for_a_shell() -> None:
     view = failed()
     advice = transaction_advice(snapshot("-a b", "flights", view), view.transactions[0], user(acts=False))
     assert advice.remedy == "airflow tx replay -- '-a b' 1, or clear its failed task"
@@ -117,7 +117,7 @@ def advice_of(view: TopologyView, *, acts: bool = True) -> Advice:
     return transaction_advice(snapshot(view=view), view.transactions[0], user(acts=acts))
 
 
-def test_people_who_may_act_get_buttons_and_no_sentence_that_says_the_same() -> None:
+def test_a_person_who_may_act_gets_buttons_without_a_repeated_sentence() -> None:
     advice = advice_of(failed())
     assert told(advice) == [("replay", [1], False), ("skip", [1], False)]
     assert (advice.remedy, copied(advice)) == (None, "airflow tx replay flights 1")
@@ -129,7 +129,7 @@ def test_people_who_may_not_act_get_the_sentence_with_the_command() -> None:
     assert advice.remedy == "airflow tx replay flights 1, or clear its failed task"
 
 
-def test_what_a_refusal_says_to_do_stays_a_sentence_beside_the_buttons() -> None:
+def test_the_remedy_of_a_refusal_stays_a_sentence_beside_the_buttons() -> None:
     remedy = remedy_of("Restore it, or accept what it holds: <airflow tx repair {t} --state-lost t>", t="flights")
     advice = advice_of(with_first(phase=Phase.FAILED, error="It went back.", remedy=remedy))
     assert advice.remedy == f"{remedy}. Then: airflow tx replay flights 1"
@@ -153,7 +153,7 @@ def bar(task_id: str, minute: int, **changes: Any) -> TaskBar:
     return TaskBar(task_id=task_id, state="failed", start=end, end=end, **fields)
 
 
-def test_the_log_is_of_the_task_that_failed_last_and_not_of_the_committer_that_failed_since() -> None:
+def test_the_advice_links_the_log_of_the_task_that_failed_last_and_not_of_a_later_committer() -> None:
     tries = [bar("read", 1), bar("count", 2, try_number=3, map_index=4), bar("commit", 3, operator=COMMIT)]
     log = failed_log("a dag", "run/1", tries)
     assert log is not None
@@ -196,6 +196,6 @@ def test_a_state_or_a_check_may_have_the_name_of_any_word(name: str, command: st
     assert [name in each.action.names for each in advice.steps if each.action] == [True]
 
 
-def test_a_repair_of_a_state_that_a_person_names_has_no_button() -> None:
+def test_a_repair_whose_state_a_person_must_choose_has_no_button() -> None:
     advice = said_advice(snapshot(), RollingForward(topology="flights", when="now", states=["a"]).advice, user(), None)
     assert [each.action and each.action.names for each in advice.steps if each.command] == [["a"], None]

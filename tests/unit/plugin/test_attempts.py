@@ -69,7 +69,7 @@ def said(*earlier: str, **changes: Any) -> tuple[str | None, list[tuple[bool, in
     return told, [(each.above, each.same_as) for each in found if each.why]
 
 
-def test_an_error_stands_once_above_the_attempts_or_at_the_first_one_that_has_it() -> None:
+def test_an_error_is_shown_once_above_the_attempts_or_at_the_first_attempt_with_this_error() -> None:
     failed = {"phase": Phase.FAILED, "error": "no rights"}
     assert said("no disk", **failed) == ("no rights", [(False, 1), (True, 2)])
     long = f"no rights{' at all' * 99}"
@@ -78,25 +78,25 @@ def test_an_error_stands_once_above_the_attempts_or_at_the_first_one_that_has_it
     assert said("no disk", "no disk", "a", **failed)[1] == [(False, 1), (False, 1), (False, 3), (True, 4)]
 
 
-def test_the_error_of_the_attempt_before_is_said_while_nothing_has_failed_since() -> None:
+def test_the_error_of_the_previous_attempt_is_shown_until_something_fails_again() -> None:
     assert said("no rights") == ("Attempt 1 was replayed: no rights", [(True, 1)])
     assert said() == (None, [])
 
 
-def test_an_error_that_the_sentence_about_waiting_quotes_is_not_said_again() -> None:
+def test_an_error_that_the_waiting_sentence_quotes_is_not_shown_again() -> None:
     note = ReplayNote(2, 1, "", "no rights")
     asked = {"replay": note, "request": ""}
     assert said("no rights", **asked) == (None, [(True, 1)])
 
 
-def test_a_batch_is_another_one_if_its_size_that_was_counted_alike_differs() -> None:
+def test_a_batch_is_marked_as_resized_only_if_sizes_of_the_same_kind_differ() -> None:
     assert [each.resized for each in lines()] == [False, True]
     assert [each.resized for each in lines({"rows": 9})] == [False, False]
     at_most = {"size": {"rows": 9, "at_most": True}}
     assert [each.resized for each in lines(at_most)] == [False, False]
 
 
-def test_where_nobody_counted_rows_an_attempt_has_the_size_that_its_source_knows() -> None:
+def test_an_attempt_without_counted_rows_shows_the_size_that_its_source_knows() -> None:
     offsets = {"rows": 5, "at_most": True}
     assert [each.size for each in lines({"size": {"files": 1}}, size=offsets)] == ["1 file", "at most 5 rows"]
     assert [each.size for each in lines({}, size=None)] == [None, None]

@@ -75,6 +75,6 @@ def _parts(hint: Any) -> frozenset[Any]:
     return frozenset({(origin or hint, *map(_parts, get_args(hint)))})
 
 
-def test_a_column_that_is_given_is_no_fact() -> None:
+def test_a_column_value_that_is_given_wins_over_the_fact() -> None:
     line = answer_of(AuditLine, Person(who="ada", when=None, why="a bug"), what="skip", why="another one")  # type: ignore[arg-type]
     assert [getattr(line, each.name) for each in fields(line)] == ["skip", "ada", None, "another one"]

@@ -64,9 +64,7 @@ def test_a_process_that_does_not_answer_is_replaced(process: DagProcess, tmp_pat
     eventually(lambda: not is_alive(first), 300, "the first process has ended")
 
 
-def test_the_questions_of_others_are_still_answered_by_a_process_that_is_replaced(
-    process: DagProcess, tmp_path: Path
-) -> None:
+def test_a_process_that_is_replaced_still_answers_its_other_questions(process: DagProcess, tmp_path: Path) -> None:
     first = process.ask({"what": "found"}, seconds=300)
     with ThreadPoolExecutor(1) as pool:
         other = pool.submit(process.ask, {"what": "later", "file": str(tmp_path / "other")}, seconds=300)
@@ -79,13 +77,13 @@ def test_the_questions_of_others_are_still_answered_by_a_process_that_is_replace
     eventually(lambda: not is_alive(first), 300, "the first process has ended")
 
 
-def test_a_process_that_ends_lets_nobody_wait(process: DagProcess) -> None:
+def test_a_question_to_a_process_that_ends_fails_at_once(process: DagProcess) -> None:
     with pytest.raises(NotAnsweredThere, match="has ended; repeat it"):
         process.ask({"what": "end"}, seconds=300)
     assert process.ask({"what": "found"}, seconds=300)
 
 
-def test_a_refusal_and_a_failure_are_answers(process: DagProcess) -> None:
+def test_refusals_and_failures_are_returned_as_answers(process: DagProcess) -> None:
     with pytest.raises(RefusedThere):
         process.ask({"what": "refused"}, seconds=300)
     with pytest.raises(FailedThere) as failed:
@@ -93,7 +91,7 @@ def test_a_refusal_and_a_failure_are_answers(process: DagProcess) -> None:
     assert not isinstance(failed.value, NotAnsweredThere)
 
 
-def test_no_answer_in_time_is_a_timeout_of_the_gateway_and_no_conflict() -> None:
+def test_an_answer_that_comes_too_late_is_a_gateway_timeout_and_not_a_conflict() -> None:
     handler = make_app().exception_handlers[NotAnsweredThere]
     assert handler(None, NotAnsweredThere(text="it hangs")).status_code == 504  # type: ignore[arg-type, union-attr]
 
@@ -204,7 +202,7 @@ def test_a_dag_file_that_hung_is_read_again_after_some_time(stuck: Stuck, monkey
     assert stuck.ask()[1] == {}
 
 
-def test_dag_files_that_hang_start_no_more_processes_than_there_may_be(stuck: Stuck) -> None:
+def test_hanging_dag_files_start_no_more_processes_than_the_limit(stuck: Stuck) -> None:
     for number in range(MOST_PROCESSES - 1):
         stuck.hang(str(number))
         stuck.ask()
@@ -214,7 +212,7 @@ def test_dag_files_that_hang_start_no_more_processes_than_there_may_be(stuck: St
     assert len(children()) == MOST_PROCESSES
 
 
-def test_a_process_in_which_a_dag_file_has_hung_ends_with_all_that_its_code_has_started(stuck: Stuck) -> None:
+def test_a_process_in_which_a_dag_file_hung_ends_with_all_its_child_processes(stuck: Stuck) -> None:
     # Nobody waits for the file: it was read for a lag.
     asked, first, child = stuck.hang("one", answers=True)
     assert asked.result() == 1
@@ -224,14 +222,14 @@ def test_a_process_in_which_a_dag_file_has_hung_ends_with_all_that_its_code_has_
     assert children() == set()
 
 
-def test_a_dag_file_that_was_slow_is_left_alone_no_longer_once_it_was_read(stuck: Stuck) -> None:
+def test_a_slow_dag_file_is_no_longer_left_out_after_it_was_read(stuck: Stuck) -> None:
     stuck.hang("one")
     stuck.ask()
     stuck.process.ask({"say": "read"}, seconds=300)
     assert stuck.ask()[1] == {}
 
 
-def test_the_process_is_told_that_nobody_waits_for_a_search(stuck: Stuck, tmp_path: Path) -> None:
+def test_the_process_learns_when_a_search_is_no_longer_wanted(stuck: Stuck, tmp_path: Path) -> None:
     stuck.hang("one")
     stuck.process.end_search(str(tmp_path / "ended"))
     eventually((tmp_path / "ended").exists, 300, "the process is told")

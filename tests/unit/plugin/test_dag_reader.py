@@ -39,7 +39,7 @@ def parsed(name: str) -> Any:
     return name
 
 
-def test_a_file_whose_import_hangs_delays_no_later_question_about_another_one(answered: threading.Event) -> None:
+def test_a_file_whose_import_hangs_delays_no_question_about_another_file(answered: threading.Event) -> None:
     reader = hanging(answered)
     assert reader.read("other", lambda: parsed("other")) == parsed("other")
 
@@ -57,7 +57,7 @@ def test_a_file_is_imported_again_once_its_code_has_ended(answered: threading.Ev
     assert reader.read("slow", lambda: parsed("again")) == parsed("again")
 
 
-def test_files_are_imported_one_after_the_other() -> None:
+def test_files_are_imported_one_at_a_time() -> None:
     reader = DagReader(LONG)
     turn = threading.Lock()
 
@@ -71,7 +71,7 @@ def test_files_are_imported_one_after_the_other() -> None:
     assert found == ["alone"] * 8
 
 
-def test_what_a_file_raises_is_raised() -> None:
+def test_an_error_of_a_dag_file_is_raised() -> None:
     def broken() -> Any:
         raise ZeroDivisionError
 
@@ -94,7 +94,7 @@ def test_a_question_does_not_wait_for_another_file_that_takes_long(answered: thr
     assert reader.read("other", lambda: parsed("other")) == parsed("other")
 
 
-def test_an_action_that_has_begun_waits_for_the_other_file(answered: threading.Event) -> None:
+def test_an_action_that_has_begun_waits_for_the_import_of_the_other_file(answered: threading.Event) -> None:
     reader = DagReader(LONG, SOON)
     with ThreadPoolExecutor(2) as pool:
         pool.submit(reader.read, "slow", lambda: parsed(str(answered.wait())))

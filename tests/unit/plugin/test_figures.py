@@ -81,7 +81,7 @@ def _figures(*txids: int, span: FigureSpan = SPAN, lags: Sequence[LagPoint] = ()
     return _counted(*(_history(*each) for each in outcomes.items()), span=span, lags=lags)
 
 
-def test_each_stretch_of_time_has_what_was_committed_in_it() -> None:
+def test_each_period_has_the_transactions_and_rows_committed_in_it() -> None:
     found = _figures(1, 2, 3, skipped=2)
     assert [(each.transactions, each.rows) for each in found.points[:5]] == [
         (0, None),
@@ -96,7 +96,7 @@ def test_each_stretch_of_time_has_what_was_committed_in_it() -> None:
     assert found.known_since is None
 
 
-def test_an_open_transaction_that_cannot_be_read_is_in_no_figure() -> None:
+def test_an_unreadable_open_transaction_is_in_no_figure() -> None:
     found = _counted(_history(1), opened=[_history(2), _history(3)], damaged={3})
     assert found == _counted(_history(1), opened=[_history(2)])
 
@@ -113,7 +113,7 @@ def test_a_period_is_of_a_round_length_and_begins_at_a_round_time(seconds: int, 
     assert span.starts[-1] < end <= span.starts[-1] + span.step
 
 
-def test_the_age_is_that_of_the_oldest_transaction_at_its_end_or_at_the_end_of_the_period() -> None:
+def test_the_age_of_a_period_is_that_of_the_oldest_open_transaction() -> None:
     opened = _history(9, created=(NOON + 4.5 * MINUTE).isoformat())
     found = _counted(_history(2, created=(NOON + 0.5 * MINUTE).isoformat()), opened=[opened])
     ages = [each.age for each in found.points[:7]]
@@ -126,7 +126,7 @@ def test_an_age_is_never_negative_if_clocks_differ() -> None:
     assert _counted(_history(1, created=begun.isoformat())).total.age == 0.0
 
 
-def test_a_transaction_that_ended_later_was_open_in_the_span() -> None:
+def test_a_transaction_that_ended_after_the_span_counts_as_open_in_it() -> None:
     span = FigureSpan.between(NOON, NOON + 2 * MINUTE)
     later = [_history(txid, created=(NOON + txid * 0.1 * MINUTE).isoformat()) for txid in (5, 6, 30)]
     found = _counted(*later, span=span)
@@ -134,7 +134,7 @@ def test_a_transaction_that_ended_later_was_open_in_the_span() -> None:
     assert found.total.transactions == 0
 
 
-def test_a_replay_counts_when_it_began_also_of_an_open_transaction() -> None:
+def test_a_replay_counts_in_the_period_it_began_in_even_for_an_open_transaction() -> None:
     replayed = _replayed(3, NOON + MINUTE, NOON + 2 * MINUTE)
     opened = _replayed(5, NOON + 2 * MINUTE, created=NOON.isoformat())
     found = _counted(replayed, opened=[opened])
@@ -147,14 +147,14 @@ def test_replays_whose_time_the_ledger_has_forgotten_are_counted_apart() -> None
     assert (found.total.replays, found.untimed_replays) == (1, 23)
 
 
-def test_failures_and_skips_count_when_their_transaction_ended() -> None:
+def test_failures_and_skips_count_in_the_period_their_transaction_ended_in() -> None:
     skipped = _history(3, Outcome.SKIPPED, failures=1)
     found = _counted(_history(2, failures=2), skipped, _history(4, Outcome.READMITTED))
     assert [(each.failures, each.skipped) for each in found.points[1:5]] == [(0, 0), (2, 0), (1, 1), (0, 1)]
     assert (found.total.failures, found.total.skipped) == (3, 2)
 
 
-def test_rejected_rows_and_warnings_count_when_their_transaction_is_committed() -> None:
+def test_rejected_rows_and_warnings_count_in_the_period_of_the_commit() -> None:
     tasks = {"count": TaskRows(1, 9, {"tx_rejected": 2, "tx_malformed": 1, "good": 6})}
     warned = {"few": CheckNote(False, "3", severity="warn"), "many": CheckNote(True)}
     failed = {"few": CheckNote(False, "3", accepted=Deed("ada", NOON.isoformat(), "ok"))}
@@ -173,14 +173,14 @@ def test_figures_say_beyond_which_limits_the_topology_is_late() -> None:
 
 
 @pytest.mark.parametrize(("values", "p50", "p95"), [([7.0], 7, 7), ([3.0, 1.0, 2.0], 2, 3), ([*range(1, 101)], 50, 95)])
-def test_a_spread_is_of_values_that_there_were(values: list[float], p50: float, p95: float) -> None:
+def test_percentiles_of_a_spread_are_measured_values(values: list[float], p50: float, p95: float) -> None:
     found = spread(values)
     assert found is not None
     assert (found.p50, found.p95) == (p50, p95)
     assert spread([]) is None
 
 
-def test_figures_say_from_when_on_the_history_knows_everything() -> None:
+def test_figures_name_the_time_since_when_the_history_is_complete() -> None:
     assert _figures(7, 8, 9).known_since == NOON + timedelta(minutes=7)
     later = FigureSpan.between(NOON + 8 * MINUTE, SPAN.until)
     assert _figures(7, 8, 9, span=later).known_since is None
@@ -189,7 +189,7 @@ def test_figures_say_from_when_on_the_history_knows_everything() -> None:
     assert _figures(7, 8, 9, span=before).known_since == NOON + timedelta(minutes=7)
 
 
-def test_of_very_many_transactions_the_newest_are_counted_and_that_is_said() -> None:
+def test_figures_of_too_many_transactions_count_the_newest_and_name_the_first_time() -> None:
     span = FigureSpan.between(NOON, NOON + timedelta(days=2))
     found = _figures(*range(1, MOST_COUNTED + 101), span=span)
     assert found.total.transactions == MOST_COUNTED

@@ -82,7 +82,7 @@ def test_restatements_of_one_person_and_reason_are_one_job(pipeline: Pipeline, a
     assert (line.who, line.why, line.failed_txids, line.waiting_txids) == ("ada", "a bug", [7], [5])
 
 
-def test_a_request_whose_run_has_failed_since_then_has_failed(pipeline: Pipeline, airflow: Airflow) -> None:
+def test_a_request_whose_run_failed_after_the_request_counts_as_failed(pipeline: Pipeline, airflow: Airflow) -> None:
     wanted(pipeline, 1, 2)
     # The run of 2 had failed before: a task after its commit.
     airflow.ends = {"r1": ("failed", NOW), "r2": ("failed", NOW - timedelta(days=1))}
@@ -90,7 +90,7 @@ def test_a_request_whose_run_has_failed_since_then_has_failed(pipeline: Pipeline
     assert (counts(line), line.failed_txids) == ({"failed": 1, "waiting": 1}, [])
 
 
-def test_a_restatement_that_was_skipped_is_left_out_until_it_is_wanted_again(pipeline: Pipeline) -> None:
+def test_a_skipped_restatement_counts_as_left_out_until_it_is_requested_again(pipeline: Pipeline) -> None:
     wanted(pipeline, 1, 2)
     pipeline.begin("r1")
     pipeline.skip(6)
@@ -100,13 +100,13 @@ def test_a_restatement_that_was_skipped_is_left_out_until_it_is_wanted_again(pip
 
 
 @pytest.mark.parametrize("other", [{"who": "bob"}, {"why": "another bug"}])
-def test_another_person_or_reason_is_another_job(pipeline: Pipeline, other: dict[str, str]) -> None:
+def test_restatements_of_another_person_or_reason_are_another_job(pipeline: Pipeline, other: dict[str, str]) -> None:
     wanted(pipeline, 1, 2)
     wanted(pipeline, 3, 4, **other)
     assert [line.total for line in lines(pipeline)] == [2, 2]
 
 
-def test_one_restatement_alone_is_no_job(pipeline: Pipeline) -> None:
+def test_a_single_restatement_is_not_shown_as_a_job(pipeline: Pipeline) -> None:
     wanted(pipeline, 1)
     assert lines(pipeline) == []
 
@@ -119,14 +119,14 @@ def test_a_job_is_shown_for_a_day_after_its_end(pipeline: Pipeline) -> None:
     assert lines(pipeline, NOW + timedelta(days=1)) == []
 
 
-def test_a_job_that_has_failed_is_shown_until_a_person_has_seen_to_it(pipeline: Pipeline) -> None:
+def test_a_failed_job_is_shown_until_a_person_has_handled_it(pipeline: Pipeline) -> None:
     wanted(pipeline, 1, 2)
     for run in ("r1", "r2"):
         fail(pipeline, pipeline.begin(run))
     assert counts(lines(pipeline, NOW + timedelta(days=9))[0]) == {"failed": 2}
 
 
-def test_a_ledger_without_restatements_is_not_read_for_them(pipeline: Pipeline) -> None:
+def test_the_jobs_of_a_ledger_without_restatements_cost_one_read(pipeline: Pipeline) -> None:
     found = snapshot(pipeline)
     reads: list[str] = []
 
@@ -161,7 +161,9 @@ def test_a_backfill_counts_its_runs_and_names_transactions_to_replay(pipeline: P
     )
 
 
-def test_the_runs_of_the_command_are_a_job_too_and_no_runs_are_none(pipeline: Pipeline, airflow: Airflow) -> None:
+def test_runs_of_the_backfill_command_are_a_job_and_a_backfill_without_runs_is_none(
+    pipeline: Pipeline, airflow: Airflow
+) -> None:
     airflow.backfills = [backfill(states={"success": 1}, is_airflow_own=False), backfill()]
     assert [line.kind.value for line in lines(pipeline)] == ["tx-backfill"]
 

@@ -21,7 +21,7 @@ def _snapshot(incarnation: str) -> Any:
     return SimpleNamespace(name="flights", record=record, place=SimpleNamespace(conn_id="zookeeper"), paths=paths)
 
 
-def test_a_topology_that_began_again_has_no_lags_of_the_one_before() -> None:
+def test_a_topology_that_began_again_has_no_lags_of_the_former_topology() -> None:
     board = LagBoard(_Process())  # type: ignore[arg-type]
     board._ask([_snapshot("before")])
     assert [each.value for each in board.seen(_snapshot("before"))] == [7]

@@ -80,7 +80,7 @@ def test_a_failed_topology_is_first_however_many_others_there_are() -> None:
     assert len(selection.some) == MOST_LINES
 
 
-def test_topologies_are_in_the_order_in_which_they_need_a_person() -> None:
+def test_topologies_are_sorted_by_how_urgently_they_need_a_person() -> None:
     some = [snapshot("a"), late("b"), failed("c"), unreadable("d"), blocked("e"), failed("b2")]
     found = OverviewPart().select(some).some
     assert [each.name for each in found] == ["e", "d", "b2", "c", "b", "a"]
@@ -103,7 +103,7 @@ def test_a_text_is_found_in_the_name_the_dag_and_the_sentence(text: str, names: 
     assert [each.name for each in found.some] == names
 
 
-def test_the_counts_say_how_many_of_each_state_have_the_text_whatever_state_is_asked_for() -> None:
+def test_the_counts_cover_every_state_that_matches_the_text_and_not_only_the_selected_state() -> None:
     some = [failed("f1"), failed("f2"), snapshot("f3"), blocked("other")]
     part = OverviewPart(states=frozenset({HealthCode.FAILED}), text="f", limit=1)
     found = part.select([each for each in some if each.name != "other"])
@@ -120,12 +120,12 @@ def causes(*errors: str, remedy: str | None = None) -> list[tuple[int, str]]:
     return [(len(each.of), each.sentence) for each in shared_causes(some)]
 
 
-def test_topologies_that_fail_by_the_same_error_are_grouped_whatever_names_and_numbers_it_has() -> None:
+def test_topologies_with_the_same_error_are_grouped_despite_different_names_and_numbers() -> None:
     found = causes(*(f"ValueError: row {n} of '{n}.csv' in /data/{n} has no price" for n in range(12)))
     assert found == [(12, "ValueError: row … of … in … has no price")]
 
 
-def test_names_that_all_of_them_have_are_said() -> None:
+def test_a_name_that_all_grouped_errors_share_is_shown() -> None:
     found = causes(*(f"KeyError: 'price' in row {number}" for number in range(3)))
     assert found == [(3, "KeyError: 'price' in row …")]
 
@@ -134,7 +134,7 @@ def test_names_that_all_of_them_have_are_said() -> None:
     "others",
     ["TypeError: no price", "ValueError: no amount", "shop.ValueError: no price"],
 )
-def test_another_class_or_other_words_are_another_cause(others: str) -> None:
+def test_errors_of_another_class_or_wording_are_another_cause(others: str) -> None:
     found = causes(*["ValueError: no price"] * 3, *[others] * 3)
     assert [count for count, _ in found] == [3, 3]
 
@@ -147,24 +147,24 @@ def test_a_refusal_about_another_state_or_connection_is_another_cause() -> None:
     ]
 
 
-def test_a_refusal_may_name_the_topology_itself() -> None:
+def test_refusals_that_name_their_own_topology_are_grouped() -> None:
     some = [
         failed(name, f"The fence of {name} is gone since transaction 7.", "Repair it.") for name in ("a", "b b", "c.")
     ]
     assert [each.sentence for each in shared_causes(some)] == ["The fence of … is gone since transaction 7."]
 
 
-def test_an_error_may_name_the_topology_itself_in_quotes() -> None:
+def test_errors_that_quote_the_name_of_their_topology_are_grouped() -> None:
     some = [failed(name, f"no rows in '{name}.csv'") for name in ("a", "b b", "c")]
     assert [each.sentence for each in shared_causes(some)] == ["no rows in …"]
 
 
-def test_fewer_than_three_are_not_grouped_nor_are_those_that_only_wait() -> None:
+def test_fewer_than_three_topologies_or_topologies_that_only_wait_are_not_grouped() -> None:
     assert causes("it broke", "it broke") == []
     assert shared_causes([snapshot(f"t{number}") for number in range(5)]) == []
 
 
-def test_a_refusal_may_begin_with_the_name_of_the_topology_as_an_error_does_with_its_class() -> None:
+def test_refusals_that_begin_with_the_name_of_their_topology_are_grouped() -> None:
     some = [failed(name, f"{name}: its fence is gone.", "Repair it.") for name in ("trips", "flights", "c.d")]
     assert [each.sentence for each in shared_causes(some)] == ["…: its fence is gone."]
 
@@ -174,12 +174,12 @@ def test_blocked_topologies_are_grouped_apart_from_failed_ones() -> None:
     assert {each.code: len(each.of) for each in shared_causes(some)} == {HealthCode.FAILED: 3, HealthCode.BLOCKED: 4}
 
 
-def test_topologies_that_cannot_be_read_for_one_reason_are_grouped() -> None:
+def test_topologies_that_cannot_be_read_for_the_same_reason_are_grouped() -> None:
     (found,) = shared_causes([unreadable(name) for name in ("a", "b", "c")])
     assert (found.code, found.sentence) == (HealthCode.UNREADABLE, "its record is broken")
 
 
-def test_a_cause_stands_where_its_first_topology_would_and_is_one_line_of_a_page() -> None:
+def test_a_cause_is_one_line_at_the_place_of_its_first_topology() -> None:
     some = [unreadable("a"), failed("b", "no disk"), *(failed(f"c{number}") for number in range(9)), snapshot("d")]
     found = OverviewPart(grouped=True, limit=3).select(some)
     lines = [each.name if isinstance(each, TopologySnapshot) else len(each.of) for each in found.lines]
@@ -187,7 +187,7 @@ def test_a_cause_stands_where_its_first_topology_would_and_is_one_line_of_a_page
     assert (found.total, found.total_lines, found.counts[HealthCode.FAILED]) == (12, 4, 10)
 
 
-def test_a_cause_is_asked_for_by_a_key_that_stays_while_its_topologies_change() -> None:
+def test_a_cause_keeps_its_key_while_its_topologies_change() -> None:
     some = [failed(f"t{number}", f"row {number} of '{number}.csv'") for number in range(5)]
     (cause,) = shared_causes(some)
     (later,) = shared_causes([*some[2:], failed("t9", "row 9 of '9.csv'")])
@@ -197,7 +197,7 @@ def test_a_cause_is_asked_for_by_a_key_that_stays_while_its_topologies_change() 
     assert OverviewPart(cause="unknown").select(some).some == []
 
 
-def test_an_error_that_a_viewer_may_not_read_is_neither_said_nor_told_apart() -> None:
+def test_errors_that_a_viewer_may_not_read_are_neither_shown_nor_distinguished() -> None:
     hidden = [failed(f"t{number}", f"secret {'ab'[number % 2]}").without_errors() for number in range(6)]
     assert [(len(each.of), each.sentence) for each in shared_causes(hidden)] == [(6, "the log of its task says why")]
 
@@ -222,7 +222,7 @@ def test_viewers_share_the_commits_of_each_hour_while_a_topology_does_not_change
     assert shown.commits_per_hour(_NOW + timedelta(hours=1)) == [*first[1:], 0]
 
 
-def test_a_topology_of_which_no_run_has_ended_keeps_what_was_derived_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_is_reused_if_no_run_of_its_topology_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compat, "run_ends", lambda runs: {("dag_of_killed", "r1"): "failed"})
     fine, killed = (_with_first(snapshot(name), phase=Phase.PROCESSING) for name in ("fine", "killed"))
     assert fine.view is not None

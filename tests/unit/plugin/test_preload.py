@@ -56,7 +56,7 @@ print("FOUND", sorted(found.dags), found.import_errors)
         ("4.0.dev0", False, "tested with Airflow 3.2 and 3.3, and this is Airflow 4.0.dev0."),
     ],
 )
-def test_a_component_says_in_one_line_what_its_version_of_airflow_lacks(
+def test_a_component_logs_in_one_line_what_its_airflow_version_lacks(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, version: str, is_3_2: bool, said: str | None
 ) -> None:
     monkeypatch.setattr("airflow.__version__", version)
@@ -70,7 +70,7 @@ def test_a_component_says_in_one_line_what_its_version_of_airflow_lacks(
 
 @pytest.mark.lead
 @pytest.mark.worth("what a scheduler imports ahead makes every task of every DAG cheap, or the scheduler slow")
-def test_a_component_that_starts_has_what_a_task_needs_and_nothing_heavy_and_no_thread() -> None:
+def test_a_starting_component_imports_what_a_task_needs_and_nothing_heavy_and_starts_no_thread() -> None:
     done = subprocess.run([sys.executable, "-c", STARTED], capture_output=True, text=True, check=True)
     modules, threads = json.loads(done.stdout.split("FOUND ")[1])
     needed = {
@@ -106,7 +106,7 @@ print("FOUND", json.dumps([sorted({*sys.modules} - before), threading.active_cou
 
 @pytest.mark.lead
 @pytest.mark.parametrize("application", ["airflow", "another"])
-def test_a_celery_worker_of_airflow_has_what_a_task_needs_and_that_of_another_application_nothing(
+def test_a_celery_worker_of_airflow_imports_what_a_task_needs_and_other_workers_import_nothing(
     application: str, tmp_path: Path
 ) -> None:
     (tmp_path / "celery").mkdir()
@@ -154,7 +154,7 @@ def imported(monkeypatch: pytest.MonkeyPatch) -> Imported:
     return found
 
 
-def test_nothing_is_imported_where_the_option_is_empty(imported: Imported, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_preload_option_imports_nothing(imported: Imported, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW__TX__PRELOAD", "")
     TransactionsPlugin.on_load()
     assert imported.names == []
@@ -194,7 +194,7 @@ def test_a_dag_whose_sensor_ends_from_its_trigger_is_parsed_beside_the_provider(
         (CLIENT, False, True),
     ],
 )
-def test_the_client_is_imported_where_it_is_used_unless_the_option_says_otherwise(
+def test_the_spark_connect_client_is_imported_where_it_is_used_or_the_option_names_it(
     names: str | None, used: bool, client: bool, imported: Imported, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if names is not None:
@@ -221,7 +221,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> str:
 
 
 @pytest.mark.parametrize("raised", [ImportError("No module named 'nosuch'"), SystemExit(3), GeneratorExit()])
-def test_a_module_that_cannot_be_imported_is_one_line_and_the_others_are(
+def test_a_module_that_cannot_be_imported_is_logged_in_one_line_and_the_others_are_imported(
     raised: BaseException, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     found: list[str] = []
@@ -239,7 +239,7 @@ def test_a_module_that_cannot_be_imported_is_one_line_and_the_others_are(
     assert "cannot import 'nosuch' ahead" in logged(caplog)
 
 
-def test_an_option_that_cannot_be_read_is_one_line(
+def test_an_unreadable_option_is_logged_in_one_line(
     imported: Imported, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("AIRFLOW__TX__MAX_PENDING", "many")
@@ -265,7 +265,7 @@ def fail() -> bool:
 
 
 @pytest.mark.parametrize("question", [hang, leave, fail])
-def test_a_database_that_hangs_or_fails_is_no_connection_and_ends_neither_the_scheduler_nor_its_start(
+def test_a_hanging_or_failing_database_counts_as_no_connection_and_does_not_stop_the_scheduler(
     question: Callable[[], bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patience = 0.5 if question is hang else 300.0
@@ -306,13 +306,17 @@ def dags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ('{"conn_type": "http", "extra": {"of": "spark_connect"}}', False),
     ],
 )
-def test_a_connection_in_the_environment_is_a_use(connection: str, used: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_spark_connection_in_the_environment_counts_as_use_of_the_client(
+    connection: str, used: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_MY_SPARK", connection)
     assert preload.client_used_by_worker() is used
     assert scheduler_finds(monkeypatch, lambda _: False) is used
 
 
-def test_a_connection_in_the_metadata_database_is_a_use(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_spark_connection_in_the_metadata_database_counts_as_use_of_the_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert scheduler_finds(monkeypatch, lambda conn_type: conn_type == "spark_connect")
 
 
@@ -326,14 +330,18 @@ def test_a_connection_in_the_metadata_database_is_a_use(monkeypatch: pytest.Monk
         ("notes.txt", "SparkConnectBatchOperator", False),
     ],
 )
-def test_a_dag_file_is_a_use(file: str, text: str, used: bool, dags: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dag_file_that_uses_the_client_is_found(
+    file: str, text: str, used: bool, dags: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (dags / file).write_text(text)
     (dags / "dangling.py").symlink_to(dags / "nowhere")
     assert preload.client_used_by_worker() is used
     assert scheduler_finds(monkeypatch, lambda _: False) is used
 
 
-def test_a_dag_file_of_a_bundle_with_a_path_is_a_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dag_file_in_a_bundle_with_a_path_that_uses_the_client_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bundle = {"name": "more", "classpath": LOCAL_BUNDLE, "kwargs": {"path": str(tmp_path / "more")}}
     downloaded = {"name": "git", "classpath": "nosuch.GitDagBundle", "kwargs": {"tracking_ref": "main"}}
     monkeypatch.setenv("AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST", json.dumps([downloaded, bundle]))
@@ -362,7 +370,7 @@ def test_only_a_scheduler_with_an_executor_of_its_machine_forks_tasks(command: s
     assert f"FOUND {forks}" in done.stdout
 
 
-def test_the_client_starts_no_thread_of_python_and_a_process_forked_after_its_import_has_only_one_thread() -> None:
+def test_the_client_starts_no_python_thread_and_a_fork_after_its_import_has_one_thread() -> None:
     done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout.split("FOUND ")[1]) == [1, 1]
 

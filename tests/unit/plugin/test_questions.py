@@ -61,7 +61,7 @@ def test_a_topology_that_hangs_leaves_room_for_others(asked: Asked) -> None:
     asked.ask(question("vera", "flights"))
 
 
-def test_one_person_leaves_room_for_others_whatever_the_topologies(asked: Asked) -> None:
+def test_one_person_leaves_room_for_other_people_across_all_topologies(asked: Asked) -> None:
     asked.ask(*(question("vera", f"hangs{number}") for number in range(MOST_OF_PERSON)))
     assert asked.told(question("vera", "another")).startswith(
         "You keep the Transactions page busy because of a search in topology"
@@ -69,13 +69,13 @@ def test_one_person_leaves_room_for_others_whatever_the_topologies(asked: Asked)
     asked.ask(question("otto", "flights"))
 
 
-def test_what_waits_for_a_ledger_is_asked_while_sources_hang(asked: Asked) -> None:
+def test_questions_that_need_only_the_ledger_are_answered_while_sources_hang(asked: Asked) -> None:
     asked.ask(*(question("vera", f"hangs{number}") for number in range(MOST_OF_PERSON)))
     asked.ask(*(question("vera", "hangs0", "replay", needs_dag=False) for _ in range(MOST_OF_PERSON)))
     assert "replay (3 times)" in asked.told(question("vera", "hangs0", "replay", needs_dag=False))
 
 
-def test_no_more_people_wait_than_there_is_room_for(asked: Asked) -> None:
+def test_a_question_is_refused_when_too_many_people_wait(asked: Asked) -> None:
     asked.ask(*(question(f"person {number}", f"topology {number}") for number in range(MOST_AT_ONCE)))
     assert asked.told(question("vera", "another")).startswith("The Transactions page is busy because of")
 
@@ -89,13 +89,13 @@ def test_the_refusal_names_no_person_and_no_topology_that_the_person_may_not_see
     assert [word for word in ("secret", "person", "somebody", "skip") if word in told] == []
 
 
-def test_a_person_who_asks_about_a_topology_again_and_again_leaves_room_for_another_one(asked: Asked) -> None:
+def test_one_person_cannot_use_up_the_questions_about_a_topology(asked: Asked) -> None:
     asked.ask(*(question("vera", "hangs") for _ in range(MOST_OF_TOPOLOGY)))
     asked.ask(question("otto", "hangs"))
     assert asked.told(question("otto", "hangs")).startswith("Topology hangs is busy")
 
 
-def test_two_people_who_ask_all_that_they_may_leave_room_for_a_third_one(asked: Asked) -> None:
+def test_two_people_who_use_all_their_questions_leave_room_for_a_third_person(asked: Asked) -> None:
     for person in ("vera", "otto"):
         asked.ask(*(question(person, f"{person} {number}") for number in range(MOST_OF_PERSON)))
     asked.ask(question("ada", "another"))
@@ -107,7 +107,7 @@ def test_a_question_that_has_ended_makes_room(asked: Asked) -> None:
             pass
 
 
-def test_a_page_is_told_when_to_ask_again() -> None:
+def test_a_refused_question_tells_the_page_when_to_ask_again() -> None:
     handler = make_app().exception_handlers[Busy]
     answer = handler(None, Busy(who="The Transactions page is", questions="a search"))  # type: ignore[arg-type]
     assert (answer.status_code, answer.headers["retry-after"]) == (429, str(AGAIN_AFTER))  # type: ignore[union-attr]

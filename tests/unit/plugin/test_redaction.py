@@ -71,7 +71,7 @@ def connections(monkeypatch: pytest.MonkeyPatch) -> None:
         "flights@other_zookeeper/elsewhere",
     ],
 )
-def test_with_the_connections_that_airflow_makes_no_advice_is_hidden(text: str) -> None:
+def test_advice_stays_visible_with_the_default_connections_of_airflow(text: str) -> None:
     assert len(DEFAULTS.connections) > 20
     assert Redactor().redacted(text) == text
 
@@ -97,7 +97,7 @@ def test_with_the_connections_that_airflow_makes_no_advice_is_hidden(text: str) 
         ("fe80:0:0:0:1:2:3:4 and 127.0.0.1 at 12:30:45", "*** and 127.0.0.1 at 12:30:45"),
     ],
 )
-def test_credentials_and_addresses_are_hidden_where_they_stand(text: str, shown: str) -> None:
+def test_credentials_and_addresses_inside_a_text_are_hidden(text: str, shown: str) -> None:
     assert Redactor().redacted(text) == shown
 
 
@@ -127,7 +127,7 @@ def test_a_text_does_not_tell_whether_a_guess_is_a_secret(guess: str) -> None:
         assert redactor.redacted(text) == text
 
 
-def test_what_a_task_notes_of_its_failure_has_no_secret_that_airflow_gave_it() -> None:
+def test_the_failure_reason_of_a_task_has_no_secret_that_airflow_masks() -> None:
     from airflow.sdk.log import mask_secret
 
     from airflow_tx.transaction.processing.task import failure_reason
@@ -138,7 +138,7 @@ def test_what_a_task_notes_of_its_failure_has_no_secret_that_airflow_gave_it() -
     assert compat.masked("nothing to hide") == "nothing to hide"
 
 
-def test_an_answer_is_redacted_when_it_is_sent_and_asks_no_database_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_is_redacted_when_it_is_sent_and_queries_no_database_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redaction, "_redactor", Redactor())
     answer = WhyNot(code=WhyCode.SOURCE, sentence="marked-host.example.org:5432 is away")
     assert redaction._redactor._pattern is None
@@ -160,7 +160,7 @@ STAYS = (
 
 
 @pytest.mark.parametrize("text", STAYS)
-def test_a_text_that_names_no_credential_and_no_address_is_shown_as_it_is(text: str) -> None:
+def test_a_text_without_credentials_and_addresses_is_shown_unchanged(text: str) -> None:
     assert Redactor().redacted(text) == text
 
 
@@ -187,9 +187,7 @@ def test_a_text_that_names_no_credential_and_no_address_is_shown_as_it_is(text: 
         ("POST https://hooks.corp.example/services/T0/SECRETPATH failed 404", "SECRETPATH"),
     ],
 )  # fmt: skip
-def test_what_gives_access_is_hidden_wherever_it_stands(
-    monkeypatch: pytest.MonkeyPatch, text: str, secret: str
-) -> None:
+def test_secrets_are_hidden_wherever_they_appear(monkeypatch: pytest.MonkeyPatch, text: str, secret: str) -> None:
     hook = Connection(conn_id="w", conn_type="http", host="https://hooks.corp.example/services/T0/SECRETPATH")
     kafka = Connection(conn_id="k", conn_type="kafka", extra='{"bootstrap.servers": "kafka-1.corp.local:9092"}')
     monkeypatch.setattr(redaction, "_connections", lambda: iter([OWN, hook, kafka]))
@@ -200,7 +198,7 @@ def test_what_gives_access_is_hidden_wherever_it_stands(
 
 
 @pytest.mark.parametrize("text", [*STAYS, "PASSWORD=x.csv", "marked-host.example.org/2026.csv"])
-def test_the_name_of_a_batch_is_data_and_no_error(text: str) -> None:
+def test_the_name_of_a_batch_is_not_redacted_like_an_error(text: str) -> None:
     assert TypeAdapter(redaction.BatchName).dump_python(text) == text
 
 
@@ -222,7 +220,7 @@ def test_an_answer_has_its_enums_and_numbers_unchanged() -> None:
     assert made[0].code is WhyCode.FAILED
 
 
-def test_the_answer_about_a_record_that_does_not_fit_has_no_value_of_it() -> None:
+def test_the_answer_about_an_unreadable_record_shows_no_value_of_it() -> None:
     with pytest.raises(UnreadableRecord, match="a private word") as refused:
         decode(Counter, "/x", b'{"format":1,"txid":"a private word"}')
     handler = make_app().exception_handlers[UnreadableRecord]

@@ -64,7 +64,7 @@ def get(client: TestClient, txid: int = 2) -> Any:
     return client.get(f"/api/v1/topologies/trace/transactions/{txid}/rejected")
 
 
-def test_reasons_are_counted_and_rows_shown(client: TestClient, topology: SimpleNamespace) -> None:
+def test_the_answer_counts_reasons_and_shows_rejected_rows(client: TestClient, topology: SimpleNamespace) -> None:
     reject(topology, row("count", "late", "a"), row("count", "late", "b"), row("", "no number", "c", "x.csv:2"))
     assert get(client).json() == {
         "reasons": [{"task": "count", "reason": "late", "rows": 2}, {"task": "", "reason": "no number", "rows": 1}],
@@ -78,7 +78,7 @@ def test_reasons_are_counted_and_rows_shown(client: TestClient, topology: Simple
     }
 
 
-def test_an_answer_has_few_reasons_and_rows_and_says_how_many_there_are(
+def test_an_answer_with_many_reasons_and_rows_is_cut_and_gives_their_numbers(
     client: TestClient, topology: SimpleNamespace
 ) -> None:
     reject(topology, *(row("count", f"reason {number:03}", "x") for number in range(100)))
@@ -87,7 +87,7 @@ def test_an_answer_has_few_reasons_and_rows_and_says_how_many_there_are(
     assert (len(found["shown"]), found["rows"]) == (REJECTED_SHOWN, 100)
 
 
-def test_a_long_row_is_cut(client: TestClient, topology: SimpleNamespace) -> None:
+def test_a_long_rejected_row_is_cut(client: TestClient, topology: SimpleNamespace) -> None:
     reject(topology, row("count", "y" * 100_000, "x" * 100_000))
     found = get(client).json()
     assert len(get(client).content) < 4 * LONGEST_REJECTED
@@ -101,7 +101,7 @@ def test_credentials_in_a_row_are_left_out(client: TestClient, topology: SimpleN
     assert "sesame" not in text
 
 
-def test_the_page_of_a_transaction_asks_no_table(
+def test_the_page_of_a_transaction_reads_no_table_of_rejected_rows(
     client: TestClient, topology: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reject(topology, row("count", "late", "a"))
@@ -112,18 +112,20 @@ def test_the_page_of_a_transaction_asks_no_table(
     assert asked == []
 
 
-def test_an_open_transaction_is_refused(client: TestClient) -> None:
+def test_rejected_rows_of_an_open_transaction_are_refused(client: TestClient) -> None:
     answer = get(client, 3)
     assert answer.status_code == 409
     assert "and nothing was written yet" in answer.json()["detail"]
 
 
-def test_an_unknown_transaction_is_refused(client: TestClient) -> None:
+def test_rejected_rows_of_an_unknown_transaction_are_refused(client: TestClient) -> None:
     answer = get(client, 99)
     assert (answer.status_code, "No transaction 99" in answer.json()["detail"]) == (409, True)
 
 
-def test_a_transaction_whose_restatement_is_only_wanted_is_shown(client: TestClient, topology: SimpleNamespace) -> None:
+def test_rejected_rows_are_shown_while_a_restatement_is_only_requested(
+    client: TestClient, topology: SimpleNamespace
+) -> None:
     reject(topology, row("count", "late", "a"))
     topology.pipeline.ledger.run(want, WishRequest(2, "r2", "r2"), Audit("ann", "why"))
     assert get(client).json()["rows"] == 1

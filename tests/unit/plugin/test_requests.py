@@ -30,7 +30,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> TestClient:
     return TestClient(app, raise_server_exceptions=False)
 
 
-def test_of_a_long_body_only_the_beginning_is_read() -> None:
+def test_only_the_beginning_of_a_too_long_request_body_is_read() -> None:
     read = []
     sent: list[Any] = []
 
@@ -82,7 +82,7 @@ def test_of_a_long_body_only_the_beginning_is_read() -> None:
     ],
     ids=lambda body: body[:30],
 )
-def test_a_body_that_makes_no_sense_is_refused_and_not_repeated(client: TestClient, body: str) -> None:
+def test_a_malformed_body_is_refused_without_repeating_it(client: TestClient, body: str) -> None:
     answer = client.post(PATH, content=body, headers={**SAME_ORIGIN, "Content-Type": "application/json"})
     assert answer.status_code in (400, 422), answer.text
     assert MARK not in answer.text
@@ -99,13 +99,13 @@ def test_a_body_that_makes_no_sense_is_refused_and_not_repeated(client: TestClie
         f"/api/v1/topologies/flights/search?what={MARK}{'x' * 300}",
     ],
 )
-def test_a_question_that_makes_no_sense_is_refused_and_not_repeated(client: TestClient, path: str) -> None:
+def test_a_malformed_query_is_refused_without_repeating_it(client: TestClient, path: str) -> None:
     answer = client.get(path)
     assert answer.status_code == 422, answer.text
     assert MARK not in answer.text
 
 
-def test_an_action_that_is_not_there_is_not_repeated(client: TestClient) -> None:
+def test_an_unknown_action_is_refused_without_repeating_it(client: TestClient) -> None:
     answer = client.post(f"/api/v1/topologies/flights/actions/{MARK}/preview", json={}, headers=SAME_ORIGIN)
     assert answer.status_code == 422
     assert MARK not in answer.text

@@ -239,7 +239,7 @@ def allowed(kind: str, found: set[str]) -> set[str]:
     return {each for each in found if {READ, SEE} | NEEDS[each] <= rights}
 
 
-def test_each_secret_is_in_exactly_the_answers_of_the_kinds_of_users_that_may_read_it(client: TestClient) -> None:
+def test_each_secret_is_only_in_answers_to_users_who_may_read_it(client: TestClient) -> None:
     wrong = []
     seen = Counter[str]()
     for path in reads():
@@ -276,7 +276,7 @@ def test_people_of_another_team_see_and_find_their_own_topology_alone(client: Te
         assert DAG_ID not in client.get(path, headers={"user": OF_OTHER_TEAM}).text, path
 
 
-def test_an_answer_that_a_user_has_already_is_confirmed_to_no_user_with_other_rights(client: TestClient) -> None:
+def test_a_cached_answer_is_not_confirmed_to_a_user_with_other_rights(client: TestClient) -> None:
     path = "/api/v1/topologies/trace/jobs"
     tag = client.get(path, headers={"user": "admin"}).headers["ETag"]
     assert client.get(path, headers={"user": "admin", "If-None-Match": tag}).status_code == 304
@@ -284,7 +284,7 @@ def test_an_answer_that_a_user_has_already_is_confirmed_to_no_user_with_other_ri
     assert (other.status_code, WHO in other.text) == (200, False)
 
 
-def test_a_preview_and_an_action_say_to_each_user_what_its_rights_are(client: TestClient) -> None:
+def test_previews_and_actions_show_each_user_only_texts_within_the_users_rights(client: TestClient) -> None:
     at = "/api/v1/topologies/trace/actions"
     bodies: list[dict[str, Any]] = [{"txids": txids} for txids in ((), (2,), (3,), (4,), (5,), (6,), (8,), (1, 2))]
     wrong, seen = [], Counter[str]()
@@ -316,7 +316,7 @@ def test_a_preview_and_an_action_say_to_each_user_what_its_rights_are(client: Te
     assert {200, 409} <= set(statuses)
 
 
-def test_the_answers_of_a_user_with_fewer_rights_count_the_same(client: TestClient) -> None:
+def test_the_answers_to_a_user_with_fewer_rights_have_the_same_counts(client: TestClient) -> None:
     jobs = {
         kind: client.get("/api/v1/topologies/trace/jobs", headers={"user": kind}).json()
         for kind in ("admin", "reads runs")

@@ -55,7 +55,7 @@ def chosen(views: Sequence[TransactionView], **wanted: Any) -> ChosenRows:
     return chosen_rows(snapshot, txids, RowFilter(**wanted), NOON)
 
 
-def test_each_status_is_that_which_the_timeline_shows() -> None:
+def test_the_filter_uses_the_status_that_the_timeline_shows() -> None:
     views = [
         row(1), skipped(2), open_row(3, Phase.PROCESSING), open_row(4, Phase.PROCESSING, error="it broke"),
         open_row(5, Phase.FAILED, blocked="the same again"),
@@ -76,7 +76,7 @@ def test_a_text_is_found_in_the_run_id_the_batch_and_the_errors_of_every_attempt
     assert chosen(views, text=text).txids == txids
 
 
-def test_nobody_can_look_for_what_is_hidden_in_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_cannot_find_the_hidden_part_of_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(filters, "redacted", lambda text: text.replace("s3cret", "***"))
     views = [row(1, error="password s3cret"), row(2, batch="https://who:s3cret@example.org/1.csv")]
     assert chosen(views, text="s3cret").txids == []
@@ -97,18 +97,18 @@ def test_an_error_is_redacted_once_however_often_viewers_ask(monkeypatch: pytest
     assert redacted == ["an error of its own"]
 
 
-def test_a_run_id_is_asked_for_as_a_whole() -> None:
+def test_a_run_id_filter_matches_the_whole_run_id() -> None:
     assert chosen([row(1), row(11)], run="r1").txids == [1]
 
 
-def test_restated_are_the_ones_that_restate_and_the_ones_that_are_restated() -> None:
+def test_the_restated_filter_shows_restatements_and_restated_transactions() -> None:
     views = [row(1, restated_by=4), row(2), row(3, attempt=2), row(4, replaces=Replaced(1, ""))]
     assert chosen(views, marks=frozenset({RowMark.RESTATED})).txids == [1, 4]
     assert chosen(views, marks=frozenset({RowMark.REPLAYED})).txids == [3]
     assert chosen(views, marks=frozenset(RowMark)).txids == []
 
 
-def test_slow_is_what_takes_longer_than_95_of_100_committed_ones() -> None:
+def test_the_slow_filter_shows_transactions_slower_than_95_of_100_committed_ones() -> None:
     views = [row(txid, seconds=txid) for txid in range(1, 101)]
     views += [skipped(101, 96), open_row(102, Phase.PROCESSING, created=(NOON - timedelta(seconds=94)).isoformat())]
     found = chosen(views, marks=frozenset({RowMark.SLOW}))
@@ -116,12 +116,12 @@ def test_slow_is_what_takes_longer_than_95_of_100_committed_ones() -> None:
     assert found.txids == [96, 97, 98, 99, 100, 101]
 
 
-def test_nothing_is_slow_where_nothing_is_committed() -> None:
+def test_the_slow_filter_is_empty_without_a_committed_transaction() -> None:
     found = chosen([skipped(1, 99)], marks=frozenset({RowMark.SLOW}))
     assert (found.txids, found.slow) == ([], None)
 
 
-def test_of_very_many_transactions_the_newest_are_looked_at_and_that_is_said() -> None:
+def test_a_filter_of_too_many_transactions_covers_the_newest_and_says_from_which_txid() -> None:
     views = [row(txid) for txid in range(1, MOST_LOOKED + 6)]
     found = chosen(views, run="r3")
     assert (found.txids, found.oldest) == ([], 6)

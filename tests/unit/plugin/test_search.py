@@ -66,7 +66,7 @@ def test_every_topology_is_searched_and_the_part_that_has_the_text_is_named(ledg
     assert (answer.topologies, answer.looked, answer.transactions, answer.complete) == (2, 2, 4, True)
 
 
-def test_of_too_many_topologies_the_first_are_searched_and_the_answer_says_so(
+def test_a_search_of_too_many_topologies_covers_the_first_and_reports_it(
     ledgers: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(routes, "MOST_TOPOLOGIES", 2)
@@ -98,7 +98,7 @@ def test_a_search_ends_when_it_has_found_enough(ledgers: Asked, monkeypatch: pyt
     assert not answer.complete
 
 
-def test_a_ledger_that_is_away_holds_up_no_other_and_is_named(ledgers: Asked) -> None:
+def test_an_unreachable_ledger_does_not_stop_a_search_and_is_named(ledgers: Asked) -> None:
     ledgers.away = {"a"}
     answer = searched_all([snapshot("a"), snapshot("b")], "csv")
     assert {each.topology for each in answer.found} == {"b"}
@@ -135,7 +135,7 @@ def digests(name: str, runs: int) -> TopologySnapshot:
     return of_pipeline(pipeline, name)
 
 
-def test_what_names_a_transaction_is_found_before_digests_and_columns(ledgers: Asked) -> None:
+def test_a_match_in_the_name_of_a_transaction_is_found_before_a_match_in_digests(ledgers: Asked) -> None:
     pipeline = Pipeline(MemoryStore(), "/tx", topology="b")
     pipeline.metadata = lambda row: {"files": [{"name": "the_cafe.csv"}]}
     pipeline.run("r0")
@@ -145,7 +145,7 @@ def test_what_names_a_transaction_is_found_before_digests_and_columns(ledgers: A
     assert (len(answer.found), answer.complete) == (MOST_FOUND, False)
 
 
-def test_a_whole_name_is_found_before_a_part_of_one(ledgers: Asked) -> None:
+def test_a_whole_name_is_found_before_a_part_of_a_name(ledgers: Asked) -> None:
     pipeline = Pipeline(MemoryStore(), "/tx", topology="a")
     pipeline.metadata = lambda row: {"folder": "/data", "files": [{"name": f"{row}.csv"}]}
     for number in range(21):
@@ -161,7 +161,7 @@ def test_a_run_and_a_txid_are_found_however_old_they_are(ledgers: Asked, monkeyp
     assert {(each.topology, each.txid) for each in searched_all(some, "1").found} >= {("a", 1), ("b", 1)}
 
 
-def test_a_status_is_found(ledgers: Asked) -> None:
+def test_a_search_finds_a_status(ledgers: Asked) -> None:
     pipeline = Pipeline(MemoryStore(), "/tx")
     pipeline.run("r1")
     fail(pipeline, pipeline.begin("r2"), "Disk is full")

@@ -98,7 +98,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
-def test_while_one_person_searches_another_one_is_served_and_the_same_one_is_told_when_to_ask_again(
+def test_a_second_search_of_one_person_is_refused_while_other_people_are_served(
     client: TestClient, ledgers: Ledgers, pool: ThreadPoolExecutor
 ) -> None:
     first = pool.submit(search, client, SLOW, person="vera")
@@ -115,7 +115,7 @@ def test_while_one_person_searches_another_one_is_served_and_the_same_one_is_tol
     assert search(client, "1.csv", person="vera").status_code == 200
 
 
-def test_people_who_are_not_logged_in_are_told_apart_by_their_browsers(
+def test_searches_without_a_login_are_distinguished_by_browser(
     client: TestClient, ledgers: Ledgers, pool: ThreadPoolExecutor
 ) -> None:
     pool.submit(search, client, SLOW, user_agent="one")
@@ -126,7 +126,7 @@ def test_people_who_are_not_logged_in_are_told_apart_by_their_browsers(
         ledgers.slow.release()
 
 
-def test_no_more_people_search_than_there_are_threads_for(
+def test_a_search_is_refused_when_all_search_threads_are_in_use(
     client: TestClient, ledgers: Ledgers, monkeypatch: pytest.MonkeyPatch, pool: ThreadPoolExecutor
 ) -> None:
     monkeypatch.setattr(questions, "MOST_SEARCHES", 1)
@@ -200,7 +200,7 @@ def test_a_search_whose_browser_has_left_ends_and_makes_room(
     ],
 )  # fmt: skip
 @pytest.mark.usefixtures("ledgers")
-def test_whatever_a_person_types_is_answered(client: TestClient, what: str, status: int) -> None:
+def test_any_search_text_gets_a_short_answer(client: TestClient, what: str, status: int) -> None:
     answer = search(client, what, person="vera")
     assert answer.status_code == status
     assert len(answer.content) < 1000

@@ -24,7 +24,7 @@ def clock() -> HandClock:
     return HandClock()
 
 
-def test_an_answer_is_made_once_and_given_again_until_it_is_old(clock: HandClock) -> None:
+def test_an_answer_is_shared_until_it_is_too_old(clock: HandClock) -> None:
     answers, made = SharedAnswers(1.0, clock=clock), []
 
     def make() -> bytes:
@@ -44,7 +44,7 @@ def test_however_many_different_questions_are_asked_no_old_answer_is_kept(clock:
     assert answers.size <= 3 * 1000
 
 
-def test_what_is_kept_has_a_bounded_size_even_within_a_second(clock: HandClock) -> None:
+def test_kept_answers_have_a_bounded_size_even_within_a_second(clock: HandClock) -> None:
     answers = SharedAnswers(1.0, most=5000, clock=clock)
     for number in range(400):
         answers.get(("since", number), lambda: bytes(1000))
@@ -53,7 +53,7 @@ def test_what_is_kept_has_a_bounded_size_even_within_a_second(clock: HandClock) 
     assert answers.size == 0
 
 
-def test_those_who_ask_while_an_answer_is_made_wait_for_it(clock: HandClock) -> None:
+def test_viewers_wait_for_an_answer_that_is_already_being_made(clock: HandClock) -> None:
     answers, begun, goes_on, made = SharedAnswers(1.0, clock=clock), threading.Event(), threading.Event(), []
 
     def make() -> bytes:

@@ -34,7 +34,7 @@ def details(acks: Any = None, **changes: Any) -> TransactionDetails:
     return TransactionDetails(view, None, acks or {})
 
 
-def test_each_check_has_its_result_and_what_it_found() -> None:
+def test_each_check_is_shown_with_its_result_and_its_finding() -> None:
     assert check_lines(details(checks=CHECKS).transaction) == [
         CheckLine(name="some", result="passed", found=None),
         CheckLine(name="few", result="warning", found="3"),
@@ -58,7 +58,7 @@ def test_a_task_says_how_many_rows_it_rejected(index: int) -> None:
     assert [(each.task_id, each.rows, each.rejected) for each in found] == [("count", 9, 3), ("read", 9, 0)]
 
 
-def test_the_row_of_an_open_transaction_says_how_many_rows_it_rejected_and_which_checks_warned() -> None:
+def test_the_row_of_an_open_transaction_shows_rejected_rows_and_check_warnings() -> None:
     outputs = [{"name": "good", "rows": 6}, {"name": "tx_rejected_late", "rows": 2}, {"name": "tx_malformed"}]
     row = timeline_row(first(CHECKS, {("count", -1): Ack("try", "op", done=True, outputs=outputs)}), (), has_run=True)
     assert (row.rejected, row.warnings) == (2, ["few"])
@@ -86,7 +86,7 @@ def failing(*errors: str) -> TopologySnapshot:
     return TopologySnapshot(topology, LedgerPlace("flights", "zookeeper", Paths("/tx", "flights")), None, view)
 
 
-def test_open_transactions_that_fail_by_one_cause_are_named_together() -> None:
+def test_open_transactions_with_the_same_error_are_named_together() -> None:
     rows = [f"ValueError: row {txid} of r{txid} has no price" for txid in range(1, 6)]
     found = transaction_causes(failing(*rows, "the disk is full"))
     assert [(each.sentence, each.txids) for each in found] == [("ValueError: row … of … has no price", [1, 2, 3, 4, 5])]

@@ -203,7 +203,7 @@ def trouble(request: pytest.FixtureRequest) -> Trouble:
     return found
 
 
-def test_the_refusal_s_own_steps_come_first_then_the_replay_and_a_skip_last(
+def test_advice_lists_the_steps_of_the_refusal_first_then_the_replay_and_the_skip_last(
     topology: Topology, trouble: Trouble
 ) -> None:
     refused(topology, trouble.error)
@@ -219,14 +219,14 @@ def test_the_refusal_s_own_steps_come_first_then_the_replay_and_a_skip_last(
     assert advice.steps[-1].command == COUNTED_NOWHERE
 
 
-def test_the_command_line_takes_every_command_that_is_advised(topology: Topology, trouble: Trouble) -> None:
+def test_the_command_line_accepts_every_advised_command(topology: Topology, trouble: Trouble) -> None:
     refused(topology, trouble.error)
     for step in advice_on(topology).steps:
         if step.command is not None:
             parsed(step.command)
 
 
-def test_a_transaction_that_is_replayed_no_more_has_the_same_steps(topology: Topology, trouble: Trouble) -> None:
+def test_a_blocked_transaction_gets_the_same_advice_as_a_failed_one(topology: Topology, trouble: Trouble) -> None:
     refused(topology, trouble.error)
     before = buttons(advice_on(topology))
     topology.note_replay(2, 1, limit=0)
@@ -272,7 +272,7 @@ def test_a_repair_that_the_first_open_transaction_needs_is_advised_there_alone(t
     assert advice_on(topology, 2).cause is None
 
 
-def test_a_failed_transaction_behind_a_failed_one_points_to_that_one(topology: Topology) -> None:
+def test_a_failed_transaction_behind_another_failed_one_points_to_that_transaction(topology: Topology) -> None:
     for txid in (2, 3):
         refused(topology, StateUnavailable(state="words", where="db", reason="no route"), txid)
     cause = advice_on(topology, 3).cause
@@ -280,7 +280,7 @@ def test_a_failed_transaction_behind_a_failed_one_points_to_that_one(topology: T
     assert cause.txid == 2
 
 
-def test_of_a_general_failure_the_replay_is_first_and_the_buttons_say_all(topology: Topology) -> None:
+def test_a_general_failure_offers_the_replay_first_and_needs_no_sentence_beside_the_buttons(topology: Topology) -> None:
     topology.ledger().note_commit_failed(TransactionAttempt(2, 1), 1, reason="ValueError: no", failed_task="commit")
     advice = advice_on(topology)
     assert (advice.remedy, buttons(advice)) == (None, [REPLAY, SKIP])
@@ -290,7 +290,7 @@ def test_of_a_general_failure_the_replay_is_first_and_the_buttons_say_all(topolo
     assert command(told) == "airflow tx replay trace 2"
 
 
-def test_of_a_deleted_run_the_replay_is_first(topology: Topology) -> None:
+def test_a_deleted_run_offers_the_replay_first(topology: Topology) -> None:
     view = viewed(topology)
     over = tuple(with_run_end("trace", each, None) if each.txid == 2 else each for each in view.transactions)
     advice = advice_on(topology, view=replace(view, transactions=over))
@@ -302,7 +302,7 @@ def snapshot(topology: Topology) -> TopologySnapshot:
     return TopologySnapshot(found.record, LedgerPlace("trace", "zookeeper", topology.paths), None, found)
 
 
-def test_a_run_whose_source_has_lost_rows_has_the_button_that_accepts_that_and_is_cleared_last(
+def test_a_run_with_lost_rows_offers_to_accept_the_loss_and_then_to_clear_begin(
     topology: Topology,
 ) -> None:
     remedy = remedy_of("Nothing was allocated. Or: <airflow tx accept-loss {topology} --why TEXT>", topology="trace")
@@ -311,14 +311,14 @@ def test_a_run_whose_source_has_lost_rows_has_the_button_that_accepts_that_and_i
     assert advice.steps[-1].words == "Clear its task begin"
 
 
-def test_a_topology_of_another_dag_is_renamed_by_the_command_and_the_run_is_cleared_last(topology: Topology) -> None:
+def test_a_topology_of_another_dag_is_advised_to_be_renamed_before_its_run_is_cleared(topology: Topology) -> None:
     error = TopologyClaimed(topology="trace", owner="old", dag_id="new")
     advice = said_advice(snapshot(topology), error.advice, user(), None)
     assert command(advice) == "airflow tx rename trace --dag-id new --why TEXT"
     assert (buttons(advice), advice.steps[-1].words) == ([], "Clear its task begin")
 
 
-def test_while_states_are_written_again_the_topology_says_how_that_ends(topology: Topology) -> None:
+def test_a_topology_in_a_roll_forward_shows_how_to_finish_it(topology: Topology) -> None:
     topology.ledger().begin_roll_forward({"words": 0}, ADA)
     remedy = topology_health(viewed(topology)).remedy
     assert remedy is not None
@@ -344,7 +344,7 @@ OURS = sorted(
 
 
 @pytest.mark.parametrize("error", OURS, ids=lambda each: each.__name__)
-def test_every_error_says_what_is_wrong_before_what_to_do(error: type[TxError]) -> None:
+def test_every_error_states_the_problem_before_the_remedy(error: type[TxError]) -> None:
     problem = error.template if isinstance(error.template, str) else error.template[0]
     assert isinstance(problem, str)
     assert ". " not in problem
@@ -355,7 +355,7 @@ NAMED = [each for each in OURS if not isinstance(each.template, str) and Remedy(
 
 @pytest.mark.parametrize("error", NAMED, ids=lambda each: each.__name__)
 @pytest.mark.parametrize("topology_name", ["flights", "a, b", "-x"])
-def test_the_command_line_takes_every_command_of_every_error(error: type[TxError], topology_name: str) -> None:
+def test_the_command_line_accepts_every_command_of_every_error(error: type[TxError], topology_name: str) -> None:
     fields: dict[str, Any] = {name: 1 for _, name, _, _ in Formatter().parse("".join(map(str, error.template))) if name}
     fields |= {"topology": topology_name, "states": ["s"], "names": ["c"]}
     made = error(**fields)

@@ -81,7 +81,7 @@ def test_a_replay_without_files_has_the_columns_that_were_found(
 
 
 @pytest.mark.parametrize(("write", "form", "types"), FORMATS.values(), ids=FORMATS.keys())
-def test_a_replay_without_files_has_the_columns_that_its_folders_spell(
+def test_a_replay_without_files_has_the_partition_columns_of_its_folders(
     tmp_path: Path, write: Write, form: str, types: list[str]
 ) -> None:
     folder = tmp_path / "region=eu"
@@ -93,7 +93,7 @@ def test_a_replay_without_files_has_the_columns_that_its_folders_spell(
     assert (schema.names, list(map(str, schema.types))) == (["k", "n", "region"], [*types, "string"])
 
 
-def test_a_replay_without_parquet_files_has_those_columns_of_which_a_file_is_left(tmp_path: Path) -> None:
+def test_a_replay_without_parquet_files_has_columns_only_if_an_earlier_file_is_readable(tmp_path: Path) -> None:
     earlier, later = parquet(tmp_path, "a"), parquet(tmp_path, "b")
     source = airflow_tx.FileSource(f"{tmp_path}/*.parquet", format="parquet", kind="opaque")
     batch = replayed_without(source, later)
@@ -163,7 +163,9 @@ def test_each_source_that_knows_its_columns_has_them_without_rows(
 
 
 @pytest.mark.parametrize("name", MESSAGES)
-def test_messages_have_their_declared_columns_without_a_broker(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_batch_of_messages_has_the_declared_columns_without_a_broker(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_SHOP", json.dumps({"conn_type": "redis", "host": "127.0.0.1"}))
     source, columns = MESSAGES[name]
     found = source.named("shop").types_without_rows(TransactionAttempt(1, 1), None)
@@ -171,7 +173,7 @@ def test_messages_have_their_declared_columns_without_a_broker(name: str, monkey
     assert set(columns) <= found.keys()
 
 
-def test_no_column_is_made_up_where_no_one_knows_any(tmp_path: Path) -> None:
+def test_an_empty_batch_of_unknown_columns_has_no_columns(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"n": 1}\n')
     for source in (Numbers(), airflow_tx.FileSource(f"{tmp_path}/*.json", format="json")):
         reader = without_rows(source).arrow()

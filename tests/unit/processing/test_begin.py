@@ -34,7 +34,7 @@ def by_coordinator(spec: MemorySpec) -> Any:
 
 
 @pytest.mark.parametrize("begin", [by_run, by_coordinator])
-def test_nothing_is_allocated_while_what_the_tasks_stage_could_not_be_written(
+def test_nothing_is_allocated_while_the_staging_area_is_unusable(
     begin: Begin, tmp_path: Path, store: CountingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "file"
@@ -65,7 +65,7 @@ def test_a_transaction_that_stages_nothing_needs_no_staging_area(
     ids=["interval", "partition date", "partition key"],
 )
 @pytest.mark.parametrize("kind", ["opaque", "transactional"])
-def test_a_run_that_was_deleted_and_made_anew_has_the_batch_of_its_key(
+def test_a_run_that_was_deleted_and_created_again_gets_the_batch_of_its_key(
     source: Callable[..., Source], run: dict[str, Any], kind: str, store: CountingStore
 ) -> None:
     spec = MemorySpec("sales", "sales", source("package.reader", kind=kind), memory=store)
@@ -95,7 +95,7 @@ OF_BACKFILLS = {
 
 
 @pytest.mark.parametrize("case", OF_BACKFILLS)
-def test_a_second_run_of_a_backfilled_batch_is_refused_while_the_first_is_live_and_takes_it_over_when_it_has_failed(
+def test_a_second_backfill_run_of_a_batch_is_refused_until_the_first_run_has_failed(
     case: str, store: CountingStore
 ) -> None:
     source, first, second = OF_BACKFILLS[case]
@@ -110,7 +110,7 @@ def test_a_second_run_of_a_backfilled_batch_is_refused_while_the_first_is_live_a
 
 
 @pytest.mark.parametrize("case", OF_BACKFILLS)
-def test_another_run_of_a_committed_interval_or_partition_is_told_so_and_counts_nothing(
+def test_another_run_of_a_committed_interval_or_partition_learns_it_and_counts_no_row(
     case: str, store: CountingStore
 ) -> None:
     source, first, second = OF_BACKFILLS[case]
@@ -138,7 +138,7 @@ def test_another_run_of_a_committed_interval_or_partition_is_told_so_and_counts_
     ],
     ids=["half", "empty", "none"],
 )
-def test_a_run_whose_interval_would_count_rows_twice_or_has_none_is_refused_and_allocates_nothing(
+def test_a_run_without_an_interval_or_with_an_overlapping_one_is_refused_and_allocates_nothing(
     run: RunInfo, refusal: str, store: CountingStore
 ) -> None:
     spec = MemorySpec("sales", "sales", DataIntervalSource("package.reader"), max_pending=3, memory=store)
@@ -149,7 +149,7 @@ def test_a_run_whose_interval_would_count_rows_twice_or_has_none_is_refused_and_
     assert store.get(spec.paths.allocated) == allocated
 
 
-def test_the_ledger_knows_the_time_zone_of_the_schedule_as_the_last_begin_of_a_run_says_it(
+def test_the_ledger_keeps_the_time_zone_of_the_schedule_from_the_last_begin(
     store: CountingStore,
 ) -> None:
     zones = []

@@ -36,7 +36,7 @@ def loaded(folder: Path, source: str, name: str = "count") -> Any:
     return SimpleNamespace(python_callable=getattr(module, name))
 
 
-def test_it_is_the_same_wherever_the_file_lies_and_whatever_else_is_in_it(tmp_path: Path) -> None:
+def test_a_function_has_the_same_digest_in_any_file(tmp_path: Path) -> None:
     one, two = loaded(tmp_path / "a", SOURCE), loaded(tmp_path / "b" / "c", f"import os\n\n\n{SOURCE}\n\nx = os\n")
     assert digest_of_callable(one) == digest_of_callable(two) == KNOWN
 
@@ -84,7 +84,7 @@ def digest(source: str, begins: str = "@task") -> str:
         ("RATE = 0.2", "RATE = 0.20"),
     ],
 )
-def test_a_name_a_comment_the_layout_and_what_it_does_not_use_change_nothing(old: str, new: str) -> None:
+def test_names_comments_layout_and_unused_code_do_not_change_the_digest(old: str, new: str) -> None:
     changed = USING.replace(old, new)
     assert changed != USING
     assert digest(changed) == digest(USING) != ""
@@ -101,7 +101,7 @@ def test_a_name_a_comment_the_layout_and_what_it_does_not_use_change_nothing(old
         ("    @task(retries=2)", "    @task(retries=2)\n    @cached"),
     ],
 )
-def test_what_the_function_or_what_it_uses_computes_changes_it(old: str, new: str) -> None:
+def test_a_change_of_the_function_or_of_code_it_uses_changes_the_digest(old: str, new: str) -> None:
     changed = USING.replace(old, new)
     assert changed != USING
     assert digest(changed) != digest(USING)
@@ -111,22 +111,22 @@ def test_a_function_has_one_digest_with_the_decorator_and_without_it() -> None:
     assert digest(USING) == digest(USING.replace("    @task(retries=2)\n", ""), "def add_up")
 
 
-def test_a_function_in_a_function_uses_what_the_outer_one_defines() -> None:
+def test_the_digest_of_a_nested_function_covers_names_of_its_outer_function() -> None:
     source = "def make():\n    RATE = 2\n    @task\n    def f(x):\n        return x * RATE\n    return f\n"
     assert digest(source) != digest(source.replace("RATE = 2", "RATE = 3"))
 
 
-def test_a_lambda_has_the_digest_of_what_it_computes() -> None:
+def test_the_digest_of_a_lambda_covers_its_body_and_the_code_it_uses() -> None:
     other = USING.replace("lambda row: taxed(row)", "lambda row: row")
     assert digest(USING, "each =") not in ("", digest(other, "each ="))
     assert digest(USING, "each =") != digest(USING.replace("RATE = 0.2", "RATE = 0.3"), "each =")
 
 
-def test_there_is_none_where_no_function_begins_or_the_source_cannot_be_parsed() -> None:
+def test_a_line_without_a_function_and_unparsable_source_give_no_digest() -> None:
     assert function_digest(USING, 1) == function_digest("def f(:\n", 1) == ""
 
 
-def test_a_file_has_the_digest_of_its_code() -> None:
+def test_the_digest_of_a_python_file_ignores_comments_and_docstrings() -> None:
     digests = {file_digest(text.encode()) for text in (USING, USING + "# more\n", "'''Sales.'''\n" + USING)}
     assert len(digests) == 1
     assert file_digest(USING.replace("UNUSED = 1", "UNUSED = 2").encode()) not in digests
@@ -137,7 +137,7 @@ def test_a_file_that_is_no_python_has_the_digest_of_its_bytes(content: bytes) ->
     assert file_digest(content) == hashlib.sha256(content).hexdigest()[:16]
 
 
-def test_it_is_another_one_for_other_code(tmp_path: Path) -> None:
+def test_functions_with_different_code_have_different_digests(tmp_path: Path) -> None:
     sources = [SOURCE, SOURCE.replace("len", "sum"), SOURCE.replace("rows", "each")]
     assert len({digest_of_callable(loaded(tmp_path / str(n), text)) for n, text in enumerate(sources)}) == 3
 
@@ -149,11 +149,11 @@ def made_by_hand() -> Any:
 
 
 @pytest.mark.parametrize("function", [len, functools.partial(made_by_hand), made_by_hand(), None])
-def test_there_is_none_of_what_has_no_source(function: Any) -> None:
+def test_a_callable_without_source_has_no_digest(function: Any) -> None:
     assert digest_of_callable(SimpleNamespace(python_callable=function)) == ""
 
 
-def test_there_is_none_of_an_operator_that_calls_no_function() -> None:
+def test_an_operator_without_a_callable_has_no_digest() -> None:
     assert digest_of_callable(SimpleNamespace()) == ""
 
 
@@ -181,7 +181,7 @@ def test_a_function_that_runs_elsewhere_or_gives_no_xcom_is_left_alone(task: Any
     assert getattr(task, "python_callable", made_by_hand) is made_by_hand
 
 
-def test_a_dict_that_becomes_one_xcom_is_left_alone() -> None:
+def test_frames_inside_a_dict_that_is_one_xcom_are_not_staged() -> None:
     value = {"rows": pa.table({"n": [1]})}
     task = PythonOperator(task_id="count", python_callable=lambda: value)
     stage_frames(task)

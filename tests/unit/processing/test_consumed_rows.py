@@ -46,23 +46,23 @@ def test_the_digest_is_the_same_in_another_process() -> None:
     assert here.text == there
 
 
-def test_another_value_is_another_digest() -> None:
+def test_rows_with_another_value_have_another_digest() -> None:
     rows: list[dict[str, Any]] = [{"at": datetime(2020, 1, 1, tzinfo=timezone.utc), "n": Decimal("1.5")}]
     for key, value in (("at", datetime(2020, 1, 2, tzinfo=timezone.utc)), ("n", Decimal("1.6")), ("n", "1.5")):
         assert not read(rows).agrees(read([{**rows[0], key: value}]))
 
 
-def test_rows_whose_values_are_other_in_each_process_are_counted_only() -> None:
+def test_rows_with_values_that_differ_between_processes_are_only_counted() -> None:
     assert read([{"n": 1}, {"n": object()}]) == RowsDigest(2, 0, COUNT)
 
 
-def test_a_reading_that_stops_has_read_what_it_took() -> None:
+def test_a_reading_that_stops_early_counts_the_rows_it_took() -> None:
     reading = RowsReading()
     next(reading.passing([{"n": 1}, {"n": 2}]))
     assert reading.found.rows == 1
 
 
-def test_the_fullest_reading_counts_and_one_that_never_began_does_not() -> None:
+def test_the_reading_with_most_rows_counts_and_an_unstarted_one_does_not() -> None:
     readings = [RowsReading(), RowsReading(), RowsReading(), RowsReading((OutputName("a", -1, "x"),), COUNT)]
     rows = [{"n": 1}, {"n": 2}]
     next(readings[0].passing(rows))
@@ -89,11 +89,11 @@ def test_an_empty_batch_was_read_when_its_end_was_found() -> None:
         ({1: date(2026, 1, 1)}, {"1": date(2026, 1, 1)}),
     ],
 )
-def test_a_value_and_a_text_like_it_have_two_digests(one: Any, other: Any) -> None:
+def test_a_value_and_a_string_like_it_have_different_digests(one: Any, other: Any) -> None:
     beside = {"cost": Decimal("1.50")}
     assert not read([{"a": one, **beside}]).agrees(read([{"a": other, **beside}]))
 
 
-def test_the_order_of_columns_is_nothing_where_values_are_hashed_by_their_texts() -> None:
+def test_the_digest_ignores_the_order_of_columns_that_are_hashed_as_text() -> None:
     cost = Decimal("1.50")
     assert read([{"a": 1, "cost": cost}]) == read([{"cost": cost, "a": 1}])

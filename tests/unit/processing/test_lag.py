@@ -21,7 +21,9 @@ def begin(store: CountingStore, source: Any, run: str, log: Any, name: str = "nu
     return begin_run(spec, run, log=log)
 
 
-def test_begin_sends_what_the_source_has_that_is_not_committed(store: CountingStore, log: Any, statsd: StatsD) -> None:
+def test_begin_sends_how_many_rows_of_the_source_are_not_committed(
+    store: CountingStore, log: Any, statsd: StatsD
+) -> None:
     source = MemorySource({"a": ROWS})
     sent = ["airflow.airflow_tx.lag:3|g", "airflow.airflow_tx.lag.numbers:3|g"]
     # The rows of an open transaction are not committed.
@@ -31,7 +33,7 @@ def test_begin_sends_what_the_source_has_that_is_not_committed(store: CountingSt
     assert log.lines == []
 
 
-def test_a_source_without_rows_has_no_lag(store: CountingStore, log: Any, statsd: StatsD) -> None:
+def test_a_source_without_rows_sends_a_lag_of_zero(store: CountingStore, log: Any, statsd: StatsD) -> None:
     assert isinstance(begin(store, MemorySource({"a": []}), "r1", log), NoData)
     assert statsd.received() == ["airflow.airflow_tx.lag:0|g", "airflow.airflow_tx.lag.numbers:0|g"]
 
@@ -49,7 +51,7 @@ def test_names_with_a_topology_in_them_can_be_switched_off(
     assert statsd.received() == ["airflow.airflow_tx.lag:3|g"]
 
 
-def test_a_server_that_knows_tags_gets_them(
+def test_a_metrics_server_with_tags_gets_tags(
     store: CountingStore, log: Any, statsd: StatsD, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW__METRICS__STATSD_INFLUXDB_ENABLED", "True")
@@ -58,7 +60,7 @@ def test_a_server_that_knows_tags_gets_them(
     assert statsd.received()[0] == "airflow.airflow_tx.lag,topology=numbers,root=/airflow_tx,unit=rows:3|g"
 
 
-def test_a_source_that_cannot_tell_sends_nothing_and_stops_nothing(
+def test_a_source_that_cannot_measure_its_lag_sends_no_metric_and_stops_nothing(
     store: CountingStore, log: Any, statsd: StatsD, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert isinstance(begin(store, Numbers(), "r1", log), Begun)
@@ -76,7 +78,9 @@ def test_a_source_that_cannot_tell_sends_nothing_and_stops_nothing(
     assert log.lines[1] == told.format("other") + "OSError: it is away"
 
 
-def test_without_metrics_nothing_is_asked(store: CountingStore, log: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_source_is_not_queried_for_its_lag_without_metrics(
+    store: CountingStore, log: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = MemorySource({"a": ROWS})
     monkeypatch.setattr(source, "limit_reason", lambda count, places: "")
     monkeypatch.setattr(source, "backlog", pytest.fail)
@@ -84,7 +88,7 @@ def test_without_metrics_nothing_is_asked(store: CountingStore, log: Any, monkey
     begin(store, source, "r1", log)
 
 
-def test_a_metric_takes_no_request_when_the_transaction_before_is_committed(log: Any, statsd: StatsD) -> None:
+def test_the_lag_metric_costs_no_request_after_a_committed_transaction(log: Any, statsd: StatsD) -> None:
     def requests(*runs: str) -> int:
         store = CountingStore()
         for run in runs:

@@ -99,7 +99,7 @@ def test_txids_follow_the_days_in_whatever_order_their_runs_begin(days: Days, or
     assert days.txids() == {"01": 1, "02": 2, "03": 3, "04": 4}
 
 
-def test_the_order_begins_with_the_earliest_run_on_its_way(days: Days) -> None:
+def test_the_order_begins_with_the_earliest_queued_or_running_run(days: Days) -> None:
     days.states = {2: "queued", 5: "running"}
     assert waits_for(days.begin(5)) == FIRST + 2 * DAY
     assert days.begin(2) == "1.1"
@@ -120,7 +120,7 @@ def test_the_order_begins_where_the_record_says(days: Days) -> None:
     assert order_in(days.store, days.spec.paths) == FIRST + DAY
 
 
-def test_a_gap_holds_up_what_comes_after_it_until_its_run_begins(days: Days) -> None:
+def test_a_gap_holds_up_later_days_until_its_run_begins(days: Days) -> None:
     assert days.begin(0) == "1.1"
     assert waits_for(days.begin(2)) == FIRST + DAY
     assert waits_for(days.begin(3)) == FIRST + DAY
@@ -128,7 +128,7 @@ def test_a_gap_holds_up_what_comes_after_it_until_its_run_begins(days: Days) -> 
     assert [days.begin(number) for number in (2, 3)] == ["3.1", "4.1"]
 
 
-def test_a_run_that_died_while_it_waited_leaves_nothing_behind(days: Days) -> None:
+def test_a_run_that_died_while_it_waited_blocks_no_other_run(days: Days) -> None:
     assert days.begin(0) == "1.1"
     assert waits_for(days.begin(2)) == FIRST + DAY  # and is never heard of again
     assert days.begin(1) == "2.1"
@@ -136,7 +136,7 @@ def test_a_run_that_died_while_it_waited_leaves_nothing_behind(days: Days) -> No
     assert days.begin(2) == "3.1"
 
 
-def test_a_late_day_is_refused_and_told_where_it_would_go(days: Days) -> None:
+def test_a_late_day_is_refused_with_the_txid_that_it_would_get(days: Days) -> None:
     days.begin(3)
     with pytest.raises(SourceError) as refusal:
         days.begin(1)
@@ -146,7 +146,7 @@ def test_a_late_day_is_refused_and_told_where_it_would_go(days: Days) -> None:
     assert "\n" not in said
 
 
-def test_the_remedy_for_a_late_day_takes_it_and_the_order_stands_where_it_stood(days: Days) -> None:
+def test_the_remedy_for_a_late_day_admits_it_and_leaves_the_order_unchanged(days: Days) -> None:
     days.begin(3)
     days.source = {"in_order": False}
     assert days.begin(1) == "2.1"
@@ -155,7 +155,7 @@ def test_the_remedy_for_a_late_day_takes_it_and_the_order_stands_where_it_stood(
     assert days.begin(4) == "3.1"
 
 
-def test_a_late_day_before_the_noted_begin_of_the_order_is_refused_and_its_remedy_takes_it(days: Days) -> None:
+def test_a_late_day_before_the_origin_of_the_order_is_refused_and_its_remedy_admits_it(days: Days) -> None:
     ledger = days.ledger
     ledger.open(days.spec.request)
     ledger.run(loss.note_origin, order_from(FIRST + DAY))
@@ -166,7 +166,7 @@ def test_a_late_day_before_the_noted_begin_of_the_order_is_refused_and_its_remed
     assert days.ask(two_days) == "1.1", "where the order begins is no interval that it could overlap"
 
 
-def test_a_run_that_is_cleared_keeps_its_txid_wherever_the_order_stands(days: Days) -> None:
+def test_a_cleared_run_keeps_its_txid_although_the_order_has_moved_on(days: Days) -> None:
     for kind in ("transactional", "opaque"):
         other = Days(CountingStore(), {"kind": kind})
         for number in range(3):
@@ -174,7 +174,7 @@ def test_a_run_that_is_cleared_keeps_its_txid_wherever_the_order_stands(days: Da
         assert [other.begin(number) for number in (1, 0, 2)] == ["2.2", "1.2", "3.2"]
 
 
-def test_a_ledger_without_an_order_gets_one_and_replays_what_came_before(days: Days) -> None:
+def test_a_ledger_without_an_order_gets_one_and_still_replays_earlier_days(days: Days) -> None:
     days.source = {"in_order": False, "kind": "opaque"}
     for number in (4, 0):
         days.begin(number)
@@ -192,13 +192,13 @@ def test_a_failed_day_that_is_skipped_counts_as_passed(days: Days, log: Any) -> 
     assert days.begin(1) == "2.1"
 
 
-def test_a_full_window_is_waited_for_before_the_order(days: Days) -> None:
+def test_a_run_waits_for_a_full_window_before_it_waits_for_the_order(days: Days) -> None:
     days.max_pending = 1
     days.begin(0)
     assert isinstance(days.begin(2), WindowFull)
 
 
-def test_a_run_that_was_deleted_and_made_anew_has_no_dates_and_waits_for_nobody(days: Days) -> None:
+def test_a_deleted_and_recreated_run_has_no_dates_and_does_not_wait_for_the_order(days: Days) -> None:
     days.begin(0)
     days.begin(1)
     anew = replace(run_of("day 1"), conf=conf_of(key_of(days.spec, day(1))))
@@ -227,7 +227,7 @@ def weekdays() -> DAG:
     return DAG("days", schedule=Weekdays(), start_date=FIRST)
 
 
-def test_what_the_schedule_leaves_out_is_no_gap(days: Days) -> None:
+def test_a_day_that_the_schedule_leaves_out_is_no_gap(days: Days) -> None:
     days.dag = weekdays()
     assert days.begin(1) == "1.1"  # Friday
     assert waits_for(days.begin(5)) == FIRST + 2 * DAY, "Tuesday"
@@ -251,5 +251,5 @@ def test_the_previous_interval_ends_where_the_schedule_says(
     assert compat.previous_end(dag, moments[0], moments[1]) == moments[2]
 
 
-def test_a_dag_without_intervals_has_no_previous_one() -> None:
+def test_a_dag_without_intervals_has_no_previous_interval() -> None:
     assert compat.previous_end(DAG("days", schedule=None), FIRST, FIRST + DAY) is None

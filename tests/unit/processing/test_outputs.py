@@ -62,7 +62,7 @@ def test_a_value_has_one_fingerprint_before_and_after_its_way_through_an_xcom(va
     assert xcom_fingerprint(value) == xcom_fingerprint(xcom(value))
 
 
-def test_other_values_have_other_fingerprints() -> None:
+def test_different_values_have_different_fingerprints() -> None:
     values = [ROWS, [*ROWS, *ROWS], [], {}, [{"day": dt.date(2013, 1, 2)}], [{"day": dt.date(2013, 1, 3)}]]
     assert len({xcom_fingerprint(value) for value in values}) == len(values)
 
@@ -97,27 +97,27 @@ def test_a_refused_task_without_rows_is_told_which_update_may_allow_it(state: Fe
         values_of(Update(update().input, state), nothing, ATTEMPT, pull({}))
 
 
-def test_an_application_that_emits_nothing_is_taken_for_no_rows_where_that_is_allowed() -> None:
+def test_an_application_without_output_counts_as_no_rows_where_that_is_allowed() -> None:
     with pytest.raises(StagingError, match="gave nothing"):
         values_of(update("counts"), acks(one=[]), ATTEMPT, pull({}))
     assert values_of(update("counts", allow_empty=True), acks(one=[]), ATTEMPT, pull({})) == []
 
 
-def test_another_task_that_gives_nothing_says_nothing_of_the_one_whose_output_is_read() -> None:
+def test_an_empty_task_does_not_affect_the_output_of_another_task() -> None:
     found = {**acks(one=returned(ROWS, multiple=False)), ("audit", -1): Ack("try 2", "op", done=True)}
     assert values_of(update(), found, ATTEMPT, pull({-1: ROWS})) == [ROWS]
 
 
-def test_the_acked_value_is_taken() -> None:
+def test_the_committer_reads_the_acked_value() -> None:
     assert values_of(update(), acks(one=returned(ROWS, multiple=False)), ATTEMPT, pull({-1: ROWS})) == [ROWS]
 
 
-def test_an_xcom_that_is_not_the_acked_one_is_refused() -> None:
+def test_an_xcom_that_differs_from_the_acked_value_is_refused() -> None:
     with pytest.raises(StagingError, match=r"task count in transaction 7\.2 refused: its XCom is not what"):
         values_of(update(), acks(one=returned(ROWS, multiple=False)), ATTEMPT, pull({-1: [*ROWS, *ROWS]}))
 
 
-def test_an_xcom_that_is_gone_is_refused() -> None:
+def test_a_missing_xcom_is_refused() -> None:
     with pytest.raises(StagingError):
         values_of(update(), acks(one=returned(ROWS, multiple=False)), ATTEMPT, pull({-1: None}))
 
@@ -128,12 +128,12 @@ def test_a_reference_of_an_earlier_try_is_refused() -> None:
         values_of(update("counts"), acks(one=[REF]), ATTEMPT, pull({-1: {**REF, "task_try": "b"}}))
 
 
-def test_an_output_that_no_instance_gave_is_refused_and_those_given_are_named() -> None:
+def test_an_unknown_output_is_refused_with_the_names_of_the_given_outputs() -> None:
     with pytest.raises(StagingError, match="the task gave 'counts'"):
         values_of(update("words"), acks(one=[REF]), ATTEMPT, pull({}))
 
 
-def test_of_a_mapped_task_every_instance_is_taken_and_checked() -> None:
+def test_every_instance_of_a_mapped_task_is_read_and_checked() -> None:
     found = acks(i0=returned(ROWS, multiple=False), i1=returned(None, multiple=False), i2=returned([], multiple=False))
     assert values_of(update(allow_empty=True), found, ATTEMPT, pull({0: ROWS, 2: []})) == [ROWS, []]
     with pytest.raises(StagingError, match=r"task count\[1\] .* gave nothing"):

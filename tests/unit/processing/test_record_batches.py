@@ -98,7 +98,9 @@ def batch_of(store: CountingStore, source: Any) -> CurrentBatch:
 # --- types --------------------------------------------------------------------------------------------------------
 
 
-def test_csv_has_the_declared_types_and_texts_without(store: CountingStore, tmp_path: Path) -> None:
+def test_csv_columns_have_the_declared_types_and_are_strings_without_a_schema(
+    store: CountingStore, tmp_path: Path
+) -> None:
     (tmp_path / "a.csv").write_text("n,day,cost\n1,2013-01-31,1.50\n,,\n")
     found = whole(batch_of(store, FileSource(f"{tmp_path}/*.csv", schema="n INT, day DATE, cost DECIMAL(10,2)")))
     assert found.schema == pa.schema({"n": pa.int32(), "day": pa.date32(), "cost": pa.decimal128(10, 2)})
@@ -110,7 +112,9 @@ def test_csv_has_the_declared_types_and_texts_without(store: CountingStore, tmp_
     assert found.to_pylist()[0] == {"n": "1", "day": "2013-01-31", "cost": "1.50"}
 
 
-def test_json_has_the_declared_types_and_else_those_that_hold_all_values(store: CountingStore, tmp_path: Path) -> None:
+def test_json_columns_have_the_declared_types_or_else_types_that_hold_all_values(
+    store: CountingStore, tmp_path: Path
+) -> None:
     lines = [{"n": 1, "tags": ["a"], "by": {"x": 1}}, {"n": 2.5, "later": True}]
     (tmp_path / "a.json").write_text("\n".join(map(json.dumps, lines)))
     schema = "n DOUBLE, tags ARRAY<STRING>, by MAP<STRING, INT>"
@@ -122,7 +126,9 @@ def test_json_has_the_declared_types_and_else_those_that_hold_all_values(store: 
 
 
 @pytest.mark.usefixtures("small_pages")
-def test_columns_that_no_type_holds_are_refused_whatever_rows_come_first(store: CountingStore, tmp_path: Path) -> None:
+def test_a_column_whose_values_fit_no_single_type_is_refused_wherever_the_misfit_is(
+    store: CountingStore, tmp_path: Path
+) -> None:
     (tmp_path / "a.json").write_text('{"n": 1}\n{"n": 2}\n{"n": 3}\n{"n": "x"}\n')
     with pytest.raises(
         RowsRefused, match=r"row 3: n = 'x' has not the type of the rows above, int64.*Declare"
@@ -132,7 +138,7 @@ def test_columns_that_no_type_holds_are_refused_whatever_rows_come_first(store: 
 
 
 @pytest.mark.usefixtures("small_pages")
-def test_a_declared_type_that_a_value_has_not_is_refused_with_its_row(store: CountingStore) -> None:
+def test_a_value_that_does_not_fit_its_declared_type_is_refused_with_its_row(store: CountingStore) -> None:
     source = MemorySource({"0": [{"n": 1}, {"n": 2}, {"n": 3}, {"n": "x"}]}, per_batch=9, schema="n INT")
     with pytest.raises(RowsRefused, match=r"row 3: n = 'x' is no int32"):
         whole(batch_of(store, source))
@@ -151,7 +157,7 @@ LIBRARIES = {
 }
 
 
-def test_parquet_has_its_own_types_in_one_form(store: CountingStore, tmp_path: Path) -> None:
+def test_parquet_columns_keep_their_types_in_one_arrow_form(store: CountingStore, tmp_path: Path) -> None:
     pq.write_table(pa.table(LIBRARIES), tmp_path / "a.parquet")
     batch = batch_of(store, FileSource(f"{tmp_path}/*.parquet", format="parquet"))
     found = whole(batch)
@@ -185,7 +191,7 @@ def test_a_value_of_parquet_is_the_same_in_dicts_and_batches_or_refused_in_both(
             read(batch)
 
 
-def test_columns_of_folders_are_columns_of_record_batches(store: CountingStore, tmp_path: Path) -> None:
+def test_partition_columns_of_folders_are_columns_of_record_batches(store: CountingStore, tmp_path: Path) -> None:
     for region in ("eu", "us"):
         folder = tmp_path / f"region={region}"
         folder.mkdir()
@@ -198,7 +204,7 @@ def test_columns_of_folders_are_columns_of_record_batches(store: CountingStore, 
     assert whole(batch_of(CountingStore(), csv)).to_pylist() == expected
 
 
-def test_other_columns_in_another_folder_are_refused(store: CountingStore, tmp_path: Path) -> None:
+def test_folders_with_different_columns_are_refused(store: CountingStore, tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         pq.write_table(pa.table({name: [1]}), tmp_path / name / "x.parquet")
@@ -215,7 +221,7 @@ def sqlite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *values: Any) -> Sql
     return SqlSource("shop", "orders", columns=["id", "name", "price"])
 
 
-def test_sql_has_the_types_of_its_columns(
+def test_sql_columns_have_the_types_of_the_table(
     store: CountingStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = sqlite(tmp_path, monkeypatch, (1, "a", 2, 3))
@@ -226,7 +232,7 @@ def test_sql_has_the_types_of_its_columns(
     assert found.schema.field("other").type == pa.int64()
 
 
-def test_a_value_of_sqlite_that_its_column_does_not_declare_is_refused(
+def test_a_sqlite_value_that_does_not_fit_its_declared_column_is_refused(
     store: CountingStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = sqlite(tmp_path, monkeypatch, (1, "a", "cheap", 3))
@@ -254,7 +260,7 @@ class Own(Numbers):
         return pl.DataFrame({"number": range(*metadata), "text": "a"})
 
 
-def test_a_source_of_ones_own_gives_frames(store: CountingStore) -> None:
+def test_a_custom_source_gives_frames(store: CountingStore) -> None:
     batch = batch_of(store, Own())
     expected = [{"number": number, "text": "a"} for number in range(10)]
     assert rows(batch) == whole(batch).to_pylist() == expected
@@ -331,7 +337,7 @@ def one(batch: CurrentBatch) -> Any:
 
 @pytest.mark.usefixtures("small_pages")
 @pytest.mark.parametrize("use", [limited, one])
-def test_a_part_of_the_rows_is_refused_unless_it_is_meant(store: CountingStore, use: Use) -> None:
+def test_a_partial_read_is_refused_unless_the_task_declares_it(store: CountingStore, use: Use) -> None:
     run = Run(store, MANY)
     run.work(whole)
     run.work(use, "audit")
@@ -367,7 +373,7 @@ def files(folder: Path) -> FileSource:
 
 
 @pytest.mark.parametrize("use", PARTS.values(), ids=PARTS.keys())
-def test_a_part_of_the_rows_of_a_source_that_does_not_count_is_refused(
+def test_a_partial_read_of_a_source_that_does_not_count_is_refused(
     store: CountingStore, tmp_path: Path, use: Use
 ) -> None:
     run = Run(store, files(tmp_path))
@@ -379,7 +385,7 @@ def test_a_part_of_the_rows_of_a_source_that_does_not_count_is_refused(
 
 
 @pytest.mark.parametrize("use", WHOLE.values(), ids=WHOLE.keys())
-def test_a_part_of_an_engine_s_frame_of_all_rows_is_proven(store: CountingStore, tmp_path: Path, use: Use) -> None:
+def test_a_filtered_query_over_a_fully_read_frame_is_proven(store: CountingStore, tmp_path: Path, use: Use) -> None:
     run = Run(store, files(tmp_path))
     run.work(use)
     run.work(lambda batch: None, "audit")
@@ -387,7 +393,7 @@ def test_a_part_of_an_engine_s_frame_of_all_rows_is_proven(store: CountingStore,
     assert (run.history.rows, run.unproven) == (100_000, ())
 
 
-def test_a_task_that_reads_dicts_and_one_that_reads_batches_are_compared_by_their_numbers(store: CountingStore) -> None:
+def test_a_task_that_reads_dicts_and_a_task_that_reads_batches_are_compared_by_row_counts(store: CountingStore) -> None:
     run = Run(store, TEN)
     run.work(rows)
     run.work(whole, "audit")
@@ -408,7 +414,7 @@ class Changing(Numbers):
         return ({"number": number + self.read} for number in range(*metadata))
 
 
-def test_other_rows_of_the_same_number_are_noticed(store: CountingStore) -> None:
+def test_equally_many_but_different_rows_are_noticed(store: CountingStore) -> None:
     run = Run(store, Changing())
     run.work(whole)
     run.work(whole, "audit")
@@ -436,7 +442,7 @@ def test_rows_of_files_are_counted_and_not_digested(store: CountingStore, tmp_pa
 
 
 @pytest.mark.usefixtures("small_pages")
-def test_a_part_of_files_is_refused_though_files_count_no_rows(store: CountingStore, tmp_path: Path) -> None:
+def test_a_partial_read_of_files_is_refused_although_files_count_no_rows(store: CountingStore, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("n\n1\n2\n3\n")
     run = Run(store, FileSource(f"{tmp_path}/*.csv"))
     for task in TASKS:
@@ -445,9 +451,7 @@ def test_a_part_of_files_is_refused_though_files_count_no_rows(store: CountingSt
         run.commit()
 
 
-def test_a_reader_that_has_given_all_batches_and_not_said_so_has_read_the_batch(
-    store: CountingStore, tmp_path: Path
-) -> None:
+def test_a_reader_that_has_given_all_batches_counts_as_read_to_the_end(store: CountingStore, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("n\n1\n2\n3\n")
     run = Run(store, FileSource(f"{tmp_path}/*.csv"))
     for task in TASKS:
@@ -456,7 +460,7 @@ def test_a_reader_that_has_given_all_batches_and_not_said_so_has_read_the_batch(
     assert (run.history.rows, run.unproven) == (3, ())
 
 
-def test_what_a_source_has_opened_is_closed_behind_the_last_batch(store: CountingStore) -> None:
+def test_resources_that_a_source_opened_are_closed_after_the_last_batch(store: CountingStore) -> None:
     source = Lending()
     batch = batch_of(store, source)
     reader = batch.arrow()
@@ -473,7 +477,7 @@ def test_a_second_call_is_a_second_reading(store: CountingStore) -> None:
     assert run.unproven == ("task count: it read the batch 2 times",)
 
 
-def test_a_reader_that_no_one_takes_from_is_no_reading(store: CountingStore) -> None:
+def test_a_reader_that_is_never_used_does_not_count_as_a_reading(store: CountingStore) -> None:
     run = Run(store, TEN)
     run.work(lambda batch: (batch.arrow(), whole(batch)))
     run.work(whole, "audit")
@@ -504,7 +508,7 @@ def test_a_refusal_of_the_source_is_raised_whichever_engine_reads(
 
 
 @pytest.mark.usefixtures("small_pages")
-def test_an_error_of_the_engine_stays_its_own(store: CountingStore) -> None:
+def test_an_error_of_the_engine_is_raised_unchanged(store: CountingStore) -> None:
     def use(batch: CurrentBatch) -> Any:
         found = batch.arrow()  # noqa: F841 - the query names it
         return asked("SELECT no_such_column FROM found")
@@ -514,7 +518,7 @@ def test_an_error_of_the_engine_stays_its_own(store: CountingStore) -> None:
 
 
 @pytest.mark.usefixtures("small_pages")
-def test_an_error_of_the_task_behind_a_refusal_stays_its_own(store: CountingStore) -> None:
+def test_an_error_of_the_task_after_a_refusal_is_raised_unchanged(store: CountingStore) -> None:
     def use(batch: CurrentBatch) -> Any:
         with pytest.raises(RowsRefused):
             whole(batch)
@@ -526,7 +530,7 @@ def test_an_error_of_the_task_behind_a_refusal_stays_its_own(store: CountingStor
 
 
 @pytest.mark.usefixtures("small_pages")
-def test_an_error_of_the_task_that_quotes_a_refusal_stays_its_own(store: CountingStore) -> None:
+def test_an_error_of_the_task_that_quotes_a_refusal_is_raised_unchanged(store: CountingStore) -> None:
     def use(batch: CurrentBatch) -> Any:
         with pytest.raises(RowsRefused) as refused:
             whole(batch)
@@ -559,7 +563,7 @@ if sys.argv[3] == "acked":
 
 @pytest.mark.parametrize("end", ["acked", "failed"])
 @pytest.mark.parametrize("query", ["SELECT n FROM rows LIMIT 3", "SELECT n FROM rows"])
-def test_a_process_ends_well_while_an_engine_reads_on(tmp_path: Path, query: str, end: str) -> None:
+def test_a_process_exits_cleanly_while_an_engine_still_reads(tmp_path: Path, query: str, end: str) -> None:
     pq.write_table(pa.table({"n": range(4_000_000)}), tmp_path / "a.parquet", row_group_size=20_000)
     command = [sys.executable, "-c", LEFT_OPEN, str(tmp_path), query, end]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

@@ -106,7 +106,7 @@ def numbers(store: CountingStore) -> Dag:
     return made
 
 
-def test_a_task_starts_before_it_runs_and_acks_what_it_returns(numbers: Dag) -> None:
+def test_a_task_starts_in_the_ledger_before_it_runs_and_acks_its_result(numbers: Dag) -> None:
     context = numbers.context("first", numbers.payload)
     before_task(context)
     started = numbers.ack("first")
@@ -171,7 +171,7 @@ def test_a_file_that_changes_before_the_task_that_reads_it_has_acked_is_refused(
     assert not acked.done
 
 
-def test_what_a_source_opens_for_the_rows_of_a_task_is_closed_whatever_becomes_of_it(store: CountingStore) -> None:
+def test_resources_that_a_source_opened_for_a_task_are_closed_however_the_reading_ends(store: CountingStore) -> None:
     source = Lending()
     lent = Dag(store, source)
     lent.begin()
@@ -241,7 +241,7 @@ def test_a_task_whose_rows_are_not_settled_ends_as_its_source_says(
     assert not acked.done
 
 
-def test_what_a_source_opens_is_closed_when_its_task_is_given_up(store: CountingStore) -> None:
+def test_resources_that_a_source_opened_are_closed_when_its_task_is_given_up(store: CountingStore) -> None:
     source = Lending()
     lent = Dag(store, source)
     lent.begin()
@@ -293,7 +293,7 @@ def refused_reading(files: Dag) -> RowsRefused:
     return refused.value
 
 
-def test_a_batch_that_is_refused_for_its_rows_is_noted_as_one_that_no_replay_can_mend(
+def test_a_batch_that_is_refused_for_its_rows_is_noted_as_permanently_refused(
     store: CountingStore, tmp_path: Path
 ) -> None:
     (tmp_path / "a.csv").write_text("n\nten\n")
@@ -384,14 +384,14 @@ def test_the_ledger_has_no_value_that_a_library_quotes(store: CountingStore) -> 
     assert ("a row has a value" in error, "4711" in error) == (True, False)
 
 
-def test_what_is_wrong_with_a_file_without_a_value_is_kept_whole(store: CountingStore, tmp_path: Path) -> None:
+def test_a_file_error_that_quotes_no_value_is_stored_completely(store: CountingStore, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"n": 1 "m": 2}\n')
     files = Dag(store, FileSource(f"{tmp_path}/*", format="json", schema="n INT, m INT"))
     refused_reading(files)
     assert "a.json: line 1: it is no JSON (Expecting ',' delimiter" in (files.record().error or "")
 
 
-def test_a_refusal_that_airflow_s_exception_repeats_is_noted_without_what_to_do(numbers: Dag) -> None:
+def test_a_refusal_that_airflows_exception_repeats_is_stored_apart_from_its_remedy(numbers: Dag) -> None:
     context = numbers.context("first")
     before_task(context)
     refusal = RowsDiffer(txid=1, attempt=1, problem="4 of 5 rows were read", remedy="Read them all.")
@@ -403,7 +403,7 @@ def test_a_refusal_that_airflow_s_exception_repeats_is_noted_without_what_to_do(
     assert (record.said, str(record.remedy)) == (told, "Nothing was written. Read them all.")
 
 
-def test_of_an_error_in_the_jvm_the_ledger_has_the_root_cause(numbers: Dag) -> None:
+def test_the_ledger_stores_the_root_cause_of_an_error_in_the_jvm(numbers: Dag) -> None:
     context = numbers.context("first")
     before_task(context)
     context["exception"] = RuntimeError(
@@ -422,7 +422,7 @@ def test_an_older_try_that_is_given_up_late_fails_nothing(numbers: Dag) -> None:
     assert numbers.record().phase is Phase.PROCESSING
 
 
-def test_a_leg_that_airflow_fails_and_retries_under_its_id_keeps_its_ack_and_shares_no_folder(numbers: Dag) -> None:
+def test_a_retry_under_the_same_try_id_keeps_the_ack_and_gets_its_own_folder(numbers: Dag) -> None:
     resumed, retried = numbers.context("first"), numbers.context("first")
     retried["ti"] = replace(resumed["ti"], try_number=2)
     before_task(resumed)
@@ -449,13 +449,13 @@ def test_a_try_that_airflow_has_replaced_neither_begins_nor_starts(
     assert (numbers.record().attempt, len(asked)) == (1, 2)
 
 
-def test_nobody_is_asked_about_the_first_try_of_a_task(numbers: Dag, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_try_of_a_task_needs_no_query_to_airflow(numbers: Dag, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compat, "is_current_try", lambda task_try: pytest.fail("Airflow was asked"))
     before_task(numbers.context("first"))
     assert numbers.ack("first") is not None
 
 
-def test_a_task_of_an_older_attempt_fails_at_once_and_says_what_to_clear(numbers: Dag) -> None:
+def test_a_task_of_an_older_attempt_fails_at_once_and_names_the_task_to_clear(numbers: Dag) -> None:
     context = numbers.context("first")
     numbers.begin()
     with pytest.raises(AirflowFailException, match=r"attempt 1 refused: attempt 2 is the newest. Clear `begin`"):
@@ -463,9 +463,7 @@ def test_a_task_of_an_older_attempt_fails_at_once_and_says_what_to_clear(numbers
 
 
 @pytest.mark.parametrize("told", ["nothing", "the old attempt", "the new attempt"])
-def test_a_task_that_works_beside_the_begin_of_its_cleared_run_is_put_back_and_does_not_fail(
-    numbers: Dag, told: str
-) -> None:
+def test_a_task_beside_the_begin_of_its_cleared_run_is_rescheduled_and_does_not_fail(numbers: Dag, told: str) -> None:
     context = numbers.context("first")
     if told != "nothing":
         before_task(context)
@@ -480,7 +478,7 @@ def test_a_task_that_works_beside_the_begin_of_its_cleared_run_is_put_back_and_d
     assert numbers.ack("first") is None
 
 
-def test_a_task_whose_arguments_were_read_before_begin_ran_again_stops(numbers: Dag) -> None:
+def test_a_task_whose_arguments_are_of_an_older_attempt_is_refused(numbers: Dag) -> None:
     old = numbers.payload
     numbers.begin()
     with pytest.raises(AirflowFailException, match="attempt 1 refused"):
@@ -496,7 +494,7 @@ def test_an_older_try_that_is_still_alive_cannot_ack(numbers: Dag) -> None:
         after_task(old, [1])
 
 
-def test_a_task_without_begin_says_so(numbers: Dag) -> None:
+def test_a_task_of_a_run_without_a_transaction_is_refused_with_a_hint_to_clear_begin(numbers: Dag) -> None:
     context = numbers.context("first")
     context["ti"].xcoms.clear()
     with pytest.raises(AirflowFailException, match="Run r1 has no transaction yet. Clear task begin"):
@@ -504,7 +502,7 @@ def test_a_task_without_begin_says_so(numbers: Dag) -> None:
 
 
 @pytest.mark.parametrize("by", ["its skip", "the word to do so itself", "its own state"])
-def test_a_task_that_ran_beside_a_begin_that_has_skipped_it_skips_itself(numbers: Dag, by: str) -> None:
+def test_a_task_that_begin_has_skipped_skips_itself_although_it_has_started(numbers: Dag, by: str) -> None:
     context = numbers.context("first", begin="skipped" if by == "its own state" else "success")
     context["ti"].xcoms.clear()
     if by == "its skip":
@@ -599,7 +597,7 @@ def started_task(store: CountingStore, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("form", [list, iter, pd.DataFrame, pa.Table.from_pylist])
-def test_staged_rows_are_read_as_they_were(started_task: StartedTask, form: Any) -> None:
+def test_staged_rows_are_read_back_unchanged(started_task: StartedTask, form: Any) -> None:
     ref = started_task.batch.stage(form(ROWS))
     assert list(started_task.batch.read_output(ref)) == ROWS
 
@@ -628,7 +626,9 @@ def test_a_reader_proves_rows_of_each_library(started_task: StartedTask, frame: 
     assert next(row["word"] for row in started_task.batch.read_output(ref)) == "a"
 
 
-def test_rows_that_are_not_hashed_are_told(started_task: StartedTask, caplog: pytest.LogCaptureFixture) -> None:
+def test_staging_rows_that_cannot_be_hashed_logs_it(
+    started_task: StartedTask, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level("INFO"):
         assert started_task.batch.stage([{"n": 1}])["row_digest"]
         assert "not hashed" not in caplog.text
@@ -657,7 +657,7 @@ def test_rows_that_are_no_table_are_refused(started_task: StartedTask) -> None:
 
 
 @pytest.mark.parametrize("nothing", [pd.DataFrame({"product": [], "amount": []}), pd.DataFrame(), [], iter(())])
-def test_no_rows_are_an_empty_output_with_or_without_columns(started_task: StartedTask, nothing: Any) -> None:
+def test_staging_no_rows_gives_an_empty_output_with_or_without_columns(started_task: StartedTask, nothing: Any) -> None:
     ref = started_task.batch.stage(nothing)
     assert ref["rows"] == 0
     assert list(started_task.batch.read_output(ref)) == []

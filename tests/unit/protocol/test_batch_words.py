@@ -58,7 +58,7 @@ _JSON = st.recursive(
 
 @settings(max_examples=examples(200, 5000))
 @given(_JSON)
-def test_whatever_a_source_of_its_own_writes_down_has_a_short_name_or_none(metadata: Any) -> None:
+def test_metadata_of_a_custom_source_has_a_short_name_or_none(metadata: Any) -> None:
     assert len(batch_in_words(metadata)) <= LONGEST
 
 
@@ -96,7 +96,7 @@ _FILES = {"folder": "s3://bucket/day=0/", "files": [{"name": "a.csv", "size": 7}
         (_FILES, "bucket/day=0/b", ["s3://bucket/day=0/b:c.csv"]),
     ],
 )  # fmt: skip
-def test_a_place_is_found_where_the_metadata_says_it(metadata: Any, what: str, texts: list[str]) -> None:
+def test_a_search_finds_a_value_where_the_metadata_has_it(metadata: Any, what: str, texts: list[str]) -> None:
     assert found(metadata, what) == texts
 
 
@@ -128,19 +128,21 @@ def test_a_place_is_found_where_the_metadata_says_it(metadata: Any, what: str, t
         ({"a": [1], "b": None}, "a:[1]"),
     ],
 )
-def test_a_place_is_not_found_beside_the_rows_nor_without_its_partition(metadata: Any, what: str) -> None:
+def test_a_search_finds_no_value_outside_the_rows_or_without_its_partition(metadata: Any, what: str) -> None:
     assert found(metadata, what) == []
 
 
 @settings(max_examples=examples(200, 5000))
 @given(_JSON, st.text(max_size=5) | st.sampled_from(["from:0", "files:x", "x:1-1", "at:-1"]))
-def test_whatever_a_source_of_its_own_writes_down_can_be_searched(metadata: Any, wanted: str) -> None:
+def test_metadata_of_a_custom_source_can_be_searched(metadata: Any, wanted: str) -> None:
     assert all(isinstance(each, str) for found in batch_texts(metadata, wanted.casefold()) for each in found)
 
 
 @settings(max_examples=examples(200, 5000))
 @given(st.text(max_size=5), st.integers(), st.integers(), st.integers(), st.sampled_from(["to", "quantity"]))
-def test_a_number_is_found_if_it_is_one_of_the_rows(name: str, first: int, size: int, number: int, field: str) -> None:
+def test_a_search_for_a_row_number_finds_the_range_that_contains_it(
+    name: str, first: int, size: int, number: int, field: str
+) -> None:
     metadata = {name: {"from": first, field: size + (first if field == "to" else 0)}}
     is_known = name not in ("from", "partition", "files", "after", "upto", "to", "quantity")
     has = found(metadata, f"{name}:{number}") != []

@@ -49,7 +49,9 @@ def of_kind(kind: str, *, partitioned: bool) -> Topology:
     return Topology(lambda: store, "/tx", [], source=kind, partitioned=partitioned)
 
 
-def test_the_source_is_asked_for_each_attempt_and_the_state_says_of_which_it_is(topology: Topology) -> None:
+def test_the_source_decides_each_attempt_and_the_ledger_stores_of_which_attempt_the_batch_is(
+    topology: Topology,
+) -> None:
     source = Source(Batch([0, 1], 1))
     begin(topology, source)
     assert (source.asked, stored(topology).attempt, record(topology).attempt) == (
@@ -63,7 +65,7 @@ def test_the_source_is_asked_for_each_attempt_and_the_state_says_of_which_it_is(
     assert [each.attempt for each, _ in source.asked] == [1, 2]
 
 
-def test_every_attempt_has_acks_of_its_own(topology: Topology) -> None:
+def test_every_attempt_has_its_own_folder_of_acks(topology: Topology) -> None:
     source, names = Source(Batch([0, 1], 1)), list[str]()
     for task_try in ("t1", "t2"):
         begin(topology, source, task_try=task_try)
@@ -78,15 +80,13 @@ def test_every_attempt_has_acks_of_its_own(topology: Topology) -> None:
     [("opaque", True, START), ("transactional", True, None), ("opaque", False, None)],
     ids=["opaque, by partition", "transactional: its replays have the same rows", "without partitions"],
 )
-def test_where_partitions_begin_is_stored_for_replays_of_an_opaque_source(
-    kind: str, partitioned: bool, begins: Any
-) -> None:
+def test_partition_starts_are_stored_for_replays_of_an_opaque_source(kind: str, partitioned: bool, begins: Any) -> None:
     topology = of_kind(kind, partitioned=partitioned)
     begin(topology, Source(Batch({"A": [3, 4]}, {"A": 4}, start=START)))
     assert stored(topology).begin == begins
 
 
-def test_a_run_that_does_not_exist_yet_is_named_by_its_number_unless_a_run_is_called_so(topology: Topology) -> None:
+def test_a_run_that_does_not_exist_yet_is_named_by_its_txid_unless_the_name_is_taken(topology: Topology) -> None:
     source = Source(Batch([0, 1], 1))
     for number, key in enumerate(("tx-2", None), 1):
         source.batch = Batch([0, number], number)
@@ -94,7 +94,7 @@ def test_a_run_that_does_not_exist_yet_is_named_by_its_number_unless_a_run_is_ca
     assert [record(topology, txid).run_id for txid in (1, 2)] == ["tx-2", "tx-2-2"]
 
 
-def test_a_third_run_of_the_same_name_is_numbered_on(topology: Topology) -> None:
+def test_a_third_run_of_the_same_name_gets_the_next_number(topology: Topology) -> None:
     source = Source(Batch([0, 1], 1))
     for number, key in enumerate(("tx-3", "tx-3-2", None), 1):
         source.batch = Batch([0, number], number)
@@ -102,7 +102,7 @@ def test_a_third_run_of_the_same_name_is_numbered_on(topology: Topology) -> None
     assert record(topology, 3).key == record(topology, 3).run_id == "tx-3-3"
 
 
-def test_a_final_transaction_of_which_nothing_is_known_is_refused(topology: Topology) -> None:
+def test_a_begin_of_a_transaction_whose_record_is_missing_is_refused(topology: Topology) -> None:
     """Its record is damaged by hand: neither open, nor behind the turn, nor skipped."""
     begin(topology, Source(Batch([0, 1], 1)))
     topology.store().multi([], [Delete(topology.paths.transaction(1))])
@@ -120,7 +120,7 @@ def skipped(topology: Topology) -> Topology:
     return topology
 
 
-def test_a_skipped_transaction_is_begun_again_once_a_person_says_so(skipped: Topology) -> None:
+def test_a_skipped_transaction_begins_again_after_a_readmission(skipped: Topology) -> None:
     with pytest.raises(SkippedTransaction):
         Run(skipped, "r1").begin(2)
     skipped.readmit(1)
@@ -134,7 +134,7 @@ def test_a_skipped_transaction_is_begun_again_once_a_person_says_so(skipped: Top
     assert (made.pinned, made.lost, made.key) == (True, [], "r1")
 
 
-def test_its_rows_are_decided_again_for_its_first_attempt(skipped: Topology) -> None:
+def test_a_readmitted_transaction_decides_its_rows_again_at_its_first_attempt(skipped: Topology) -> None:
     skipped.readmit(1)
     asked: list[Any] = []
 
@@ -146,7 +146,7 @@ def test_its_rows_are_decided_again_for_its_first_attempt(skipped: Topology) -> 
     assert asked == [(TransactionAttempt(2, 1), [0, 2])]
 
 
-def test_a_ledger_that_is_made_has_the_incarnation_that_it_is_to_go_on_in_or_a_new_one() -> None:
+def test_a_new_ledger_gets_the_requested_incarnation_or_a_new_one() -> None:
     assert TopologyRequest("d", "opaque", 4).made("op").incarnation == "op"
     assert TopologyRequest("d", "opaque", 4, partitioned=True).made("op", "life") == replace(
         TopologyRequest("d", "opaque", 4).made("op"), incarnation="life", partitioned=True

@@ -45,7 +45,7 @@ def chains(books: Books) -> dict[int, tuple[int, int]]:
     return {txid: (line.first, line.end) for txid, line in lines(books).items()}
 
 
-def test_each_final_transaction_gets_a_line_with_what_its_receipt_says() -> None:
+def test_each_final_transaction_gets_a_line_that_agrees_with_its_receipt() -> None:
     books = kept().run(2)
     books.skip()
     receipt = books.receipt(2)
@@ -61,7 +61,7 @@ def test_a_topology_without_a_table_keeps_no_book() -> None:
     assert books.store.children(books.pipeline.paths.ends) is None
 
 
-def test_a_restatement_is_noted_where_its_chain_begins() -> None:
+def test_a_restatement_updates_the_end_in_the_first_line_of_its_chain() -> None:
     books = kept().run(2)
     assert books.pipeline.restate(1, "run 1", 5) == 3
     assert books.pipeline.restate(3, "run 1", 5) == 4
@@ -69,7 +69,7 @@ def test_a_restatement_is_noted_where_its_chain_begins() -> None:
     assert books.verify().findings == ()
 
 
-def test_a_restatement_that_is_open_or_skipped_ends_no_chain() -> None:
+def test_an_open_or_skipped_restatement_does_not_change_the_end_of_a_chain() -> None:
     books = kept().run(1)
     books.pipeline.ledger.want_restated(wish(1), ADA)
     begun = books.pipeline.begin("run 1")
@@ -128,7 +128,7 @@ def downstream() -> Books:
     return books
 
 
-def test_a_line_says_what_the_batch_has_taken_without_its_rows(downstream: Books) -> None:
+def test_a_line_keeps_the_range_that_the_batch_has_taken_without_its_rows(downstream: Books) -> None:
     downstream.run(1)
     downstream.skip()
     assert lines(downstream)[1].taken == TakenRange(1, 1)
@@ -139,7 +139,7 @@ def test_a_line_says_what_the_batch_has_taken_without_its_rows(downstream: Books
     assert downstream.verify().findings == ()
 
 
-def test_each_attempt_keeps_its_range_and_finds_its_ends_anew(downstream: Books) -> None:
+def test_each_attempt_keeps_its_range_and_looks_up_its_ends_again(downstream: Books) -> None:
     pipeline = downstream.pipeline
     downstream.run(1)
     begun = pipeline.begin("run 2")
@@ -152,7 +152,7 @@ def test_each_attempt_keeps_its_range_and_finds_its_ends_anew(downstream: Books)
     assert record.size == {"rows": 4, "why": "anew"}
 
 
-def test_a_restatement_and_its_replays_find_their_ends_anew(downstream: Books) -> None:
+def test_a_restatement_and_its_replays_look_up_their_ends_again(downstream: Books) -> None:
     pipeline = downstream.pipeline
     downstream.run(2)
     pipeline.ledger.want_restated(wish(1), ADA)
@@ -216,7 +216,7 @@ def test_a_reset_begins_another_book() -> None:
     assert list(lines(books)) == [1]
 
 
-def test_transactions_that_a_repair_has_taken_back_count_for_nothing_and_chains_end_as_before() -> None:
+def test_after_repair_back_taken_back_transactions_count_for_nothing_and_chains_end_as_before() -> None:
     books = kept().run(2)
     tokens = {each.name: fence.token for each in books.states if (fence := each.fence()) is not None}
     books.pipeline.restate(1, "run 1", 5)
@@ -235,7 +235,7 @@ def back(books: Books, to: int, tokens: Mapping[str, Token]) -> str:
 # --- beyond the history -------------------------------------------------------------------------------------------
 
 
-def test_people_are_shown_what_the_book_tells_beyond_the_history() -> None:
+def test_views_show_what_the_book_has_beyond_the_history() -> None:
     books = kept().run(4)
     assert books.pipeline.restate(1, "run 1", 5) == 5
     for txid in (1, 2):
@@ -252,7 +252,7 @@ def test_people_are_shown_what_the_book_tells_beyond_the_history() -> None:
         view.details(6)
 
 
-def test_what_was_taken_back_is_shown_no_more() -> None:
+def test_views_no_longer_show_transactions_that_were_taken_back() -> None:
     books = kept().run(2)
     tokens = {each.name: fence.token for each in books.states if (fence := each.fence()) is not None}
     books.run(1)
@@ -307,19 +307,19 @@ def test_a_source_is_asked_for_the_days_of_runs_that_are_forgotten(
         ("end", 9, "the book says end 9"),
     ],
 )
-def test_a_field_of_a_line_is_found(field: str, value: Any, words: str) -> None:
+def test_verify_finds_a_changed_field_of_a_line(field: str, value: Any, words: str) -> None:
     books = kept().run(3)
     books.change(books.pipeline.paths.page(0), lambda page: page["lines"][1].update({field: value}))
     assert any(words in each and "transaction 2" in each for each in books.verify().findings)
 
 
-def test_a_line_that_is_gone_is_found() -> None:
+def test_verify_finds_a_missing_line() -> None:
     books = kept().run(3)
     books.change(books.pipeline.paths.page(0), lambda page: page["lines"].pop(1))
     assert books.verify().findings == ("transaction 2: it is final, and has no line in the book, which begins at 1",)
 
 
-def test_another_range_in_a_line_is_found(downstream: Books) -> None:
+def test_verify_finds_a_changed_range_in_a_line(downstream: Books) -> None:
     downstream.run(3)
     change = {"first": 1, "last": 2}
     downstream.change(downstream.pipeline.paths.page(0), lambda page: page["lines"][1]["taken"].update(change))

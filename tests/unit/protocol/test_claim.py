@@ -72,7 +72,7 @@ def granted(run: Run, **known: Any) -> Grant:
     return answer.grant
 
 
-def test_a_receipt_says_whose_transaction_it_is_and_what_was_processed(topology: Topology, second: Run) -> None:
+def test_a_receipt_has_the_identity_of_its_transaction_and_what_was_processed(topology: Topology, second: Run) -> None:
     told: dict[str, Any] = {"lost": ["row 1"], "changed": [DeedOfAttempt("ada", NOW, "bad rows", 0)]}
     second.committer().processed()
     record = noted(topology, 2, counted=BatchRows(3, {"python": "python:1"}), **told)
@@ -91,14 +91,14 @@ def test_a_receipt_says_whose_transaction_it_is_and_what_was_processed(topology:
     assert life.receipt == own.hash
 
 
-def test_a_state_keeps_the_claim_of_its_grant_with_what_it_was_given_itself(topology: Topology, second: Run) -> None:
+def test_a_state_completes_the_claim_of_its_grant_with_what_was_written_to_it(topology: Topology, second: Run) -> None:
     grant = granted(second)
     kept = replace(grant, written=Written(1, f"{3:016x}")).receipt("s", Written(2, f"{4:016x}"))
     topology.ledger().run(commit.commit, grant.token, states=["s"], written={"s": Written(3, f"{7:016x}")})
     assert kept.hashed() == receipt(topology, 2)
 
 
-def test_a_state_that_was_given_nothing_is_named(topology: Topology, second: Run) -> None:
+def test_a_receipt_names_a_state_to_which_nothing_was_written(topology: Topology, second: Run) -> None:
     topology.ledger().run(commit.commit, granted(second).token, states=["s", "t"], written={"t": ONE_ROW})
     assert receipt(topology, 2).written == {"s": NOTHING_WRITTEN, "t": ONE_ROW}
     third = Run(topology, "r3")
@@ -107,7 +107,7 @@ def test_a_state_that_was_given_nothing_is_named(topology: Topology, second: Run
     assert receipt(topology, 3).written == {"s": NOTHING_WRITTEN}
 
 
-def test_of_long_rows_and_positions_a_receipt_keeps_the_digests(topology: Topology, second: Run) -> None:
+def test_a_receipt_keeps_digests_of_long_rows_and_positions(topology: Topology, second: Run) -> None:
     long = list(range(METADATA_KEPT))
     grant = granted(second, metadata=long, position=long)
     claim = Receipt.from_json(topology.record(2).receipt)  # type: ignore[union-attr]
@@ -116,7 +116,7 @@ def test_of_long_rows_and_positions_a_receipt_keeps_the_digests(topology: Topolo
     assert grant.token.txid == 2
 
 
-def test_a_skip_is_a_receipt_of_its_own(topology: Topology, second: Run) -> None:
+def test_a_skip_has_a_receipt(topology: Topology, second: Run) -> None:
     topology.skip(2)
     own = receipt(topology, 2)
     assert (own.outcome, own.rows, own.tasks, own.previous) == ("SKIPPED", None, {}, receipt(topology, 1).hash)
@@ -139,7 +139,7 @@ def test_a_skip_is_a_receipt_of_its_own(topology: Topology, second: Run) -> None
         ({"error": f"it broke {'x' * 3000} mend it"}, "it broke ... mend it"),
     ],
 )
-def test_each_attempt_says_why_the_one_before_it_was_replayed(
+def test_each_attempt_records_why_the_previous_attempt_was_replayed(
     topology: Topology, second: Run, fields: dict[str, Any], why: str
 ) -> None:
     granted(second)
@@ -179,7 +179,7 @@ def test_the_rows_of_an_attempt_that_is_replayed_are_kept(
     assert [(each.rows, each.size) for each in record.replays] == [(kept.get("rows"), kept.get("size", {}))]
 
 
-def test_the_last_replays_of_many_are_kept(topology: Topology, second: Run) -> None:
+def test_only_the_last_replays_are_kept(topology: Topology, second: Run) -> None:
     for _ in range(REPLAYS_KEPT + 1):
         second.begin(3)
     record = topology.record(2)
@@ -187,7 +187,7 @@ def test_the_last_replays_of_many_are_kept(topology: Topology, second: Run) -> N
     assert [each.attempt for each in record.replays] == list(range(2, REPLAYS_KEPT + 2))
 
 
-def test_the_error_of_the_last_attempt_is_kept_whole_and_those_of_earlier_ones_in_short(
+def test_the_error_of_the_last_attempt_is_kept_whole_and_earlier_errors_are_shortened(
     topology: Topology, second: Run
 ) -> None:
     error = f"it broke {'x' * 300} mend it"
@@ -202,7 +202,7 @@ def test_the_error_of_the_last_attempt_is_kept_whole_and_those_of_earlier_ones_i
 # --- rows
 
 
-def test_the_rows_of_a_batch_are_those_of_the_task_that_counted_most() -> None:
+def test_the_rows_of_a_batch_are_the_highest_count_of_a_task() -> None:
     acks = {("p", index): Ack("try", "op", rows=rows) for index, rows in enumerate((3, None, 7))}
     assert Processed(1, acks).rows == 7
     assert Processed(1, {("p", -1): Ack("try", "op")}).rows is None

@@ -65,7 +65,7 @@ def test_output_that_was_replaced_since_it_was_read_is_not_granted(run: Run, com
     assert isinstance(committer.ask(), Granted)
 
 
-def test_a_grant_raises_the_epoch_by_one_and_is_taken_by_the_next(run: Run, committer: Committer) -> None:
+def test_each_grant_raises_the_epoch_by_one_and_outranks_the_previous_grant(run: Run, committer: Committer) -> None:
     before = record(run).epoch
     first = committer.ask().grant
     again = run.committer()
@@ -76,12 +76,12 @@ def test_a_grant_raises_the_epoch_by_one_and_is_taken_by_the_next(run: Run, comm
         run.topology.ledger().run(commit.commit, first.token, states=())
 
 
-def test_a_committed_transaction_is_granted_to_nobody(run: Run, committer: Committer) -> None:
+def test_a_committed_transaction_gets_no_grant(run: Run, committer: Committer) -> None:
     run.commit()
     assert committer.ask() == AlreadyCommitted(1)
 
 
-def test_a_failed_transaction_is_granted_only_to_be_skipped(run: Run, committer: Committer) -> None:
+def test_a_failed_transaction_gets_no_grant_except_to_be_skipped(run: Run, committer: Committer) -> None:
     run.start().fail("of memory")
     with pytest.raises(FailedTransaction, match="of memory"):
         committer.ask()
@@ -89,7 +89,7 @@ def test_a_failed_transaction_is_granted_only_to_be_skipped(run: Run, committer:
     assert committer.ask() == ToBeSkipped(1)
 
 
-def test_the_turn_of_another_one_is_named(topology: Topology, run: Run) -> None:
+def test_a_request_before_its_turn_is_told_whose_turn_it_is(topology: Topology, run: Run) -> None:
     second = Run(topology, "r2")
     second.processed(1, {})
     waiting = second.committer()
@@ -106,7 +106,7 @@ def test_a_grant_is_noted_with_all_that_a_repair_asks_for(run: Run, committer: C
     assert (found.granted_at, found.by_phase) == ("2013-01-01T00:00:00.000+00:00", False)
 
 
-def test_rows_of_another_digest_are_granted_to_nobody(run: Run, committer: Committer) -> None:
+def test_a_grant_for_rows_with_another_digest_is_refused(run: Run, committer: Committer) -> None:
     request = AcquireRequest(run.attempt, record(run).epoch, "another")
     with pytest.raises(RowsChanged, match="another"):
         run.topology.ledger().run(commit.acquire, request)
@@ -121,14 +121,14 @@ def test_a_grant_to_a_phase_of_several_tasks_is_noted_as_such(run: Run, committe
 # --- a commit that fails -----------------------------------------------------------------------------------------
 
 
-def test_the_failure_of_a_commit_is_noted_and_the_turn_stays(run: Run, committer: Committer) -> None:
+def test_a_failed_commit_is_noted_and_keeps_the_turn(run: Run, committer: Committer) -> None:
     epoch = committer.ask().grant.token.epoch
     assert failed(run, epoch, "no disk") == FailureNoted(first=True)
     found = record(run)
     assert (found.phase, found.failures, found.error) == (Phase.COMMITTING, 1, "no disk")
 
 
-def test_of_one_grant_the_first_failure_is_noted(run: Run, committer: Committer) -> None:
+def test_only_the_first_failure_of_a_grant_is_noted(run: Run, committer: Committer) -> None:
     epoch = committer.ask().grant.token.epoch
     for reason in ("the first", "the second"):
         failed(run, epoch, reason)
@@ -145,7 +145,7 @@ def test_a_failure_that_knows_another_grant_than_the_newest_is_not_noted(
 
 
 @pytest.mark.parametrize(("epoch", "failures"), [(1, 1), (None, 1), (9, 0)])
-def test_before_its_turn_a_commit_fails_with_the_output_that_it_knows_or_with_none(
+def test_a_failure_before_the_turn_is_noted_only_with_the_current_output_or_with_none(
     run: Run, committer: Committer, epoch: int | None, failures: int
 ) -> None:
     failed(run, epoch)
@@ -158,7 +158,7 @@ def test_before_its_turn_every_failure_is_noted(run: Run, committer: Committer) 
     assert (record(run).failures, record(run).error) == (2, "the second")
 
 
-def test_a_commit_that_fails_while_a_task_works_or_when_all_is_over_is_not_noted(run: Run) -> None:
+def test_a_failure_is_not_noted_while_a_task_works_or_after_the_commit(run: Run) -> None:
     assert failed(run, None) == FailureNoted(first=False)
     assert record(run).failures == 0
     run.commit()
@@ -168,21 +168,21 @@ def test_a_commit_that_fails_while_a_task_works_or_when_all_is_over_is_not_noted
 # --- the mark ----------------------------------------------------------------------------------------------------
 
 
-def test_a_commit_says_whether_it_was_the_one_that_made_it_final(topology: Topology, run: Run) -> None:
+def test_a_commit_reports_whether_this_call_made_the_transaction_final(topology: Topology, run: Run) -> None:
     token = granted(run)
     ledger = topology.ledger()
     assert ledger.run(commit.commit, token, states=()) == Committed(1, by_this_call=True)
     assert ledger.run(commit.commit, token, states=()) == Committed(1, by_this_call=False)
 
 
-def test_a_commit_of_another_transaction_of_this_number_is_refused(topology: Topology, run: Run) -> None:
+def test_a_commit_of_another_transaction_with_the_same_txid_is_refused(topology: Topology, run: Run) -> None:
     token = granted(run)
     topology.ledger().run(commit.commit, token, states=())
     with pytest.raises(Outranked, match="no open transaction"):
         topology.ledger().run(commit.commit, replace(token, birth="another"), states=())
 
 
-def test_what_is_left_of_it_is_its_history(topology: Topology, run: Run) -> None:
+def test_a_commit_leaves_the_history_and_removes_the_open_records(topology: Topology, run: Run) -> None:
     token = granted(run)
     topology.clock.advance(60)
     topology.ledger().run(commit.commit, token, states=("s",))
@@ -196,14 +196,14 @@ def test_what_is_left_of_it_is_its_history(topology: Topology, run: Run) -> None
     assert topology.store().children(topology.paths.all_acks).names == ()
 
 
-def test_another_output_is_noted_beside_what_is_there(topology: Topology, run: Run) -> None:
+def test_outputs_of_a_second_call_are_noted_beside_the_earlier_outputs(topology: Topology, run: Run) -> None:
     token = granted(run)
     for outputs in ({"s": "1"}, {"t": "2"}):
         assert topology.ledger().run(commit.take_output, token, outputs) == Done()
     assert record(run).outputs == {"s": "1", "t": "2"}
 
 
-def test_processed_is_answered_again_while_the_turn_is_held(run: Run) -> None:
+def test_the_question_whether_all_is_processed_can_be_repeated_while_the_turn_is_held(run: Run) -> None:
     token, committer = granted(run), run.committer()
     done = committer.processed()
     assert isinstance(done, Processed)

@@ -28,20 +28,20 @@ def check(acks: dict[Any, Ack], size: Any = None, first: BatchRows | None = None
     return check_rows("flights", ATTEMPT, found, size, first)
 
 
-def test_consumers_that_agree_say_what_the_batch_has() -> None:
+def test_consumers_that_agree_give_the_rows_and_digests_of_the_batch() -> None:
     python = RowsDigest(10, 9, "python")
     batch = check({"a": ack(RowsRead(ALL)), "b": ack(RowsRead(python)), "c": ack()}, {"rows": 10, "why": ""})
     assert batch == BatchRows(10, {"xxh64-1": ALL.text, "python": python.text})
     assert digest_text(batch) == f"{python.text} {ALL.text}"
 
 
-def test_rows_of_an_output_are_no_rows_of_the_batch() -> None:
+def test_rows_read_from_an_output_do_not_count_as_rows_of_the_batch() -> None:
     of_output = RowsRead(RowsDigest(20, 7, "python"), outputs=(OF_A,))
     assert consumed([RowsRead(ALL), of_output]) == 10
     assert consumed([of_output]) is None
 
 
-def test_what_nobody_counted_is_not_compared() -> None:
+def test_consumers_without_counts_are_not_compared() -> None:
     assert check({"a": ack(), "b": Ack("try", "op", done=True, outputs=[{"name": "x", "digest": "y"}])}) is None
 
 
@@ -67,18 +67,18 @@ def test_a_consumer_of_another_number_of_rows_than_its_source_counted_is_named(r
         check({("a", 3): ack(RowsRead(RowsDigest(rows)))}, {"rows": 10, "why": ""})
 
 
-def test_of_offsets_there_may_be_fewer_rows_and_never_more() -> None:
+def test_a_batch_of_offsets_may_have_fewer_rows_and_never_more() -> None:
     offsets = {"rows": 10, "why": "", "at_most": True}
     assert check({"a": ack(RowsRead(RowsDigest(8)))}, offsets) == BatchRows(8)
     with pytest.raises(RowsDiffer, match="its source counted at most 10"):
         check({"a": ack(RowsRead(RowsDigest(11)))}, offsets)
 
 
-def test_a_replay_of_which_nobody_counted_is_not_compared_with_the_first_attempt() -> None:
+def test_an_uncounted_replay_is_not_compared_with_the_first_attempt() -> None:
     assert check({"a": ack()}, first=BatchRows(10, {"xxh64-1": ALL.text})) is None
 
 
-def test_what_a_source_counts_besides_rows_is_not_compared() -> None:
+def test_counts_of_a_source_other_than_rows_are_not_compared() -> None:
     assert check({"a": ack(RowsRead(RowsDigest(8)))}, {"files": 1, "why": ""}) == BatchRows(8)
 
 
@@ -100,7 +100,7 @@ def test_an_output_that_was_not_read_as_it_was_emitted_is_named(read: RowsDigest
         check({"a": ack(counts=ALL), "b": ack(RowsRead(read, (OF_A,)))})
 
 
-def test_an_output_is_known_by_its_name() -> None:
+def test_a_reading_is_compared_with_the_output_of_the_same_name() -> None:
     both = ack(other=RowsDigest(3), counts=ALL)
     assert check({"a": both, "b": ack(RowsRead(ALL, (OF_A,)))}) is None
     assert check({"a": both, "b": ack(RowsRead(RowsDigest(3), (OutputName("a", -1, "missing"),)))}) is None
@@ -123,7 +123,7 @@ def test_an_output_that_was_replaced_after_it_was_read_is_named() -> None:
     check({**parts, "a": unreliable})
 
 
-def test_rows_that_were_not_hashed_are_those_of_their_try() -> None:
+def test_unhashed_rows_of_an_output_are_identified_by_their_try() -> None:
     entry = {"name": "counts", "rows": 10, "row_digest": "", "task_try": "first"}
     read = RowsRead(RowsDigest(10), (OF_A._replace(content="first"),))
     assert RowsRead.from_json(read.to_json()) == read
@@ -137,7 +137,7 @@ def test_an_instance_is_named_with_its_index() -> None:
         check({"a": ack(RowsRead(ALL)), ("b", 0): ack(RowsRead(RowsDigest(9)))})
 
 
-def test_the_outputs_of_all_instances_are_read_as_one() -> None:
+def test_the_outputs_of_all_instances_are_compared_as_one_output() -> None:
     parts = {("a", index): ack(counts=RowsDigest(2, index, "xxh64-1")) for index in range(3)}
     outputs = tuple(OutputName("a", index, "counts") for index in range(3))
     check({**parts, "b": ack(RowsRead(RowsDigest(6, 3, "xxh64-1"), outputs))})
@@ -145,7 +145,7 @@ def test_the_outputs_of_all_instances_are_read_as_one() -> None:
         check({**parts, "b": ack(RowsRead(RowsDigest(4, 3, "xxh64-1"), outputs))})
 
 
-def test_an_output_given_twice_is_read_twice() -> None:
+def test_an_output_that_is_given_twice_is_compared_as_read_twice() -> None:
     twice = RowsRead(ALL + ALL, (OF_A, OF_A))
     with pytest.raises(RowsDiffer, match="task b read 20 rows"):
         check({"a": ack(counts=ALL), "b": ack(twice)})
@@ -163,7 +163,7 @@ def test_an_output_whose_rows_have_no_digest_is_compared_by_their_number() -> No
         check({"a": old, "b": ack(RowsRead(RowsDigest(3), (OF_A,)))})
 
 
-def test_rows_that_need_not_be_read_are_no_error_and_too_many_are() -> None:
+def test_a_partial_reading_may_have_fewer_rows_and_never_more() -> None:
     few, many = (RowsRead(RowsDigest(rows), at_least=True) for rows in (0, 11))
     assert check({"a": ack(few), "b": ack(RowsRead(ALL))}, {"rows": 10, "why": ""}) == BatchRows(
         10, {ALL.form: ALL.text}
@@ -174,7 +174,7 @@ def test_rows_that_need_not_be_read_are_no_error_and_too_many_are() -> None:
             check(acks, {"rows": 10, "why": ""})
 
 
-def test_one_that_need_not_read_all_is_compared_with_one_that_has_whoever_comes_first() -> None:
+def test_a_partial_reading_is_compared_with_a_full_reading_in_any_order() -> None:
     many, other = (RowsRead(RowsDigest(rows, 6, ALL.form), at_least=True) for rows in (11, 10))
     for acks in ({"a": ack(many), "b": ack(RowsRead(ALL))}, {"a": ack(other), "b": ack(RowsRead(ALL))}):
         with pytest.raises(RowsDiffer, match="task b read 10 rows, digest 0000000000000005 of the batch, task a 1"):
@@ -203,7 +203,7 @@ def unproven(acks: dict[Any, Ack], size: Any = None) -> tuple[str, ...]:
         ({"a": ack(RowsRead(ALL), counts=ALL), "b": ack(RowsRead(RowsDigest(10), (OF_A,), at_least=True))}, None),
     ],
 )
-def test_an_exact_reading_to_the_end_or_of_a_known_number_is_proven(acks: dict[Any, Ack], size: Any) -> None:
+def test_a_full_reading_or_one_of_a_known_number_of_rows_is_proven(acks: dict[Any, Ack], size: Any) -> None:
     assert unproven(acks, size) == ()
 
 
@@ -223,10 +223,10 @@ def test_an_exact_reading_to_the_end_or_of_a_known_number_is_proven(acks: dict[A
         ),
     ],
 )
-def test_what_is_not_proven_is_said_with_its_task(acks: dict[Any, Ack], size: Any, said: str) -> None:
+def test_an_unproven_reading_is_named_with_its_task(acks: dict[Any, Ack], size: Any, said: str) -> None:
     (found,) = unproven(acks, size)
     assert found.startswith(said)
 
 
-def test_a_reading_that_stopped_is_read_as_it_was_written() -> None:
+def test_a_partial_reading_survives_its_json_form() -> None:
     assert RowsRead.from_json(STOPPED.to_json()) == STOPPED

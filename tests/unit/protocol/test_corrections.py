@@ -13,13 +13,13 @@ from airflow_tx.ledger.steps.replay import WishRequest
 from tests.unit.protocol.chains import ADA, Chain, due
 
 
-def test_without_a_correction_nothing_is_behind() -> None:
+def test_no_transaction_is_behind_without_a_correction() -> None:
     chain = Chain().run(3).take(2)
     found = chain.found()
     assert (found.behind, found.comparison.txid, found.is_due) == ((), 3, False)
 
 
-def test_a_correction_of_what_was_taken_is_due_and_its_restatement_has_it() -> None:
+def test_a_correction_of_a_taken_transaction_is_due_until_its_follow_up_has_it() -> None:
     chain = Chain().run(2).take(2)
     end = chain.correct(1)
     assert due(chain.found()) == {1: {1: end}}
@@ -51,14 +51,14 @@ def test_a_correction_between_the_reading_and_the_commit_is_found() -> None:
     assert due(chain.found()) == {1: {1: end}}
 
 
-def test_one_correction_that_waits_holds_up_no_other() -> None:
+def test_a_waiting_correction_does_not_delay_another_correction() -> None:
     chain = Chain().run(3).take(1)
     chain.correct(3)
     end = chain.correct(1)
     assert due(chain.found()) == {1: {1: end}}
 
 
-def test_a_correction_of_a_correction_is_one_of_the_transaction_where_the_chain_begins() -> None:
+def test_a_correction_of_a_correction_counts_for_the_first_transaction_of_the_chain() -> None:
     chain = Chain().run(2).take(2)
     first = chain.correct(1)
     chain.take(1)
@@ -68,7 +68,7 @@ def test_a_correction_of_a_correction_is_one_of_the_transaction_where_the_chain_
     assert (taken.counts, taken.ends) == ({}, {})
 
 
-def test_a_batch_that_has_read_a_later_end_is_behind_none_of_the_earlier_ones() -> None:
+def test_a_batch_that_has_read_the_newest_end_is_not_behind_an_earlier_end() -> None:
     chain = Chain().run(1)
     first = chain.correct(1)
     last = chain.correct(first, key=1)
@@ -96,7 +96,7 @@ def test_a_follow_up_that_was_skipped_is_kept_and_not_repeated_for_the_same_ends
     assert due(chain.found()) == {1: {1: later}}
 
 
-def test_a_restatement_by_a_person_catches_up() -> None:
+def test_a_restatement_by_a_person_resolves_a_correction() -> None:
     chain = Chain().run(1).take(1)
     chain.correct(1)
     chain.request()
@@ -120,7 +120,7 @@ def test_a_follow_up_that_read_before_another_correction_is_behind_again() -> No
     assert due(chain.found()) == {1: {1: later}}
 
 
-def test_a_skipped_transaction_is_behind_nothing_and_its_readmission_takes_what_counts() -> None:
+def test_a_skipped_transaction_is_not_behind_and_its_readmission_takes_the_newest_ends() -> None:
     chain = Chain().run(2)
     begun = chain.totals.begin("t1")
     chain.totals.skip(begun.txid)
@@ -135,7 +135,7 @@ def test_a_skipped_transaction_is_behind_nothing_and_its_readmission_takes_what_
     assert due(chain.found()) == {2: {1: later}}
 
 
-def test_corrections_of_one_range_wait_for_one_another_but_not_for_long() -> None:
+def test_a_due_correction_is_postponed_briefly_for_other_corrections_of_its_range() -> None:
     chain = Chain().run(2).take(2)
     end = chain.correct(1)
     chain.orders.ledger.want_restated(WishRequest(end, "o1", "o1"), ADA)
@@ -146,7 +146,7 @@ def test_corrections_of_one_range_wait_for_one_another_but_not_for_long() -> Non
     assert due(chain.found(final + timedelta(minutes=10))) == {1: {1: end}}
 
 
-def test_what_cannot_be_restated_is_noted_with_the_reason() -> None:
+def test_a_transaction_that_cannot_be_restated_is_noted_with_the_reason() -> None:
     chain = Chain().run(1)
     chain.totals.journals = False
     chain.take(1)
@@ -157,7 +157,7 @@ def test_what_cannot_be_restated_is_noted_with_the_reason() -> None:
     assert (chain.request(), chain.cursor) == ([], end)
 
 
-def test_another_upstream_ledger_is_compared_from_its_beginning() -> None:
+def test_corrections_of_a_new_upstream_ledger_are_compared_from_its_beginning() -> None:
     chain = Chain().run(2).take(2)
     chain.correct(1)
     found = chain.found()
@@ -166,7 +166,7 @@ def test_another_upstream_ledger_is_compared_from_its_beginning() -> None:
 
 
 @pytest.mark.parametrize("taken", range(1, 8))
-def test_the_transaction_that_has_an_upstream_one_is_found_among_restatements(taken: int) -> None:
+def test_the_restatement_that_holds_an_upstream_transaction_is_found(taken: int) -> None:
     chain = Chain().run(8).take(3)
     chain.totals.ledger.want_restated(WishRequest(2, "t2", "t2"), ADA)
     chain.follow(2)
@@ -179,7 +179,7 @@ def test_the_transaction_that_has_an_upstream_one_is_found_among_restatements(ta
     assert due(chain.found()) == {holder: {taken: end}}
 
 
-def test_a_skip_that_is_only_requested_is_no_end() -> None:
+def test_a_requested_skip_does_not_count_as_final() -> None:
     chain = Chain().run(1)
     begun = chain.totals.begin("t1")
     chain.totals.ledger.run(note_skip, begun.txid, ADA)

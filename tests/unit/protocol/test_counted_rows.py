@@ -28,7 +28,7 @@ def compared(books: Books, rows: Mapping[int | None, int]) -> Verified:
     return verified(books.ledger, [replace(one, rows=rows), two])
 
 
-def test_a_table_has_the_rows_that_its_receipts_say(books: Books) -> None:
+def test_a_table_with_the_rows_of_its_receipts_has_no_finding(books: Books) -> None:
     found = receipts_say(books.evidence[0])
     assert set(found) == {1, 2, 3, 4, 5}
     assert compared(books, found) == Verified(1, 5, (), ())
@@ -36,7 +36,7 @@ def test_a_table_has_the_rows_that_its_receipts_say(books: Books) -> None:
     assert compared(books, {**found, None: 7}) == Verified(1, 5, (), ())
 
 
-def test_rows_that_are_gone_or_twice_are_named(books: Books) -> None:
+def test_missing_and_doubled_rows_are_named(books: Books) -> None:
     found = receipts_say(books.evidence[0])
     rows = found.pop(2)
     (missing,) = compared(books, found).findings

@@ -72,12 +72,12 @@ def test_skips_readmissions_and_open_transactions_are_no_findings(books: Books) 
         ("incarnation", "another", "ledger another"),
     ],
 )
-def test_a_field_of_the_topology_record_is_found(books: Books, field: str, value: Any, words: str) -> None:
+def test_verify_finds_a_changed_field_of_the_topology_record(books: Books, field: str, value: Any, words: str) -> None:
     books.change(books.pipeline.paths.record, lambda record: record.update({field: value}))
     findings(books, words)
 
 
-def test_a_renamed_state_that_the_ledger_does_not_name_is_found() -> None:
+def test_verify_finds_a_renamed_state_that_the_ledger_does_not_name() -> None:
     books = Books().run(3)
     books.pipeline.ledger.run(rename_state, "s0", "s2", audit=ADA)
     assert decisive_findings(books) == []
@@ -94,14 +94,14 @@ def test_a_loss_that_was_accepted_before_a_state_was_renamed_is_no_finding() -> 
     assert [each for each in decisive_findings(books) if each.startswith("state ")] == []
 
 
-def test_a_skip_that_is_no_longer_listed_is_found(books: Books) -> None:
+def test_verify_finds_a_skip_that_is_no_longer_listed(books: Books) -> None:
     books.pipeline.ledger.run(end.note_skip, 8, ADA)
     assert books.verify().findings == ()
     books.change(books.pipeline.paths.record, lambda record: record.update(skips=[]))
     findings(books, "it lists [] to be skipped, and the open transactions say [8]")
 
 
-def test_an_accepted_loss_that_is_left_out_is_found_until_the_source_has_passed_it() -> None:
+def test_verify_finds_a_removed_accepted_loss_until_the_source_has_passed_it() -> None:
     books = Books().run(3)
     books.pipeline.ledger.accept_loss([Loss("", 3, 3, "row x")], ADA)
     assert books.verify().findings == ()
@@ -124,7 +124,7 @@ def rebuilt_books() -> Books:
 
 @pytest.mark.parametrize("more", [0, 2])
 @pytest.mark.parametrize("rebuilt", [0, 2, 4])
-def test_another_last_transaction_before_a_rebuilt_ledger_is_found(more: int, rebuilt: int) -> None:
+def test_verify_finds_a_changed_last_transaction_of_a_rebuilt_ledger(more: int, rebuilt: int) -> None:
     books = rebuilt_books().run(more)
     assert books.pipeline.ledger.topology().rebuilt == 3
     assert books.verify().findings == ()
@@ -134,7 +134,7 @@ def test_another_last_transaction_before_a_rebuilt_ledger_is_found(more: int, re
 
 @pytest.mark.parametrize("generation", [1, 3])
 @pytest.mark.parametrize("what", ["lost", "renamed", "rebuilt"])
-def test_another_generation_after_a_repair_is_found(what: str, generation: int) -> None:
+def test_verify_finds_a_changed_generation_after_a_repair(what: str, generation: int) -> None:
     books = rebuilt_books() if what == "rebuilt" else Books().run(3)
     if what == "lost":
         books.pipeline.ledger.run(state_lost, "s0", ADA)
@@ -149,12 +149,12 @@ def test_another_generation_after_a_repair_is_found(what: str, generation: int) 
 
 
 @pytest.mark.parametrize("allocated", [5, 7, 9])
-def test_another_number_of_allocated_transactions_is_found(books: Books, allocated: int) -> None:
+def test_verify_finds_a_changed_number_of_allocated_transactions(books: Books, allocated: int) -> None:
     books.store.multi([], [Put(books.pipeline.paths.allocated, encode(Counter(allocated)))])
     findings(books, "allocated" if allocated != 7 else "the last one 7")
 
 
-def test_an_open_transaction_that_is_gone_is_found(books: Books) -> None:
+def test_verify_finds_a_missing_open_transaction(books: Books) -> None:
     books.store.multi([], [Delete(books.pipeline.paths.transaction(8))])
     findings(books, "transaction 8: it is one of those up to 8 that were allocated, and has no record")
 
@@ -167,18 +167,20 @@ def test_an_open_transaction_that_is_gone_is_found(books: Books) -> None:
     ],
 )
 @pytest.mark.parametrize("txid", [7, 8])
-def test_rows_of_an_open_transaction_are_found(books: Books, txid: int, change: dict[str, Any], words: str) -> None:
+def test_verify_finds_changed_rows_of_an_open_transaction(
+    books: Books, txid: int, change: dict[str, Any], words: str
+) -> None:
     books.change(books.pipeline.paths.meta(txid), lambda record: record.update(change))
     findings(books, f"transaction {txid}: {words}")
 
 
-def test_rows_of_an_open_transaction_that_are_gone_are_found(books: Books) -> None:
+def test_verify_finds_missing_rows_of_an_open_transaction(books: Books) -> None:
     books.store.multi([], [Delete(books.pipeline.paths.meta(8))])
     findings(books, "transaction 8: it is open, and its rows are missing")
 
 
 @pytest.mark.parametrize("field", ["attempt", "epoch", "nonce", "birth", "key", "run_id", "metadata", "previous"])
-def test_what_the_receipt_of_an_open_transaction_is_going_to_say_is_compared(books: Books, field: str) -> None:
+def test_verify_finds_a_changed_claim_of_an_open_transaction(books: Books, field: str) -> None:
     path = books.pipeline.paths.transaction(7)
     books.change(
         path, lambda record: record["receipt"].update({field: 9 if field in ("attempt", "epoch") else "another"})
@@ -193,28 +195,28 @@ def test_what_the_receipt_of_an_open_transaction_is_going_to_say_is_compared(boo
     "change",
     [{"rows": 99}, {"key": "run 9"}, {"run_id": "run 9"}, {"skip": {"who": "bob", "when": WHEN, "why": "why"}}],
 )
-def test_what_is_kept_of_a_skipped_transaction_is_found(books: Books, change: dict[str, Any]) -> None:
+def test_verify_finds_changed_kept_rows_of_a_skipped_transaction(books: Books, change: dict[str, Any]) -> None:
     books.change(books.pipeline.paths.skipped(4), lambda record: record.update(change))
     findings(books, "transaction 4: its kept rows are ")
 
 
 @pytest.mark.parametrize("again", [2, 6, 99])
-def test_a_skipped_transaction_that_is_said_to_be_readmitted_is_found(books: Books, again: int) -> None:
+def test_verify_finds_a_skipped_transaction_that_is_wrongly_marked_as_readmitted(books: Books, again: int) -> None:
     books.change(books.pipeline.paths.skipped(4), lambda record: record.update(rows=None, readmitted_as=again))
     findings(books, f"transaction 4: its rows are said to be in transaction {again}")
 
 
-def test_a_readmission_that_is_undone_by_hand_is_found(books: Books) -> None:
+def test_verify_finds_a_readmission_that_was_undone_by_hand(books: Books) -> None:
     books.change(books.pipeline.paths.skipped(5), lambda record: record.update(rows=5, readmitted_as=None))
     findings(books, "transaction 5: it was re-admitted as 6, and its rows may be re-admitted once more")
 
 
-def test_a_skipped_transaction_without_its_rows_is_found(books: Books) -> None:
+def test_verify_finds_a_skipped_transaction_without_its_rows(books: Books) -> None:
     books.store.multi([], [Delete(books.pipeline.paths.skipped(4))])
     findings(books, "transaction 4: it was skipped, and its rows are not kept")
 
 
-def test_a_committed_transaction_that_is_kept_as_skipped_is_found(books: Books) -> None:
+def test_verify_finds_a_committed_transaction_that_is_kept_as_skipped(books: Books) -> None:
     record = Skipped("run 2", "run 2", 2, Deed("ada", WHEN, "why"), "op")
     books.store.multi([], [Create(books.pipeline.paths.skipped(2), encode(record))])
     findings(books, "transaction 2: it was committed, and it is kept as skipped")
@@ -225,13 +227,13 @@ def test_a_committed_transaction_that_is_kept_as_skipped_is_found(books: Books) 
 
 @pytest.mark.parametrize("run", ["run 2", "run 4", "run 5", "run 7", "run 8"])
 @pytest.mark.parametrize("txid", [None, 1, 99])
-def test_another_binding_of_a_run_is_found(books: Books, run: str, txid: int | None) -> None:
+def test_verify_finds_a_changed_or_missing_binding_of_a_run(books: Books, run: str, txid: int | None) -> None:
     path = books.pipeline.paths.run(run)
     books.store.multi([], [Delete(path) if txid is None else Put(path, encode(Binding(txid)))])
     findings(books, f"its run '{run}' is ")
 
 
-def test_of_two_committed_transactions_of_a_run_the_later_one_counts() -> None:
+def test_a_run_with_two_committed_transactions_is_bound_to_the_later_one() -> None:
     """The run was cleared after its binding was lost with the ledger."""
     books = Books().run(2)
     again = replace(books.receipt(2), key="run 1")
@@ -239,7 +241,7 @@ def test_of_two_committed_transactions_of_a_run_the_later_one_counts() -> None:
 
 
 @pytest.mark.parametrize("txid", [0, 2, 4, 8, 99])
-def test_a_run_that_is_bound_and_has_no_transaction_is_found(books: Books, txid: int) -> None:
+def test_verify_finds_a_bound_run_without_a_transaction(books: Books, txid: int) -> None:
     books.store.multi([], [Create(books.pipeline.paths.run("run 99"), encode(Binding(txid)))])
     findings(books, "run 'run 99'", "is bound to")
 
@@ -248,14 +250,14 @@ def test_a_run_that_is_bound_and_has_no_transaction_is_found(books: Books, txid:
 
 
 @pytest.mark.parametrize("size", [None, {"rows": 99, "why": "x"}])
-def test_the_size_in_a_history_is_found(size: Any) -> None:
+def test_verify_finds_a_changed_size_in_the_history(size: Any) -> None:
     books = Books(sized=True).run(3)
     assert books.verify().findings == ()
     books.change(books.history(2), lambda record: record.update(size=size))
     findings(books, "transaction 2: the ledger says size ")
 
 
-def test_a_size_where_the_source_counts_nothing_is_found() -> None:
+def test_verify_finds_a_size_although_the_source_counts_nothing() -> None:
     books = Books().run(3)
     books.change(books.history(2), lambda record: record.update(size={"rows": 5}))
     findings(books, "transaction 2: the ledger says size ")
@@ -275,7 +277,7 @@ def decisive_findings(books: Books) -> list[str]:
 
 @pytest.mark.parametrize("moment", ["final", "begun", "granted", "written"])
 @pytest.mark.parametrize("lost", [1, 2])
-def test_nothing_is_found_of_a_ledger_that_went_back_and_was_rebuilt(moment: str, lost: int) -> None:
+def test_a_ledger_that_went_back_and_was_rebuilt_has_no_finding(moment: str, lost: int) -> None:
     books = Books().run(3)
     pipeline = books.pipeline
     begun = pipeline.begin("run 4")
@@ -302,7 +304,7 @@ def test_nothing_is_found_of_a_ledger_that_went_back_and_was_rebuilt(moment: str
         assert decisive_findings(books) == []
 
 
-def test_nothing_is_found_after_a_reset_with_losses_that_were_accepted_before_it() -> None:
+def test_losses_that_were_accepted_before_a_reset_cause_no_finding_after_it() -> None:
     books = Books().run(3)
     books.pipeline.ledger.accept_loss([Loss("", 3, 5, "row 4")], ADA)
     books.run(1)

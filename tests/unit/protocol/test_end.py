@@ -61,7 +61,7 @@ def set_topology(topology: Topology, **fields: Any) -> None:
 # --- the grant ---------------------------------------------------------------------------------------------------
 
 
-def test_a_grant_holds_as_long_as_nothing_newer_has_its_place(run: Run) -> None:
+def test_a_grant_holds_until_something_newer_replaces_it(run: Run) -> None:
     token = acquire(run).grant.token
     record, topology = changed(run.topology), run.topology.topology
     assert holds(record, topology, token) is True
@@ -76,14 +76,14 @@ def test_a_grant_holds_as_long_as_nothing_newer_has_its_place(run: Run) -> None:
     assert holds(replace(record, phase=Phase.FAILED), topology, token) is False
 
 
-def test_a_state_that_is_new_while_one_is_missing_was_renamed(run: Run) -> None:
+def test_a_new_state_beside_a_missing_state_is_refused_as_renamed(run: Run) -> None:
     set_topology(run.topology, states={"s": 4, "t": 5})
     with pytest.raises(StateRenamed, match="airflow tx state rename trace t a"):
         acquire(run, "s", "b", "a")
 
 
 @pytest.mark.parametrize("states", [("s", "t", "u"), ("s",), ()], ids=["one is new", "one is missing", "none is left"])
-def test_a_state_may_come_or_go(run: Run, states: tuple[str, ...]) -> None:
+def test_states_without_values_may_be_added_or_removed(run: Run, states: tuple[str, ...]) -> None:
     set_topology(run.topology, states={"s": 0, "t": 0})
     assert isinstance(acquire(run, *states), Granted)
 
@@ -103,7 +103,7 @@ def test_a_batch_that_starts_elsewhere_than_its_predecessor_ends_is_stale(topolo
 # --- the end -----------------------------------------------------------------------------------------------------
 
 
-def test_what_is_noted_of_a_transaction_in_the_topology_goes_with_it(topology: Topology, run: Run) -> None:
+def test_notes_about_a_transaction_leave_the_topology_record_at_its_end(topology: Topology, run: Run) -> None:
     set_topology(
         topology,
         blocked=BlockMark(1, 1, "", NOW),
@@ -120,7 +120,7 @@ def test_what_is_noted_of_a_transaction_in_the_topology_goes_with_it(topology: T
     assert (answer.skip, answer.waiting) == (True, ())
 
 
-def test_what_is_noted_of_another_one_stays(topology: Topology, run: Run) -> None:
+def test_notes_about_another_transaction_stay_in_the_topology_record(topology: Topology, run: Run) -> None:
     set_topology(topology, blocked=BlockMark(2, 1, "", NOW), skips=[3], states={"u": 7}, births={"u": "old"})
     answer = end(run)
     after = topology.topology
@@ -133,7 +133,7 @@ def test_what_is_noted_of_another_one_stays(topology: Topology, run: Run) -> Non
     assert answer.skip is False
 
 
-def test_the_end_requires_the_turn_as_it_was(topology: Topology, run: Run) -> None:
+def test_the_end_requires_that_the_turn_is_unchanged(topology: Topology, run: Run) -> None:
     """A repair that sets it back refuses a mark that has read it before."""
     token = acquire(run).grant.token
     read = Reader(topology.store())
@@ -144,7 +144,7 @@ def test_the_end_requires_the_turn_as_it_was(topology: Topology, run: Run) -> No
 
 
 @pytest.mark.parametrize("history", [1, 2])
-def test_the_history_of_so_many_is_kept(history: int) -> None:
+def test_the_history_keeps_the_configured_number_of_transactions(history: int) -> None:
     store = MemoryStore()
     topology = Topology(lambda: store, "/tx", [], history=history)
     for number in range(1, 5):
@@ -187,7 +187,7 @@ def instances(run: Run, count: int) -> None:
 
 
 @pytest.mark.parametrize("left", [0, 1])
-def test_what_is_too_much_for_the_end_is_removed_after_it(
+def test_records_that_exceed_one_multi_are_removed_after_the_end(
     topology: Topology, run: Run, left: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(step, "DELETIONS_A_MULTI", 5)
@@ -210,7 +210,7 @@ def test_what_is_too_much_for_the_end_is_removed_after_it(
 
 
 @pytest.mark.parametrize("left", [0, 1])
-def test_so_is_what_is_too_much_for_a_replay(
+def test_records_that_exceed_one_multi_are_removed_after_a_replay(
     topology: Topology, run: Run, left: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(step, "DELETIONS_A_MULTI", 5)
@@ -221,14 +221,14 @@ def test_so_is_what_is_too_much_for_a_replay(
     assert topology.topology.garbage == []
 
 
-def test_what_is_to_be_removed_is_noted_once_beside_what_is_noted(topology: Topology) -> None:
+def test_a_folder_to_be_removed_is_noted_once_beside_earlier_notes(topology: Topology) -> None:
     topology.ledger().open(topology.request)
     paths, record = topology.paths, replace(topology.topology, garbage=["y"])
     noted = step.left(record, paths, paths.acks("x"), paths.acks("x"))
     assert noted.garbage == ["y", "coordinator/acks/x"]
 
 
-def test_only_what_was_removed_is_noted_no_more(topology: Topology) -> None:
+def test_only_removed_folders_are_deleted_from_the_notes(topology: Topology) -> None:
     topology.ledger().open(topology.request)
     set_topology(topology, garbage=["a", "b", "c"])
     topology.ledger().run(step.note_removed, ["a", "c"])
@@ -254,7 +254,7 @@ def test_folders_within_folders_are_emptied_in_portions(monkeypatch: pytest.Monk
 # --- the pace ----------------------------------------------------------------------------------------------------
 
 
-def test_a_transaction_that_was_never_complete_says_nothing_of_the_pace() -> None:
+def test_a_transaction_that_was_never_complete_does_not_change_the_pace() -> None:
     history = final_record(
         size={"rows": 5},
     )
@@ -273,6 +273,6 @@ def test_seconds_are_kept_to_the_millisecond_and_the_second_oldest_may_be_the_la
     assert pace_after(pace, history)[0] == [9, 1.0]
 
 
-def test_the_try_of_a_task_is_named_by_its_instance() -> None:
+def test_a_task_try_of_a_mapped_task_is_named_with_its_index() -> None:
     assert (str(TaskTry("p", -1, "t")), str(TaskTry("p", 0, "t"))) == ("p", "p[0]")
     assert str(Token(2, 7, 3, 4, "n")) == "2/7.3#4"

@@ -38,12 +38,12 @@ HISTORY = final_record(
 )
 
 
-def test_half_a_pair_is_shown_as_its_escape() -> None:
+def test_half_a_surrogate_pair_is_shown_as_its_escape() -> None:
     assert without_controls(HALF) == SHOWN
     assert str(ConfigError(option="x", value=1, remedy=HALF)).endswith(SHOWN)
 
 
-def test_what_a_person_says_is_stored_as_its_escape() -> None:
+def test_half_a_surrogate_pair_in_the_words_of_a_person_is_stored_as_its_escape() -> None:
     read = decode(Skipped, "/x", encode(SKIPPED))
     assert read.skip == Deed(SHOWN, WHEN, SHOWN)
 
@@ -61,7 +61,7 @@ def test_a_receipt_is_stored_as_it_was_hashed() -> None:
 
 
 @pytest.mark.parametrize("text", [HALF, "a\x00b"])
-def test_a_run_has_no_name_that_the_database_of_airflow_refuses(text: str) -> None:
+def test_a_run_id_that_the_airflow_database_refuses_is_escaped(text: str) -> None:
     record = json.loads(encode(HISTORY)) | {"run_id": text}
     run_id = decode(TransactionRecord, "/x", json.dumps(record).encode()).run_id
     assert "\x00" not in run_id
@@ -69,17 +69,17 @@ def test_a_run_has_no_name_that_the_database_of_airflow_refuses(text: str) -> No
 
 
 @pytest.mark.parametrize("name", [HALF, "\ud83d", "a/b.c", "", "é", "%"])
-def test_a_name_comes_back_from_its_path(name: str) -> None:
+def test_a_name_survives_being_a_path(name: str) -> None:
     assert decode_name(encode_name(name)) == name
     assert Paths("/tx", name).record.isascii()
 
 
-def test_a_node_of_another_program_has_a_name_too() -> None:
+def test_a_node_name_of_another_program_can_be_decoded() -> None:
     assert decode_name("%FF") == "\ufffd"
 
 
 @pytest.mark.parametrize("name", [HALF, "a\x00b", "a\u202eb", "a\nb"])
-def test_a_topology_with_a_name_that_nothing_shows_is_refused(name: str) -> None:
+def test_a_topology_name_with_unprintable_characters_is_refused(name: str) -> None:
     with pytest.raises(TransactionDefinitionError, match="its name has characters") as refused:
         TransactionSpec(topology=name, dag_id="d", source=FileSource("/data/*.csv"))
     assert str(refused.value).isprintable()
@@ -104,7 +104,7 @@ print(output.getvalue().decode())
 """
 
 
-def test_the_log_of_a_task_takes_an_error_with_half_a_pair() -> None:
+def test_the_log_of_a_task_accepts_an_error_with_half_a_surrogate_pair() -> None:
     """Airflow's own log raises another error there, and the process of the task ends."""
     done = subprocess.run([sys.executable, "-c", LOGGED], capture_output=True, text=True, check=False, timeout=100)
     assert done.returncode == 0, done.stderr
@@ -125,7 +125,7 @@ def test_the_log_of_a_task_takes_an_error_with_half_a_pair() -> None:
         ("run_id", 5),
     ],
 )
-def test_a_field_of_another_kind_makes_a_record_unreadable(field: str, value: Any) -> None:
+def test_a_field_of_the_wrong_type_makes_a_record_unreadable(field: str, value: Any) -> None:
     record = json.loads(encode(HISTORY)) | {field: value}
     with pytest.raises(UnreadableRecord, match="/x cannot be read"):
         decode(TransactionRecord, "/x", json.dumps(record).encode())
@@ -142,7 +142,7 @@ def test_a_field_of_another_kind_makes_a_record_unreadable(field: str, value: An
         ("receipt", {"replays": [{"attempt": 1}]}),
     ],
 )
-def test_what_a_field_has_within_is_checked_before_it_is_shown(field: str, value: Any) -> None:
+def test_values_inside_a_field_are_checked_when_the_record_is_read(field: str, value: Any) -> None:
     record = json.loads(encode(HISTORY)) | {field: value}
     with pytest.raises(UnreadableRecord, match=f"/x cannot be read: its field {field} does not fit: "):
         decode(TransactionRecord, "/x", json.dumps(record).encode())

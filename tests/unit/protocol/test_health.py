@@ -23,7 +23,7 @@ PHASES = [*COMMITS, Phase.FAILED]
 
 
 @pytest.mark.parametrize("phase", PHASES)
-def test_a_transaction_that_was_refused_has_failed_and_its_advice_is_that_of_the_refusal(phase: Phase) -> None:
+def test_a_refused_transaction_has_failed_and_its_advice_is_the_remedy_of_the_refusal(phase: Phase) -> None:
     view = with_first(phase=phase, **REFUSED)
     health = topology_health(view)
     then = f"{REMEDY}. Then: airflow tx replay flights 1"
@@ -35,18 +35,18 @@ def test_a_transaction_that_was_refused_has_failed_and_its_advice_is_that_of_the
 
 
 @pytest.mark.parametrize("phase", PHASES)
-def test_a_failed_transaction_is_replayed_unless_its_error_says_otherwise(phase: Phase) -> None:
+def test_a_failed_transaction_is_advised_to_be_replayed_if_its_error_has_no_remedy(phase: Phase) -> None:
     health = topology_health(with_first(phase=phase, error="task commit: ValueError: no"))
     assert health.code is HealthCode.FAILED
     assert str(health.remedy) == "airflow tx replay flights 1, or clear its failed task"
 
 
-def test_what_to_do_stands_beside_the_sentence_and_not_in_it() -> None:
+def test_the_remedy_is_not_part_of_the_sentence() -> None:
     health = topology_health(with_first(phase=Phase.FAILED, error="ValueError: no", failed_task="commit"))
     assert health.sentence == "Transaction 1 has failed: task commit: ValueError: no."
 
 
-def test_why_a_transaction_is_blocked_is_said_without_the_remedy_of_its_refusal() -> None:
+def test_the_sentence_of_a_blocked_transaction_does_not_contain_the_remedy_of_its_refusal() -> None:
     mark = BlockMark(1, 1, REFUSED["error"], "2013-01-01T00:00:00+00:00")
     health = topology_health(with_first(phase=Phase.FAILED, blocked=mark, **REFUSED))
     assert health.sentence.count("airflow tx") == 0
@@ -72,7 +72,7 @@ def test_the_bars_of_a_failed_transaction_do_not_grow(phase: Phase) -> None:
     assert (row.phase, bar.end) == (phase.value, None)
 
 
-def test_a_lateness_does_not_hide_a_failure() -> None:
+def test_a_late_topology_still_shows_its_failure() -> None:
     health = topology_health(
         with_first(phase=Phase.FAILED, **REFUSED), {"late": AlarmNote("", "2013-01-01T00:00:00+00:00")}
     )

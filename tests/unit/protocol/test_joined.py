@@ -134,7 +134,7 @@ def records(store: MemoryStore) -> dict[str, bytes]:
     return {path: data for path, data, _ in store.snapshot()}
 
 
-def test_the_ledger_is_as_if_each_step_had_been_made_alone(store: Interrupted) -> None:
+def test_joined_steps_leave_the_same_ledger_as_separate_steps(store: Interrupted) -> None:
     alone = Interrupted()
     one, two = Process(store, joins=True), Process(alone, joins=False)
     steps: list[Callable[[Process], Any]] = [
@@ -156,7 +156,7 @@ def test_the_ledger_is_as_if_each_step_had_been_made_alone(store: Interrupted) -
 
 @pytest.mark.parametrize("done", [True, False])
 @pytest.mark.parametrize("number", [2, 3, 4, 5, 6, 7])
-def test_a_multi_whose_reply_is_lost_is_made_once(store: Interrupted, number: int, done: bool) -> None:
+def test_joined_steps_are_made_once_although_the_reply_is_lost(store: Interrupted, number: int, done: bool) -> None:
     alone = Interrupted()
     one, two = Process(store, joins=True, ids=CountedIds()), Process(alone, joins=False, ids=CountedIds())
     store.lost = (number, done)
@@ -172,7 +172,7 @@ def test_a_multi_whose_reply_is_lost_is_made_once(store: Interrupted, number: in
     assert one.topology.current == 3
 
 
-def test_a_new_transaction_starts_its_first_task_only_if_there_is_one(store: Interrupted) -> None:
+def test_a_begin_joined_with_a_start_starts_the_task_only_of_a_new_transaction(store: Interrupted) -> None:
     process = Process(store, joins=True)
     assert isinstance(process.begin(0), NoData)
     for _ in range(8):
@@ -195,7 +195,7 @@ def test_a_step_that_refuses_is_left_to_be_run_alone(store: Interrupted) -> None
     assert process.topology.current == 2
 
 
-def test_nothing_follows_a_step_that_writes_nothing(store: Interrupted) -> None:
+def test_no_step_is_joined_to_a_step_that_writes_nothing(store: Interrupted) -> None:
     process = Process(store, joins=True)
     process.begin()
     process.ack(1, its_turn=True)
@@ -207,7 +207,7 @@ def test_nothing_follows_a_step_that_writes_nothing(store: Interrupted) -> None:
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_whoever_replays_between_two_steps_is_noticed(store: Interrupted, number: int) -> None:
+def test_a_replay_between_two_joined_steps_is_noticed(store: Interrupted, number: int) -> None:
     """A run begins one of them anew, right before the multi arrives that marks 1 and takes the turn for 2."""
     process = Process(store, joins=True)
     process.begin()

@@ -89,35 +89,35 @@ def raised(read: Reader, stamp: Stamp, paths: Paths) -> Decision[int]:
 # --- an answer that writes nothing -------------------------------------------------------------------------------
 
 
-def test_an_answer_is_decided_on_what_everybody_has_written(store: Calls, ledger: Ledger) -> None:
+def test_an_answer_is_decided_on_synchronized_records(store: Calls, ledger: Ledger) -> None:
     assert ledger.run(counted) == 1
     sync = store.calls.index(("sync",))
     assert ("get", PATHS.current) in store.calls[sync:]
     assert store.calls[-1] == ("multi",)
 
 
-def test_an_answer_is_never_given_by_a_memory(store: Calls, ledger: Ledger) -> None:
+def test_an_answer_is_never_decided_on_remembered_records_alone(store: Calls, ledger: Ledger) -> None:
     assert ledger.run(raised) == 2
     store.put(PATHS.current, Counter(9))
     assert ledger.run(counted) == 9
 
 
-def test_an_answer_that_another_one_has_changed_meanwhile_is_decided_again(store: Calls, ledger: Ledger) -> None:
+def test_an_answer_is_decided_again_if_another_process_changed_its_records(store: Calls, ledger: Ledger) -> None:
     store.before = lambda: store.put(PATHS.current, Counter(7))
     assert ledger.run(counted) == 7
 
 
-def test_an_answer_whose_confirmation_is_not_answered_is_decided_again(store: Calls, ledger: Ledger) -> None:
+def test_an_answer_is_decided_again_if_its_confirmation_gets_no_reply(store: Calls, ledger: Ledger) -> None:
     store.after = lambda: _raise(OutcomeUnknown(paths="", reason="the reply is lost"))
     assert ledger.run(counted) == 1
 
 
-def test_what_reads_nothing_needs_no_confirmation(store: Calls, ledger: Ledger) -> None:
+def test_a_step_that_reads_nothing_needs_no_confirmation(store: Calls, ledger: Ledger) -> None:
     assert ledger.run(lambda read, stamp, paths: Decision("yes")) == "yes"
     assert store.calls == [("sync",)]
 
 
-def test_a_refusal_is_decided_on_what_everybody_has_written(store: Calls, ledger: Ledger) -> None:
+def test_a_refusal_is_decided_on_synchronized_records(store: Calls, ledger: Ledger) -> None:
     def missing(read: Reader, stamp: Stamp, paths: Paths) -> Decision[int]:
         return Decision(read.get(Binding, paths.run("r1")).txid)
 
@@ -126,7 +126,9 @@ def test_a_refusal_is_decided_on_what_everybody_has_written(store: Calls, ledger
     assert ("sync",) in store.calls
 
 
-def test_a_question_is_asked_at_once_and_the_next_pass_need_not_read_again(store: Calls, ledger: Ledger) -> None:
+def test_a_question_is_asked_in_the_first_pass_and_the_next_step_reads_no_record_again(
+    store: Calls, ledger: Ledger
+) -> None:
     def answer() -> str:
         raise ConnectionError
 
@@ -144,20 +146,20 @@ def test_a_question_is_asked_at_once_and_the_next_pass_need_not_read_again(store
 # --- a multi -----------------------------------------------------------------------------------------------------
 
 
-def test_a_step_that_writes_takes_one_multi_and_the_next_one_reads_nothing(store: Calls, ledger: Ledger) -> None:
+def test_a_writing_step_takes_one_multi_and_the_next_step_reads_nothing(store: Calls, ledger: Ledger) -> None:
     assert [ledger.run(raised), ledger.run(raised), ledger.run(raised)] == [2, 3, 4]
     multi = ("multi", PATHS.current, PATHS.record)
     assert store.calls == [("get", PATHS.current), ("get", PATHS.record), multi, multi, multi]
 
 
-def test_a_memory_that_is_out_of_date_is_dropped(store: Calls, ledger: Ledger) -> None:
+def test_outdated_remembered_records_are_dropped(store: Calls, ledger: Ledger) -> None:
     ledger.run(raised)
     store.put(PATHS.current, Counter(9))
     assert ledger.run(raised) == 10
 
 
 @pytest.mark.parametrize("done", [True, False])
-def test_a_multi_that_is_not_answered_is_found_out(store: Calls, ledger: Ledger, done: bool) -> None:
+def test_the_outcome_of_a_multi_without_a_reply_is_looked_up(store: Calls, ledger: Ledger, done: bool) -> None:
     lost = OutcomeUnknown(paths="", reason="the reply is lost")
     if done:
         store.after = lambda: _raise(lost)
@@ -190,7 +192,7 @@ def test_a_store_that_goes_away_after_a_lost_reply_leaves_the_outcome_unknown(
         ledger.run(raised)
 
 
-def test_what_is_created_changed_and_deleted_is_remembered_as_it_is(store: Calls, ledger: Ledger) -> None:
+def test_created_changed_and_deleted_records_are_remembered(store: Calls, ledger: Ledger) -> None:
     def proof(stamp: Stamp) -> Put:
         return Put(PATHS.record, encode(TopologyRecord("i", "t", "opaque", 4, op=stamp.op)))
 
@@ -215,7 +217,7 @@ def test_what_is_created_changed_and_deleted_is_remembered_as_it_is(store: Calls
         assert len([call for call in store.calls if call[0] == "multi"]) == 1
 
 
-def test_what_was_missing_is_not_remembered(store: Calls, ledger: Ledger) -> None:
+def test_a_missing_record_is_not_remembered(store: Calls, ledger: Ledger) -> None:
     def binds(read: Reader, stamp: Stamp, paths: Paths) -> Decision[bool]:
         bound = read.find(Binding, paths.run("r1")) is not None
         return Decision(bound, raised(read, stamp, paths).writes, paths.record)
@@ -278,7 +280,7 @@ def test_a_start_whose_questions_never_end_gives_up(topology: Topology) -> None:
 # --- reads -------------------------------------------------------------------------------------------------------
 
 
-def test_where_rows_are_still_decided_from(topology: Topology) -> None:
+def test_the_ledger_names_the_positions_that_batches_may_still_be_decided_from(topology: Topology) -> None:
     for number in (1, 2, 3):
         Run(topology, f"r{number}").begin(number)
     assert topology.ledger().deciding_from() == [1, 3, 6]
@@ -297,7 +299,7 @@ def test_a_transactional_source_decides_for_the_next_transaction_alone() -> None
     assert topology.ledger().deciding_from() == [3]
 
 
-def test_positions_are_read_as_everybody_has_written_them(store: Calls, ledger: Ledger) -> None:
+def test_positions_are_read_from_synchronized_records(store: Calls, ledger: Ledger) -> None:
     ledger.run(raised)
     store.put(PATHS.current, Counter(1))
     store.put(PATHS.allocated, Counter(0))
@@ -307,7 +309,7 @@ def test_positions_are_read_as_everybody_has_written_them(store: Calls, ledger: 
     assert ("get", PATHS.current) in store.calls
 
 
-def test_where_there_is_no_ledger_there_is_nothing_to_read_and_nothing_to_remove(topology: Topology) -> None:
+def test_a_missing_ledger_has_no_position_and_nothing_to_remove(topology: Topology) -> None:
     ledger = topology.ledger()
     ledger.sweep()
     assert (ledger.position(), ledger.pace(), ledger.status(1)) == (None, [], None)
@@ -331,7 +333,7 @@ def _having_read(topology: Topology) -> ReadOnlyLedger:
     return look
 
 
-def test_what_a_caller_has_read_is_remembered_but_nothing_that_was_missing(store: Calls, ledger: Ledger) -> None:
+def test_records_that_a_caller_has_read_are_remembered_but_not_missing_ones(store: Calls, ledger: Ledger) -> None:
     look = ReadOnlyLedger(store, PATHS)
     look.current()
     look.binding("r1")
@@ -347,7 +349,7 @@ def test_what_a_caller_has_read_is_remembered_but_nothing_that_was_missing(store
     assert ("get", PATHS.current) not in store.calls
 
 
-def test_whether_a_grant_still_holds_is_asked_of_everybody(topology: Topology) -> None:
+def test_whether_a_grant_still_holds_is_read_from_synchronized_records(topology: Topology) -> None:
     run = Run(topology, "r1")
     run.processed(1, {})
     grant = run.written().grant
@@ -359,7 +361,7 @@ def test_whether_a_grant_still_holds_is_asked_of_everybody(topology: Topology) -
     assert topology.ledger().holds(grant.token) is False
 
 
-def test_it_asks_after_it_has_caught_up(store: Calls, ledger: Ledger) -> None:
+def test_the_check_of_a_grant_synchronizes_first(store: Calls, ledger: Ledger) -> None:
     assert ledger.holds(Token(1, 1, 1, 1, "n")) is False
     assert store.calls[0] == ("sync",)
 
@@ -367,7 +369,7 @@ def test_it_asks_after_it_has_caught_up(store: Calls, ledger: Ledger) -> None:
 # --- whose number it is ------------------------------------------------------------------------------------------
 
 
-def test_a_number_without_history_is_that_of_another_transaction_up_to_the_last_rebuild(store: Calls) -> None:
+def test_a_txid_without_history_up_to_the_last_rebuild_counts_as_another_transaction(store: Calls) -> None:
     store.put(PATHS.record, TopologyRecord("i", "t", "opaque", 4, rebuilt=5))
     history = final_record(
         txid=4,
@@ -384,7 +386,7 @@ def _raise(error: Exception) -> Any:
     raise error
 
 
-def test_a_multi_that_never_has_an_answer_is_sent_a_few_times_and_then_said(
+def test_a_multi_that_never_gets_a_reply_is_retried_a_few_times_and_then_reported(
     store: Calls, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[Any] = []
@@ -400,7 +402,7 @@ def test_a_multi_that_never_has_an_answer_is_sent_a_few_times_and_then_said(
     assert Reader(store).peek(Counter, PATHS.current) == Counter(1)
 
 
-def test_a_folder_is_not_listed_anew_for_every_portion_that_is_removed(
+def test_a_folder_is_not_listed_again_for_every_portion_that_is_removed(
     store: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(step, "DELETIONS_A_MULTI", 5)

@@ -119,13 +119,13 @@ def test_a_state_has_a_segment_for_each_of_its_names(repairs: Any, state: str, s
     assert list(life(*repairs, state=state).segments) == segments
 
 
-def test_the_name_of_then_is_given() -> None:
+def test_a_life_gives_the_name_of_its_state_at_a_txid() -> None:
     found = life(renamed(1, "a", "b", 3), renamed(2, "b", "db", 5))
     assert [found.name_at(txid) for txid in range(1, 7)] == ["a", "a", "b", "b", "db", "db"]
     assert life(forgotten(1, "db", 4)).name_at(3) is None
 
 
-def test_what_was_given_under_each_name_is_its_own() -> None:
+def test_a_life_counts_only_what_was_given_under_the_name_of_its_time() -> None:
     all_names = receipts(1, 2, state="a") | receipts(3, 4, state="db")
     found = life(renamed(1, "a", "db", 3), receipts=all_names)
     assert list(found.given) == [1, 2, 3, 4]
@@ -135,7 +135,7 @@ def test_what_was_given_under_each_name_is_its_own() -> None:
 
 
 @pytest.mark.parametrize("state", NAMES)
-def test_a_loss_is_of_the_state_that_the_repair_names_however_it_is_told(state: str) -> None:
+def test_a_loss_belongs_to_the_state_that_the_repair_names_whatever_its_wording(state: str) -> None:
     found = lost(1, 4, state, told="state db was at transaction 3; what it holds now is accepted")
     assert kept(life(found, state=state)) == [None, None, None, True, True]
     assert kept(life(found, state=f"{state} and")) == [True] * 5
@@ -153,12 +153,12 @@ def test_a_loss_is_of_the_state_that_the_repair_names_however_it_is_told(state: 
         ([forgotten(1, "a", 6)], "a", 6, "a"),
     ],
 )
-def test_the_name_of_now_is_given(repairs: Any, name: str, txid: int, now: str) -> None:
+def test_a_life_gives_the_present_name_of_a_former_name(repairs: Any, name: str, txid: int, now: str) -> None:
     assert str(name_now(repairs, name, txid)) == now
     assert {then: str(found) for then, found in renamed_since(repairs, [name], txid).items()} == {name: now}
 
 
-def test_a_state_may_be_called_as_a_forgotten_one_is_described() -> None:
+def test_a_state_may_have_the_name_that_describes_a_forgotten_state() -> None:
     described = name_now([forgotten(1, "b", 6)], "b", 2)
     assert str(described) == "b (forgotten before transaction 6)"
     assert described != "b (forgotten before transaction 6)"
@@ -167,13 +167,13 @@ def test_a_state_may_be_called_as_a_forgotten_one_is_described() -> None:
 
 
 @pytest.mark.parametrize("end", [renamed(3, "db", "moved", 3), forgotten(3, "db", 3), record(3, RESET)])
-def test_what_was_done_to_another_state_of_the_name_says_nothing(end: RepairRecord) -> None:
+def test_repairs_of_another_state_with_the_same_name_are_ignored(end: RepairRecord) -> None:
     found = life(changed(1, 1), lost(2, 2, found=0), end)
     assert (found.changes, found.losses) == ((), ())
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from("abcd")), max_size=6))
-def test_the_name_of_now_and_the_name_of_then_say_the_same(moves: list[tuple[str, str]]) -> None:
+def test_the_present_name_and_the_former_name_agree_after_any_renames(moves: list[tuple[str, str]]) -> None:
     repairs, taken = list[RepairRecord](), {"a", "b"}
     for old, new in moves:
         if old in taken and new not in taken:
@@ -221,16 +221,16 @@ def test_repairs_count_since_the_last_reset() -> None:
         ([lost(1, 3, found=1), lost(2, 5, found=3), rolled(3, 1), rolled(4, 4)], [True] * 5),
     ],
 )
-def test_what_it_has_is_known_as_far_as_the_losses_are(repairs: Any, expected: list[bool | None]) -> None:
+def test_losses_decide_which_transactions_a_state_is_known_to_have(repairs: Any, expected: list[bool | None]) -> None:
     assert kept(life(*repairs)) == expected
 
 
-def test_what_it_was_never_given_it_does_not_have() -> None:
+def test_a_state_does_not_have_a_transaction_that_was_not_given_to_it() -> None:
     found = life(receipts=receipts(1, 3))
     assert [found.held(txid) for txid in (1, 2, 3, 4)] == [True, False, True, False]
 
 
-def test_an_older_fence_is_from_before_a_loss() -> None:
+def test_a_loss_is_ignored_for_a_fence_from_before_the_loss() -> None:
     found = life(lost(7, 4, found=2, generation=7), lost(8, 6, found=4, generation=9))
     assert kept(found, as_of=6) == [True] * 5
     assert kept(found, as_of=7) == [True, True, False, True, True]
@@ -240,7 +240,7 @@ def test_an_older_fence_is_from_before_a_loss() -> None:
     assert found.expected(5) == (1, 2, 4)
 
 
-def test_a_place_that_was_empty_after_an_unseen_loss_has_nothing_of_before() -> None:
+def test_a_state_that_was_empty_after_an_unseen_loss_has_no_earlier_transaction() -> None:
     found = life(lost(1, 4), lost(2, 6), accepted={"emptied": 4}, last=6)
     assert kept(found, 6) == [False] * 3 + [None] * 2 + [True]
     found = life(lost(1, 4), accepted={"emptied": 4})
@@ -253,7 +253,9 @@ def test_losses_under_its_earlier_name_count() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 6), st.none() | st.integers(0, 6)), max_size=4), st.integers(0, 5))
-def test_a_roll_forward_never_makes_it_know_less(losses: list[tuple[int, int | None]], found: int) -> None:
+def test_a_roll_forward_never_makes_the_kept_transactions_less_certain(
+    losses: list[tuple[int, int | None]], found: int
+) -> None:
     repairs = [lost(n, txid, found=has) if has is not None else lost(n, txid) for n, (txid, has) in enumerate(losses)]
     before, after = life(*repairs), life(*repairs, rolled(9, found))
     for txid in range(1, 6):
@@ -268,18 +270,18 @@ def rebuilt(own: Mapping[int, Receipt] | None = None, **vouched: int) -> Life:
     return life(*repairs, rebuilt=3, receipts=receipts(4, 5), own=own or {})
 
 
-def test_a_rebuilt_ledger_knows_only_what_the_state_keeps_itself() -> None:
+def test_after_a_rebuild_only_transactions_with_receipts_in_the_state_are_known() -> None:
     assert kept(rebuilt()) == [None, None, None, True, True]
     assert kept(rebuilt(receipts(2))) == [None, True, None, True, True]
     assert list(rebuilt(receipts(1, 2, state="its name of then")).given) == [1, 2, 4, 5]
 
 
-def test_a_rebuild_vouches_for_the_last_one_that_was_whole() -> None:
+def test_a_rebuild_confirms_the_last_complete_transaction_of_its_state() -> None:
     assert kept(rebuilt(db=3)) == [None, None, True, True, True]
     assert kept(rebuilt(other=3)) == [None, None, None, True, True]
 
 
-def test_a_rebuild_leaves_accepted_changes_and_forgets_losses() -> None:
+def test_a_rebuild_keeps_accepted_changes_and_forgets_losses() -> None:
     found = rebuilt()
     assert [each.number for each in found.changes] == [2]
     assert found.losses == ()
@@ -292,12 +294,12 @@ def test_a_loss_after_a_rebuild_counts() -> None:
     assert kept(found) == [None, True, True, False, True]
 
 
-def test_the_last_rebuild_is_the_one_that_vouches() -> None:
+def test_only_the_last_rebuild_confirms_its_last_transaction() -> None:
     repairs = [record(1, LEDGER_LOST, states={"db": 2}), record(2, LEDGER_LOST, states={"db": 4})]
     assert kept(life(*repairs, rebuilt=4)) == [None, None, None, True, True]
 
 
-def test_without_a_rebuild_its_own_receipts_say_nothing_of_its_values() -> None:
+def test_receipts_of_a_state_do_not_prove_its_values_without_a_rebuild() -> None:
     assert kept(life(lost(1, 4), own=receipts(1, 2, 3))) == [None, None, None, True, True]
 
 
@@ -319,12 +321,12 @@ def test_without_a_rebuild_its_own_receipts_say_nothing_of_its_values() -> None:
         ([record(1, LEDGER_LOST, states={})], {"began": 3}, 3, False),
     ],
 )
-def test_it_is_known_whether_it_began_empty(repairs: Any, accepted: Any, first: int, empty: bool) -> None:
+def test_a_life_knows_whether_its_state_began_empty(repairs: Any, accepted: Any, first: int, empty: bool) -> None:
     found = life(*repairs, accepted=accepted)
     assert (found.first, found.began_empty) == (first, empty)
 
 
-def test_of_a_young_state_earlier_receipts_are_not_asked() -> None:
+def test_receipts_from_before_the_state_existed_are_not_needed() -> None:
     found = life(accepted={"began": 4}, receipts=receipts(4, 5))
     assert found.expected(5) == (4, 5)
     assert found.unknown(5) == ""
@@ -342,7 +344,7 @@ def test_of_a_young_state_earlier_receipts_are_not_asked() -> None:
         (life(lost(1, 4, found=2)), ""),
     ],
 )
-def test_what_is_unknown_is_said(found: Life, why: str) -> None:
+def test_a_life_says_why_expected_values_are_unknown(found: Life, why: str) -> None:
     assert found.unknown(5) == why
     assert (found.expected(5) is None) is bool(why)
 
@@ -350,7 +352,7 @@ def test_what_is_unknown_is_said(found: Life, why: str) -> None:
 # --- sums ---------------------------------------------------------------------------------------------------------
 
 
-def test_totals_are_those_of_what_it_has_and_of_its_changes() -> None:
+def test_totals_are_the_sums_of_kept_transactions_and_of_accepted_changes() -> None:
     found = life(lost(1, 4, found=2), changed(2, 5, by=7))
     held = found.expected(5)
     assert held is not None
@@ -402,23 +404,25 @@ def missing(found: Life, last: int, mark: int, total: int | None, **how: Any) ->
         ([*TWO], 0, 0, 0, ([1, 2], True)),
     ],
 )
-def test_what_it_lacks_is_told_or_asked(repairs: Any, last: int, mark: int, total: Any, expected: Any) -> None:
+def test_a_missing_change_is_named_or_a_person_is_asked_about_it(
+    repairs: Any, last: int, mark: int, total: Any, expected: Any
+) -> None:
     assert missing(life(*repairs, last=2), last, mark, total) == expected
 
 
-def test_where_a_change_was_made_decides_and_not_its_acceptance() -> None:
+def test_changes_count_at_the_transaction_where_they_were_made() -> None:
     found = life(changed(1, 2, by=5), changed(2, 1, by=7))
     assert [each.number for each in found.changes] == [2, 1]
     assert missing(found, 2, 0, 10 + 100 + 7) == ([1], False)
 
 
-def test_of_what_is_not_known_to_add_up_a_person_is_asked() -> None:
+def test_a_person_is_asked_about_changes_that_the_totals_cannot_prove() -> None:
     found = life(lost(1, 2), changed(2, 5, by=5))
     assert missing(found, 5, 0, 1) == ([2], True)
     assert missing(found, 5, 2, 1) == ([], False)
 
 
-def test_a_change_after_a_loss_that_is_healed_is_asked() -> None:
+def test_a_person_is_asked_about_a_change_made_after_a_healed_loss() -> None:
     found = life(lost(3, 3, found=1, generation=3), changed(4, 3, by=100), last=3)
     # The change may have made up for transaction 2, which an older backup has.
     assert missing(found, 2, 0, 110, as_of=2) == ([4], True)
@@ -426,7 +430,7 @@ def test_a_change_after_a_loss_that_is_healed_is_asked() -> None:
     assert missing(found, 3, 4, 1110, as_of=3) == ([], False)
 
 
-def test_a_change_before_a_loss_that_is_healed_is_told() -> None:
+def test_a_missing_change_made_before_a_healed_loss_is_named() -> None:
     found = life(changed(3, 2, by=5), lost(4, 3, found=2, generation=4, change=3), last=3)
     assert missing(found, 2, 0, 110, as_of=2) == ([3], False)
 
@@ -443,13 +447,13 @@ def test_a_change_after_a_loss_stays() -> None:
     assert [each.number for each in life(lost(1, 4, found=2), changed(2, 4)).changes] == [2]
 
 
-def test_a_change_that_is_wanted_no_more_is_none() -> None:
+def test_a_withdrawn_change_does_not_count() -> None:
     found = life(*TWO, rolled(3, 1, unchanged=[2]))
     assert [each.number for each in found.changes] == [1]
     assert [each.number for each in life(*TWO, rolled(3, 1, state="other", unchanged=[2])).changes] == [1, 2]
 
 
-def test_changes_under_its_earlier_name_are_its_own() -> None:
+def test_changes_under_an_earlier_name_of_the_state_count() -> None:
     found = life(changed(1, 1, state="old"), renamed(2, "old", "db", 3), changed(3, 3, state="old"), changed(4, 3))
     assert [each.number for each in found.changes] == [1, 4]
 
@@ -460,7 +464,7 @@ def test_changes_under_its_earlier_name_are_its_own() -> None:
     st.integers(0, 4),
     st.integers(0, 4),
 )
-def test_what_is_told_is_true_of_every_number_of_changes(
+def test_named_missing_changes_are_right_for_every_number_of_changes_in_the_state(
     made: list[tuple[int, int]], last: int, has: int, mark: int
 ) -> None:
     """A state that has the first changes in their order: it is told right, or a person is asked."""
@@ -501,11 +505,11 @@ def test_what_is_told_is_true_of_every_number_of_changes(
         (life(changed(1, 3)), 2, ""),
     ],
 )
-def test_what_it_may_lack_is_not_taken_back_from_it(found: Life, txid: int, why: str) -> None:
+def test_a_transaction_that_the_state_may_lack_cannot_be_restated(found: Life, txid: int, why: str) -> None:
     assert found.cannot_restate(txid) == why
 
 
-def test_keys_that_were_deleted_are_gone_for_what_came_before() -> None:
+def test_deleted_keys_are_gone_for_earlier_transactions() -> None:
     found = life(changed(1, 2, keys=["x"]), changed(2, 4, keys=["y", "z"]))
     assert found.gone(0) == {"x", "y", "z"}
     assert found.gone(2) == {"x", "y", "z"}
@@ -523,69 +527,71 @@ LEFT_OUT: tuple[tuple[str, Any, str, str, Callable[[], None]], ...] = (
         _Walk._takes_name,
         "return old == self.name",
         "return False",
-        lambda: test_what_was_done_to_another_state_of_the_name_says_nothing(renamed(3, "db", "moved", 3)),
+        lambda: test_repairs_of_another_state_with_the_same_name_are_ignored(renamed(3, "db", "moved", 3)),
     ),
     (
         "another state was forgotten",
         _Walk.begins_after,
         "each.what == STATE_FORGOTTEN",
         "False",
-        lambda: test_what_was_done_to_another_state_of_the_name_says_nothing(forgotten(3, "db", 3)),
+        lambda: test_repairs_of_another_state_with_the_same_name_are_ignored(forgotten(3, "db", 3)),
     ),
     (
         "a segment has its own alone",
         Segment.has,
         "self.first <= txid and",
         "",
-        test_what_was_given_under_each_name_is_its_own,
+        test_a_life_counts_only_what_was_given_under_the_name_of_its_time,
     ),
     (
         "a roll forward from later heals nothing",
         _Walk._takes_loss,
         "or self.healed >= txid",
         "",
-        lambda: test_what_it_has_is_known_as_far_as_the_losses_are(HEALED_BELOW, [True, True, False, True, True]),
+        lambda: test_losses_decide_which_transactions_a_state_is_known_to_have(
+            HEALED_BELOW, [True, True, False, True, True]
+        ),
     ),
     (
         "an older fence is from before a loss",
         Life.kept,
         "loss.generation > as_of",
         "False",
-        test_an_older_fence_is_from_before_a_loss,
+        test_a_loss_is_ignored_for_a_fence_from_before_the_loss,
     ),
     (
         "a rebuilt ledger knows nothing of before",
         Life.kept,
         "txid <= self.rebuilt",
         "False",
-        test_a_rebuilt_ledger_knows_only_what_the_state_keeps_itself,
+        test_after_a_rebuild_only_transactions_with_receipts_in_the_state_are_known,
     ),
     (
         "nor of losses",
         _Walk.begins_after,
         "each.what == STATE_LOST and self.vouched is None",
         "each.what == STATE_LOST",
-        test_a_rebuild_leaves_accepted_changes_and_forgets_losses,
+        test_a_rebuild_keeps_accepted_changes_and_forgets_losses,
     ),
     (
         "what it vouches for",
         Life.kept,
         "txid != self.vouched and",
         "",
-        test_a_rebuild_vouches_for_the_last_one_that_was_whole,
+        test_a_rebuild_confirms_the_last_complete_transaction_of_its_state,
     ),
     (
         "changes in their order",
         life_module._still_there,
         "sorted(kept, key=",
         "list(kept) or sorted([], key=",
-        test_where_a_change_was_made_decides_and_not_its_acceptance,
+        test_changes_count_at_the_transaction_where_they_were_made,
     ),
 )
 
 
 @pytest.mark.parametrize("rule", LEFT_OUT, ids=lambda rule: rule[0].replace(" ", "-"))
-def test_a_rule_that_is_left_out_is_noticed(rule: Any) -> None:
+def test_leaving_out_any_rule_of_a_life_fails_a_test(rule: Any) -> None:
     told, function, old, new, noticed_by = rule
     with applied(Mutant(told, ((function, old, new),), ONE)):
         with pytest.raises(AssertionError):

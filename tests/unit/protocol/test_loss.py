@@ -43,13 +43,13 @@ def by_partition() -> Topology:
     return topology
 
 
-def test_words_for_people_are_cut() -> None:
+def test_long_lists_of_words_are_cut() -> None:
     words = [f"w{number}" for number in range(SHOWN + 2)]
     assert shortened(words[:SHOWN]) == words[:SHOWN]
     assert shortened(words) == [*words[:SHOWN], "and 2 more"]
 
 
-def test_without_a_loss_or_before_the_first_transaction_it_starts_where_it_was(topology: Topology) -> None:
+def test_a_batch_without_a_loss_or_of_a_new_ledger_starts_at_its_position(topology: Topology) -> None:
     topology.ledger().open(topology.request)
     assert started(topology, 3) == StartPosition(3)
     accepted(topology, of("", 3, 9))
@@ -67,14 +67,14 @@ def test_losses_that_follow_each_other_are_passed_together(topology: Topology) -
     assert (found.position, found.passed(6)) == (5, [])
 
 
-def test_the_last_word_on_a_position_counts(topology: Topology) -> None:
+def test_the_last_loss_accepted_at_a_position_counts(topology: Topology) -> None:
     topology.ledger().open(topology.request)
     for resume_at in (9, 12):
         accepted(topology, of("", 3, resume_at))
     assert started(topology, 3).position == 12
 
 
-def test_each_partition_starts_behind_its_own(by_partition: Topology) -> None:
+def test_each_partition_starts_after_its_own_losses(by_partition: Topology) -> None:
     accepted(by_partition, of("A", 3, 9), of("B", 5, 6))
     found = started(by_partition, {"A": 3, "B": 4, "C": 3})
     assert (found.position, found.lost) == ({"A": 9, "B": 4, "C": 3}, {"A": ["A 3 to 9"], "B": [], "C": []})
@@ -91,7 +91,7 @@ def test_a_loss_is_dropped_once_no_transaction_starts_before_it(topology: Topolo
     assert dropped(topology, 2).losses == []
 
 
-def test_where_an_open_transaction_took_a_partition_up_counts_too(by_partition: Topology) -> None:
+def test_a_loss_is_kept_while_an_open_transaction_took_up_its_partition_before_it(by_partition: Topology) -> None:
     Run(by_partition, "r1").begin({"A": 3})
     accepted(by_partition, of("B", 7, 8))
     accepted(by_partition, of("B", 3, 4))
@@ -103,7 +103,7 @@ def test_where_an_open_transaction_took_a_partition_up_counts_too(by_partition: 
     assert dropped(by_partition, 1).losses == []
 
 
-def test_losses_are_noted_in_as_many_repairs_as_it_takes(topology: Topology, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_losses_are_noted_in_several_repair_records(topology: Topology, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loss, "LOSSES_A_RECORD", 2)
     topology.ledger().open(topology.request)
     before = topology.topology
@@ -114,7 +114,7 @@ def test_losses_are_noted_in_as_many_repairs_as_it_takes(topology: Topology, mon
     assert started(topology, 0).position == 5
 
 
-def test_where_the_first_transaction_begins_is_noted_and_moved_before_there_is_one(topology: Topology) -> None:
+def test_the_origin_is_noted_and_can_be_moved_before_the_first_transaction(topology: Topology) -> None:
     ledger = topology.ledger()
     ledger.open(topology.request)
     before = topology.topology
@@ -127,7 +127,7 @@ def test_where_the_first_transaction_begins_is_noted_and_moved_before_there_is_o
     assert topology.topology == noted
 
 
-def test_where_the_first_transaction_has_begun_is_not_changed(topology: Topology) -> None:
+def test_the_origin_cannot_be_changed_after_the_first_transaction_has_begun(topology: Topology) -> None:
     Run(topology, "r1").begin(3)
     assert topology.allocated == 1
     ledger = topology.ledger()

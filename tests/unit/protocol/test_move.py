@@ -73,7 +73,7 @@ def rename(mover: Mover, new: Paths = NEW, dag_id: str = "dag") -> Any:
     return mover.rename(new, dag_id, AUDIT)
 
 
-def test_another_dag_has_it_under_the_same_name(store: Listing, topology: Topology, mover: Mover) -> None:
+def test_another_dag_can_claim_a_topology_under_the_same_name(store: Listing, topology: Topology, mover: Mover) -> None:
     before = topology.topology
     done = mover.claim("another", AUDIT)
     after = topology.topology
@@ -85,7 +85,9 @@ def test_another_dag_has_it_under_the_same_name(store: Listing, topology: Topolo
     assert (noted.what, noted.told, noted.who, noted.why) == ("rename", done.summary, "ada", AUDIT.why)
 
 
-def test_it_goes_on_under_its_new_name_where_it_stood(store: Listing, topology: Topology, mover: Mover) -> None:
+def test_a_renamed_topology_continues_at_its_transaction_under_the_new_name(
+    store: Listing, topology: Topology, mover: Mover
+) -> None:
     before = topology.topology
     done = rename(mover)
     after = record(store, NEW)
@@ -98,7 +100,7 @@ def test_it_goes_on_under_its_new_name_where_it_stood(store: Listing, topology: 
     assert store.get(topology.paths.base) is None
 
 
-def test_a_call_that_died_with_only_the_old_records_left_is_completed(
+def test_a_rename_that_died_before_it_removed_the_old_records_is_completed(
     store: Listing, topology: Topology, mover: Mover, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = mover.record()
@@ -118,14 +120,14 @@ def killed() -> None:
     raise KeyboardInterrupt
 
 
-def test_its_new_name_may_be_below_another_root(store: Listing, topology: Topology, mover: Mover) -> None:
+def test_the_new_name_may_be_below_another_root(store: Listing, topology: Topology, mover: Mover) -> None:
     other = Paths("/other/root", "trace")
     rename(mover, other)
     assert topology_view(store, other).current == 2
     assert store.get(topology.paths.base) is None
 
 
-def test_one_that_is_not_there_is_named(store: Listing) -> None:
+def test_a_missing_topology_is_named(store: Listing) -> None:
     store.ensure("/tx")
     nobody = Mover(Topology(lambda: store, "/tx", []).ledger())
     with pytest.raises(UnknownTransaction, match="topology 'trace'"):
@@ -136,7 +138,7 @@ def test_one_that_is_not_there_is_named(store: Listing) -> None:
     assert store.multis == []
 
 
-def test_while_it_is_closed_its_record_is_known_and_whatever_is_asked_is_told_why(
+def test_a_topology_that_is_being_deleted_keeps_its_record_and_refuses_other_requests(
     topology: Topology, mover: Mover
 ) -> None:
     before = topology.topology
@@ -148,7 +150,9 @@ def test_while_it_is_closed_its_record_is_known_and_whatever_is_asked_is_told_wh
         rename(mover)
 
 
-def test_what_is_damaged_or_reset_is_not_closed(store: Listing, topology: Topology, mover: Mover) -> None:
+def test_a_damaged_topology_or_one_being_reset_cannot_be_deleted(
+    store: Listing, topology: Topology, mover: Mover
+) -> None:
     path = topology.paths.record
     store.multi([], [Put(path, b'{"format":"being reset: airflow tx repair trace --reset"}')])
     with pytest.raises(UnreadableRecord, match="being reset"):
@@ -159,7 +163,7 @@ def test_what_is_damaged_or_reset_is_not_closed(store: Listing, topology: Topolo
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff", b"5", b"null", b'{"format":1}'])
-def test_what_is_no_mark_is_none(data: bytes) -> None:
+def test_data_without_a_mark_of_a_move_is_not_read_as_a_mark(data: bytes) -> None:
     assert mark_of(data) is None
 
 
@@ -175,7 +179,9 @@ def another(topology: Topology, paths: Paths = NEW, *, states: bool = False) -> 
     return run
 
 
-def test_what_a_renamed_dag_has_begun_is_replaced(store: Listing, topology: Topology, mover: Mover) -> None:
+def test_a_topology_that_a_renamed_dag_has_only_begun_is_replaced(
+    store: Listing, topology: Topology, mover: Mover
+) -> None:
     before, read = topology.topology, Reader(store)
     assert mover.check_free(read, NEW) is False
     another(topology)
@@ -185,7 +191,7 @@ def test_what_a_renamed_dag_has_begun_is_replaced(store: Listing, topology: Topo
 
 
 @pytest.mark.parametrize("states", [False, True])
-def test_what_has_committed_is_not_replaced_with_or_without_states(
+def test_a_topology_with_commits_is_not_replaced_with_or_without_states(
     store: Listing, topology: Topology, mover: Mover, states: bool
 ) -> None:
     other = another(topology, states=states)
@@ -197,7 +203,9 @@ def test_what_has_committed_is_not_replaced_with_or_without_states(
     assert store.snapshot() == before
 
 
-def test_what_has_states_is_not_replaced_whatever_its_turn(store: Listing, topology: Topology, mover: Mover) -> None:
+def test_a_topology_with_states_is_not_replaced_whatever_its_turn(
+    store: Listing, topology: Topology, mover: Mover
+) -> None:
     other = another(topology, states=True)
     other.process({})
     other.commit()
@@ -213,14 +221,16 @@ def test_a_topology_without_a_turn_is_replaced(store: Listing, topology: Topolog
     assert topology_view(store, NEW).current == 2
 
 
-def test_a_folder_of_the_new_name_is_no_topology(store: Listing, topology: Topology, mover: Mover) -> None:
+def test_a_leftover_folder_of_the_new_name_does_not_count_as_a_topology(
+    store: Listing, topology: Topology, mover: Mover
+) -> None:
     store.ensure(f"{NEW.base}/left")
     rename(mover)
     assert topology_view(store, NEW).current == 2
     assert store.get(f"{NEW.base}/left") is None
 
 
-def test_a_name_to_which_another_topology_is_being_renamed_is_not_taken(
+def test_a_name_that_another_topology_is_being_renamed_to_is_refused(
     store: Listing, topology: Topology, mover: Mover
 ) -> None:
     third = another(topology, Paths("/tx", "third"))
@@ -232,7 +242,9 @@ def test_a_name_to_which_another_topology_is_being_renamed_is_not_taken(
 # --- who goes on
 
 
-def test_a_call_that_was_taken_over_ends_nothing(store: Listing, topology: Topology, mover: Mover) -> None:
+def test_a_move_that_another_call_has_taken_over_cannot_finish(
+    store: Listing, topology: Topology, mover: Mover
+) -> None:
     own = mover.record()
     moved = Mover(topology.ledger())
     moved._paths = NEW
@@ -264,7 +276,7 @@ def test_a_call_that_is_taken_over_between_two_portions_stops(
     assert store.get(topology.paths.base) is None
 
 
-def test_a_portion_whose_answer_is_lost_is_refused_and_the_command_goes_on(
+def test_a_portion_without_a_reply_is_refused_and_the_repeated_command_continues(
     store: Listing, topology: Topology, mover: Mover
 ) -> None:
     mover.close_for_deletion()
@@ -275,7 +287,7 @@ def test_a_portion_whose_answer_is_lost_is_refused_and_the_command_goes_on(
     assert store.get(topology.paths.base) is None
 
 
-def test_a_last_portion_that_is_not_done_is_an_error(store: Listing, topology: Topology, mover: Mover) -> None:
+def test_a_last_portion_that_fails_is_raised_as_an_error(store: Listing, topology: Topology, mover: Mover) -> None:
     mover.close_for_deletion()
     emptied = mover._emptied
 

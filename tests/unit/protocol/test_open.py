@@ -16,7 +16,7 @@ def opened(topology: Topology, **fields: Any) -> Any:
     return topology.topology
 
 
-def test_what_the_dag_says_is_taken_over(topology: Topology) -> None:
+def test_the_ledger_takes_over_the_options_of_the_dag(topology: Topology) -> None:
     before = opened(topology)
     after = opened(topology, max_pending=2, source_kind="transactional", partitioned=True)
     assert after == replace(before, op=after.op, max_pending=2, source_kind="transactional", partitioned=True)
@@ -24,7 +24,9 @@ def test_what_the_dag_says_is_taken_over(topology: Topology) -> None:
     assert (made.source_kind, made.max_pending, made.partitioned) == ("opaque", 8, True)
 
 
-def test_a_begin_that_allocates_just_now_is_refused_by_another_kind_of_source(topology: Topology) -> None:
+def test_a_change_of_the_source_kind_changes_the_record_so_that_a_concurrent_begin_is_refused(
+    topology: Topology,
+) -> None:
     opened(topology)
     store = topology.store()
     before = store.get(topology.paths.record)
@@ -36,13 +38,13 @@ def test_a_begin_that_allocates_just_now_is_refused_by_another_kind_of_source(to
     assert after.version == before.version + 1
 
 
-def test_the_name_of_another_dag_is_refused(topology: Topology) -> None:
+def test_the_topology_of_another_dag_is_refused(topology: Topology) -> None:
     opened(topology)
     with pytest.raises(TopologyClaimed, match="another"):
         opened(topology, dag_id="another")
 
 
-def test_while_transactions_are_open_the_kind_stays(topology: Topology) -> None:
+def test_the_source_kind_cannot_change_while_transactions_are_open(topology: Topology) -> None:
     for number in (1, 2):
         Run(topology, f"r{number}").begin(1)
     with pytest.raises(SourceKindChanged, match="transactional"):
@@ -53,7 +55,9 @@ def test_while_transactions_are_open_the_kind_stays(topology: Topology) -> None:
 
 
 @pytest.mark.parametrize("partitioned", [True, False])
-def test_once_there_was_a_transaction_the_shape_stays(topology: Topology, partitioned: bool) -> None:
+def test_a_source_cannot_gain_or_lose_partitions_after_the_first_transaction(
+    topology: Topology, partitioned: bool
+) -> None:
     topology.request = replace(topology.request, partitioned=partitioned)
     Run(topology, "r1").begin({"A": 1} if partitioned else 1)
     topology.skip(1)

@@ -47,27 +47,27 @@ def test_a_sum_that_is_nothing_but_its_rounding_is_equal_to_zero() -> None:
 @pytest.mark.parametrize(
     "values", [{"x": 7.143}, {"n": 51}, {"key": "k"}, {"x": None}, {"x": math.nan}, {"x": math.inf}]
 )
-def test_anything_else_that_differs_is_another_output(values: dict[str, Any]) -> None:
+def test_any_other_difference_of_a_value_makes_another_output(values: dict[str, Any]) -> None:
     assert not same_output(text(ROWS), text(changed(**values)))
 
 
-def test_floats_that_changed_places_are_another_output() -> None:
+def test_floats_that_swap_rows_make_another_output() -> None:
     swapped = [{**row, "x": ROWS[number ^ 1]["x"]} for number, row in enumerate(ROWS)]
     assert not same_output(text(ROWS), text(swapped))
 
 
-def test_floats_of_keys_are_compared_as_they_are() -> None:
+def test_floats_in_keys_are_compared_exactly() -> None:
     rows = [{"key": 0.3, "n": 1, "x": 1.0}]
     assert not same_output(text(rows), text([{**rows[0], "key": 0.1 + 0.2}]))
 
 
-def test_rows_of_another_key_are_another_output_though_their_floats_add_up_to_the_same() -> None:
+def test_rows_with_another_key_make_another_output_although_their_float_sums_are_equal() -> None:
     one, other = [{"key": "a", "n": 1, "x": 0.0}], [{"key": "b", "n": 1, "x": 0.0}]
     assert not same_output(text(one), text(other))
     assert not same_output(text([*one, *one]), text(one))
 
 
-def test_an_output_is_equal_to_itself_without_floats_and_to_no_other_one() -> None:
+def test_an_output_without_floats_equals_only_itself() -> None:
     one, other = [{"key": "a", "n": 1, "x": None}], [{"key": "a", "n": 2, "x": None}]
     assert same_output(text(one), text(one))
     assert not same_output(text(one), text(other))
@@ -76,13 +76,13 @@ def test_an_output_is_equal_to_itself_without_floats_and_to_no_other_one() -> No
 
 
 @pytest.mark.parametrize("size", [1e300, 1.7e308])
-def test_floats_whose_sum_is_infinite_are_compared_as_they_are(size: float) -> None:
+def test_floats_whose_sum_is_infinite_are_compared_exactly(size: float) -> None:
     rows = [{"key": f"k{i}", "n": 1, "x": size} for i in range(100)]
     assert same_output(text(rows), text(reversed(rows)))
     assert not same_output(text(rows), text([*rows[:-1], {**rows[-1], "x": size / 2}]))
 
 
-def test_a_text_is_the_same_in_every_process() -> None:
+def test_the_text_of_an_output_is_the_same_in_every_process() -> None:
     """A replay compares its own with the one that an earlier attempt has noted."""
     rows = [{"key": "a", "x": 1.5, "y": -2.0}, {"key": "b", "x": 0.25, "y": 3.0}]
     noted = output_text(rows, ("key", "x", "y"), ("x", "y"))

@@ -35,7 +35,7 @@ def of(rows: int, seconds: int = 5) -> TransactionRecord:
     return ended({"rows": rows, "why": ""}, seconds)
 
 
-def test_rows_and_seconds_in_process_are_kept() -> None:
+def test_the_pace_keeps_rows_and_processing_seconds() -> None:
     assert pace_after([], of(100, 65)) == [[100, 65.0]]
     assert pace_after([[100, 65.0]], of(7)) == [[100, 65.0], [7, 5.0]]
 
@@ -50,18 +50,18 @@ def test_rows_and_seconds_in_process_are_kept() -> None:
     ],
     ids=["of no known size", "empty", "without a count", "skipped"],
 )
-def test_what_says_nothing_of_the_pace_changes_nothing(history: TransactionRecord) -> None:
+def test_a_transaction_without_measurements_does_not_change_the_pace(history: TransactionRecord) -> None:
     assert pace_after([[100, 65.0]], history) == [[100, 65.0]]
 
 
-def test_what_was_counted_in_another_unit_is_dropped() -> None:
+def test_measurements_in_another_unit_are_dropped() -> None:
     files = [[100, 65.0, "files"]]
     assert pace_after(files, ended({"files": 3, "why": ""})) == [*files, [3, 5.0, "files"]]
     assert pace_after(files, of(7)) == [[7, 5.0]]
     assert pace_after([[7, 5.0]], ended({"files": 3, "why": ""})) == [[3, 5.0, "files"]]
 
 
-def test_a_clock_that_went_back_is_no_time() -> None:
+def test_a_clock_that_went_back_gives_zero_seconds() -> None:
     history = ended({"rows": 5, "why": ""})
     assert history.processed is not None
     back = replace(history, began=history.processed, processed=history.began)
@@ -69,7 +69,7 @@ def test_a_clock_that_went_back_is_no_time() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 100), st.integers(0, 3000)), max_size=40))
-def test_the_last_ones_and_the_largest_are_kept(measured: list[tuple[int, int]]) -> None:
+def test_the_pace_keeps_the_last_measurements_and_the_largest(measured: list[tuple[int, int]]) -> None:
     pace: list[list[float]] = []
     for rows, seconds in measured:
         pace = pace_after(pace, of(rows, seconds))
@@ -80,7 +80,7 @@ def test_the_last_ones_and_the_largest_are_kept(measured: list[tuple[int, int]])
         assert max(rows for rows, _ in pace) == max(rows for rows, _ in measured)
 
 
-def test_of_the_largest_ones_that_are_alike_the_newest_is_believed() -> None:
+def test_the_newest_of_equally_large_measurements_is_kept() -> None:
     pace = [[100, 900.0], *([[100, 10.0]] * (PACES_KEPT - 1))]
     assert pace_after(pace, of(100, 10)) == [[100, 10.0]] * PACES_KEPT
 

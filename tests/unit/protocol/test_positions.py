@@ -18,15 +18,17 @@ from airflow_tx.ledger.reading import position_after, unmoved
     ],
     ids=["the first", "one takes no part", "none takes part", "no batch ever", "an empty one"],
 )
-def test_a_partition_that_takes_no_part_keeps_its_place(before: object, after: object, expected: object) -> None:
+def test_a_partition_without_rows_in_the_batch_keeps_its_position(
+    before: object, after: object, expected: object
+) -> None:
     assert position_after(before, after, partitioned=True) == expected
 
 
-def test_without_partitions_it_is_where_the_source_says() -> None:
+def test_the_position_of_a_source_without_partitions_is_the_end_of_the_batch() -> None:
     assert position_after(5, 9, partitioned=False) == 9
 
 
-def test_rows_that_come_back_leave_every_place_where_it_was() -> None:
+def test_readmitted_rows_do_not_move_any_position() -> None:
     assert unmoved(7, [0, 3], partitioned=False) == 7
     assert unmoved({"A": 4, "B": 5}, {"A": [0, 3]}, partitioned=True) == {"A": 4}
     assert unmoved({"A": 4}, None, partitioned=True) == {}

@@ -70,19 +70,19 @@ def entry(run: Run, task: TaskTry) -> Ack:
 # --- whose transaction it is -------------------------------------------------------------------------------------
 
 
-def test_a_task_of_another_transaction_of_the_same_number_is_refused(run: Run) -> None:
+def test_a_task_of_another_transaction_with_the_same_txid_is_refused(run: Run) -> None:
     with pytest.raises(StaleAttempt, match="another transaction of this number"):
         start(run, NAMED, replace(run.attempt, birth="another"))
 
 
-def test_so_it_is_when_that_one_is_final(run: Run) -> None:
+def test_a_task_of_another_transaction_with_the_same_txid_is_refused_after_the_commit(run: Run) -> None:
     run.process({})
     run.commit()
     with pytest.raises(StaleAttempt, match="another transaction of this number"):
         start(run, NAMED, replace(run.attempt, birth="another"))
 
 
-def test_a_task_that_knows_no_birth_is_believed(run: Run) -> None:
+def test_a_task_without_a_birth_is_accepted(run: Run) -> None:
     assert start(run, NAMED, replace(run.attempt, birth="")) == Done()
 
 
@@ -93,7 +93,7 @@ def test_a_task_of_an_older_attempt_is_refused_and_told_the_newest(run: Run) -> 
         start(run, NAMED, old)
 
 
-def test_a_task_of_a_committed_transaction_has_nothing_to_do(run: Run) -> None:
+def test_a_task_of_a_committed_transaction_learns_that_it_is_committed(run: Run) -> None:
     run.process({})
     run.commit()
     assert start(run, NAMED) == AlreadyCommitted(1)
@@ -103,13 +103,13 @@ def test_a_task_of_a_committed_transaction_has_nothing_to_do(run: Run) -> None:
         ack(run, NAMED)
 
 
-def test_a_task_of_a_skipped_transaction_is_told_so(run: Run) -> None:
+def test_a_task_of_a_skipped_transaction_is_refused(run: Run) -> None:
     run.topology.skip(1)
     with pytest.raises(SkippedTransaction):
         start(run, NAMED)
 
 
-def test_a_transaction_that_never_began_is_unknown(run: Run) -> None:
+def test_a_task_of_a_transaction_that_never_began_is_refused(run: Run) -> None:
     with pytest.raises(UnknownTransaction, match="open transaction 7"):
         start(run, NAMED, TransactionAttempt(7, 1))
 
@@ -117,7 +117,7 @@ def test_a_transaction_that_never_began_is_unknown(run: Run) -> None:
 # --- start, ack, fail --------------------------------------------------------------------------------------------
 
 
-def test_every_start_and_every_ack_touches_the_folder_that_processed_reads(run: Run) -> None:
+def test_every_start_and_every_ack_changes_the_folder_of_acks(run: Run) -> None:
     store, versions = run.topology.store(), list[int]()
     for step in (start, start, ack):
         versions.append(store.children(folder(run)).version)
@@ -135,7 +135,7 @@ def test_a_task_that_begin_named_acks_the_message_that_begin_emitted(run: Run) -
 
 
 @pytest.mark.parametrize("task", [MAPPED, TaskTry("p", 0, "t3"), TaskTry("m", -1, "t4")], ids=str)
-def test_any_other_instance_emits_a_message_to_itself_and_acks_that(run: Run, task: TaskTry) -> None:
+def test_any_other_instance_emits_a_message_at_its_start_and_acks_it(run: Run, task: TaskTry) -> None:
     start(run, task)
     emitted = entry(run, task).emitted
     assert len(emitted) == 16
@@ -144,7 +144,7 @@ def test_any_other_instance_emits_a_message_to_itself_and_acks_that(run: Run, ta
     assert (entry(run, task).emitted, entry(run, task).acked) == (emitted, emitted)
 
 
-def test_an_ack_holds_what_the_task_consumed_and_gave_and_a_new_start_empties_it(run: Run) -> None:
+def test_an_ack_stores_rows_and_outputs_and_a_new_start_clears_them(run: Run) -> None:
     start(run, NAMED)
     ack(run, NAMED, rows=3, outputs=["a"])
     found = entry(run, NAMED)
@@ -154,7 +154,7 @@ def test_an_ack_holds_what_the_task_consumed_and_gave_and_a_new_start_empties_it
     assert (found.task_try, found.done, found.rows, found.outputs) == ("t2", False, None, [])
 
 
-def test_a_start_under_the_same_id_keeps_what_was_acked_until_it_acks_itself(run: Run) -> None:
+def test_a_retry_under_the_same_task_id_keeps_the_earlier_ack_until_its_own_ack(run: Run) -> None:
     resumed, retried = replace(NAMED, task_try="t1.1"), replace(NAMED, task_try="t1.2")
     start(run, resumed)
     ack(run, resumed, outputs=["a"])
@@ -166,7 +166,7 @@ def test_a_start_under_the_same_id_keeps_what_was_acked_until_it_acks_itself(run
     assert (found.done, found.outputs) == (True, ["b"])
 
 
-def test_the_first_start_of_a_task_does_not_look_for_an_entry(run: Run) -> None:
+def test_the_first_start_of_a_task_does_not_read_its_ack(run: Run) -> None:
     start(run, NAMED)
     assert f"{folder(run)}/{ack_name('p', -1)}" not in run.topology.store().calls
 
@@ -208,7 +208,7 @@ def test_an_ack_or_a_failure_of_a_replaced_try_is_refused(run: Run) -> None:
             step(run, NAMED)
 
 
-def test_a_try_is_asked_for_only_if_another_one_was_there(run: Run) -> None:
+def test_airflow_is_queried_about_a_try_only_if_another_try_was_there(run: Run) -> None:
     ledger = run.topology.ledger()
     for task in (NAMED, NAMED):
         ledger.start(run.attempt, task, is_current=lambda: pytest.fail("it was asked for"))
@@ -237,7 +237,7 @@ def test_a_failure_is_counted_once_with_the_beginning_and_the_end_of_its_reason(
     assert len(str(record.error)) <= MOST_OF_REASON
 
 
-def test_what_a_refusal_says_to_do_is_kept_apart_from_its_reason_with_its_commands_whole(run: Run) -> None:
+def test_the_remedy_of_a_refusal_is_stored_apart_from_its_reason_with_whole_commands(run: Run) -> None:
     start(run, NAMED)
     colour, long = "\x1b[31m", "x " * MOST_OF_REASON
     asked = "{long}{colour}Make room. Then: <airflow tx replay {topology} {txid}>"
@@ -253,7 +253,7 @@ def test_what_a_refusal_says_to_do_is_kept_apart_from_its_reason_with_its_comman
     assert len(str(record.remedy)) < MOST_OF_REASON + 50
 
 
-def test_a_task_fails_its_transaction_also_when_all_has_acked(run: Run) -> None:
+def test_a_failing_task_fails_its_transaction_even_after_every_task_has_acked(run: Run) -> None:
     start(run, NAMED)
     ack(run, NAMED)
     processed(run)
@@ -264,7 +264,7 @@ def test_a_task_fails_its_transaction_also_when_all_has_acked(run: Run) -> None:
 # --- processed ---------------------------------------------------------------------------------------------------
 
 
-def test_a_batch_is_complete_when_all_that_started_and_all_that_begin_named_have_acked(run: Run) -> None:
+def test_a_batch_is_complete_when_every_started_and_every_named_task_has_acked(run: Run) -> None:
     for missing, task in (("p", MAPPED), ("m[4]", NAMED)):
         with pytest.raises(IncompleteBatch, match=rf"{missing[0]}"):
             processed(run)
@@ -279,7 +279,7 @@ def test_a_batch_is_complete_when_all_that_started_and_all_that_begin_named_have
     assert processed(run) == done
 
 
-def test_only_those_that_airflow_expects_count(run: Run) -> None:
+def test_only_tasks_that_airflow_expects_must_ack(run: Run) -> None:
     start(run, MAPPED)
     start(run, NAMED)
     ack(run, NAMED)
@@ -288,24 +288,24 @@ def test_only_those_that_airflow_expects_count(run: Run) -> None:
         processed(run, expected={("p", -1), ("q", -1)})
 
 
-def test_one_that_airflow_does_not_expect_need_not_ack_though_begin_named_it(run: Run) -> None:
+def test_a_named_task_that_airflow_does_not_expect_need_not_ack(run: Run) -> None:
     assert processed(run, expected=()).acks == {}
 
 
-def test_of_tasks_that_ack_by_their_instances_none_is_expected_by_its_own_name(run: Run) -> None:
+def test_a_mapped_task_must_ack_by_its_instances_and_not_by_its_own_name(run: Run) -> None:
     record = run.topology.record(1)
     assert record is not None
     assert processing.must_ack(record, [("m", 4)]) == {("m", 4), ("p", -1)}
     assert processing.must_ack(record, [("p", 0)], mapped=["p"]) == {("p", 0)}
 
 
-def test_rows_of_another_digest_are_not_complete(run: Run) -> None:
+def test_a_batch_whose_rows_changed_is_not_complete(run: Run) -> None:
     run.process({})
     with pytest.raises(RowsChanged):
         processed(run, rows_digest="another")
 
 
-def test_what_the_first_attempt_counted_is_kept_by_a_replay_of_which_nobody_counted(run: Run) -> None:
+def test_an_uncounted_replay_keeps_the_counts_of_the_first_attempt(run: Run) -> None:
     record, first = run.topology.record(1), BatchRows(3, {"python": "python:1"})
     assert record is not None
     run.topology.store().multi([], [Put(run.topology.paths.transaction(1), encode(replace(record, counted=first)))])

@@ -58,7 +58,7 @@ def test_every_read_is_a_requirement_but_a_peek(
     assert [*reader.requirements(NONE)] == required
 
 
-def test_what_is_absent_is_checked_by_creating_it(store: MemoryStore) -> None:
+def test_an_absent_record_is_required_by_creating_it(store: MemoryStore) -> None:
     reader = Reader(store)
     assert (reader.find(Counter, "/a/y"), reader.exists("/a/z"), reader.raw("/a/w")) == (None, False, None)
     assert reader.names_if_any("/b") == ()
@@ -67,13 +67,13 @@ def test_what_is_absent_is_checked_by_creating_it(store: MemoryStore) -> None:
 
 
 @pytest.mark.parametrize("read", ["get", "peek", "covered", "names"])
-def test_what_must_be_there_and_is_not_is_named(store: MemoryStore, read: str) -> None:
+def test_a_missing_required_record_is_named(store: MemoryStore, read: str) -> None:
     reader = Reader(store)
     with pytest.raises(UnreadableRecord, match="/a/y.*missing"):
         reader.names("/a/y") if read == "names" else getattr(reader, read)(Counter, "/a/y")
 
 
-def test_what_is_known_is_not_read_again_and_is_required_as_it_is_known(store: MemoryStore) -> None:
+def test_a_known_record_is_not_read_again_and_is_required_in_its_known_version(store: MemoryStore) -> None:
     known = KnownRecords({"/a/x": Node(encode(Counter(7)), 5)}, {"/a": Children(("old",), 4)})
     reader = Reader(store, known)
     assert (reader.find(Counter, "/a/x"), reader.names("/a")) == (Counter(7), ("old",))
@@ -81,7 +81,7 @@ def test_what_is_known_is_not_read_again_and_is_required_as_it_is_known(store: M
     assert reader.covered(Counter, "/a/x") == Counter(2)
 
 
-def test_all_that_was_read_can_be_kept(store: MemoryStore) -> None:
+def test_every_record_that_was_read_can_be_kept(store: MemoryStore) -> None:
     reader = Reader(store)
     reader.names("/a")
     reader.peek(Counter, "/a/x")
@@ -92,7 +92,7 @@ def test_all_that_was_read_can_be_kept(store: MemoryStore) -> None:
 
 
 @pytest.mark.parametrize("hasty", [True, False])
-def test_a_hasty_pass_assumes_what_is_most_likely(store: MemoryStore, hasty: bool) -> None:
+def test_a_hasty_pass_assumes_the_most_likely_records(store: MemoryStore, hasty: bool) -> None:
     reader = Reader(store, hasty=hasty)
     assert (reader.find(Counter, "/a/x", new=True) is None) is hasty
     assert reader.exists("/a/y", old=True) is hasty
@@ -106,13 +106,13 @@ def test_without_a_reason_a_hasty_pass_assumes_nothing(store: MemoryStore) -> No
     assert reader.exists("/a/y") is False
 
 
-def test_what_is_known_goes_before_what_is_likely(store: MemoryStore) -> None:
+def test_known_records_win_over_likely_ones(store: MemoryStore) -> None:
     reader = Reader(store, KnownRecords({"/a/x": Node(encode(Counter(7)), 5), "/a/y": None}), hasty=True)
     assert reader.find(Counter, "/a/x", new=True) == Counter(7)
     assert reader.exists("/a/y", old=True) is False
 
 
-def test_a_step_that_follows_in_the_same_multi_reads_what_the_one_before_it_writes(store: MemoryStore) -> None:
+def test_a_joined_step_reads_the_writes_of_the_step_before_it(store: MemoryStore) -> None:
     reader = Reader(store)
     assert reader.get(Counter, "/a/x") == Counter(2)
     reader.apply([Put("/a/x", encode(Counter(3))), Create("/b", b""), Create("/b/y", encode(Counter(4)))])
@@ -124,7 +124,7 @@ def test_a_step_that_follows_in_the_same_multi_reads_what_the_one_before_it_writ
     assert set(reader.requirements(frozenset({"/b", "/b/y"}))) == {Unchanged("/a/x", 1), Unchanged("/a", 2)}
 
 
-def test_what_a_multi_has_made_is_known_afterwards(store: MemoryStore) -> None:
+def test_the_records_that_a_multi_has_written_are_known_afterwards(store: MemoryStore) -> None:
     reader, known = Reader(store), KnownRecords()
     reader.get(Counter, "/a/x")
     reader.find(Counter, "/a/y")
@@ -146,7 +146,7 @@ def test_what_a_multi_has_made_is_known_afterwards(store: MemoryStore) -> None:
     assert known.children == {path: store.children(path) for path in ("/a", "/a/y")}
 
 
-def test_what_is_newer_stays_known_and_what_was_missing_does_not(store: MemoryStore) -> None:
+def test_a_newer_known_record_stays_and_a_missing_record_is_not_known(store: MemoryStore) -> None:
     known = KnownRecords({"/a/x": Node(b"newer", 7), "/a/y": None}, {"/a": Children(("newer",), 9)})
     reader = Reader(store)
     reader.find(Counter, "/a/x")
@@ -156,7 +156,7 @@ def test_what_is_newer_stays_known_and_what_was_missing_does_not(store: MemorySt
     assert known == KnownRecords({"/a/x": Node(b"newer", 7)}, {"/a": Children(("newer",), 9)})
 
 
-def test_a_process_that_lives_long_does_not_remember_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_living_process_remembers_a_bounded_number_of_records(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("airflow_tx.ledger.reading.MOST_KNOWN", 2)
     known = KnownRecords()
     for number in range(10):

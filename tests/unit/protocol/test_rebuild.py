@@ -57,7 +57,7 @@ def fence(batch: str) -> Fence:
     return Fence("L", Token(1, 7, 1, 1, "n"), True, batch)
 
 
-def test_a_fence_says_what_its_transaction_was() -> None:
+def test_a_held_state_is_read_from_the_fence() -> None:
     batch = held("s", 7).batch
     found = HeldState.of("s", undoable=False, fence=fence(batch.text))
     assert found == HeldState("s", False, True, "L", Token(1, 7, 1, 1, "n"), True, batch)
@@ -79,7 +79,7 @@ def test_a_fence_that_keeps_no_batch_is_named(batch: str) -> None:
 # --- the plan ----------------------------------------------------------------------------------------------------
 
 
-def test_a_transaction_that_is_complete_everywhere_was_the_last_one() -> None:
+def test_a_transaction_that_is_complete_in_every_state_was_the_last_one() -> None:
     found = plan(held("s", 7, rank=(3, 2, 5), granted="2013"), held("t", 7, granted="2012", rank=(3, 2, 4)))
     assert found == RebuildPlan(
         "L", 4, 8, Metadata(2, "rows 7", 7), {"s": 7, "t": 7}, {"s": "b", "t": "b"}, found.summary, "2012",
@@ -88,7 +88,7 @@ def test_a_transaction_that_is_complete_everywhere_was_the_last_one() -> None:
     assert found.summary == "transaction 7 is complete in every state; 8 is next"
 
 
-def test_a_restatement_that_is_begun_anew_is_said_to_count_for_nothing() -> None:
+def test_an_incomplete_restatement_is_reported_to_count_for_nothing() -> None:
     found = plan(held("s", 7, applied=False, key="r3", replaces=Replaced(3, "2013-01-01/3-ab")))
     assert found.bound == {"r3": Binding(3, "2013-01-01/3-ab")}
     assert found.summary == (
@@ -97,7 +97,7 @@ def test_a_restatement_that_is_begun_anew_is_said_to_count_for_nothing() -> None
     )
 
 
-def test_whose_it_was_is_known_if_the_fences_say_so() -> None:
+def test_the_run_of_the_last_transaction_is_known_if_the_fences_name_it() -> None:
     found = plan(held("s", 7, key="r7"))
     assert (found.last_run, found.ended[7].key) == ("r7", "r7")
 
@@ -112,7 +112,7 @@ def test_whose_it_was_is_known_if_the_fences_say_so() -> None:
     ],
     ids=["half written", "not raised", "of two lives", "not everywhere"],
 )
-def test_one_that_is_not_complete_everywhere_is_begun_again(states: tuple[HeldState, ...]) -> None:
+def test_a_transaction_that_is_not_complete_in_every_state_is_begun_again(states: tuple[HeldState, ...]) -> None:
     found = plan(*states)
     assert (found.current, found.meta, found.last) == (7, Metadata(1, None, 6), {"s": 6, "t": 6})
     assert (found.last_run, found.ended) == ("", {})
@@ -120,14 +120,14 @@ def test_one_that_is_not_complete_everywhere_is_begun_again(states: tuple[HeldSt
     assert "it is next, from where transaction 6 ended" in found.summary
 
 
-def test_the_first_transaction_is_begun_again_from_nothing() -> None:
+def test_an_incomplete_first_transaction_is_begun_again_without_a_position() -> None:
     found = plan(held("s", 1, applied=False))
     assert (found.current, found.meta, found.last) == (1, None, {})
     second = plan(held("s", 2, applied=False))
     assert (second.current, second.meta, second.last) == (2, Metadata(1, None, 1), {"s": 1})
 
 
-def test_the_newest_grant_says_what_the_batch_was() -> None:
+def test_the_batch_comes_from_the_newest_grant() -> None:
     newer = held("s", 7, rank=(1, 2, 3), rows="newer")
     assert plan(held("t", 7, rows="older"), newer).meta == Metadata(2, "newer", 7)
     again = plan(held("t", 7, applied=False, prev="older"), held("s", 7, rank=(1, 2, 3), prev="newer"))
@@ -142,17 +142,17 @@ def test_the_newest_grant_says_what_the_batch_was() -> None:
     ],
     ids=["the first of them", "of this transaction"],
 )
-def test_when_the_newest_transaction_was_granted(states: tuple[HeldState, ...], granted: str) -> None:
+def test_the_time_of_the_newest_grant_comes_from_its_fence(states: tuple[HeldState, ...], granted: str) -> None:
     assert plan(*states).granted == granted
 
 
 @pytest.mark.parametrize("behind", [held("t", 5), held("t", 6, applied=False)], ids=["by two", "by one, half written"])
-def test_a_state_that_is_further_behind_than_a_commit_can_leave_it_went_back(behind: HeldState) -> None:
+def test_a_state_that_is_further_behind_than_a_commit_allows_is_refused(behind: HeldState) -> None:
     with pytest.raises(RepairRefused, match="state 't' is at transaction .*, another one at 7"):
         plan(held("s", 7), behind)
 
 
-def test_what_a_state_that_cannot_undo_holds_of_an_incomplete_one_cannot_be_begun_again() -> None:
+def test_an_incomplete_transaction_in_a_state_that_cannot_undo_it_is_refused() -> None:
     whole, half = held("s", 7, undoable=False), held("t", 7, undoable=False, applied=False)
     with pytest.raises(RepairRefused, match="complete in state 's', which cannot undo it, but not in all others"):
         plan(whole, held("t", 6))
@@ -163,7 +163,7 @@ def test_what_a_state_that_cannot_undo_holds_of_an_incomplete_one_cannot_be_begu
     assert plan(whole).current == 8
 
 
-def test_fences_of_two_ledgers_or_none_are_refused() -> None:
+def test_fences_of_two_ledgers_and_states_without_fences_are_refused() -> None:
     with pytest.raises(RepairRefused, match="'s' of ledger L; 't' of ledger M"):
         plan(held("s", 7), held("t", 7, life="M"))
     with pytest.raises(RepairRefused, match="--reset"):
@@ -193,7 +193,7 @@ def metas(topology: Topology) -> tuple[str, ...]:
     return names
 
 
-def test_a_ledger_that_is_gone_is_made_where_the_states_say(topology: Topology) -> None:
+def test_a_missing_ledger_is_rebuilt_at_the_transaction_of_the_states(topology: Topology) -> None:
     done = rebuilt(topology, plan(held("s", 7, rank=(3, 1, 1), key="r7", run_id="run 7", skip=None)))
     record = topology.topology
     assert (done.generation, done.current, done.summary) == (
@@ -210,14 +210,14 @@ def test_a_ledger_that_is_gone_is_made_where_the_states_say(topology: Topology) 
     assert Run(topology, "r7").begin(2).txid == 7
 
 
-def test_a_transaction_that_was_skipped_keeps_its_rows(topology: Topology) -> None:
+def test_a_rebuilt_skipped_transaction_keeps_its_rows(topology: Topology) -> None:
     skip = Deed("bob", EARLY, "broken")
     rebuilt(topology, plan(held("s", 7, key="r7", run_id="run 7", skip=skip)))
     kept = Reader(topology.store()).peek(Skipped, topology.paths.skipped(7))
     assert (kept.key, kept.run_id, kept.rows, kept.skip) == ("r7", "run 7", "rows 7", skip)
 
 
-def test_before_the_first_transaction_nothing_is_final(topology: Topology) -> None:
+def test_a_rebuild_before_the_first_commit_makes_no_transaction_final(topology: Topology) -> None:
     rebuilt(topology, plan(held("s", 1, applied=False)))
     assert (topology.current, topology.allocated, topology.topology.states, metas(topology)) == (1, 0, {}, ())
     assert topology.topology.births == {"s": "b"}
@@ -233,7 +233,7 @@ def behind(topology: Topology) -> Topology:
     return topology
 
 
-def test_what_a_ledger_that_went_back_holds_of_open_transactions_goes(behind: Topology) -> None:
+def test_a_rebuild_removes_the_open_transactions_of_a_ledger_that_went_back(behind: Topology) -> None:
     before = behind.topology
     rebuilt(behind, of(behind, plan(held("s", 2, key="r2", run_id="r2", skip=None, granted=LATE))))
     after = behind.topology
@@ -247,19 +247,21 @@ def test_what_a_ledger_that_went_back_holds_of_open_transactions_goes(behind: To
     assert all(each.startswith("coordinator/acks/") for each in after.garbage)
 
 
-def test_a_run_that_began_after_all_that_the_states_know_begins_anew(behind: Topology) -> None:
+def test_a_run_that_began_after_the_newest_grant_of_the_states_begins_again(behind: Topology) -> None:
     """Another run has the number in the time that is lost."""
     rebuilt(behind, of(behind, plan(held("s", 2, granted=EARLY, key="lost"))))
     assert [bound(behind, key) for key in ("r1", "r2", "r3")] == [1, None, None]
 
 
 @pytest.mark.parametrize("granted", [LATE, "2013-01-01T00:00:00.000+00:00"])
-def test_one_that_began_before_was_committed_in_the_time_that_is_lost(behind: Topology, granted: str) -> None:
+def test_a_run_that_began_before_the_newest_grant_counts_as_committed_in_the_lost_time(
+    behind: Topology, granted: str
+) -> None:
     rebuilt(behind, of(behind, plan(held("s", 2, granted=granted))))
     assert [bound(behind, key) for key in ("r1", "r2", "r3")] == [1, 2, None]
 
 
-def test_the_very_transaction_that_the_states_know_began_in_time(behind: Topology) -> None:
+def test_the_last_transaction_of_the_states_counts_as_begun_in_time(behind: Topology) -> None:
     record = behind.record(2)
     assert record is not None
     rebuilt(behind, of(behind, plan(held("s", 2, granted=EARLY, birth=record.birth))))
@@ -273,7 +275,7 @@ def test_a_binding_to_another_transaction_stays(behind: Topology) -> None:
     assert bound(behind, "r3") == 1
 
 
-def test_a_readmission_that_is_forgotten_gives_its_rows_back(topology: Topology) -> None:
+def test_a_readmission_that_the_rebuild_forgets_makes_its_rows_available_again(topology: Topology) -> None:
     Run(topology, "r1").begin(2)
     topology.skip(1)
     topology.readmit(1)
@@ -293,7 +295,7 @@ def test_the_generation_outranks_that_of_the_states_and_that_of_the_ledger(behin
     assert rebuilt(behind, of(behind, plan(held("s", 2)))).generation == 9
 
 
-def test_what_is_known_of_other_states_stays(behind: Topology) -> None:
+def test_records_of_other_states_are_kept(behind: Topology) -> None:
     record = replace(
         behind.topology,
         states={"u": 1},
@@ -310,7 +312,7 @@ def test_what_is_known_of_other_states_stays(behind: Topology) -> None:
     assert (after.blocked, after.bid, after.receipt) == (None, None, "")
 
 
-def test_a_ledger_that_is_further_than_its_states_is_not_lost(behind: Topology) -> None:
+def test_a_ledger_that_is_ahead_of_its_states_is_not_rebuilt(behind: Topology) -> None:
     with pytest.raises(RepairRefused, match=r"transaction 2, and the states say that 1 is next \(its states\)"):
         rebuilt(behind, of(behind, plan(held("s", 1, applied=False))))
     Run(behind, "r2").whole(1)
@@ -330,7 +332,7 @@ def test_a_ledger_that_was_made_after_the_loss_is_replaced_unless_it_has_committ
 
 
 @pytest.mark.parametrize("own", ["a state", "a commit"])
-def test_a_ledger_of_another_life_with_results_of_its_own_stays(topology: Topology, own: str) -> None:
+def test_a_ledger_of_another_incarnation_with_results_is_kept(topology: Topology, own: str) -> None:
     Run(topology, "r1").begin(2)
     if own == "a state":
         record = replace(topology.topology, states={"s": 1})
@@ -341,7 +343,7 @@ def test_a_ledger_of_another_life_with_results_of_its_own_stays(topology: Topolo
         rebuilt(topology, plan(held("s", 7)))
 
 
-def test_the_history_of_a_ledger_of_another_life_goes(topology: Topology) -> None:
+def test_the_history_of_a_ledger_of_another_incarnation_is_removed(topology: Topology) -> None:
     Run(topology, "r1").begin(2)
     old = final_record(
         txid=5,
@@ -353,14 +355,14 @@ def test_the_history_of_a_ledger_of_another_life_goes(topology: Topology) -> Non
     assert topology.store().children(topology.paths.histories).names == ()
 
 
-def test_the_generation_of_a_ledger_of_another_life_counts_for_nothing(topology: Topology) -> None:
+def test_the_generation_of_a_ledger_of_another_incarnation_is_ignored(topology: Topology) -> None:
     Run(topology, "r1").begin(2)
     record = replace(topology.topology, generation=7)
     topology.store().multi([], [Put(topology.paths.record, encode(record))])
     assert rebuilt(topology, plan(held("s", 7))).generation == 2
 
 
-def test_before_the_first_transaction_no_state_has_anything(topology: Topology) -> None:
+def test_a_rebuilt_ledger_before_the_first_commit_knows_no_state(topology: Topology) -> None:
     Run(topology, "r1").begin(2)
     record = replace(topology.topology, states={"u": 1})
     topology.store().multi([], [Put(topology.paths.record, encode(record))])
@@ -368,7 +370,7 @@ def test_before_the_first_transaction_no_state_has_anything(topology: Topology) 
     assert topology.topology.states == {}
 
 
-def test_after_the_first_one_those_that_are_known_have(topology: Topology) -> None:
+def test_a_rebuilt_ledger_after_the_first_commit_knows_the_states_of_the_fences(topology: Topology) -> None:
     rebuilt(topology, plan(held("s", 1)))
     assert topology.topology.states == {"s": 1}
 

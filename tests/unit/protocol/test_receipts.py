@@ -54,24 +54,26 @@ def digest(rows: list[dict[str, Any]]) -> str:
 
 
 @given(ROWS, st.randoms())
-def test_the_order_of_rows_and_of_their_columns_is_nothing(rows: list[dict[str, Any]], random: Any) -> None:
+def test_a_digest_ignores_the_order_of_rows_and_columns(rows: list[dict[str, Any]], random: Any) -> None:
     others = [dict(reversed(row.items())) for row in rows]
     random.shuffle(others)
     assert digest(others) == digest(rows)
 
 
 @given(ROWS.filter(bool))
-def test_a_row_that_comes_twice_is_another_digest(rows: list[dict[str, Any]]) -> None:
+def test_a_repeated_row_changes_the_digest(rows: list[dict[str, Any]]) -> None:
     assert len({digest(rows), digest([*rows, rows[0]]), digest([*rows, rows[0], rows[0]])}) == 3
 
 
 @given(ROWS, ROWS)
-def test_parts_add_up_to_the_whole(one: list[dict[str, Any]], two: list[dict[str, Any]]) -> None:
+def test_digests_of_parts_add_up_to_the_digest_of_the_whole(
+    one: list[dict[str, Any]], two: list[dict[str, Any]]
+) -> None:
     parts = Written(len(one), digest(one)) + Written(len(two), digest(two))
     assert parts == Written(len(one) + len(two), digest([*one, *two]))
 
 
-def test_a_digest_of_rows_is_the_sum_of_the_hashes_of_their_values_in_the_order_of_the_names() -> None:
+def test_a_row_digest_is_the_sum_of_hashes_over_values_in_the_order_of_column_names() -> None:
     rows = [{"n": 2, "key": "a"}, {"n": 3, "key": "b", "at": None}]
     values = {("key", "n"): ("a", 2), ("at", "key", "n"): (None, "b", 3)}
     hashes = (
@@ -82,7 +84,7 @@ def test_a_digest_of_rows_is_the_sum_of_the_hashes_of_their_values_in_the_order_
     assert len({digest([{"a": one, "b": two}]) for one in (1, 2) for two in (1, 2, "1")}) == 6
 
 
-def test_rows_that_nobody_read_are_none() -> None:
+def test_rows_that_were_never_read_count_as_nothing_written() -> None:
     assert RowTally([{"n": 1}]).written(0) == NOTHING_WRITTEN == Written(0, "0" * 16)
 
 
@@ -92,7 +94,7 @@ def test_rows_that_are_read_again_are_counted_once() -> None:
     assert tally.written(2).digest == digest([{"n": 2}, {"n": 1}])
 
 
-def test_rows_that_can_be_read_once_are_not_read_again_as_none() -> None:
+def test_a_second_read_of_rows_that_can_be_read_once_is_an_error() -> None:
     tally = RowTally(iter([{"n": 1}]))
     assert list(tally) == [{"n": 1}]
     with pytest.raises(TypeError, match="can be read once: give it a list"):
@@ -112,7 +114,7 @@ def changed(value: Any, **changes: Any) -> Any:
     return replace(value, **changes)
 
 
-def test_a_receipt_is_read_back_and_its_hash_depends_on_every_field() -> None:
+def test_a_receipt_survives_json_and_its_hash_depends_on_every_field() -> None:
     made = receipt(rows=5, tasks={"p": TaskRows(1, 5, {})}, lost=["row 7"], replays=[Replayed(1, WHEN, "ü")])
     again = Receipt.from_json(json.loads(json.dumps(made.to_json())))
     assert (again.text, again.hash, hash_of(made.text)) == (made.text, made.hash, made.hash)
@@ -131,7 +133,7 @@ def test_a_receipt_is_read_back_and_its_hash_depends_on_every_field() -> None:
         {"lost": "row 7"}, {"another": 1}, {"format": 2},
     ],
 )  # fmt: skip
-def test_what_is_no_receipt_is_not_read_as_one(other: dict[str, Any]) -> None:
+def test_a_receipt_with_a_wrong_field_is_refused(other: dict[str, Any]) -> None:
     whole = receipt(
         skip=Deed("ada", WHEN, "why"),
         written={"s0": NOTHING_WRITTEN},
@@ -145,12 +147,12 @@ def test_what_is_no_receipt_is_not_read_as_one(other: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("value", [None, 5, "text", [], {}])
-def test_what_is_no_mapping_of_its_fields_is_no_receipt(value: Any) -> None:
+def test_a_value_that_is_not_a_mapping_of_the_fields_is_refused_as_a_receipt(value: Any) -> None:
     with pytest.raises(UnreadableRecord, match="it is no Receipt"):
         Receipt.from_json(value)
 
 
-def test_of_long_metadata_a_receipt_keeps_the_digest() -> None:
+def test_a_receipt_keeps_only_the_digest_of_long_metadata() -> None:
     long = list(range(METADATA_KEPT))
     kept = as_kept(long, METADATA_KEPT)
     assert is_shortened(kept)
@@ -160,7 +162,7 @@ def test_of_long_metadata_a_receipt_keeps_the_digest() -> None:
     assert [is_shortened(as_kept("x" * 8, most)) for most in (9, 10)] == [True, False]
 
 
-def test_a_task_of_which_one_instance_counted_is_summed_up_by_that_one() -> None:
+def test_a_task_with_one_counting_instance_is_summed_up_by_that_instance() -> None:
     read = [{"rows": 5, "digest": "python:0000000000000001", "outputs": [], "at_least": False}]
     of_output = [{"rows": 9, "digest": "python:0000000000000007", "outputs": [["a", -1, "x"]], "at_least": False}]
     other = [{"rows": 2, "digest": "xxh64-1:0000000000000001", "outputs": [], "at_least": False}]
@@ -204,7 +206,7 @@ def test_a_task_is_summed_up_over_its_instances() -> None:
     }
 
 
-def test_of_each_task_the_code_is_known_that_its_instances_ran() -> None:
+def test_a_receipt_has_the_code_that_the_instances_of_each_task_ran() -> None:
     def ack(code: str = "") -> Ack:
         return Ack("try", "op", done=True, code=code)
 
@@ -228,7 +230,7 @@ def test_an_untouched_ledger_has_no_finding(books: Books) -> None:
     assert books.verify() == Verified(1, 5, (), ())
 
 
-def test_each_receipt_names_the_one_before_it_and_what_each_state_was_given(books: Books) -> None:
+def test_each_receipt_has_the_hash_of_the_previous_one_and_what_each_state_was_given(books: Books) -> None:
     found = [books.receipt(txid) for txid in range(1, 6)]
     assert [each.previous for each in found] == ["", *(each.hash for each in found[:-1])]
     assert [(each.before, each.after) for each in found] == [(None, 1), (1, 2), (2, 3), (3, 4), (4, 5)]
@@ -254,7 +256,7 @@ def test_a_replay_is_named_with_its_reason(books: Books) -> None:
     assert books.verify().findings == ()
 
 
-def test_a_skip_is_part_of_the_chain_and_told(books: Books) -> None:
+def test_a_skip_is_part_of_the_chain_and_named_in_a_note(books: Books) -> None:
     books.skip()
     books.run(2)
     assert (books.receipt(6).outcome, books.receipt(6).skip) == ("SKIPPED", books.receipt(6).skip)
@@ -273,7 +275,7 @@ def test_a_receipt_that_the_ledger_has_forgotten_is_put_together_from_the_states
     assert found.notes == ("transaction 3: a part of its receipt is missing, so it cannot be compared",)
 
 
-def test_a_range_is_compared_alone(books: Books) -> None:
+def test_verify_can_compare_a_range_of_transactions(books: Books) -> None:
     books.change(books.history(2), lambda value: value.update(rows=7))
     books.change(books.history(5), lambda value: value.update(run_id="another"))
     assert len(books.verify().findings) == 2
@@ -298,7 +300,7 @@ def forged(books: Books, txid: int, **changes: Any) -> Callable[[dict[str, Any]]
     ("name", "value"),
     [("run_id", "x"), ("attempt", 2), ("birth", "x"), ("outcome", "SKIPPED"), ("txid", 4)],
 )
-def test_a_number_in_the_history_is_found(books: Books, name: str, value: Any) -> None:
+def test_verify_finds_a_changed_number_in_the_history(books: Books, name: str, value: Any) -> None:
     books.change(
         books.history(3), lambda record: (record["end"] if name in record["end"] else record).update({name: value})
     )
@@ -307,7 +309,7 @@ def test_a_number_in_the_history_is_found(books: Books, name: str, value: Any) -
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "format"])
-def test_a_field_of_a_receipt_is_found(books: Books, name: str) -> None:
+def test_verify_finds_a_changed_field_of_a_receipt(books: Books, name: str) -> None:
     books.change(books.history(3), lambda value: value["receipt"].update({name: {"s0": {"keys": 9}}}))
     (finding,) = books.verify().findings
     assert (
@@ -317,14 +319,14 @@ def test_a_field_of_a_receipt_is_found(books: Books, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["rows", "granted", "tasks", "after", "before", "metadata", "written", "code"])
 @pytest.mark.parametrize("txid", [1, 3, 5])
-def test_a_forged_receipt_is_found_though_its_own_hash_fits(books: Books, txid: int, name: str) -> None:
+def test_verify_finds_a_forged_receipt_although_its_own_hash_fits(books: Books, txid: int, name: str) -> None:
     other: dict[str, Any] = {"rows": 9, "granted": "another time", "written": {"s0": Written(9, "0" * 16)}}
     other |= {"tasks": {"count": TaskRows(9, None, {})}, "code": Code("v9")}
     books.change(books.history(txid), forged(books, txid, **{name: other.get(name, {"s0": 9})}))
     assert books.verify().findings
 
 
-def test_a_chain_that_is_forged_to_its_end_is_found_by_the_states(books: Books) -> None:
+def test_verify_finds_a_completely_forged_chain_by_the_receipts_in_the_states(books: Books) -> None:
     previous = books.receipt(2).hash
     for txid in (3, 4, 5):
         made = replace(books.receipt(txid), rows=2 if txid == 3 else 1, previous=previous)
@@ -335,29 +337,29 @@ def test_a_chain_that_is_forged_to_its_end_is_found_by_the_states(books: Books) 
 
 
 @pytest.mark.parametrize("txid", [2, 5])
-def test_a_record_that_is_deleted_is_found(books: Books, txid: int) -> None:
+def test_verify_finds_a_deleted_history_record(books: Books, txid: int) -> None:
     books.store.multi([], [Delete(books.history(txid))])
     assert f"transaction {txid}: it is final, and its record in the history is missing" in books.verify().findings
 
 
-def test_a_receipt_that_is_taken_out_of_the_history_is_found(books: Books) -> None:
+def test_verify_finds_a_receipt_that_was_removed_from_the_history(books: Books) -> None:
     books.change(books.history(3), lambda value: value.update(receipt=None))
     assert [each for each in books.verify().findings if each.startswith("transaction 3: its receipt was changed")]
 
 
-def test_another_last_receipt_in_the_topology_record_is_found(books: Books) -> None:
+def test_verify_finds_a_changed_last_receipt_in_the_topology_record(books: Books) -> None:
     books.change(books.pipeline.paths.record, lambda value: value.update(receipt="0" * 64))
     (finding,) = books.verify().findings
     assert finding.startswith("ledger: the last receipt is of transaction 5")
 
 
-def test_another_last_transaction_of_a_state_in_the_topology_record_is_found(books: Books) -> None:
+def test_verify_finds_a_changed_last_transaction_of_a_state_in_the_topology_record(books: Books) -> None:
     books.change(books.pipeline.paths.record, lambda value: value["states"].update(s0=4))
     assert "state s0: the ledger says that transaction 4 was its last one, the receipts 5" in books.verify().findings
 
 
 @pytest.mark.parametrize("turn", [5, 7])
-def test_another_turn_is_found(books: Books, turn: int) -> None:
+def test_verify_finds_a_changed_turn(books: Books, turn: int) -> None:
     paths = books.pipeline.paths
     if turn == 7:
         books.store.multi([], [Put(paths.allocated, encode(Counter(6)))])
@@ -368,13 +370,13 @@ def test_another_turn_is_found(books: Books, turn: int) -> None:
     assert books.verify().findings
 
 
-def test_another_position_is_found(books: Books) -> None:
+def test_verify_finds_a_changed_position(books: Books) -> None:
     books.change(books.pipeline.paths.meta(5), lambda value: value.update(position=4))
     assert books.verify().findings == ("ledger: it continues at 4, and transaction 5 ended at 5",)
 
 
 @pytest.mark.parametrize("name", ["generation", "txid", "attempt", "epoch", "nonce", "birth"])
-def test_another_token_in_a_fence_is_found(books: Books, name: str) -> None:
+def test_verify_finds_a_changed_token_in_a_fence(books: Books, name: str) -> None:
     database = books.states[1].database
     assert database.fence is not None
     value = "another" if name in ("nonce", "birth") else 4 if name == "txid" else 9
@@ -384,7 +386,7 @@ def test_another_token_in_a_fence_is_found(books: Books, name: str) -> None:
 
 
 @pytest.mark.parametrize("change", [{"applied": False}, {"incarnation": "another"}, {"batch": '{"rows":1}'}])
-def test_another_fence_is_found(books: Books, change: dict[str, Any]) -> None:
+def test_verify_finds_a_changed_fence(books: Books, change: dict[str, Any]) -> None:
     database = books.states[1].database
     assert database.fence is not None
     database.fence = replace(database.fence, **change)
@@ -392,13 +394,13 @@ def test_another_fence_is_found(books: Books, change: dict[str, Any]) -> None:
     assert books.verify().findings
 
 
-def test_a_fence_that_is_gone_is_found(books: Books) -> None:
+def test_verify_finds_a_missing_fence(books: Books) -> None:
     books.states[0].database.fence = None
     assert books.verify().findings == ("state s0: it has no fence, and transaction 5 was committed to it",)
 
 
 @pytest.mark.parametrize("txid", [1, 3, 5])
-def test_a_receipt_that_is_gone_from_a_state_is_found(books: Books, txid: int) -> None:
+def test_verify_finds_a_receipt_that_is_missing_in_a_state(books: Books, txid: int) -> None:
     database = books.states[0].database
     database.receipts = [each for each in database.receipts if each.txid != txid]
     assert books.verify().findings == (f"transaction {txid}: its receipt in state s0 is missing",)
@@ -407,13 +409,13 @@ def test_a_receipt_that_is_gone_from_a_state_is_found(books: Books, txid: int) -
 @pytest.mark.parametrize(
     "change", [{"txid": 2}, {"attempt": 7}, {"hash": "0" * 64}, {"text": "{}"}, {"text": "nothing"}]
 )
-def test_a_receipt_that_was_changed_in_a_state_is_found(books: Books, change: dict[str, Any]) -> None:
+def test_verify_finds_a_changed_receipt_in_a_state(books: Books, change: dict[str, Any]) -> None:
     database = books.states[0].database
     database.receipts[2] = replace(database.receipts[2], **change)
     assert books.verify().findings
 
 
-def test_a_forged_receipt_in_a_state_is_found(books: Books) -> None:
+def test_verify_finds_a_forged_receipt_in_a_state(books: Books) -> None:
     database = books.states[0].database
     own = Receipt.from_json(json.loads(database.receipts[2].text))
     database.receipts[2] = StoredReceipt.of(replace(own, written={"s0": Written(9, "0" * 16)}))
@@ -422,7 +424,7 @@ def test_a_forged_receipt_in_a_state_is_found(books: Books) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.data())
-def test_whatever_stored_leaf_of_a_receipt_is_another_one_it_is_found(data: Any) -> None:
+def test_verify_finds_a_change_of_any_stored_value_of_a_receipt(data: Any) -> None:
     books = Books().run(3)
     txid = data.draw(st.integers(1, 3))
     leaves = list(_leaves(books.receipt(txid).to_json()))
@@ -458,7 +460,7 @@ def _leaves(value: Any, path: tuple[Any, ...] = ()) -> Any:
 @given(
     st.lists(st.dictionaries(st.sampled_from("abc"), st.integers(1, 3), min_size=1), min_size=2, max_size=6), st.data()
 )
-def test_positions_by_partition_meet_unless_one_is_moved(taken: list[dict[str, int]], data: Any) -> None:
+def test_verify_finds_a_moved_position_of_a_partition(taken: list[dict[str, int]], data: Any) -> None:
     store, state = MemoryStore(), MemoryState("s", values={"n": Sum()})
     pipeline = Pipeline(store, "/tx", [state])
     store.ensure("/tx")
@@ -483,7 +485,7 @@ def test_positions_by_partition_meet_unless_one_is_moved(taken: list[dict[str, i
     assert any(f"partition {name}: " in each for each in verified(evidence, []).findings)
 
 
-def test_repairs_are_named_and_a_rebuilt_ledger_begins_a_chain(books: Books) -> None:
+def test_verify_names_repairs_and_accepts_the_new_chain_of_a_rebuilt_ledger(books: Books) -> None:
     evidence = ledger_evidence(books.store, books.pipeline.paths)
     histories = dict(evidence.histories)
     previous = ""

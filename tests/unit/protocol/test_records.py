@@ -101,7 +101,7 @@ HISTORY = final_record(
         TopologyRecord("i", "dag", "opaque", 4),
     ],
 )
-def test_a_ledger_that_restates_nothing_has_no_word_of_restating(record: Any) -> None:
+def test_records_without_a_restatement_contain_no_fields_of_restatements(record: Any) -> None:
     words = ("entry", "journal", "renamed", "replaces", "restates", "restating")
     assert not any(f'"{word}"' in encode(record).decode() for word in words)
     assert decode(type(record), "/x", encode(record)) == record
@@ -118,17 +118,17 @@ def test_a_ledger_that_restates_nothing_has_no_word_of_restating(record: Any) ->
         Wish(7, "k", "r", "ada", WHEN, "a bug", "o", changed_rows=True),
     ],
 )
-def test_what_a_record_says_of_restating_is_read_as_it_was_written(record: Any) -> None:
+def test_the_restatement_fields_of_a_record_survive_being_written_and_read(record: Any) -> None:
     assert decode(type(record), "/x", encode(record)) == record
 
 
-def test_a_ledger_in_utc_has_no_word_of_a_zone() -> None:
+def test_the_record_of_a_topology_in_utc_contains_no_time_zone() -> None:
     assert b"zone" not in encode(TopologyRecord("i", "dag", "opaque", 4))
     zoned = TopologyRecord("i", "dag", "opaque", 4, zone="Europe/Berlin")
     assert decode(TopologyRecord, "/x", encode(zoned)) == zoned
 
 
-def test_what_a_record_restates_is_in_its_text() -> None:
+def test_the_text_of_a_restatement_contains_what_it_replaces() -> None:
     text = encode(replace(RECORD, replaces=Replaced(7, "e"))).decode()
     assert '"replaces":{"entry":"e","txid":7}' in text
 
@@ -144,7 +144,7 @@ def test_what_a_record_restates_is_in_its_text() -> None:
         (b'{"format":1,"txid":1,"new":1}', r"it is no Counter: Object contains unknown field `new` \(.*\)"),
     ],
 )
-def test_what_is_no_record_of_its_class_is_never_taken_for_one(data: bytes, reason: str) -> None:
+def test_data_that_is_no_record_of_the_class_is_refused(data: bytes, reason: str) -> None:
     with pytest.raises(UnreadableRecord, match=f"/x.*{reason}"):
         decode(Counter, "/x", data)
     with pytest.raises(UnreadableRecord, match='/x cannot be read: its field end does not fit: .*"LOST"'):
@@ -195,7 +195,7 @@ def refusal(cls: type[Record], value: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("cls", CLASSES)
-def test_a_record_that_says_the_least_is_read(cls: type[Record]) -> None:
+def test_a_record_with_only_its_required_fields_is_read(cls: type[Record]) -> None:
     read_as(cls, stored(inspect.type_info(cls)), "/x")
 
 
@@ -207,7 +207,7 @@ def test_a_field_of_another_type_is_refused_with_its_path_its_name_and_its_value
 
 
 @pytest.mark.parametrize("when", [None, 0, [], "yesterday", "2026-01-01T00:00:00"])
-def test_what_is_no_time_is_refused_where_a_record_has_one(when: Any) -> None:
+def test_an_invalid_time_in_a_record_is_refused(when: Any) -> None:
     line = refusal(Deed, {"who": "ada", "when": when, "why": "so"})
     assert f"(when = {dumps(when)})" in line
 
@@ -229,7 +229,7 @@ def test_a_value_within_that_lacks_a_field_is_refused_with_the_field_that_it_is_
 
 
 @pytest.mark.parametrize(("name", "why"), [("skip", "Expected `object"), ("began", "it is no time")])
-def test_a_view_of_a_record_that_does_not_fit_shows_no_value_of_it(name: str, why: str) -> None:
+def test_a_view_of_an_unreadable_record_shows_no_value_of_it(name: str, why: str) -> None:
     data = json.dumps(json.loads(encode(RECORD)) | {name: "a private word"}).encode()
     with pytest.raises(UnreadableRecord, match="a private word") as refused:
         decode(TransactionRecord, "/x", data)
@@ -251,7 +251,7 @@ def test_any_name_is_one_element_of_a_path(name: str) -> None:
     assert ack_element(ack_name(name, 7)) == (name, 7)
 
 
-def test_every_record_has_its_place() -> None:
+def test_every_record_has_its_own_path_and_every_folder_comes_after_its_parent() -> None:
     paths = Paths("/tx/", "a/b")
     assert paths.base == "/tx/a%2Fb"
     assert paths.acks("7.1-x") == "/tx/a%2Fb/coordinator/acks/7.1-x"
@@ -261,7 +261,7 @@ def test_every_record_has_its_place() -> None:
     assert all(parent in paths.folders[:place] for place, parent in enumerate(parents) if place)
 
 
-def test_random_ids_are_as_long_as_they_are_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_ids_have_the_documented_length(monkeypatch: pytest.MonkeyPatch) -> None:
     ids = SystemIds()
     assert len(ids.nonce()) == 32
     found = {ids.message_id() for _ in range(100)}
@@ -280,7 +280,7 @@ def test_a_token_and_its_grant_survive_as_json() -> None:
     assert (grant.txid, grant.attempt, grant.attempt.birth) == (7, TransactionAttempt(7, 3), "b")
 
 
-def test_what_the_tasks_of_a_run_get_is_read_as_it_was_written() -> None:
+def test_the_payload_for_the_tasks_of_a_run_survives_json() -> None:
     begun = Begun(TransactionAttempt(7, 2, "b"), [0, 1], 1, "d", True)
     read: Any = Begun.from_json(begun.to_json())
     assert (read, read.attempt.birth, read.txid) == (begun, "b", 7)
@@ -302,7 +302,7 @@ class Remembering:
         self.about.append(about)
 
 
-def test_a_question_is_recognised_by_what_it_asks_for_not_by_its_attempt() -> None:
+def test_a_question_is_recognised_by_what_it_asks_for_and_not_by_its_attempt() -> None:
     read: Any = Remembering([])
     nothing: Any = None
     outside = Outside(nothing, nothing)
@@ -315,7 +315,7 @@ def test_a_question_is_recognised_by_what_it_asks_for_not_by_its_attempt() -> No
     assert len({*read.about}) == 4
 
 
-def test_a_batch_that_nobody_counted_has_no_size() -> None:
+def test_an_uncounted_batch_has_no_size() -> None:
     assert Batch(None, None).size is None
     assert Batch(None, None, count=0, reason="why", unit="files").size == {"files": 0, "why": "why"}
     assert Batch(None, None, count=3, at_most=True).size == {"rows": 3, "why": "", "at_most": True}

@@ -44,7 +44,7 @@ def unblocked(topology: Topology) -> BlockMark | None:
     return topology.topology.blocked
 
 
-def test_the_mark_says_which_attempt_is_replayed_no_more_since_when_and_why(opened: Topology) -> None:
+def test_the_block_mark_has_the_attempt_the_reason_and_the_time(opened: Topology) -> None:
     found = blocked(opened, 1)
     assert found == BlockMark(1, 1, "its run failed", NOW)
 
@@ -63,14 +63,14 @@ def test_the_mark_of_another_attempt_is_replaced(opened: Topology) -> None:
 
 
 @pytest.mark.parametrize(("there", "expected"), [(1, 1), (3, 2)], ids=["an earlier one", "a later one"])
-def test_of_two_transactions_the_earlier_one_is_marked(opened: Topology, there: int, expected: int) -> None:
+def test_the_earlier_of_two_failed_transactions_is_marked(opened: Topology, there: int, expected: int) -> None:
     mark(opened, txid=there, attempt=1)
     found = blocked(opened, 2)
     assert found is not None
     assert found.txid == expected
 
 
-def test_a_mark_stays_until_a_person_has_seen_to_it(opened: Topology) -> None:
+def test_a_mark_stays_until_a_person_has_replayed_the_transaction(opened: Topology) -> None:
     before = blocked(opened, 1)
     assert unblocked(opened) == before
     Run(opened, "r1").begin(1)
@@ -78,13 +78,13 @@ def test_a_mark_stays_until_a_person_has_seen_to_it(opened: Topology) -> None:
     assert unblocked(opened) is None
 
 
-def test_a_mark_goes_when_a_person_wants_it_skipped(opened: Topology) -> None:
+def test_a_mark_is_removed_when_a_person_requests_a_skip(opened: Topology) -> None:
     blocked(opened, 1)
     opened.note_skip(1)
     assert unblocked(opened) is None
 
 
-def test_a_mark_of_a_transaction_that_is_final_goes(opened: Topology) -> None:
+def test_a_mark_of_a_final_transaction_is_removed(opened: Topology) -> None:
     mark(opened, txid=7, attempt=1)
     assert unblocked(opened) is None
 
@@ -128,7 +128,7 @@ def refuse(run: Run, **more: Any) -> None:
     assert told.first
 
 
-def test_what_was_refused_for_good_is_not_replayed_once_and_the_mark_has_the_refusals_own_line(
+def test_a_permanently_refused_transaction_is_blocked_at_once_with_the_text_of_the_refusal(
     refused: Topology,
 ) -> None:
     answer = refused.note_replay(1, 2)
@@ -139,7 +139,7 @@ def test_what_was_refused_for_good_is_not_replayed_once_and_the_mark_has_the_ref
     assert refused.note_replay(1, 2, counts=False) == answer
 
 
-def test_what_was_refused_for_good_goes_on_once_a_person_has_replayed_it(refused: Topology) -> None:
+def test_a_permanently_refused_transaction_continues_after_a_replay_by_a_person(refused: Topology) -> None:
     refused.note_replay(1, 2)
     run = Run(refused, "r1")
     run.begin(1)
@@ -152,19 +152,19 @@ def test_what_was_refused_for_good_goes_on_once_a_person_has_replayed_it(refused
     assert refused.current == 2
 
 
-def test_what_was_refused_for_good_is_replayed_once_the_ledger_or_a_state_is_repaired(refused: Topology) -> None:
+def test_a_permanently_refused_transaction_is_replayed_after_a_repair(refused: Topology) -> None:
     refused.note_replay(1, 2)
     refused.ledger().run(rebuild.state_lost, "s0", Audit("me", "it was restored"))
     assert refused.topology.blocked is None
     assert refused.note_replay(1, 2) == ReplayNoted(True, 1)
 
 
-def test_what_was_refused_for_good_and_is_to_be_skipped_has_a_run_again(refused: Topology) -> None:
+def test_a_permanently_refused_transaction_that_is_to_be_skipped_gets_a_run_again(refused: Topology) -> None:
     refused.note_skip(1)
     assert refused.note_replay(1, 2, counts=False) == ReplayNoted(True, 0)
 
 
-def test_only_a_restatement_notes_that_a_repair_mends_it(opened: Topology) -> None:
+def test_only_a_restatement_notes_that_a_repair_resolves_its_refusal(opened: Topology) -> None:
     opened.states = [MemoryState("s0", keys=["key"], values={"n": Sum()})]
     run = Run(opened, "r1")
     run.begin(1)
@@ -176,7 +176,7 @@ def test_only_a_restatement_notes_that_a_repair_mends_it(opened: Topology) -> No
     assert b"repairable" not in encode(record)
 
 
-def test_a_task_that_works_again_takes_a_refusal_back(refused: Topology) -> None:
+def test_a_task_that_starts_again_clears_a_permanent_refusal(refused: Topology) -> None:
     run = Run(refused, "r1")
     run.begin(1)
     run.process({})
@@ -194,7 +194,7 @@ def test_a_replay_by_a_person_begins_the_count_again(opened: Topology) -> None:
     assert opened.note_replay(1, 3) == ReplayNoted(True, 1)
 
 
-def test_a_note_that_led_to_nothing_is_made_again_and_counts(opened: Topology) -> None:
+def test_a_replay_note_that_led_to_nothing_is_repeated_and_counts(opened: Topology) -> None:
     opened.note_replay(1, 1)
     before = opened.clock.advance(60)
     assert opened.note_replay(1, 1, overdue=before) == ReplayNoted(False, 1)

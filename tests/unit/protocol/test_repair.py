@@ -70,7 +70,7 @@ def renamed(topology: Topology, old: str, new: str) -> Any:
 # --- a state that went back --------------------------------------------------------------------------------------
 
 
-def test_what_was_final_in_a_state_is_forgotten_under_a_new_generation(committed: Topology) -> None:
+def test_an_accepted_state_loss_raises_the_generation_and_forgets_its_transactions(committed: Topology) -> None:
     before = committed.topology
     done = lost(committed, "t")
     after = committed.topology
@@ -90,7 +90,7 @@ def test_what_was_final_in_a_state_is_forgotten_under_a_new_generation(committed
     )
 
 
-def test_so_it_is_with_a_state_that_is_about_to_be_written_for_the_first_time(committed: Topology) -> None:
+def test_the_loss_of_a_state_before_its_first_commit_can_be_accepted(committed: Topology) -> None:
     assert lost(committed, "u").summary == "state u was at transaction 0; what it holds now is accepted"
     assert committed.topology.states == {"s": 1, "t": 1}
 
@@ -106,7 +106,7 @@ def test_a_state_that_the_ledger_does_not_know_cannot_be_lost(committed: Topolog
         lost(committed, "x")
 
 
-def test_no_state_can_be_lost_before_one_is_known(topology: Topology) -> None:
+def test_no_state_can_be_lost_before_the_ledger_knows_a_state(topology: Topology) -> None:
     Run(topology, "r1").begin(1)
     for txid in (1, 2):
         with pytest.raises(RepairRefused, match="It knows: none"):
@@ -118,7 +118,7 @@ def test_no_state_can_be_lost_before_one_is_known(topology: Topology) -> None:
 # --- a state with another name -----------------------------------------------------------------------------------
 
 
-def test_a_renamed_state_keeps_what_is_known_of_it(committed: Topology) -> None:
+def test_a_renamed_state_keeps_its_records_under_the_new_name(committed: Topology) -> None:
     before = committed.topology
     done = renamed(committed, "s", "z")
     after, opened = committed.topology, committed.record(2)
@@ -130,7 +130,7 @@ def test_a_renamed_state_keeps_what_is_known_of_it(committed: Topology) -> None:
     assert noted(committed, 1).what == RENAMED
 
 
-def test_a_state_that_the_open_transaction_does_not_write_is_renamed_without_it(committed: Topology) -> None:
+def test_renaming_a_state_that_the_open_transaction_does_not_write_leaves_it_unchanged(committed: Topology) -> None:
     before = committed.record(2)
     renamed(committed, "t", "z")
     assert committed.topology.states == {"s": 1, "z": 1}
@@ -160,12 +160,14 @@ def test_a_state_is_renamed_while_no_transaction_is_open(committed: Topology) ->
         ("x", "t", "knows 't' already"),
     ],
 )
-def test_a_name_that_is_not_known_or_is_taken_is_refused(committed: Topology, old: str, new: str, problem: str) -> None:
+def test_renaming_an_unknown_state_or_to_a_used_name_is_refused(
+    committed: Topology, old: str, new: str, problem: str
+) -> None:
     with pytest.raises(RenameRefused, match=f"{problem}.*It knows: s, t, u"):
         renamed(committed, old, new)
 
 
-def test_nothing_is_renamed_where_nothing_is_known(topology: Topology) -> None:
+def test_a_rename_before_any_state_is_known_is_refused(topology: Topology) -> None:
     topology.ledger().open(topology.request)
     with pytest.raises(RenameRefused, match="It knows: none"):
         renamed(topology, "s", "z")
@@ -197,12 +199,12 @@ def test_a_reset_leaves_a_new_ledger_and_the_notes_of_repairs(committed: Topolog
     assert Run(committed, "r1").begin(3).txid == 1
 
 
-def test_a_reset_makes_a_ledger_where_there_was_none(topology: Topology) -> None:
+def test_a_reset_makes_a_missing_ledger(topology: Topology) -> None:
     assert reset(topology).current == 1
     assert Run(topology, "r1").begin(3).txid == 1
 
 
-def test_while_it_is_emptied_nobody_uses_it_and_who_tries_is_told_the_command(committed: Topology) -> None:
+def test_a_topology_that_is_being_reset_refuses_every_use_and_names_the_command(committed: Topology) -> None:
     def clear() -> None:
         node = committed.store().get(committed.paths.record)
         assert rebuild.is_being_reset(node.data)
@@ -230,13 +232,13 @@ def test_a_reset_that_is_repeated_still_knows_whose_journal_is_to_be_removed(com
     assert rebuild.incarnation_of(Reader(committed.store()), committed.paths) == committed.topology.incarnation != first
 
 
-def test_of_a_record_that_is_lost_or_damaged_the_incarnation_is_unknown(committed: Topology) -> None:
+def test_the_incarnation_of_a_lost_or_damaged_record_is_unknown(committed: Topology) -> None:
     for damaged in (b"", b"[]", b"no json"):
         committed.store().multi((), (Put(committed.paths.record, damaged),))
         assert rebuild.incarnation_of(Reader(committed.store()), committed.paths) == ""
 
 
-def test_why_something_failed_is_said_without_its_remedy() -> None:
+def test_the_reason_of_an_error_does_not_contain_its_remedy() -> None:
     assert reason_of(StateUnavailable(state="s", where="somewhere", reason="refused")) == "refused"
     assert reason_of(RepairRefused(what="w", topology="t", problem="too late", remedy="none")) == "too late"
     assert [reason_of(OSError("no disk")), reason_of(OSError())] == ["no disk", "OSError"]
@@ -276,19 +278,19 @@ def other(topology: Topology, name: str, data: bytes) -> None:
     topology.store().multi([], [Create(path, data)])
 
 
-def test_a_ledger_is_rebuilt_though_its_root_is_gone_too(topology: Topology) -> None:
+def test_a_ledger_whose_root_is_also_missing_is_rebuilt(topology: Topology) -> None:
     assert recovered(topology, "L").current == 8
     assert topology.current == 8
 
 
-def test_what_a_rebuilt_ledger_leaves_behind_is_removed_at_once(topology: Topology) -> None:
+def test_records_that_a_rebuild_leaves_behind_are_removed_at_once(topology: Topology) -> None:
     Run(topology, "r1").begin(1)
     recovered(topology, topology.topology.incarnation)
     assert topology.topology.garbage == []
     assert topology.store().children(topology.paths.all_acks).names == ()
 
 
-def test_states_of_a_topology_that_is_well_are_not_those_of_a_lost_ledger(topology: Topology) -> None:
+def test_a_rebuild_with_states_of_a_healthy_topology_is_refused(topology: Topology) -> None:
     other(topology, "a", b'{"format":"being reset: airflow tx repair a --reset"}')
     other(topology, "b", encode(TopologyRecord("L", "b", "opaque", 4)))
     with pytest.raises(RepairRefused, match="its states belong to topology 'b'.*airflow tx rename b trace"):
@@ -296,12 +298,12 @@ def test_states_of_a_topology_that_is_well_are_not_those_of_a_lost_ledger(topolo
     assert recovered(topology, "M").current == 8
 
 
-def test_while_another_topology_cannot_be_read_nobody_knows_whose_the_states_are(topology: Topology) -> None:
+def test_a_rebuild_is_refused_while_another_topology_is_unreadable(topology: Topology) -> None:
     other(topology, "b", b"nonsense")
     with pytest.raises(UnreadableRecord, match="/tx/b/topology"):
         recovered(topology, "L")
 
 
-def test_its_own_record_need_not_be_readable_as_another_one(topology: Topology) -> None:
+def test_a_rebuild_does_not_need_to_read_its_own_topology_record(topology: Topology) -> None:
     Run(topology, "r1").begin(1)
     assert recovered(topology, topology.topology.incarnation).current == 8

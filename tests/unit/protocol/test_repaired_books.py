@@ -63,7 +63,7 @@ def test_a_ledger_that_was_lost_several_times_has_no_finding(times: int) -> None
     assert notes.count("complete in every state") + notes.count("lost once more") == times
 
 
-def test_a_chain_that_begins_anew_without_a_repair_is_a_finding() -> None:
+def test_a_chain_that_begins_again_without_a_repair_is_a_finding() -> None:
     books = Books().run(3)
     lose(books)
     books.run(2)
@@ -121,7 +121,7 @@ def test_after_a_reset_the_values_are_compared_again() -> None:
     assert any("its column n adds up to 0" in each for each in with_totals(books).findings)
 
 
-def test_a_repair_before_a_reset_explains_nothing_after_it() -> None:
+def test_a_repair_before_a_reset_explains_no_gap_after_it() -> None:
     books = Books().run(3)
     lose(books)
     books.run(1)

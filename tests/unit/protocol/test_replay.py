@@ -60,14 +60,14 @@ def asked() -> bool:
 # --- the same attempt --------------------------------------------------------------------------------------------
 
 
-def test_the_same_try_begins_again_and_nobody_is_asked_and_nothing_changes(topology: Topology) -> None:
+def test_a_repeated_begin_of_the_same_try_changes_nothing_and_does_not_query_airflow(topology: Topology) -> None:
     first = begin(topology)
     before = record(topology)
     assert begin(topology, is_current=asked) == first
     assert record(topology) == before
 
 
-def test_a_retry_takes_up_the_attempt_that_nobody_has_started(topology: Topology) -> None:
+def test_a_retry_continues_an_attempt_of_which_no_task_has_started(topology: Topology) -> None:
     begin(topology)
     again = begin(topology, task_try="t2", retry=True, message="2")
     found = record(topology)
@@ -76,7 +76,7 @@ def test_a_retry_takes_up_the_attempt_that_nobody_has_started(topology: Topology
 
 
 @pytest.mark.parametrize("what", ["a task has started", "it has failed", "begin was cleared"])
-def test_otherwise_it_is_the_next_attempt(topology: Topology, what: str) -> None:
+def test_any_other_begin_makes_the_next_attempt(topology: Topology, what: str) -> None:
     run = Run(topology, "r1")
     run.begin(1)
     if what != "begin was cleared":
@@ -87,7 +87,7 @@ def test_otherwise_it_is_the_next_attempt(topology: Topology, what: str) -> None
     assert record(topology).attempt == 2
 
 
-def test_a_retry_after_a_failure_is_the_next_attempt_though_no_task_is_noted(topology: Topology) -> None:
+def test_a_retry_after_a_failure_makes_the_next_attempt_although_no_task_has_started(topology: Topology) -> None:
     begin(topology)
     topology.ledger().run(note_changed, 1, {}, audit=Audit("ada", "it was corrected"))
     assert record(topology).phase is Phase.FAILED
@@ -95,7 +95,7 @@ def test_a_retry_after_a_failure_is_the_next_attempt_though_no_task_is_noted(top
     assert record(topology).attempt == 2
 
 
-def test_the_first_begin_of_a_run_that_its_transaction_was_allocated_for(topology: Topology) -> None:
+def test_the_first_begin_of_an_allocated_transaction_continues_its_first_attempt(topology: Topology) -> None:
     topology.allocate(2)
     topology.note_replay(1, 1)
     topology.clock.advance(60)
@@ -106,13 +106,13 @@ def test_the_first_begin_of_a_run_that_its_transaction_was_allocated_for(topolog
     assert (found.created, found.began) == ("2013-01-01T00:00:00.000+00:00", "2013-01-01T00:01:00.000+00:00")
 
 
-def test_another_run_of_the_key_takes_it_over_with_its_name(topology: Topology) -> None:
+def test_another_run_of_the_key_takes_over_the_transaction_under_its_own_name(topology: Topology) -> None:
     topology.allocate(2)
     begun = begin(topology, run_id="r9", key="tx-1")
     assert (begun.run_id, record(topology).run_id, record(topology).key) == ("r9", "r9", "tx-1")
 
 
-def test_a_retry_keeps_what_a_first_begin_would_set_anew(topology: Topology) -> None:
+def test_a_retry_keeps_the_begin_time_and_the_replay_note(topology: Topology) -> None:
     begin(topology)
     topology.note_replay(1, 1)
     before = record(topology)
@@ -121,7 +121,7 @@ def test_a_retry_keeps_what_a_first_begin_would_set_anew(topology: Topology) -> 
     assert (record(topology).began, record(topology).replay) == (before.began, before.replay)
 
 
-def test_the_next_attempt_keeps_which_person_replayed_it_and_a_later_one_does_not_take_it_over(
+def test_an_attempt_keeps_who_replayed_it_and_later_attempts_do_not_inherit_the_name(
     topology: Topology,
 ) -> None:
     begin(topology)
@@ -140,13 +140,13 @@ def test_the_next_attempt_keeps_which_person_replayed_it_and_a_later_one_does_no
     assert [(each.attempt, each.who) for each in view(topology).replayed_by] == [(1, "ann"), (3, "bob")]
 
 
-def test_a_note_of_a_person_counts_no_replay_and_holds_up_none(topology: Topology) -> None:
+def test_a_note_of_a_person_neither_counts_as_a_replay_nor_prevents_one(topology: Topology) -> None:
     begin(topology)
     topology.ledger().run(recovery.note_person, 1, Audit("ann", ""))
     assert topology.note_replay(1, 1) == ReplayNoted(True, 1)
 
 
-def test_a_person_who_comes_when_a_transaction_is_final_notes_nothing(topology: Topology) -> None:
+def test_a_note_of_a_person_on_a_final_transaction_changes_nothing(topology: Topology) -> None:
     topology.skip(begin(topology).txid)
     assert topology.ledger().run(recovery.note_person, 1, Audit("ann", "")) == Done()
 
@@ -158,7 +158,7 @@ def view(topology: Topology) -> TransactionView:
 # --- the next one ------------------------------------------------------------------------------------------------
 
 
-def test_the_next_attempt_begins_with_nothing_of_the_one_before(topology: Topology) -> None:
+def test_the_next_attempt_keeps_no_results_of_the_previous_one(topology: Topology) -> None:
     run = Run(topology, "r1")
     run.processed(1, {})
     committer = run.committer()
@@ -196,7 +196,7 @@ def test_the_next_attempt_begins_with_nothing_of_the_one_before(topology: Topolo
     assert (stored(topology).attempt, stored(topology).position) == (2, 5)
 
 
-def test_a_run_that_has_yielded_has_come_back_by_its_next_attempt(topology: Topology) -> None:
+def test_the_next_attempt_of_a_yielded_run_clears_the_yield(topology: Topology) -> None:
     begin(topology)
     yielded = encode(replace(record(topology), yielded=1))
     topology.store().multi([], [Put(topology.paths.transaction(1), yielded)])
@@ -219,7 +219,7 @@ def test_a_begin_that_airflow_has_replaced_is_refused(topology: Topology) -> Non
 
 
 @pytest.mark.parametrize("state", ["queued", "running"])
-def test_a_transaction_of_a_run_that_lives_is_not_taken_by_another_one(topology: Topology, state: str) -> None:
+def test_a_transaction_of_a_live_run_cannot_be_taken_over_by_another_run(topology: Topology, state: str) -> None:
     begin(topology)
     with pytest.raises(RunHeld, match=state):
         begin(topology, run_id="r9", task_try="t2", run_state=state)
@@ -245,7 +245,7 @@ def replayed(topology: Topology, batch: Batch) -> Metadata:
     return stored(topology, 2)
 
 
-def test_a_replay_begins_where_it_took_a_partition_up(by_partition: Topology) -> None:
+def test_a_replay_starts_a_partition_where_the_first_attempt_took_it_up(by_partition: Topology) -> None:
     places: list[Any] = []
 
     def decide(attempt: TransactionAttempt, position: Any) -> Batch:
@@ -258,12 +258,12 @@ def test_a_replay_begins_where_it_took_a_partition_up(by_partition: Topology) ->
     assert stored(by_partition, 2) == Metadata(2, {"A": [1, 2]}, {"A": 2, "B": 5}, begin={"B": 5})
 
 
-def test_a_partition_that_a_replay_takes_up_begins_there_too(by_partition: Topology) -> None:
+def test_a_partition_that_a_replay_takes_up_keeps_its_start(by_partition: Topology) -> None:
     found = replayed(by_partition, Batch({"B": [5, 7]}, {"B": 7}, start={"C": 3}))
     assert (found.begin, found.position) == ({"B": 5, "C": 3}, {"A": 1, "B": 7, "C": 3})
 
 
-def test_a_partition_that_the_one_before_has_taken_up_meanwhile_goes_on_where_that_one_ended(
+def test_a_replay_starts_a_partition_at_the_end_of_the_predecessor_that_also_took_it_up(
     by_partition: Topology,
 ) -> None:
     batch = Batch({"A": [0, 1], "B": [5, 9]}, {"A": 1, "B": 9}, start={"A": 0, "B": 5})
@@ -275,7 +275,7 @@ def test_a_partition_that_the_one_before_has_taken_up_meanwhile_goes_on_where_th
 # --- rows that are decided again ---------------------------------------------------------------------------------
 
 
-def test_what_was_counted_of_rows_that_are_decided_again_is_forgotten(topology: Topology) -> None:
+def test_deciding_rows_again_forgets_their_counts(topology: Topology) -> None:
     begin(topology)
     counted = replace(record(topology, 1), counted=BatchRows(3))
     topology.store().multi([], [Put(topology.paths.transaction(1), encode(counted))])
@@ -307,7 +307,7 @@ def test_rows_that_a_person_lets_be_decided_again_are_asked_for_by_their_next_at
     assert len(asked) == 1
 
 
-def test_a_replay_that_a_person_did_not_ask_for_asks_for_no_other_rows() -> None:
+def test_a_replay_without_a_request_of_a_person_decides_no_rows_again() -> None:
     store = MemoryStore()
     topology = Topology(lambda: store, "/tx", [], source="transactional")
     begin(topology)

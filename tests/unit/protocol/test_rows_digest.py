@@ -23,13 +23,13 @@ def test_parts_in_any_order_add_up_to_the_whole(hashes: list[int], seed: int, cu
 
 
 @given(hashes=HASHES.filter(bool), extra=st.integers(1, 2**64 - 1))
-def test_rows_that_come_twice_or_in_place_of_others_show(hashes: list[int], extra: int) -> None:
+def test_repeated_and_replaced_rows_change_the_digest(hashes: list[int], extra: int) -> None:
     assert not total([*hashes, hashes[0], hashes[0]]).agrees(total(hashes))
     assert not total([(hashes[0] + extra) % 2**64, *hashes[1:]]).agrees(total(hashes))
 
 
 @given(hashes=HASHES)
-def test_a_digest_survives_its_text(hashes: list[int]) -> None:
+def test_a_digest_survives_its_text_and_json(hashes: list[int]) -> None:
     found = total(hashes)
     assert RowsDigest.of(found.rows, found.text) == found
     assert RowsDigest.from_json(found.to_json()) == found
@@ -44,6 +44,6 @@ def test_only_digests_of_one_form_are_compared_and_numbers_always() -> None:
     assert RowsDigest.of(4, "") == RowsDigest(4)
 
 
-def test_the_form_is_that_of_the_columns_in_any_order() -> None:
+def test_the_form_of_a_digest_ignores_the_order_of_columns() -> None:
     assert form_of_columns(["b", "a"]) == form_of_columns(["a", "b"])
     assert form_of_columns(["a"]) != form_of_columns(["a", "b"])

@@ -34,7 +34,7 @@ def yields(topology: Topology, waiter: Waiter) -> Any:
     return topology.ledger().run(run_slots.note_yield, waiter)
 
 
-def test_waiters_without_a_transaction_go_first_then_the_highest_then_the_newest_try() -> None:
+def test_waiters_are_ranked_by_having_no_transaction_then_highest_txid_then_newest_try() -> None:
     in_line = [
         Waiter("a", 1, "t9", 1),
         Waiter("b", 2, "t1", 1),
@@ -54,7 +54,7 @@ def test_the_same_offer_is_written_once(waiting: Topology) -> None:
     assert waiting.topology == before
 
 
-def test_an_offer_of_another_turn_counts_no_more(waiting: Topology) -> None:
+def test_an_offer_of_another_turn_is_ignored(waiting: Topology) -> None:
     bid(waiting, Waiter("r3", 3, "t3", 1))
     offer = waiting.topology.bid
     Run(waiting, "r1").whole(1)
@@ -68,7 +68,7 @@ def test_an_offer_counts_until_it_is_overdue(waiting: Topology, when: str, leads
     assert bid(waiting, FIRST, overdue=when) == Bidding(leads)
 
 
-def test_only_who_leads_yields_and_the_others_are_told_who_does(waiting: Topology) -> None:
+def test_only_the_leading_run_yields_and_other_runs_are_told_which_one_leads(waiting: Topology) -> None:
     with pytest.raises(Outbid, match="none"):
         yields(waiting, FIRST)
     bid(waiting, Waiter("r3", 3, "t3", 1))
@@ -76,7 +76,7 @@ def test_only_who_leads_yields_and_the_others_are_told_who_does(waiting: Topolog
         yields(waiting, FIRST)
 
 
-def test_who_yields_is_listed_with_the_turn_that_it_yields_to(waiting: Topology) -> None:
+def test_a_yielded_run_is_listed_with_the_turn_it_yields_to(waiting: Topology) -> None:
     bid(waiting, FIRST)
     for _ in range(2):
         assert yields(waiting, FIRST) == Done()
@@ -86,14 +86,14 @@ def test_who_yields_is_listed_with_the_turn_that_it_yields_to(waiting: Topology)
     assert after.yielded == {"r2": Yield(1, 2, NOW)}
 
 
-def test_one_without_a_transaction_is_listed_too(waiting: Topology) -> None:
+def test_a_yielded_run_without_a_transaction_is_listed(waiting: Topology) -> None:
     waiter = Waiter("r9", None, "t9", 1)
     bid(waiting, waiter)
     assert yields(waiting, waiter) == Done()
     assert waiting.topology.yielded == {"r9": Yield(1, None, NOW)}
 
 
-def test_one_that_has_come_back_is_listed_no_more(waiting: Topology) -> None:
+def test_a_run_that_has_come_back_is_no_longer_listed(waiting: Topology) -> None:
     for waiter in (FIRST, Waiter("r3", 3, "t3", 1)):
         bid(waiting, waiter)
         yields(waiting, waiter)
@@ -102,7 +102,7 @@ def test_one_that_has_come_back_is_listed_no_more(waiting: Topology) -> None:
         assert set(waiting.topology.yielded) == {"r3"}
 
 
-def test_nobody_yields_to_a_turn_that_has_passed(waiting: Topology) -> None:
+def test_no_run_yields_to_a_turn_that_has_passed(waiting: Topology) -> None:
     passed = Waiter("r3", 3, "t3", 2)
     assert bid(waiting, passed) == NotNeeded()
     assert yields(waiting, passed) == NotNeeded()

@@ -73,7 +73,7 @@ def in_thread(call: Callable[[], object]) -> None:
 
 @pytest.mark.parametrize("steps", [1, 2, 3])
 @pytest.mark.parametrize("knows", [False, True])
-def test_a_reply_that_comes_after_the_next_step_of_another_thread_is_no_newer_record(
+def test_a_late_reply_does_not_replace_a_newer_record_that_another_thread_has_written(
     store: HeldStore, steps: int, *, knows: bool
 ) -> None:
     shared, other = ledger_of(store), ledger_of(store)
@@ -92,7 +92,7 @@ def test_a_reply_that_comes_after_the_next_step_of_another_thread_is_no_newer_re
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3])
-def test_a_reply_that_comes_late_adds_no_name_to_those_that_another_thread_knows(store: HeldStore, steps: int) -> None:
+def test_a_late_reply_adds_no_name_to_the_newer_names_of_another_thread(store: HeldStore, steps: int) -> None:
     shared, other = ledger_of(store), ledger_of(store)
 
     def meanwhile() -> None:

@@ -71,7 +71,7 @@ def fenced(run: Run, *states: str) -> None:
 # --- the wish ----------------------------------------------------------------------------------------------------
 
 
-def test_a_wish_is_kept_in_the_transaction_and_listed_in_the_topology(topology: Topology, run: Run) -> None:
+def test_a_requested_skip_is_noted_in_the_transaction_and_listed_in_the_topology(topology: Topology, run: Run) -> None:
     Run(topology, "r2").begin(1)
     for txid in (2, 1, 2):
         assert noted(topology, txid) == Done()
@@ -79,7 +79,7 @@ def test_a_wish_is_kept_in_the_transaction_and_listed_in_the_topology(topology: 
     assert topology.topology.skips == [1, 2]
 
 
-def test_a_wish_that_is_withdrawn_leaves_a_transaction_as_it_was(topology: Topology, run: Run) -> None:
+def test_withdrawing_a_skip_restores_the_transaction(topology: Topology, run: Run) -> None:
     before = record(topology)
     noted(topology)
     assert withdrawn(topology) == Done()
@@ -90,14 +90,14 @@ def test_a_wish_that_is_withdrawn_leaves_a_transaction_as_it_was(topology: Topol
     assert record(topology) == after
 
 
-def test_a_failure_stays_noted_when_a_wish_is_withdrawn(topology: Topology, run: Run) -> None:
+def test_withdrawing_a_skip_keeps_a_noted_failure(topology: Topology, run: Run) -> None:
     run.start().fail("of memory")
     noted(topology)
     withdrawn(topology)
     assert (record(topology).phase, record(topology).error) == (Phase.FAILED, "of memory")
 
 
-def test_a_wish_that_is_withdrawn_under_a_grant_outranks_it_and_needs_a_replay(topology: Topology, run: Run) -> None:
+def test_withdrawing_a_skip_under_a_grant_outranks_the_grant_and_needs_a_replay(topology: Topology, run: Run) -> None:
     noted(topology)
     grant = token(topology)
     withdrawn(topology)
@@ -108,7 +108,7 @@ def test_a_wish_that_is_withdrawn_under_a_grant_outranks_it_and_needs_a_replay(t
         topology.ledger().run(end.commit_skip, grant, states=())
 
 
-def test_of_a_final_transaction_nothing_is_wished_or_withdrawn(topology: Topology, run: Run) -> None:
+def test_a_skip_of_a_final_transaction_can_be_neither_requested_nor_withdrawn(topology: Topology, run: Run) -> None:
     topology.skip(1)
     assert noted(topology) == AlreadySkipped(1)
     assert granted(topology) == AlreadySkipped(1)
@@ -126,7 +126,9 @@ def test_of_a_final_transaction_nothing_is_wished_or_withdrawn(topology: Topolog
 # --- the grant ---------------------------------------------------------------------------------------------------
 
 
-def test_a_skip_that_nobody_wants_is_refused_and_says_how_to_ask(topology: Topology, run: Run) -> None:
+def test_a_skip_that_nobody_requested_is_refused_with_the_command_that_requests_it(
+    topology: Topology, run: Run
+) -> None:
     with pytest.raises(SkipRefused, match="airflow tx skip trace 1 --why TEXT"):
         granted(topology)
 
@@ -150,7 +152,7 @@ def test_a_grant_to_skip_outranks_every_earlier_one_and_is_no_grant_to_write(top
         topology.ledger().run(end.commit_skip, grant, states=())
 
 
-def test_what_may_be_in_a_state_that_cannot_undo_it_is_not_skipped(topology: Topology, run: Run) -> None:
+def test_a_transaction_that_may_be_in_a_state_that_cannot_undo_it_is_not_skipped(topology: Topology, run: Run) -> None:
     fenced(run, "s", "t")
     noted(topology)
     with pytest.raises(SkipRefused, match="in state s already, which cannot undo it. Replay it"):
@@ -160,7 +162,7 @@ def test_what_may_be_in_a_state_that_cannot_undo_it_is_not_skipped(topology: Top
     assert isinstance(granted(topology, s=True, t=True), Granted)
 
 
-def test_one_that_a_person_has_not_noted_yet_is_refused_with_the_word_that_nothing_was_changed(
+def test_the_refusal_of_a_skip_that_is_not_noted_yet_says_that_nothing_was_changed(
     topology: Topology, run: Run
 ) -> None:
     fenced(run, "s")
@@ -172,7 +174,9 @@ def test_one_that_a_person_has_not_noted_yet_is_refused_with_the_word_that_nothi
 # --- the end, and after it ---------------------------------------------------------------------------------------
 
 
-def test_what_is_skipped_keeps_its_rows_and_is_answered_twice(topology: Topology, run: Run) -> None:
+def test_a_skipped_transaction_keeps_its_rows_and_a_repeated_skip_gets_the_same_answer(
+    topology: Topology, run: Run
+) -> None:
     noted(topology)
     grant = token(topology)
     ledger = topology.ledger()
@@ -186,7 +190,9 @@ def test_what_is_skipped_keeps_its_rows_and_is_answered_twice(topology: Topology
     assert (topology.current, topology.topology.skips, topology.topology.states) == (2, [], {"s": 1})
 
 
-def test_a_skip_that_is_wanted_twice_is_told_as_the_states_were_told_it(topology: Topology, run: Run) -> None:
+def test_a_skip_that_is_requested_twice_has_the_second_person_and_reason_in_its_receipt(
+    topology: Topology, run: Run
+) -> None:
     later = Audit("bob", "it is in the way")
     noted(topology)
     topology.ledger().run(end.note_skip, 1, later)
@@ -205,7 +211,7 @@ def test_a_skip_under_no_grant_that_the_ledger_knows_is_refused(topology: Topolo
         topology.ledger().run(end.commit_skip, Token(1, 1, 1, 1, "n"), states=())
 
 
-def test_only_what_is_skipped_and_not_yet_back_is_readmitted(topology: Topology, run: Run) -> None:
+def test_only_a_skipped_transaction_that_is_not_readmitted_yet_can_be_readmitted(topology: Topology, run: Run) -> None:
     with pytest.raises(NotSkipped, match="not skipped"):
         topology.ledger().run(end.note_readmission, 1, ADA)
     topology.skip(1)
@@ -223,9 +229,7 @@ def changed(topology: Topology, **states: bool) -> Any:
     return topology.ledger().run(note_changed, 1, states, audit=ADA)
 
 
-def test_that_rows_are_to_be_decided_again_fails_the_attempt_and_outranks_its_grant(
-    topology: Topology, run: Run
-) -> None:
+def test_a_request_to_decide_rows_again_fails_the_attempt_and_outranks_its_grant(topology: Topology, run: Run) -> None:
     before = replace(record(topology), counted=BatchRows(2))
     topology.store().multi([], [Put(topology.paths.transaction(1), encode(before))])
     assert changed(topology) == Done()
@@ -238,33 +242,33 @@ def test_that_rows_are_to_be_decided_again_fails_the_attempt_and_outranks_its_gr
     assert record(topology) == after
 
 
-def test_the_error_that_led_to_new_rows_is_kept(topology: Topology, run: Run) -> None:
+def test_a_request_to_decide_rows_again_keeps_the_earlier_error(topology: Topology, run: Run) -> None:
     before = replace(record(topology), error="row 3 has no date")
     topology.store().multi([], [Put(topology.paths.transaction(1), encode(before))])
     changed(topology)
     assert record(topology).error == "row 3 has no date"
 
 
-def test_each_attempt_that_it_was_said_of_stays_noted(topology: Topology, run: Run) -> None:
+def test_each_attempt_with_a_request_to_decide_rows_again_stays_noted(topology: Topology, run: Run) -> None:
     changed(topology)
     Run(topology, "r1").begin(2)
     changed(topology)
     assert [each.attempt for each in record(topology).changed] == [1, 2]
 
 
-def test_what_may_be_in_a_state_that_cannot_undo_it_keeps_its_rows(topology: Topology, run: Run) -> None:
+def test_rows_that_may_be_in_a_state_that_cannot_undo_them_are_not_decided_again(topology: Topology, run: Run) -> None:
     fenced(run, "s", "t", "u")
     with pytest.raises(ChangeRefused, match="in state t, u already"):
         changed(topology, s=True, t=False)
     assert changed(topology, s=True, t=True, u=True) == Done()
 
 
-def test_of_a_skipped_transaction_no_rows_are_decided_again(topology: Topology, run: Run) -> None:
+def test_rows_of_a_skipped_transaction_are_not_decided_again(topology: Topology, run: Run) -> None:
     topology.skip(1)
     assert changed(topology) == AlreadySkipped(1)
 
 
-def test_rows_are_asked_for_again_if_there_are_any_and_nobody_wants_them_skipped(topology: Topology, run: Run) -> None:
+def test_rows_are_decided_again_only_if_there_are_rows_and_no_skip_is_requested(topology: Topology, run: Run) -> None:
     assert not to_decide_anew(record(topology), [0, 2])
     changed(topology)
     assert to_decide_anew(record(topology), [0, 2])

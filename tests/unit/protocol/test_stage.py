@@ -51,7 +51,7 @@ def test_a_gap_and_an_overlap_are_found(taken: TakenRange, finding: str) -> None
     assert compared(chain).findings == [finding]
 
 
-def test_what_is_behind_is_a_note_while_something_is_done_about_it() -> None:
+def test_a_transaction_behind_a_correction_is_a_note_while_its_restatement_is_pending() -> None:
     chain = Chain().run(1).take(1)
     end = chain.correct(1)
     told = f"transaction 1 is behind a correction of orders 1 ({end} counts)"
@@ -65,7 +65,7 @@ def test_what_is_behind_is_a_note_while_something_is_done_about_it() -> None:
     assert (compared(chain).findings, compared(chain).notes) == ([], []), "a restatement is never taken"
 
 
-def test_what_stays_behind_is_a_finding() -> None:
+def test_a_transaction_whose_follow_up_was_skipped_is_a_finding() -> None:
     chain = Chain().run(1).take(1)
     end = chain.correct(1)
     chain.request()
@@ -97,7 +97,7 @@ def test_an_upstream_ledger_that_went_back_is_found() -> None:
     assert compared(chain).findings == ["topology 'orders' went back: its transaction 3 is next, and 3 was read"]
 
 
-def test_another_life_of_the_upstream_topology_is_found_however_far_it_is() -> None:
+def test_a_new_incarnation_of_the_upstream_topology_is_a_finding() -> None:
     chain = Chain().run(3).take(2)
     record = replace(chain.orders.ledger.topology(), incarnation="0123456789abcdef")
     chain.orders.store.multi([], [Put(chain.orders.paths.record, encode(record))])
@@ -107,7 +107,7 @@ def test_another_life_of_the_upstream_topology_is_found_however_far_it_is() -> N
     assert ChainStages.of(chain.orders.ledger, 1).down_in_words == "totals: not taken yet"
 
 
-def test_another_transaction_of_the_same_number_is_found() -> None:
+def test_another_upstream_transaction_with_the_same_txid_is_a_finding() -> None:
     chain = Chain().run(3).take(2)
     line = chain.orders.ledger.book().line(2)
     assert line is not None
@@ -117,7 +117,7 @@ def test_another_transaction_of_the_same_number_is_found() -> None:
     ]
 
 
-def test_rows_of_the_table_are_compared_with_what_counts() -> None:
+def test_rows_of_the_upstream_table_are_compared_with_the_transactions_that_count() -> None:
     chain = Chain().run(2).take(2)
     end = chain.correct(1)
     asked = list[int]()
@@ -133,7 +133,7 @@ def test_rows_of_the_table_are_compared_with_what_counts() -> None:
     assert compared(chain, rows).findings == []
 
 
-def test_a_topology_that_is_gone_is_found() -> None:
+def test_a_missing_or_renamed_upstream_topology_is_a_finding() -> None:
     chain = Chain().run(1).take(1)
     chain.totals.store.multi([], [])
     record = chain.totals.ledger.topology()

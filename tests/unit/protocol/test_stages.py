@@ -23,7 +23,7 @@ def left(chain: Chain) -> list[int]:
     return [each.txid for each in found.behind if each.is_left]
 
 
-def test_a_transaction_that_lacks_a_correction_says_what_becomes_of_it() -> None:
+def test_a_transaction_behind_a_correction_shows_its_pending_restatement() -> None:
     chain = Chain().run(2).take(2)
     chain.correct(1)
     assert behind(chain) == {}
@@ -83,7 +83,7 @@ def test_a_topology_is_behind_by_the_transactions_that_it_has_not_taken() -> Non
     assert TakenRanges(chain.totals.ledger).ahead() == 0, "a restatement has rows in a batch that was taken"
 
 
-def test_the_way_up_and_down_names_what_counts() -> None:
+def test_the_upstream_and_downstream_of_a_transaction_name_the_transactions_that_count() -> None:
     chain = Chain().run(2).take(1)
     end = chain.correct(1)
     chain.totals.ledger.want_restated(WishRequest(1, "t1", "t1"), ADA)
@@ -96,7 +96,7 @@ def test_the_way_up_and_down_names_what_counts() -> None:
     assert (up.up_in_words, up.down_in_words) == (f"orders 1; {end} counts for 1", None)
 
 
-def test_an_open_transaction_shows_what_it_takes() -> None:
+def test_an_open_transaction_shows_the_upstream_transactions_that_it_takes() -> None:
     chain = Chain().run(1)
     begun = chain.totals.begin("t1")
     assert ChainStages.of(chain.totals.ledger, begun.txid).up_in_words == "orders 1"

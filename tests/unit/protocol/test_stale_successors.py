@@ -39,12 +39,12 @@ def record(base: str, ended: str) -> TransactionRecord:
     ],
     ids=["nothing is open", "whole", "the first", "one behind", "two", "without rows"],
 )
-def test_those_are_stale_whose_base_is_not_where_the_one_before_ends(
+def test_a_transaction_is_stale_if_its_base_is_not_the_end_of_its_predecessor(
     links: list[tuple[str, str]], expected: list[int]
 ) -> None:
     opened = {4 + place: record(*link) for place, link in enumerate(links)}
     assert stale_successors(opened, current=4, position="0") == expected
 
 
-def test_what_is_final_already_is_not_looked_at() -> None:
+def test_a_final_transaction_is_never_stale() -> None:
     assert stale_successors({3: record("x", "y"), 4: record("0", "1")}, current=4, position="0") == []

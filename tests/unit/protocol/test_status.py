@@ -110,7 +110,7 @@ BLOCKED = BlockMark(2, 1, "it broke", "2013-01-02")
         ),
     ],
 )
-def test_an_open_transaction_says_what_has_to_happen_next(changes: Any, line: Any, text: str) -> None:
+def test_an_open_transaction_shows_its_next_step(changes: Any, line: Any, text: str) -> None:
     assert view(record(**changes), **line).waiting_for == text
 
 
@@ -128,31 +128,31 @@ CLEARED = ", or clear the run"
         ({"phase": Phase.FAILED}, None, REPLAYED.format("was deleted", "")),
     ],
 )
-def test_a_transaction_whose_run_is_over_has_failed_and_waits_for_a_replay(
+def test_a_transaction_whose_run_has_ended_has_failed_and_waits_for_a_replay(
     changes: Any, state: str | None, text: str
 ) -> None:
     shown = with_run_end("flights", view(record(**changes)), state)
     assert (shown.failed, shown.waiting_for) == (True, text)
 
 
-def test_a_transaction_whose_run_is_about_to_be_started_has_not_lost_it() -> None:
+def test_a_transaction_whose_run_is_about_to_start_is_not_shown_as_failed() -> None:
     coming = view(record(request=""))
     assert with_run_end("flights", coming, None) == coming
 
 
-def test_the_first_in_line_is_named_if_it_is_known() -> None:
+def test_a_reading_names_the_first_open_transaction_if_it_has_one() -> None:
     topology = TopologyRecord("life", "dag", "opaque", 8)
     assert LedgerReading(topology=topology, opened={1: record(1)}).first == FIRST
     assert LedgerReading(topology=topology).first == ""
 
 
-def test_what_waits_for_the_committer_alone_has_acked_or_waits_for_messages() -> None:
+def test_a_fully_acked_transaction_waits_for_its_committer_or_for_messages() -> None:
     assert view(record(), {("count", -1): acked()}).waiting_for == TO_ITS_COMMITTER
     waiting = view(record(), {("count", -1): acked(trees=2), ("audit", -1): acked(trees=1)}).waiting_for
     assert waiting == "acks of its messages (3 trees), and its committer"
 
 
-def test_a_task_with_instances_acks_by_these() -> None:
+def test_a_mapped_task_acks_by_its_instances() -> None:
     started, done = Ack("try", "op"), acked()
     assert view(record(), {("count", 0): done}).waiting_for == TO_ITS_COMMITTER
     assert view(record(), {("count", 0): done, ("count", 1): done}).waiting_for == TO_ITS_COMMITTER
@@ -174,11 +174,11 @@ def test_an_open_transaction_is_shown_with_all_that_its_record_says_of_it() -> N
 
 
 @pytest.mark.parametrize(("phase", "granted"), [(Phase.COMMITTING, "2013-01-03"), (Phase.PROCESSING, None)])
-def test_when_the_turn_was_taken_is_shown_as_long_as_it_is_held(phase: Phase, granted: str | None) -> None:
+def test_the_time_of_the_grant_is_shown_while_the_turn_is_held(phase: Phase, granted: str | None) -> None:
     assert view(record(phase=phase, granted_at="2013-01-03")).granted == moment(granted)
 
 
-def test_one_that_gave_up_its_run_slot_says_for_whom_until_it_is_started_again() -> None:
+def test_a_yielded_transaction_shows_for_whom_it_yielded_until_its_run_is_started_again() -> None:
     assert view(record(yielded=1), yielded=YIELDED).document.yielded == 1
     assert view(record(yielded=1)).document.yielded is None
 
@@ -218,7 +218,7 @@ def test_a_final_transaction_is_shown_with_all_that_its_history_says_of_it() -> 
         (SKIP, 9, Outcome.READMITTED, False),
     ],
 )
-def test_of_one_that_history_has_forgotten_its_skip_is_remembered(
+def test_the_skip_of_a_transaction_that_history_has_forgotten_is_still_shown(
     readmit: Any, again: int | None, outcome: Outcome, waits: bool
 ) -> None:
     skipped = Skipped("key", "r2", [0, 5], SKIP, "op", readmit, again)
@@ -238,5 +238,5 @@ def test_of_one_that_history_has_forgotten_its_skip_is_remembered(
         ({"rows": 5, "at_most": False}, "5 rows"),
     ],
 )
-def test_the_size_of_a_batch_in_words(size: Any, text: str) -> None:
+def test_the_size_of_a_batch_is_shown_in_words(size: Any, text: str) -> None:
     assert size_in_words(size) == text

@@ -27,7 +27,7 @@ def written(rows: list[dict[str, Any]], *added: str) -> Written:
     return tally.written(len(list(tally)))
 
 
-def test_columns_are_added_up_and_null_adds_nothing() -> None:
+def test_integer_columns_are_added_up_and_null_adds_nothing() -> None:
     rows: list[dict[str, Any]] = [{"n": 2, "m": -3, "other": 7}, {"n": None, "m": 2**70, "other": 7}]
     assert written(rows, "n", "m").sums == {"n": 2, "m": 2**70 - 3}
 
@@ -45,7 +45,7 @@ def test_rows_that_are_read_again_are_added_up_once() -> None:
     assert tally.written(2).sums == {"n": 3}
 
 
-def test_parts_are_added_up_where_each_of_them_knows_its_sum() -> None:
+def test_sums_of_parts_are_added_up_only_if_each_part_has_the_sum() -> None:
     one, two, none = written([{"n": 1, "m": 1}], "n", "m"), written([{"n": 2, "m": 1.0}], "n", "m"), NOTHING_WRITTEN
     assert (one + two).sums == (one + none + two).sums == {"n": 3}
     assert (one + none).sums == (none + one).sums == {"n": 1, "m": 1}
@@ -84,7 +84,7 @@ def compared(books: Books, totals: Any = None, **changes: Any) -> Verified:
     return verified(books.ledger, [replace(one, totals=TOTALS if totals is None else totals, **changes), two])
 
 
-def test_values_that_nobody_has_changed_are_as_the_receipts_say(books: Books) -> None:
+def test_unchanged_values_agree_with_the_receipts(books: Books) -> None:
     assert books.states[0].totals(["n"]) == TOTALS
     assert compared(books) == Verified(1, 5, (), ())
 
@@ -95,13 +95,13 @@ def test_a_value_that_somebody_has_changed_is_found_in_the_total(books: Books) -
     assert found.notes == ()
 
 
-def test_a_skip_adds_nothing() -> None:
+def test_a_skipped_transaction_adds_nothing_to_the_totals() -> None:
     books = Books(added=["n"]).run(2)
     books.skip()
     assert compared(books, {"n": 3}).findings == ()
 
 
-def test_what_was_committed_while_nothing_was_added_up_is_unknown() -> None:
+def test_totals_are_not_compared_if_some_receipts_have_no_sums() -> None:
     books = Books().run(2)
     books.pipeline.added = ["n"]
     found = compared(books.run(3))
@@ -133,7 +133,7 @@ def test_a_state_that_is_not_known_to_be_complete_is_not_compared(books: Books) 
     )
 
 
-def test_a_state_to_which_nothing_was_committed_has_nothing(books: Books) -> None:
+def test_a_state_without_a_commit_must_have_no_values(books: Books) -> None:
     fence = books.states[0].fence()
     assert fence is not None
     new = StateEvidence("new", None, None)
@@ -150,7 +150,7 @@ def test_a_receipt_without_keys_adds_nothing() -> None:
     assert _column_total("n", 3, [Written(1, "0" * 16, {"n": 3}), NOTHING_WRITTEN], []) == ColumnTotal("n", 3, 3)
 
 
-def test_what_cannot_be_compared_is_named(books: Books) -> None:
+def test_a_comparison_that_is_impossible_is_named_with_its_reason(books: Books) -> None:
     assert compared(books, {}).notes == (not_compared("no column of it can be added up"),)
     assert not_compared("it has no fence, so a process may be writing to it") in compared(books, fence=None).notes
     short = replace(books.ledger, histories={5: books.ledger.histories[5]})
@@ -166,7 +166,7 @@ def test_what_cannot_be_compared_is_named(books: Books) -> None:
         ("ledger-lost", {}, "the ledger was rebuilt after transaction 2"),
     ],
 )
-def test_after_some_repairs_nobody_knows_from_what_the_values_go_on(
+def test_values_after_a_repair_with_unknown_values_are_not_compared(
     books: Books, what: str, change: Any, why: str
 ) -> None:
     repair = RepairRecord(1, what, "ada", "then", "why", "", 1, "op", change=change)
@@ -176,7 +176,7 @@ def test_after_some_repairs_nobody_knows_from_what_the_values_go_on(
     assert not_compared(why) in verified(ledger, states).notes[-1]
 
 
-def test_of_a_loss_that_was_looked_at_it_is_known_what_the_values_add_up_to(books: Books) -> None:
+def test_values_after_an_accepted_loss_are_compared_if_the_repair_saw_the_state(books: Books) -> None:
     change = {"state": "s0", "txid": 6, "found": 3}
     repair = RepairRecord(1, "state-lost", "ada", "then", "why", "", 9, "op", change=change)
     ledger = replace(books.ledger, repairs=[repair])
@@ -187,7 +187,7 @@ def test_of_a_loss_that_was_looked_at_it_is_known_what_the_values_add_up_to(book
 
 
 @pytest.mark.parametrize("what", ["accept-loss", "rename"])
-def test_a_repair_that_leaves_the_states_alone_is_no_obstacle(books: Books, what: str) -> None:
+def test_a_repair_that_leaves_the_states_alone_does_not_prevent_the_comparison(books: Books, what: str) -> None:
     repair = RepairRecord(1, what, "ada", "then", "why", "told", 1, "op")
     ledger = replace(books.ledger, repairs=[repair])
     states = [replace(each, totals={"n": 16}) for each in books.evidence[:1]]

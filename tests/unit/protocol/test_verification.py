@@ -109,7 +109,7 @@ def repaired(ledger: LedgerEvidence, what: str, told: str, generation: int, **ho
         ((), None, [1, 2, 3, 4, 5], ""),
     ],
 )
-def test_a_state_forgets_its_oldest_receipts_and_only_when_it_has_enough(
+def test_a_missing_receipt_is_a_finding_unless_the_state_forgets_its_oldest_receipts(
     ledger: LedgerEvidence, states: Any, txids: Any, kept: int | None, missing: list[int], gone: str
 ) -> None:
     found = verified(ledger, [holding(states[0], txids, kept), states[1]])
@@ -119,7 +119,7 @@ def test_a_state_forgets_its_oldest_receipts_and_only_when_it_has_enough(
     )
 
 
-def test_what_a_state_has_forgotten_is_told_of_the_range_alone(ledger: LedgerEvidence, states: Any) -> None:
+def test_the_note_about_forgotten_receipts_names_only_the_compared_range(ledger: LedgerEvidence, states: Any) -> None:
     found = verified(ledger, [holding(states[0], (), 0), states[1]], first=2, last=4)
     assert said(found) == ([], [f"transactions 2 to 4: state s0 {ALONE}"])
     found = verified(ledger, [holding(states[0], {5}, 1), states[1]], first=2, last=3)
@@ -136,7 +136,7 @@ def test_what_a_state_has_forgotten_is_told_of_the_range_alone(ledger: LedgerEvi
         ("accept-loss", "s0", 3, False),
     ],
 )
-def test_a_person_may_have_accepted_that_a_state_went_back(
+def test_missing_receipts_after_an_accepted_state_loss_are_no_findings(
     ledger: LedgerEvidence, states: Any, what: str, state: str, txid: int, accepted: bool
 ) -> None:
     evidence = [holding(states[0], (3, 4, 5)), states[1]]
@@ -147,16 +147,14 @@ def test_a_person_may_have_accepted_that_a_state_went_back(
     assert notes == ([f"transactions 1 to 2: state s0 {ALONE}"] if accepted else [])
 
 
-def test_a_state_that_was_renamed_keeps_its_receipts_under_the_name_of_then(
-    ledger: LedgerEvidence, states: Any
-) -> None:
+def test_a_renamed_state_keeps_its_receipts_under_the_former_name(ledger: LedgerEvidence, states: Any) -> None:
     renamed = replace(ledger, topology=replace(ledger.topology, states={"new": 5, "s1": 5}))
     renamed = repaired(renamed, RENAMED, "told", 9, change={"state": "s0", "to": "new", "txid": 6})
     assert said(verified(renamed, [replace(states[0], name="new"), states[1]])) == ([], [])
 
 
 @pytest.mark.parametrize(("txids", "missing"), [((3, 4, 5), 0), ((4, 5), 1)])
-def test_a_state_that_took_the_name_of_a_renamed_one_has_its_own_receipts_alone(
+def test_a_state_with_the_former_name_of_another_state_has_only_its_own_receipts(
     ledger: LedgerEvidence, states: Any, txids: Any, missing: int
 ) -> None:
     renamed = repaired(ledger, RENAMED, "told", 9, change={"state": "s0", "to": "new", "txid": 3})
@@ -165,7 +163,7 @@ def test_a_state_that_took_the_name_of_a_renamed_one_has_its_own_receipts_alone(
 
 
 @pytest.mark.parametrize(("lost", "is_accepted"), [("redis.a", True), ("redis.a b", False)])
-def test_a_loss_of_one_state_accepts_nothing_of_another_one_whose_name_it_begins_with(
+def test_a_loss_of_one_state_accepts_nothing_for_a_state_whose_name_begins_alike(
     books: Books, lost: str, is_accepted: bool
 ) -> None:
     of_a = rechained(books.ledger, t3={"written": {"redis.a": ONE_ROW}})
@@ -180,7 +178,7 @@ def test_a_receipt_of_a_state_that_the_ledger_does_not_name_is_found(ledger: Led
     assert said(found) == (["transaction 3: its receipts in state s0 and in the ledger differ in written"], [])
 
 
-def test_what_comes_after_a_receipt_that_was_changed_is_compared(ledger: LedgerEvidence, states: Any) -> None:
+def test_receipts_after_a_changed_receipt_are_still_compared(ledger: LedgerEvidence, states: Any) -> None:
     own = ledger.histories[3].receipt
     assert own is not None
     other = history(ledger, 3, receipt=replace(own, rows=9))
@@ -188,7 +186,7 @@ def test_what_comes_after_a_receipt_that_was_changed_is_compared(ledger: LedgerE
     assert findings[1:] == ["transaction 4: its receipt in state s0 is missing"]
 
 
-def test_a_receipt_of_another_life_of_the_ledger_counts_for_nothing(ledger: LedgerEvidence, states: Any) -> None:
+def test_a_receipt_of_another_incarnation_is_ignored(ledger: LedgerEvidence, states: Any) -> None:
     found = verified(ledger, [states[0], held(states[1], 2, incarnation="another life")])
     assert said(found) == (["transaction 2: its receipt in state s1 is missing"], [])
 
@@ -201,7 +199,7 @@ def test_a_receipt_that_only_a_state_has_is_named(ledger: LedgerEvidence, states
     assert notes == []
 
 
-def test_what_was_changed_in_one_place_is_found_once(ledger: LedgerEvidence, states: Any) -> None:
+def test_a_single_changed_receipt_is_found_once(ledger: LedgerEvidence, states: Any) -> None:
     own = ledger.histories[3].receipt
     assert own is not None
     forged = replace(own, rows=9).hash[:16]
@@ -224,7 +222,7 @@ def test_what_was_changed_in_one_place_is_found_once(ledger: LedgerEvidence, sta
         ({"text": "nothing"}, 'it is no Receipt: Expected `object`, got `str` ("nothing")'),
     ],
 )
-def test_what_stands_beside_a_receipt_in_a_state_has_to_fit(
+def test_the_columns_beside_a_receipt_in_a_state_must_agree_with_it(
     ledger: LedgerEvidence, states: Any, change: dict[str, Any], said_of_it: str
 ) -> None:
     kept = list(states[0].receipts)
@@ -233,7 +231,7 @@ def test_what_stands_beside_a_receipt_in_a_state_has_to_fit(
     assert findings == [f"transaction 3: its receipt in state s0 was changed: {said_of_it}"]
 
 
-def test_a_receipt_of_a_state_that_stands_beside_another_txid_is_found(ledger: LedgerEvidence, states: Any) -> None:
+def test_a_receipt_that_a_state_stores_under_another_txid_is_found(ledger: LedgerEvidence, states: Any) -> None:
     kept = list(states[0].receipts)
     kept[2] = replace(kept[2], txid=2)
     findings, _ = said(verified(ledger, [replace(states[0], receipts=kept), states[1]]))
@@ -252,7 +250,7 @@ def test_receipts_that_the_ledger_has_forgotten_are_put_together_from_the_states
     assert set(chain.receipts[1].written) == {"s0", "s1"}
 
 
-def test_receipts_of_states_that_contradict_each_other_stand_for_nothing(ledger: LedgerEvidence, states: Any) -> None:
+def test_contradicting_receipts_of_states_are_a_finding_and_are_not_used(ledger: LedgerEvidence, states: Any) -> None:
     evidence = [states[0], held(states[1], 1, rows=7)]
     found = verified(forgetting(ledger, 1, 2), evidence)
     assert found == Verified(2, 5, ("transaction 1: the receipts of s0 and s1 contradict each other",), ())
@@ -279,7 +277,7 @@ def test_a_receipt_of_which_one_state_has_lost_its_part_cannot_be_compared(
     )
 
 
-def test_receipts_that_all_states_have_changed_alike_are_found_by_the_next_one(
+def test_receipts_that_all_states_have_changed_alike_are_found_by_the_next_receipt(
     ledger: LedgerEvidence, states: Any, books: Books
 ) -> None:
     changed = [held(each, 1, rows=7) for each in states]
@@ -314,7 +312,7 @@ def test_each_field_of_the_history_is_compared_with_its_receipt(
     )
 
 
-def test_a_history_of_another_life_of_the_ledger_is_found(ledger: LedgerEvidence) -> None:
+def test_a_history_of_another_incarnation_is_found(ledger: LedgerEvidence) -> None:
     other = replace(ledger, topology=replace(ledger.topology, incarnation="other"))
     findings, _ = said(verified(other, []))
     said_of_each = [each.partition(", its receipt")[0] for each in findings]
@@ -322,12 +320,12 @@ def test_a_history_of_another_life_of_the_ledger_is_found(ledger: LedgerEvidence
 
 
 @pytest.mark.parametrize("txid", [6, 7])
-def test_what_is_final_before_its_turn_is_found(ledger: LedgerEvidence, states: Any, txid: int) -> None:
+def test_a_transaction_that_is_final_before_its_turn_is_found(ledger: LedgerEvidence, states: Any, txid: int) -> None:
     found = said(verified(history(ledger, txid, receipt=None), states))
     assert found == ([f"transaction {txid}: it is final, and it is the turn of 6"], [])
 
 
-def test_a_final_transaction_of_which_the_ledger_knows_nothing_is_found(ledger: LedgerEvidence, books: Books) -> None:
+def test_a_missing_history_record_of_a_final_transaction_is_found(ledger: LedgerEvidence, books: Books) -> None:
     two, three = (books.receipt(txid).hash[:16] for txid in (2, 3))
     assert said(verified(forgetting(ledger, 3), [])) == (
         [
@@ -345,7 +343,7 @@ def test_a_chain_that_was_broken_is_found(ledger: LedgerEvidence, books: Books) 
     assert findings == [f"transaction 3: it follows receipt none, and the receipt of transaction 2 is {second}"]
 
 
-def test_behind_a_receipt_that_was_changed_nothing_is_compared_until_there_is_another_one(
+def test_nothing_is_compared_with_a_changed_receipt_as_predecessor(
     ledger: LedgerEvidence,
 ) -> None:
     own = ledger.histories[2].receipt
@@ -368,7 +366,7 @@ def test_a_receipt_that_was_taken_out_of_the_ledger_is_found(ledger: LedgerEvide
 @pytest.mark.parametrize(
     ("forgotten", "rebuilt", "missing", "notes"), [((2, 3), 2, [3], [2]), ((2, 3), 3, [], [2, 3]), ((1, 2), 2, [], [])]
 )
-def test_of_what_comes_before_a_rebuilt_ledger_nothing_is_known(
+def test_missing_records_from_before_a_rebuild_are_notes(
     ledger: LedgerEvidence, forgotten: Any, rebuilt: int, missing: list[int], notes: list[int]
 ) -> None:
     other = forgetting(ledger, *forgotten)
@@ -420,7 +418,7 @@ def test_a_ledger_that_was_rebuilt_begins_a_chain(
     assert list(found.notes) == ([f"transaction 4: before it, {what}: it went back (ada: restored)"] if told else [])
 
 
-def test_a_rebuilt_ledger_begins_with_a_receipt_that_follows_none(ledger: LedgerEvidence) -> None:
+def test_the_first_receipt_of_a_rebuilt_ledger_must_follow_no_receipt(ledger: LedgerEvidence) -> None:
     later: dict[str, Any] = {"generation": 2}
     other = rechained(ledger, t4={**later, "previous": "x" * 64}, t5=later)
     other = replace(other, topology=replace(other.topology, generation=2))
@@ -442,7 +440,7 @@ def test_a_rebuilt_ledger_begins_with_a_receipt_that_follows_none(ledger: Ledger
         ({"t5": {"before": 7}}, "transaction 5: it begins at 7, and transaction 4 ended at 4"),
     ],
 )
-def test_each_transaction_begins_where_the_one_before_it_ended(
+def test_each_transaction_must_begin_where_the_previous_one_ended(
     ledger: LedgerEvidence, changes: Any, finding: str
 ) -> None:
     assert said(verified(rechained(ledger, **changes), [])) == ([finding], [])
@@ -533,13 +531,13 @@ def test_the_txid_of_a_fence_is_that_of_the_last_commit_or_of_the_turn(
         assert said(found) == ([f"state s0: {expected}"] if expected else [], [])
 
 
-def test_a_fence_is_not_compared_with_a_receipt_that_is_not_there(ledger: LedgerEvidence, states: Any) -> None:
+def test_a_fence_is_not_compared_with_a_missing_receipt(ledger: LedgerEvidence, states: Any) -> None:
     other = history(ledger, 5, receipt=None)
     findings, _ = said(verified(other, [holding(fence(states[0], epoch=9), ())]))
     assert not [each for each in findings if "its fence" in each]
 
 
-def test_what_a_fence_says_of_its_batch_is_compared(ledger: LedgerEvidence, states: Any) -> None:
+def test_the_batch_in_a_fence_is_compared_with_the_receipt(ledger: LedgerEvidence, states: Any) -> None:
     own: Any = states[0].fence
     batch = replace(own.kept, rows=9, position=8, prev=7)
     other = replace(own, applied=False, batch=batch.text)
@@ -553,7 +551,7 @@ def test_what_a_fence_says_of_its_batch_is_compared(ledger: LedgerEvidence, stat
 
 
 @pytest.mark.parametrize("batch", ["nothing", '{"rows":5}', "[]", "x" * 50])
-def test_what_is_no_batch_in_a_fence_is_found(ledger: LedgerEvidence, states: Any, batch: str) -> None:
+def test_an_unreadable_batch_in_a_fence_is_found(ledger: LedgerEvidence, states: Any, batch: str) -> None:
     own: Any = states[0].fence
     findings, _ = said(verified(ledger, [replace(states[0], fence=replace(own, batch=batch)), states[1]]))
     said_of_it = f"state s0: its fence says batch {json.dumps(batch[:40])}, the receipt of transaction 5"
@@ -575,7 +573,7 @@ def test_the_last_transaction_of_a_state_is_compared_unless_the_ledger_was_rebui
     assert (text in findings) is is_found
 
 
-def test_a_state_of_which_no_receipt_is_known_has_none_to_compare(ledger: LedgerEvidence, states: Any) -> None:
+def test_a_state_without_a_known_receipt_is_not_compared(ledger: LedgerEvidence, states: Any) -> None:
     topology = replace(ledger.topology, states={**ledger.topology.states, "old": 3})
     assert said(verified(replace(ledger, topology=topology), states)) == ([], [])
 
@@ -583,7 +581,7 @@ def test_a_state_of_which_no_receipt_is_known_has_none_to_compare(ledger: Ledger
 # --- what a person has to know
 
 
-def test_losses_and_changed_rows_are_told(ledger: LedgerEvidence) -> None:
+def test_losses_and_changed_rows_are_notes(ledger: LedgerEvidence) -> None:
     other = rechained(ledger, t2={"lost": ["row 7"], "changed": [AGAIN]}, t3={"lost": ["row 9"]})
     notes = [
         "transaction 2: before it, accepted as lost: row 7",
@@ -597,25 +595,27 @@ def test_losses_and_changed_rows_are_told(ledger: LedgerEvidence) -> None:
 
 
 @pytest.mark.parametrize(("again", "after"), [(None, ""), (9, "; its rows are in transaction 9")])
-def test_a_skip_is_told_with_where_its_rows_are_now(ledger: LedgerEvidence, again: int | None, after: str) -> None:
+def test_a_skip_is_a_note_that_says_where_its_rows_are_now(
+    ledger: LedgerEvidence, again: int | None, after: str
+) -> None:
     other = rechained(ledger, t2={"outcome": "SKIPPED", "skip": AUDIT})
     other = history(other, 2, outcome=Outcome.SKIPPED, skip=AUDIT, readmitted_as=again)
     assert said(verified(other, [])) == ([], [f"transaction 2: skipped: bad rows (ada, {THEN}){after}"])
 
 
-def test_a_skip_of_which_nobody_says_who_wanted_it_is_found_and_not_told(ledger: LedgerEvidence) -> None:
+def test_a_skipped_receipt_without_a_person_is_a_finding_and_not_a_note(ledger: LedgerEvidence) -> None:
     findings, notes = said(verified(rechained(ledger, t2={"outcome": "SKIPPED"}, t3={"skip": AUDIT}), []))
     assert findings[0] == 'transaction 2: the ledger says outcome "COMMITTED", its receipt "SKIPPED"'
     assert notes == []
 
 
-def test_a_skip_that_the_ledger_has_forgotten_is_told_by_the_states(ledger: LedgerEvidence, states: Any) -> None:
+def test_a_skip_that_the_ledger_has_forgotten_is_known_from_the_states(ledger: LedgerEvidence, states: Any) -> None:
     skipped: dict[str, Any] = {"outcome": "SKIPPED", "skip": AUDIT}
     found = verified(forgetting(ledger, 1, 2), [held(each, 1, **skipped) for each in states])
     assert f"transaction 1: skipped: bad rows (ada, {THEN})" in found.notes
 
 
-def test_a_repair_is_told_with_the_first_transaction_after_it(ledger: LedgerEvidence) -> None:
+def test_a_repair_is_a_note_of_the_first_transaction_after_it(ledger: LedgerEvidence) -> None:
     later = {"generation": 3}
     other = rechained(ledger, t4=later, t5=later)
     other = replace(other, topology=replace(other.topology, generation=3))
@@ -628,19 +628,19 @@ def test_a_repair_is_told_with_the_first_transaction_after_it(ledger: LedgerEvid
 # --- in all
 
 
-def test_a_range_says_from_where_on_the_chain_vouches(ledger: LedgerEvidence, states: Any) -> None:
+def test_a_verified_range_names_its_first_and_last_proven_transaction(ledger: LedgerEvidence, states: Any) -> None:
     assert verified(ledger, states, first=3) == Verified(3, 5, (), ())
     assert verified(ledger, states, last=9) == Verified(1, 5, (), ())
     assert verified(ledger, states, last=2) == Verified(1, 2, (), ())
 
 
-def test_a_range_before_the_first_receipt_is_vouched_for_by_nobody(ledger: LedgerEvidence) -> None:
+def test_no_transaction_before_the_first_receipt_is_proven(ledger: LedgerEvidence) -> None:
     older = forgetting(ledger, 1, 2)
     assert verified(older, [], last=2) == Verified(None, 2, (), ())
     assert verified(older, [], last=3) == Verified(3, 3, (), ())
 
 
-def test_a_ledger_without_receipts_vouches_for_nothing(ledger: LedgerEvidence) -> None:
+def test_a_ledger_without_receipts_proves_no_transaction(ledger: LedgerEvidence) -> None:
     empty = replace(ledger, histories={}, current=1, position=None)
     empty = replace(empty, topology=replace(empty.topology, states={}, receipt=""))
     assert verified(empty, []) == Verified(None, 0, (), ())

@@ -92,7 +92,7 @@ class Counting(MemoryStore):
 
 
 @pytest.mark.parametrize("txid", [4, 99_999_999, 10**30, 0, -1])
-def test_a_txid_that_was_never_allocated_is_refused_without_a_read_that_depends_on_it(txid: int) -> None:
+def test_a_txid_that_was_never_allocated_is_refused_with_a_fixed_number_of_reads(txid: int) -> None:
     store = Counting()
     topology = Topology(lambda: store, "/tx", [])
     for number in (1, 2, 3):
@@ -105,7 +105,7 @@ def test_a_txid_that_was_never_allocated_is_refused_without_a_read_that_depends_
     assert set(store.asked) <= {paths.record, paths.current, paths.allocated, *opened}
 
 
-def test_a_transaction_is_read_with_the_open_ones_before_it_alone() -> None:
+def test_the_view_of_a_transaction_reads_only_its_record_and_earlier_open_records() -> None:
     store = Counting()
     topology = Topology(lambda: store, "/tx", [])
     runs = [Run(topology, f"r{number}") for number in (1, 2, 3, 4)]
@@ -118,7 +118,7 @@ def test_a_transaction_is_read_with_the_open_ones_before_it_alone() -> None:
     assert records == {topology.paths.transaction(txid) for txid in (2, 3)}
 
 
-def test_topologies_of_the_root_of_all_are_found() -> None:
+def test_topologies_directly_below_the_zookeeper_root_are_found() -> None:
     class Rooted(MemoryStore):
         """Has a root, as ZooKeeper does."""
 
@@ -130,13 +130,13 @@ def test_topologies_of_the_root_of_all_are_found() -> None:
     assert topologies(store, "/") == ("flights",)
 
 
-def test_a_topology_that_is_not_there_is_named(store: Meddled, topology: Topology) -> None:
+def test_a_missing_topology_is_named(store: Meddled, topology: Topology) -> None:
     with pytest.raises(UnknownTransaction, match="'trace'"):
         view(topology)
 
 
 @pytest.mark.parametrize("name", ["9", "junk"])
-def test_what_is_listed_and_gone_before_it_is_read_is_left_out(
+def test_a_record_that_vanishes_between_listing_and_reading_is_left_out(
     store: Meddled, topology: Topology, runs: list[Run], name: str
 ) -> None:
     paths = topology.paths
@@ -154,7 +154,7 @@ def test_an_ack_that_is_gone_before_it_is_read_is_left_out(store: Meddled, topol
     assert set(transaction_details(store, topology.paths, 2).acks) == {("p", -1)}
 
 
-def test_one_that_becomes_final_while_it_reads_is_shown_once_and_takes_no_room(
+def test_a_transaction_that_becomes_final_during_the_read_is_shown_once_beyond_the_limit(
     store: Meddled, topology: Topology, runs: list[Run]
 ) -> None:
     store.after[topology.paths.all_skipped] = runs[1].commit
@@ -162,7 +162,7 @@ def test_one_that_becomes_final_while_it_reads_is_shown_once_and_takes_no_room(
     assert shown(topology, recent=1) == {2: "COMMITTED", 3: "PROCESSING"}
 
 
-def test_when_the_turn_moves_on_while_it_reads_nobody_is_taken_for_stale(
+def test_no_transaction_is_called_stale_when_the_turn_moves_on_during_the_read(
     store: Meddled, topology: Topology, runs: list[Run]
 ) -> None:
     store.after[topology.paths.current] = runs[1].commit
@@ -170,7 +170,7 @@ def test_when_the_turn_moves_on_while_it_reads_nobody_is_taken_for_stale(
     assert not any(each.stale for each in view(topology).transactions)
 
 
-def test_when_the_turn_moves_on_while_it_reads_the_position_before_it_is_not_missed(
+def test_the_position_before_the_turn_is_not_missed_when_the_turn_moves_on_during_the_read(
     store: Meddled, topology: Topology, runs: list[Run]
 ) -> None:
     store.after[topology.paths.transaction(3)] = runs[1].commit
@@ -216,7 +216,7 @@ def test_a_ledger_that_never_settles_is_refused(store: Meddled, topology: Topolo
 # --- one transaction
 
 
-def test_the_batch_of_an_open_transaction_goes_while_it_is_read(
+def test_the_batch_of_an_open_transaction_may_vanish_during_the_read(
     store: Meddled, topology: Topology, runs: list[Run]
 ) -> None:
     meta = topology.paths.meta(3)
@@ -232,7 +232,7 @@ def test_a_damaged_batch_is_named(store: Meddled, topology: Topology, runs: list
         transaction_details(store, topology.paths, 3)
 
 
-def test_of_a_skipped_transaction_rows_are_shown_until_it_is_readmitted(topology: Topology, runs: list[Run]) -> None:
+def test_the_rows_of_a_skipped_transaction_are_shown_until_its_readmission(topology: Topology, runs: list[Run]) -> None:
     topology.skip(2)
     details = transaction_details(topology.store(), topology.paths, 2)
     assert details.batch == Metadata(0, [2, 4], None)
@@ -249,7 +249,7 @@ def test_of_a_skipped_transaction_rows_are_shown_until_it_is_readmitted(topology
     assert transaction_details(topology.store(), topology.paths, 2).batch is None
 
 
-def test_whether_rows_are_by_partition_is_said_of_open_and_of_final_ones(store: Meddled) -> None:
+def test_details_of_open_and_final_transactions_say_whether_rows_are_by_partition(store: Meddled) -> None:
     topology = Topology(lambda: store, "/tx", [], partitioned=True)
     first, second = (Run(topology, f"r{number}") for number in (1, 2))
     first.whole({"a": 2})
@@ -268,7 +268,7 @@ def test_the_acks_of_instances_are_named_with_their_index(topology: Topology) ->
     assert set(transaction_details(topology.store(), topology.paths, 1).acks) == {("p", 0), ("p", 1)}
 
 
-def test_the_owner_is_that_of_the_grant_alone(store: Meddled, topology: Topology, runs: list[Run]) -> None:
+def test_only_the_owner_of_the_current_grant_is_shown(store: Meddled, topology: Topology, runs: list[Run]) -> None:
     store.multi([], [Create(topology.paths.owner(""), b'{"run_id":"nobody"}')])
     assert view(topology).owner is None
     runs[1].written()
@@ -281,7 +281,7 @@ def test_the_owner_is_that_of_the_grant_alone(store: Meddled, topology: Topology
 # --- what `verify` reads
 
 
-def test_what_is_compared_is_of_one_moment_though_the_turn_moves_on(
+def test_ledger_evidence_is_of_one_moment_although_the_turn_moves_on(
     store: Meddled, topology: Topology, runs: list[Run]
 ) -> None:
     store.after[topology.paths.histories] = runs[1].commit
@@ -297,7 +297,7 @@ def test_a_position_that_verify_needs_and_cannot_read_is_named(
         ledger_evidence(store, topology.paths)
 
 
-def test_a_history_that_goes_while_verify_reads_is_left_out(
+def test_a_history_record_that_vanishes_while_verify_reads_is_left_out(
     store: Meddled, topology: Topology, runs: list[Run]
 ) -> None:
     store.also[topology.paths.histories] = ("9",)

@@ -37,7 +37,7 @@ def column(*values: Any) -> list[Any]:
     return found
 
 
-def test_a_key_that_comes_later_is_a_column_and_null_in_the_rows_without_it() -> None:
+def test_a_key_that_first_appears_in_a_later_row_is_a_column_with_null_in_earlier_rows() -> None:
     rows = [{"k": "a"}, {"k": "b", "amount": 5}, {"amount": 6}]
     assert table_of(rows).to_pylist() == [
         {"k": "a", "amount": None}, {"k": "b", "amount": 5}, {"k": None, "amount": 6},
@@ -59,7 +59,7 @@ def test_a_key_that_comes_later_is_a_column_and_null_in_the_rows_without_it() ->
     ],
     ids=str,
 )
-def test_values_of_one_type_stay_what_they_are(values: list[Any]) -> None:
+def test_values_of_one_type_are_not_changed(values: list[Any]) -> None:
     found = column(*values)
     assert list(map(_utc, found)) == list(map(_utc, values))
 
@@ -68,7 +68,7 @@ def _utc(value: Any) -> Any:
     return value.astimezone(dt.timezone.utc) if getattr(value, "tzinfo", None) else value
 
 
-def test_a_nan_in_a_list_stays_one() -> None:
+def test_a_nan_in_a_list_stays_a_nan() -> None:
     assert repr(column([float("nan"), 1.0])) == "[[nan, 1.0]]"
 
 
@@ -128,7 +128,7 @@ def test_a_value_that_its_column_would_change_is_refused_with_its_row(values: li
         (pa.table([[1], [2]], ["a", "a"]), "column a comes twice"),
     ],
 )
-def test_a_frame_or_row_that_no_file_holds_is_refused_in_words(rows: Any, problem: str) -> None:
+def test_a_frame_or_row_that_no_file_can_hold_is_refused_with_the_reason(rows: Any, problem: str) -> None:
     with pytest.raises(NoTable, match=problem):
         table_of(rows)
 
@@ -147,7 +147,7 @@ def test_a_frame_or_row_that_no_file_holds_is_refused_in_words(rows: Any, proble
         (pa.table({"n": [1]}).to_batches()[0], [{"n": 1}]),
     ],
 )
-def test_the_columns_of_a_frame_and_its_named_index_are_taken(frame: Any, rows: list[Any]) -> None:
+def test_the_columns_of_a_frame_and_its_named_index_become_columns(frame: Any, rows: list[Any]) -> None:
     assert table_of(frame).to_pylist() == rows
 
 
@@ -190,7 +190,7 @@ LONG = "a text that is longer than a view holds by itself"
     ],
     ids=str,
 )
-def test_each_library_gives_its_values_in_one_form(frame: Any, kind: str, values: list[Any]) -> None:
+def test_equal_values_of_each_library_have_one_form(frame: Any, kind: str, values: list[Any]) -> None:
     found = table_of(frame)
     assert str(found.schema.field("n").type) == kind
     assert found.column("n").to_pylist() == values
@@ -233,7 +233,7 @@ def test_each_library_gives_its_values_in_one_form(frame: Any, kind: str, values
         ),
     ],
 )
-def test_a_frame_that_has_no_such_form_is_refused_with_the_call_that_mends_it(
+def test_a_frame_without_a_supported_form_is_refused_with_the_call_that_converts_it(
     frame: Any, problem: str, remedy: str
 ) -> None:
     with pytest.raises(NoTable) as refused:
@@ -243,7 +243,7 @@ def test_a_frame_that_has_no_such_form_is_refused_with_the_call_that_mends_it(
     assert refused.value.remedy == remedy
 
 
-def test_a_refused_row_is_counted_over_all_batches() -> None:
+def test_the_number_of_a_refused_row_counts_all_batches() -> None:
     batches = [pa.record_batch({"n": pa.array([each], pa.uint64())}) for each in (1, 2, 2**64 - 1)]
     with pytest.raises(NoTable, match="row 2: n = 18446744073709551615 is greater"):
         table_of(pa.Table.from_batches(batches))
@@ -252,7 +252,7 @@ def test_a_refused_row_is_counted_over_all_batches() -> None:
         table_of(pa.Table.from_batches(times))
 
 
-def test_a_whole_number_beside_broken_ones_is_no_other_number_of_a_column_of_32_bits() -> None:
+def test_an_integer_beside_floats_is_refused_in_a_32_bit_column_that_cannot_hold_it() -> None:
     types = {"a": pa.float32()}
     assert reader_of_dicts([{"a": 0.5}, {"a": 2**25}], types).read_all().to_pylist() == [{"a": 0.5}, {"a": 2.0**25}]
     with pytest.raises(NoTable, match="row 1: a = 16777217 is no float .it has more digits than the type"):
@@ -365,7 +365,7 @@ def test_a_null_before_a_wrong_value_counts_as_a_row() -> None:
     ],
     ids=str,
 )
-def test_what_a_library_holds_and_no_reader_does_is_refused(frame: Any, problem: str) -> None:
+def test_a_value_of_a_library_that_no_reader_supports_is_refused(frame: Any, problem: str) -> None:
     with pytest.raises(NoTable, match=problem) as refused:
         table_of(frame)
     assert "\n" not in str(refused.value)

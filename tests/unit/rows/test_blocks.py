@@ -51,7 +51,7 @@ def accepted(name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", TYPES)
-def test_a_column_of_one_text_has_its_value_or_refuses_it(name: str) -> None:
+def test_a_column_of_a_single_edge_text_is_read_or_refused_as_by_the_rule(name: str) -> None:
     differ = [
         (text[:50], expected, found)
         for text in EDGES
@@ -61,7 +61,7 @@ def test_a_column_of_one_text_has_its_value_or_refuses_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TYPES)
-def test_a_text_beside_an_ordinary_one_has_its_value_or_refuses_the_column(name: str) -> None:
+def test_a_column_of_an_edge_text_beside_an_ordinary_text_is_read_or_refused_as_by_the_rule(name: str) -> None:
     ordinary = accepted(name)[0]
     differ = [
         (text[:50], expected, found)
@@ -73,13 +73,13 @@ def test_a_text_beside_an_ordinary_one_has_its_value_or_refuses_the_column(name:
 
 
 @pytest.mark.parametrize("name", TYPES)
-def test_a_column_of_all_texts_that_are_taken_has_their_values(name: str) -> None:
+def test_a_column_of_all_accepted_texts_is_read_as_by_the_rule(name: str) -> None:
     texts = [None, *accepted(name), None]
     assert repr(as_a_column(name, texts)) == repr(by_the_rule(name, texts))
 
 
 @given(name=st.sampled_from(TYPES), texts=st.lists(st.none() | TEXTS, max_size=5))
-def test_a_column_of_any_texts_has_their_values_or_refuses_one(name: str, texts: list[str | None]) -> None:
+def test_a_column_of_arbitrary_texts_is_read_or_refused_as_by_the_rule(name: str, texts: list[str | None]) -> None:
     assert repr(as_a_column(name, texts)) == repr(by_the_rule(name, texts))
 
 
@@ -103,7 +103,7 @@ def test_moments_of_rows_are_in_utc() -> None:
     content=st.text('a,"\n\r', max_size=40).map(str.encode), size=st.integers(1, 12), quote=st.sampled_from([b"", b'"'])
 )
 @example(content=b"ab\r\ncd", size=3, quote=b"")
-def test_blocks_are_the_file_divided_behind_the_ends_of_rows(content: bytes, size: int, quote: bytes) -> None:
+def test_blocks_divide_a_file_only_at_the_ends_of_rows(content: bytes, size: int, quote: bytes) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(file_rows, "BLOCK", size)
         found = [*line_blocks(io.BytesIO(content), quote)]
@@ -220,7 +220,7 @@ def test_threads_prove_the_next_blocks_of_a_large_file_and_hold_few(
     assert [each == own for each in Noted.provers] == [True] * 2 + [False] * (len(Noted.provers) - 2)
 
 
-def test_flights_need_no_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arrow_reads_the_flights_without_the_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def by_rows(*_: Any) -> Any:
         raise AssertionError("the rule was asked")
 

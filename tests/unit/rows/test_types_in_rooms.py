@@ -40,7 +40,7 @@ def _in_spark(kind: PlainType) -> Any:
 
 
 @every_type
-def test_a_type_is_the_same_one_by_each_of_its_names(kind: PlainType) -> None:
+def test_each_name_of_a_type_gives_the_same_type(kind: PlainType) -> None:
     assert str(kind.arrow_type()) == kind.arrow
     assert ColumnType.of_arrow(kind.arrow_type()) == kind
     assert _in_spark(kind).simpleString() == kind.ddl.lower()
@@ -71,7 +71,7 @@ def test_each_declared_type_has_a_proof_and_is_tried_at_its_edges() -> None:
 
 
 @every_type
-def test_a_type_takes_types_of_arrow_whose_values_it_holds(kind: PlainType) -> None:
+def test_a_type_accepts_arrow_types_whose_values_it_holds(kind: PlainType) -> None:
     taken = [each.removeprefix("large_").removesuffix("_view") for each in kind.takes]
     narrower = {each.arrow: each for each in COLUMN_TYPES.values()}
     for name in taken:
@@ -132,5 +132,5 @@ def test_a_value_of_each_type_is_written_for_a_database(said: Collection[str], a
 
 
 @every_state_type
-def test_each_value_is_an_item_of_an_array(kind: str) -> None:
+def test_each_value_can_be_an_item_of_an_array(kind: str) -> None:
     assert array_literal(kind, [*EXAMPLES[kind], None]).endswith("NULL}")

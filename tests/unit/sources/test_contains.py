@@ -58,7 +58,9 @@ KAFKA, SQL = KafkaSource("kafka", topic="orders"), SqlSource("db", table="orders
     ],
     ids=str,
 )
-def test_a_source_knows_what_its_batches_have(source: Source, metadata: Any, what: str, expected: bool | None) -> None:
+def test_a_source_knows_whether_its_batch_contains_a_value(
+    source: Source, metadata: Any, what: str, expected: bool | None
+) -> None:
     assert source.contains(metadata, what) is expected
 
 
@@ -103,5 +105,5 @@ def test_a_partition_is_known_by_its_key_or_its_date() -> None:
     assert not source.contains({"partition": "eu"}, "e")
 
 
-def test_a_source_that_says_nothing_cannot_tell() -> None:
+def test_a_source_without_a_search_returns_none() -> None:
     assert Source.contains(SQL, {}, "1") is None

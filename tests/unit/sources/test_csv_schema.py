@@ -92,11 +92,11 @@ def test_a_header_with_a_name_twice_is_refused(tmp_path: Path, content: str) -> 
         find_schema([put(tmp_path, "a.csv", content)], {"header": True})
 
 
-def test_options_that_only_spark_knows_leave_it_to_spark(tmp_path: Path) -> None:
+def test_options_that_only_spark_knows_leave_the_schema_to_spark(tmp_path: Path) -> None:
     assert find_schema([put(tmp_path, "a.csv", "a,b\n")], {"header": True, "dateFormat": "y"}) is None
 
 
-def test_all_files_of_the_first_batch_decide_and_one_without_a_line_has_no_say(tmp_path: Path) -> None:
+def test_all_files_of_the_first_batch_decide_the_schema_except_empty_files(tmp_path: Path) -> None:
     files = [put(tmp_path, f"{n}.csv", text) for n, text in enumerate(["", "n,v\n1,1\n", "n,v\n2,1.5\n"])]
     assert find_schema(files, {"header": True, "inferSchema": True}) == "`n` BIGINT, `v` DOUBLE"
 
@@ -111,7 +111,7 @@ def test_later_batches_are_read_with_the_schema_of_the_first(tmp_path: Path) -> 
     assert book.rows(second) == [{"day": date(2013, 1, 3), "n": None, "word": "7"}]
 
 
-def test_times_are_read_as_they_were_found(tmp_path: Path) -> None:
+def test_times_are_read_in_every_form_in_which_they_were_found(tmp_path: Path) -> None:
     put(tmp_path, "1.csv", "at\n2013-01-02T10:00:00\n2013-01-02 10:00:00.250\n2013-01-02\n")
     book = Book(FileSource(f"{tmp_path}/*.csv", options=TYPED))
     found = [row["at"] for row in book.rows(book.take())]
@@ -134,7 +134,7 @@ NULL = "missing_columns='null'"
         ("n,word\n1,a\nx,b\n", "line 3: n = 'x' does not fit the schema (n BIGINT)", f"schema={TEXTS!r}"),
     ],
 )  # fmt: skip
-def test_a_file_that_does_not_fit_is_one_error_whose_remedy_works_for_the_files_before_it(
+def test_the_error_for_a_misfit_file_has_a_remedy_that_also_works_for_earlier_files(
     tmp_path: Path, content: str, problem: str, declared: str
 ) -> None:
     put(tmp_path, "1.csv", "n,word\n1,a\n")
@@ -167,7 +167,7 @@ def test_a_file_that_does_not_fit_is_one_error_whose_remedy_works_for_the_files_
         ),
     ],
 )
-def test_a_file_that_does_not_fit_a_declared_schema_is_read_with_the_arguments_that_the_error_names(
+def test_a_file_that_misfits_a_declared_schema_is_read_with_the_arguments_in_the_error(
     tmp_path: Path, content: str, declared: Any, remedy: str
 ) -> None:
     put(tmp_path, "1.csv", "n,word\n1,a\n")
@@ -211,7 +211,7 @@ def test_the_ledger_keeps_the_columns_of_a_wide_file_packed(tmp_path: Path) -> N
         assert book.rows(metadata) == [dict.fromkeys(names, "1")]
 
 
-def test_columns_that_the_ledger_cannot_keep_are_to_be_declared(tmp_path: Path) -> None:
+def test_columns_that_are_too_many_for_the_ledger_must_be_declared(tmp_path: Path) -> None:
     names = [sha256(b"%d" % number).hexdigest() for number in range(10_000)]
     book = wide(tmp_path, names)
     with pytest.raises(SourceError, match=r"columns take \d+ bytes, and the ledger keeps 250000\. .* by schema=\.$"):
@@ -222,7 +222,7 @@ def test_columns_that_the_ledger_cannot_keep_are_to_be_declared(tmp_path: Path) 
 
 @pytest.mark.parametrize("count", [1, 500, 5_000])
 @pytest.mark.parametrize("name", ["a", "\0", "zlib:"])
-def test_a_packed_schema_is_the_same(name: str, count: int) -> None:
+def test_a_packed_schema_is_unpacked_unchanged(name: str, count: int) -> None:
     schema = ddl_of({f"{name}{number}": "STRING" for number in range(count)})
     assert unpacked(packed(schema)) == schema
 
@@ -247,7 +247,7 @@ def test_columns_can_be_missing_in_csv_files_with_a_header_and_a_schema_only(
         source("in/*/*.csv", **{"missing_columns": "null", "schema": "a INT", **arguments})
 
 
-def test_a_file_that_is_also_torn_has_no_other_error(tmp_path: Path) -> None:
+def test_a_misfit_file_that_is_also_torn_reports_only_the_misfit(tmp_path: Path) -> None:
     put(tmp_path, "1.csv", "n\n1\n")
     put(tmp_path, "2.csv", 'n,m\n1,"x\n')
     book = Book(FileSource(f"{tmp_path}/*.csv", options=TYPED))
@@ -256,7 +256,7 @@ def test_a_file_that_is_also_torn_has_no_other_error(tmp_path: Path) -> None:
         book.rows({**metadata, "schema": "n BIGINT"})
 
 
-def test_folders_whose_files_lack_columns_give_them_as_null(tmp_path: Path) -> None:
+def test_columns_that_some_folders_lack_are_null(tmp_path: Path) -> None:
     put(tmp_path, "day=1/1.csv", "n\n1\n")
     put(tmp_path, "day=2/1.csv", "m,n\nx,2\n")
     book = Book(PartitionedFileSource(f"{tmp_path}/*/*.csv", schema="n INT, m STRING", missing_columns="null"))
@@ -273,7 +273,7 @@ def test_spark_is_not_asked_for_a_file_with_other_columns(tmp_path: Path) -> Non
         book.source.emit_batch(TransactionAttempt(2, 1), book.take(), spark)
 
 
-def test_a_declared_schema_is_all_there_is_and_once_it_is_gone_the_next_files_are_asked(tmp_path: Path) -> None:
+def test_a_declared_schema_replaces_the_found_one_and_after_it_the_next_files_decide(tmp_path: Path) -> None:
     for name, content in {"1.csv": "n\n1\n", "2.csv": "n,m\n2,3\n", "3.csv": "a\nx\n"}.items():
         put(tmp_path, name, content)
     book = Book(FileSource(f"{tmp_path}/*.csv"))
@@ -317,7 +317,7 @@ def test_a_batch_without_a_schema_is_read_by_its_own_header(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("kind", ["transactional", "opaque"])
-def test_folders_have_one_schema_that_one_of_them_keeps(tmp_path: Path, kind: str) -> None:
+def test_all_folders_share_one_schema_that_one_of_them_keeps(tmp_path: Path, kind: str) -> None:
     for folder in ("b", "c"):
         put(tmp_path, f"{folder}/1.csv", "n\n1\n")
         put(tmp_path, f"{folder}/2.csv", "n\n2\n")
@@ -333,7 +333,7 @@ def test_folders_have_one_schema_that_one_of_them_keeps(tmp_path: Path, kind: st
         book.rows(second)
 
 
-def test_the_ledger_keeps_it_for_replays_and_for_what_follows(tmp_path: Path) -> None:
+def test_the_ledger_keeps_the_schema_for_replays_and_later_transactions(tmp_path: Path) -> None:
     put(tmp_path, "1.csv", "n\n1\n")
     source = FileSource(f"{tmp_path}/*.csv", options=TYPED)
     spec = MemorySpec("files", "files", source, max_pending=4, tasks=("count",), memory=MemoryStore())

@@ -71,11 +71,11 @@ def test_a_day_is_found_in_its_own_interval_alone_in_the_zone_of_the_schedule(zo
     assert found == [False, True, False]
 
 
-def test_without_a_schedule_a_day_is_one_in_utc() -> None:
+def test_a_day_without_a_schedule_is_a_day_in_utc() -> None:
     assert [DAYS.reaches(until(day, timezone.utc), "2026-05-04") for day in (3, 4)] == [False, True]
 
 
-def test_rows_of_a_day_are_reached_when_one_of_a_later_day_is_taken() -> None:
+def test_a_day_is_reached_when_a_row_of_a_later_day_is_taken() -> None:
     source = BY_TIME.in_zone("Europe/Berlin")
     times = [datetime(2026, 5, 4, 21, 59, tzinfo=timezone.utc), datetime(2026, 5, 4, 22, tzinfo=timezone.utc)]
     assert [source.reaches(TablePosition((at, 7)).to_json(), "2026-05-04") for at in times] == [False, True]
@@ -88,7 +88,7 @@ def test_rows_of_a_day_are_found_in_every_batch_that_may_have_some() -> None:
     assert [source.contains(each, "2026-05-04") for each in batches] == [True, True, False]
 
 
-def test_a_time_without_a_zone_in_a_table_has_days_of_its_own() -> None:
+def test_times_without_a_zone_in_a_table_have_days_in_their_own_clock() -> None:
     source = BY_TIME.in_zone("Europe/Berlin")
     times = [datetime(2026, 5, 4, 23), datetime(2026, 5, 5)]
     assert [source.reaches(TablePosition((at, 7)).to_json(), "2026-05-04") for at in times] == [False, True]

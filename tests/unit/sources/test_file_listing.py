@@ -61,7 +61,7 @@ def names(source: FolderSource) -> list[str]:
 @pytest.mark.parametrize("scheme", ["", "file://"])
 @pytest.mark.parametrize("pattern", ["*/*.csv", "**/*.csv", "[a-c]/?.csv"])
 @pytest.mark.parametrize("mode", [0o000, 0o444])
-def test_files_behind_a_folder_that_cannot_be_listed_are_not_taken_before_its_own(
+def test_an_unlistable_folder_stops_the_source_before_later_files_are_taken(
     folder: Path, kind: str, scheme: str, pattern: str, mode: int
 ) -> None:
     source = FileSource(f"{scheme}{folder}/{pattern}", 10, kind=kind)
@@ -79,7 +79,7 @@ def test_files_behind_a_folder_that_cannot_be_listed_are_not_taken_before_its_ow
 
 
 @pytest.mark.parametrize("scheme", ["", "file://"])
-def test_a_root_that_cannot_be_listed_has_not_no_files(folder: Path, scheme: str) -> None:
+def test_a_root_that_cannot_be_listed_does_not_count_as_empty(folder: Path, scheme: str) -> None:
     source = FileSource(f"{scheme}{folder}/b/*.csv", kind="opaque")
     assert names(source) == ["2.csv"]
     (folder / "b").chmod(0o000)
@@ -93,7 +93,7 @@ def test_a_root_that_cannot_be_listed_has_not_no_files(folder: Path, scheme: str
 
 
 @pytest.mark.parametrize("scheme", ["", "file://"])
-def test_a_partition_that_cannot_be_listed_stops_a_transactional_source_and_is_left_out_by_an_opaque_one(
+def test_an_unlistable_partition_stops_a_transactional_source_and_is_left_out_by_an_opaque_one(
     folder: Path, scheme: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     strict, lenient = (
@@ -112,14 +112,14 @@ def test_a_partition_that_cannot_be_listed_stops_a_transactional_source_and_is_l
     assert "cannot be listed (Permission denied)" in caplog.text
 
 
-def test_a_link_that_leads_in_a_circle_is_named(folder: Path) -> None:
+def test_a_circular_link_is_named(folder: Path) -> None:
     source = FileSource(f"{folder}/*/*.csv", 10)
     (folder / "b" / "loop").symlink_to(folder / "b" / "loop")
     with pytest.raises(SourceError, match=rf"folder {folder}/b/loop cannot be listed \(Too many levels of symbolic"):
         source.decide(ATTEMPT, None)
 
 
-def test_a_link_that_leads_nowhere_at_this_moment_is_refused_and_never_left_out(folder: Path) -> None:
+def test_a_dangling_link_is_refused_and_never_left_out(folder: Path) -> None:
     source = FileSource(f"{folder}/*/*.csv", 10)
     link = folder / "b" / "away.csv"
     link.symlink_to(folder / "nothing")
@@ -150,7 +150,7 @@ def test_a_file_that_is_linked_a_second_time_is_taken_once(folder: Path) -> None
     assert names(FileSource(f"{folder}/a/[02].csv", 10)) == ["0.csv"]
 
 
-def test_a_link_is_followed_to_where_the_glob_does_not_reach(
+def test_links_outside_the_reach_of_the_glob_are_followed(
     folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     elsewhere = tmp_path_factory.mktemp("elsewhere")
@@ -170,7 +170,7 @@ def test_a_name_that_spark_leaves_out_is_no_part_of_a_batch(folder: Path, name: 
     assert names(FileSource(f"{folder}/**/*.csv*", 10)) == ["a/1.csv", "b/2.csv", "c/3.csv"]
 
 
-def test_a_folder_that_names_a_partition_is_no_hidden_one(folder: Path) -> None:
+def test_a_partition_folder_with_an_underscore_does_not_count_as_hidden(folder: Path) -> None:
     (folder / "_day=1").mkdir()
     (folder / "_day=1" / "4.csv").write_text("n\n1\n")
     assert "_day=1/4.csv" in names(FileSource(f"{folder}/*/*.csv", 10))
@@ -226,7 +226,7 @@ def test_a_folder_that_matches_the_glob_is_refused_and_never_left_out(
     assert source.decide(ATTEMPT, None) is not None
 
 
-def test_two_stars_find_the_files_of_a_folder_that_matches_too(folder: Path) -> None:
+def test_a_double_star_glob_finds_files_in_a_folder_that_matches_the_glob(folder: Path) -> None:
     (folder / "b" / "0.csv").mkdir()
     (folder / "b" / "0.csv" / "part.csv").write_text("n\n1\n")
     assert names(FileSource(f"{folder}/**/*.csv", 10)) == ["a/1.csv", "b/0.csv/part.csv", "b/2.csv", "c/3.csv"]
@@ -249,7 +249,7 @@ class FailingFileSystem(MemoryFileSystem):  # type: ignore[misc]
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES])
 @pytest.mark.parametrize("pattern", ["*/*.csv", "**/*.csv"])
-def test_an_object_storage_that_does_not_answer_for_a_folder_has_not_no_files(
+def test_an_unanswered_listing_of_an_object_storage_folder_does_not_count_as_empty(
     number: int, pattern: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = FailingFileSystem()

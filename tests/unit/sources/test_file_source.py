@@ -68,7 +68,7 @@ file_names = st.text("ab1-.é ", min_size=1, max_size=6).map(lambda stem: f"x{st
 
 @settings(deadline=None)  # how long it takes is up to the machine
 @given(arrivals=st.lists(st.sets(file_names, max_size=5), min_size=1, max_size=6), size=st.integers(1, 4))
-def test_batches_and_late_files_together_are_all_files(arrivals: list[set[str]], size: int) -> None:
+def test_every_file_is_in_one_batch_or_reported_as_late(arrivals: list[set[str]], size: int) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder, position, taken = Path(name), None, []
         source = FileSource(f"{folder}/*.csv", files_per_batch=size)
@@ -116,7 +116,7 @@ def test_the_position_of_ten_thousand_dated_files_is_small() -> None:
     assert len(json.dumps(FilesPosition("z", taken, len(taken)).to_json())) < 5 * len(taken)
 
 
-def test_rows_are_those_of_the_files(tmp_path: Path) -> None:
+def test_the_rows_of_a_batch_are_the_rows_of_its_files(tmp_path: Path) -> None:
     put(tmp_path, "a.csv", "b.csv")
     source = FileSource(f"{tmp_path}/*.csv", 2, options={"nullValue": "NA"}, schema="carrier STRING, delay INT")
     rows = rows_of(source, take(source).metadata)
@@ -185,7 +185,7 @@ def test_a_file_that_changed_is_refused_though_it_was_not_read_to_its_end(tmp_pa
         source.check_read(ATTEMPT)
 
 
-def test_a_value_of_a_file_that_changed_is_not_the_reason(tmp_path: Path) -> None:
+def test_a_changed_file_is_reported_instead_of_the_misfit_value_in_it(tmp_path: Path) -> None:
     put(tmp_path, "a.csv")
     source = FileSource(f"{tmp_path}/*.csv", schema="carrier STRING, delay STRING")
     batch = take(source)
@@ -194,7 +194,7 @@ def test_a_value_of_a_file_that_changed_is_not_the_reason(tmp_path: Path) -> Non
         rows_of(source, batch.metadata)
 
 
-def test_a_file_that_was_corrected_is_read_once_a_person_says_so(tmp_path: Path) -> None:
+def test_a_corrected_file_is_read_after_a_replay_with_changed_rows(tmp_path: Path) -> None:
     put(tmp_path, "a.csv", "b.csv")
     source = FileSource(f"{tmp_path}/*.csv", 2, schema="carrier STRING, delay INT").named("flights")
     batch = take(source)
@@ -207,7 +207,7 @@ def test_a_file_that_was_corrected_is_read_once_a_person_says_so(tmp_path: Path)
     assert rows_of(source, again) == [{"carrier": "UA", "delay": 5}] * 2
 
 
-def test_a_file_that_is_gone_is_not_left_out_of_its_batch_but_may_be_empty(tmp_path: Path) -> None:
+def test_a_missing_file_is_not_left_out_of_its_batch_but_an_empty_one_may_replace_it(tmp_path: Path) -> None:
     put(tmp_path, "a.csv", "b.csv")
     source = FileSource(f"{tmp_path}/*.csv", 2).named("flights")
     batch = take(source)
@@ -220,7 +220,7 @@ def test_a_file_that_is_gone_is_not_left_out_of_its_batch_but_may_be_empty(tmp_p
     assert len(rows_of(source, source.decide_again(ATTEMPT, batch.metadata))) == 2
 
 
-def test_a_file_that_was_only_touched_is_the_same(tmp_path: Path) -> None:
+def test_a_touched_file_with_equal_content_is_accepted(tmp_path: Path) -> None:
     put(tmp_path, "a.csv")
     source = FileSource(f"{tmp_path}/*.csv")
     rows = take(source).metadata
@@ -301,7 +301,7 @@ def test_the_position_of_another_source_is_refused(tmp_path: Path) -> None:
         ("a\n1\n", None, {"dateFormat": "y"}, "option 'dateformat' is only known to Spark"),
     ],
 )
-def test_rows_that_cannot_be_read_are_named(
+def test_unreadable_rows_are_refused_with_their_place(
     tmp_path: Path, content: str, schema: str | None, options: dict[str, Any], problem: str
 ) -> None:
     put(tmp_path, "a.csv", content=content)
@@ -361,7 +361,7 @@ def test_text_that_only_spark_could_read_is_refused(tmp_path: Path, arguments: A
         rows_of(source, take(source).metadata)
 
 
-def test_the_source_travels_as_plain_json() -> None:
+def test_a_file_source_survives_json() -> None:
     source = FileSource("in/*.csv", 3, options={"sep": ";"}, schema="a INT")
     classpath, arguments = source.serialize()
     again = rebuild(classpath, json.loads(json.dumps(arguments)))
@@ -382,7 +382,7 @@ def test_globs_are_split_before_the_first_wildcard() -> None:
     assert split_glob("only.csv") == (".", "only.csv")
 
 
-def test_a_file_that_is_not_csv_is_named_with_what_to_do(tmp_path: Path) -> None:
+def test_a_file_that_is_not_csv_is_named_with_the_remedy(tmp_path: Path) -> None:
     source = FileSource(f"{tmp_path}/*.csv")
     told = r"a\.csv: line {} is not csv: ',' expected after .* Correct the file, then: airflow tx replay TOPOLOGY 1 "
     told += r"--changed-rows --why TEXT; or correct the source's options and schema, then clear the task\."
@@ -411,7 +411,7 @@ def test_wildcards_in_file_names_are_taken_literally_by_spark() -> None:
     assert Disk("/a/*.csv", None).for_spark("/a", "x[1]*.csv") == r"file:///a/x\[1\]\*.csv"
 
 
-def test_a_schema_is_names_and_conversions() -> None:
+def test_a_schema_string_gives_names_and_conversions() -> None:
     columns = columns_of("a INT NOT NULL, `b c` DECIMAL(10, 2), d DATE COMMENT 'x', e BOOLEAN")
     values = {name: columns[name].of_text(text) for name, text in [("a", "1"), ("d", "2013-01-02"), ("e", "True")]}
     assert values == {"a": 1, "d": date(2013, 1, 2), "e": True}
@@ -431,5 +431,5 @@ def test_a_schema_with_a_rule_that_no_reader_checks_is_refused(schema: str, how:
         FileSource("/in/*", schema=schema, **how)
 
 
-def test_a_schema_may_have_such_words_in_a_name_or_a_comment() -> None:
+def test_a_schema_may_have_the_words_of_such_a_rule_in_a_name_or_a_comment() -> None:
     FileSource("/in/*.csv", schema="`a NOT NULL` INT, b INT COMMENT 'is not null'")

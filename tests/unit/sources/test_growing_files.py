@@ -49,7 +49,7 @@ def names(batch: Batch | None) -> list[str]:
     return [file["name"] for file in rows["files"]]
 
 
-def test_names_in_order_wait_for_a_file_that_changed_a_moment_ago(
+def test_a_source_in_name_order_waits_for_a_recently_changed_file(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name, age in {"1.csv": HOUR, "2.csv": 60, "3.csv": HOUR}.items():
@@ -78,14 +78,14 @@ def test_an_opaque_source_leaves_out_only_the_file_that_changed_a_moment_ago(tmp
     assert names(source.initialize_transaction(2, first.position)) == ["2.csv"]
 
 
-def test_a_folder_does_not_wait_for_the_files_of_another_one(tmp_path: Path) -> None:
+def test_a_partition_folder_does_not_wait_for_the_files_of_another_folder(tmp_path: Path) -> None:
     for name, age in {"a/1.csv": 60, "a/2.csv": HOUR, "b/1.csv": HOUR}.items():
         put(tmp_path, name, age=age)
     batch: Any = PartitionedFileSource(f"{tmp_path}/*/*.csv", 10, min_age=600).decide(ATTEMPT, None)
     assert list(batch.metadata) == ["b"]
 
 
-def test_a_file_whose_storage_has_a_later_clock_waits_with_a_warning(
+def test_a_file_with_a_modification_time_in_the_future_waits_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     put(tmp_path, "1.csv", age=-HOUR)
@@ -108,7 +108,7 @@ def test_an_object_has_the_time_that_its_storage_gives_it() -> None:
 
 
 @pytest.mark.parametrize("value", [-1, float("inf"), float("nan"), True, "60", None])
-def test_an_age_is_a_number_of_seconds(value: Any) -> None:
+def test_a_minimum_age_must_be_a_number_of_seconds(value: Any) -> None:
     with pytest.raises(ConfigError, match=r"min_age of FileSource = .* cannot be used. Give seconds, such as 60"):
         FileSource("in/*.csv", min_age=value)
 
@@ -178,7 +178,7 @@ def test_a_file_that_changed_after_its_commit_is_named_by_the_next_begin_with_th
     assert warnings(stage, "r3", caplog) == []
 
 
-def test_a_file_that_changed_while_its_transaction_is_open_is_replayed(
+def test_the_begin_names_a_file_that_changed_before_its_commit_and_the_replay_command(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     stage = begun_with(tmp_path)
@@ -188,7 +188,7 @@ def test_a_file_that_changed_while_its_transaction_is_open_is_replayed(
     assert told.endswith("To take the current rows: airflow tx replay flights 1 --changed-rows --why TEXT")
 
 
-def test_a_file_that_was_touched_linked_or_removed_is_no_other_one(
+def test_a_touched_linked_or_removed_file_does_not_count_as_changed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     stage = begun_with(tmp_path)
@@ -202,7 +202,9 @@ def test_a_file_that_was_touched_linked_or_removed_is_no_other_one(
     assert warnings(stage, "r2", caplog) == []
 
 
-def test_a_file_of_a_skipped_transaction_may_change(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_changed_file_of_a_skipped_transaction_is_not_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     stage = begun_with(tmp_path)
     ledger = stage.spec.ledger(stage.store)
     ledger.run(end.note_skip, 1, Audit("ada", "broken"))
@@ -221,7 +223,7 @@ def test_a_file_that_did_not_change_is_not_read_again(tmp_path: Path, monkeypatc
     assert read == []
 
 
-def test_a_corrected_file_is_known_as_the_batch_has_it(tmp_path: Path) -> None:
+def test_a_corrected_file_is_not_reported_after_its_rows_were_decided_again(tmp_path: Path) -> None:
     source = begun_with(tmp_path).spec.source
     batch = source.decide(ATTEMPT, None)
     assert batch is not None
@@ -232,7 +234,7 @@ def test_a_corrected_file_is_known_as_the_batch_has_it(tmp_path: Path) -> None:
     assert source.changed_since(again) is None
 
 
-def test_an_object_that_was_replaced_is_another_one() -> None:
+def test_a_replaced_object_is_reported_as_changed() -> None:
     store = MemoryFileSystem()
     store.store.clear()
     attach("memory", conn_id="grown", fs=store)

@@ -103,7 +103,7 @@ def test_malformed_lines_are_kept_with_their_places(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize(
     ("name", "packed"), [("a.json", bytes), ("a.json.gz", gzip.compress), ("a.json.bz2", bz2.compress)]
 )
-def test_packed_files_and_several_are_read_in_their_order(
+def test_compressed_and_multiple_files_are_read_in_their_order(
     tmp_path: Path, name: str, packed: Callable[[bytes], bytes]
 ) -> None:
     for number in range(3):
@@ -120,7 +120,9 @@ def test_record_batches_have_the_declared_columns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("other", ["", '{"s":1}\n'], ids=["proven", "by the rule"])
-def test_memory_is_that_of_a_block(tmp_path: Path, other: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_a_json_file_needs_the_memory_of_one_block(
+    tmp_path: Path, other: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(file_rows, "_MOST_THREADS", 1)
     line = json.dumps({"s": "x" * 10_000})
     with (tmp_path / "a.json").open("w") as file:

@@ -40,7 +40,7 @@ ATTEMPT = TransactionAttempt(1, 1)
         (lambda: RedisListSource("a", lists="b", malformed="no"), "'no' cannot be used. Say 'refuse' or 'reject'"),
     ],
 )
-def test_malformed_rows_are_kept_aside_only_where_readers_know_them(make: Any, told: str) -> None:
+def test_rejecting_malformed_rows_is_refused_where_readers_cannot_detect_them(make: Any, told: str) -> None:
     with pytest.raises(ConfigError, match=told) as refusal:
         make()
     assert "\n" not in str(refusal.value)
@@ -55,14 +55,14 @@ def test_malformed_rows_are_kept_aside_only_where_readers_know_them(make: Any, t
     ],
     ids=["files", "kafka", "redis"],
 )
-def test_a_source_travels_with_what_becomes_of_malformed_rows(source: Any) -> None:
+def test_a_source_keeps_its_malformed_option_through_json_and_trials(source: Any) -> None:
     again = rebuild(*json.loads(json.dumps(source.serialize())))
     assert again.malformed == "reject"
     assert TrialSource(source, most=3).malformed == "reject"
     assert again.serialize() == source.serialize()
 
 
-def test_a_block_needs_a_table_for_them(tmp_path: Path) -> None:
+def test_a_block_that_rejects_malformed_rows_needs_a_table_for_rejected_rows(tmp_path: Path) -> None:
     source = FileSource("a.csv", malformed="reject")
     with pytest.raises(TransactionDefinitionError, match=r"rejects malformed rows, and there is no table .* rejected="):
         with dag(), block(source=source) as tx:
@@ -71,7 +71,7 @@ def test_a_block_needs_a_table_for_them(tmp_path: Path) -> None:
         commit(count(tx.batch))
 
 
-def test_a_refused_row_is_still_named_by_default(tmp_path: Path) -> None:
+def test_a_malformed_row_is_refused_by_default_with_its_place(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("word,n\ncat,1\ndog,x\n")
     source = FileSource(f"{tmp_path}/*.csv", schema="word STRING, n INT")
     batch = source.decide(ATTEMPT, None)
@@ -80,7 +80,7 @@ def test_a_refused_row_is_still_named_by_default(tmp_path: Path) -> None:
         list(cast("Any", source.emit_batch(ATTEMPT, batch.metadata)))
 
 
-def test_malformed_rows_are_counted_and_hashed_with_the_batch_and_not_given() -> None:
+def test_rejected_malformed_rows_are_counted_and_hashed_with_the_batch_but_not_given() -> None:
     def read(*rows: Any) -> tuple[RowsReading, list[Any]]:
         reading = RowsReading()
         return reading, list(reading.passing(rows))
@@ -108,7 +108,7 @@ def test_malformed_rows_are_counted_and_hashed_with_the_batch_and_not_given() ->
         (b"\xff", "it is not UTF-8"),
     ],
 )
-def test_a_reason_names_no_value(raw: bytes, reason: str) -> None:
+def test_the_reason_for_a_malformed_row_contains_no_value(raw: bytes, reason: str) -> None:
     with pytest.raises(ValueError) as found:  # noqa: PT011
         parsed_message(raw, nested_columns_of("n INT, `a = b` INT"))
     assert malformed_message(raw, found.value, "here").reason == reason
@@ -123,7 +123,7 @@ def test_a_reason_names_no_value(raw: bytes, reason: str) -> None:
         (b'{"n": 1, "n": 2}', "offset 3: a key"),
     ],
 )
-def test_a_misfit_says_where_the_value_is_that_it_quotes(raw: bytes, place: str) -> None:
+def test_an_unfit_text_says_where_the_quoted_value_is(raw: bytes, place: str) -> None:
     with pytest.raises(UnfitText) as found:
         parsed_message(raw, nested_columns_of("n INT"))
     assert UnfitText.place_of(found.value, within="offset 3") == place

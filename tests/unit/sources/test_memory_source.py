@@ -35,7 +35,7 @@ def span(first: int, last: int) -> list[int]:
     return list(range(first, last + 1))
 
 
-def test_storms_example_an_opaque_replay_moves_those_after_it_and_skips_no_row() -> None:
+def test_storms_example_an_opaque_replay_moves_later_batches_and_skips_no_row() -> None:
     whole, scarce = source(140), source(40)
     a = decide(whole, 1, None)
     b = decide(whole, 2, a.position)
@@ -50,7 +50,7 @@ def test_storms_example_an_opaque_replay_moves_those_after_it_and_skips_no_row()
     assert whole.decide(TransactionAttempt(4, 1), c.position) is None
 
 
-def test_storms_example_with_another_limit_for_the_replay() -> None:
+def test_storms_example_with_another_limit_moves_the_next_batch() -> None:
     a = decide(source(140, per_batch=50), 1, None)
     again = decide(source(140, per_batch=40), 1, None, attempt=2)
     assert (a.position, again.position) == ({"0": 50}, {"0": 40})
@@ -74,7 +74,7 @@ def test_every_partition_takes_its_own_next_rows() -> None:
     assert (second.metadata, second.position) == ({"0": {"from": 3, "to": 5}}, {"0": 5})
 
 
-def test_a_partition_that_shrank_counts_as_one_that_cannot_be_reached() -> None:
+def test_a_partition_that_shrank_counts_as_unreachable() -> None:
     position: Json = {"0": 2, "1": 5}
     with pytest.raises(SourceError, match=r"partition 1 cannot be reached: 5 of its rows were taken, and it has 3"):
         source(9, 3, "transactional", other=3).decide(TransactionAttempt(2, 1), position)

@@ -36,7 +36,9 @@ def one_by_one(raws: Sequence[bytes | None]) -> Any:
 
 @pytest.mark.parametrize("message", MESSAGES, ids=str)
 @pytest.mark.parametrize("others", [[], [ONE, None, ONE]], ids=["alone", "among others"])
-def test_a_page_of_messages_is_read_as_each_of_them(message: messages.Message, others: list[bytes | None]) -> None:
+def test_a_page_of_messages_equals_its_messages_read_one_by_one(
+    message: messages.Message, others: list[bytes | None]
+) -> None:
     raws = [*others, message.content, *others]
     found = column(raws)
     if found != REFUSED:
@@ -88,7 +90,7 @@ def kafka_batch(*times: tuple[int, int]) -> pa.RecordBatch:
     return kafka_offsets._batch(page, WITHOUT_MAP, kafka_offsets.row_types(WITHOUT_MAP))
 
 
-def test_a_page_of_kafka_has_no_time_where_a_message_has_none() -> None:
+def test_a_kafka_message_without_a_timestamp_gives_null() -> None:
     batch = kafka_batch((TIMESTAMP_NOT_AVAILABLE, 0), (TIMESTAMP_CREATE_TIME, -1), (TIMESTAMP_CREATE_TIME, 1500))
     assert batch.column("timestamp").cast(pa.int64()).to_pylist() == [None, None, 1_500_000]
     assert batch.column("headers").to_pylist() == [None] * 3

@@ -25,7 +25,9 @@ from airflow_tx.sources.files.storage import Objects
         ("s3://bucket/*/*.csv", None, "s3a://bucket/in/x=1/a[1].csv"),
     ],
 )  # fmt: skip
-def test_a_file_has_the_name_that_spark_calls_it_by(url: str, spark_folder: str | None, expected: str) -> None:
+def test_a_file_of_object_storage_gets_the_name_that_spark_uses(
+    url: str, spark_folder: str | None, expected: str
+) -> None:
     storage = Objects(url, None, spark_folder)
     folder = "/".join(url.split("/")[:3]) + "/in/x=1"
     assert storage.for_spark(folder, "a[1].csv") == expected.replace("[1]", r"\[1\]")
@@ -41,7 +43,7 @@ def test_a_file_has_the_name_that_spark_calls_it_by(url: str, spark_folder: str 
         ("/data/*.csv", None, {}),
     ],
 )
-def test_its_connection_is_named_for_those_who_hand_it_over(url: str, conn_id: str | None, expected: Any) -> None:
+def test_a_file_source_names_its_connection(url: str, conn_id: str | None, expected: Any) -> None:
     assert FileSource(url, conn_id=conn_id).connections() == expected
 
 
@@ -60,14 +62,14 @@ def test_its_connection_is_named_for_those_who_hand_it_over(url: str, conn_id: s
         ({"path_glob": "/data/*.csv", "files_per_batch": 0}, "files_per_batch of FileSource = 0 cannot be used"),
     ],
 )
-def test_what_cannot_be_used_is_refused_when_the_dag_is_parsed(arguments: dict[str, Any], said: str) -> None:
+def test_impossible_arguments_are_refused_when_the_dag_is_parsed(arguments: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said) as refused:
         FileSource(**arguments)
     assert "secret" not in str(refused.value)
 
 
 @pytest.mark.parametrize("source", [FileSource, PartitionedFileSource])
-def test_it_is_rebuilt_as_it_was(source: type[FileSource | PartitionedFileSource]) -> None:
+def test_a_file_source_is_rebuilt_with_the_same_arguments(source: type[FileSource | PartitionedFileSource]) -> None:
     made = source(
         "s3://bucket/in/*/*.csv",
         max_bytes_per_batch=10,
@@ -80,7 +82,7 @@ def test_it_is_rebuilt_as_it_was(source: type[FileSource | PartitionedFileSource
     assert repr(made) == f"{source.__name__}('s3://bucket/in/*/*.csv', kind='opaque', max_bytes_per_batch=10)"
 
 
-def test_a_file_at_a_time_is_taken_unless_bytes_are_the_limit() -> None:
+def test_a_batch_has_one_file_by_default_unless_bytes_are_limited() -> None:
     assert FileSource("/data/*.csv").files_per_batch == 1
     assert FileSource("/data/*.csv", max_bytes_per_batch=10).files_per_batch is None
     assert FileSource("/data/*.csv", 3, max_bytes_per_batch=10).files_per_batch == 3

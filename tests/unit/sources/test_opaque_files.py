@@ -72,7 +72,7 @@ def test_a_file_that_was_taken_vanished_and_came_back_is_not_taken_twice(tmp_pat
     assert FilesPosition.from_json(second.position).taken == {"a.csv", "b.csv"}
 
 
-def test_a_replay_takes_what_is_there_then(tmp_path: Path) -> None:
+def test_a_replay_takes_the_files_that_exist_then(tmp_path: Path) -> None:
     put(tmp_path, "a.csv", "b.csv", "c.csv")
     source = opaque(tmp_path, 2)
     assert names(source.initialize_transaction(1, None)) == ["a.csv", "b.csv"]
@@ -96,7 +96,7 @@ def test_within_an_attempt_the_files_are_exact(tmp_path: Path) -> None:
         rows_of(source, batch.metadata)
 
 
-def test_a_replay_of_the_first_transaction_may_find_no_file_and_a_missing_folder_stops(tmp_path: Path) -> None:
+def test_an_opaque_source_may_find_no_file_at_first_but_refuses_a_missing_folder(tmp_path: Path) -> None:
     assert opaque(tmp_path).initialize_transaction(1, None) is None
     with pytest.raises(SourceError, match=r"folder .*/no does not exist"):
         opaque(tmp_path / "no").initialize_transaction(1, None)
@@ -115,9 +115,7 @@ steps = st.lists(st.tuples(st.sampled_from(["put", "unlink", "take", "replay"]),
 
 
 @given(steps=steps, size=st.integers(1, 3))
-def test_whatever_comes_and_goes_no_name_is_taken_twice_and_none_is_left(
-    steps: list[tuple[str, str]], size: int
-) -> None:
+def test_every_name_is_taken_exactly_once_whatever_files_come_and_go(steps: list[tuple[str, str]], size: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         source, places, taken = opaque(Path(folder), size), [None], list[list[str]]()
         for what, name in [*steps, *[("take", "")] * 8]:
@@ -171,7 +169,7 @@ def test_deeper_folders_are_partitions_by_their_path(tmp_path: Path) -> None:
     assert PartitionedFileSource(f"{tmp_path}/**/*.csv").partitions() == every
 
 
-def test_the_name_of_a_folder_in_hives_spelling_gives_columns(tmp_path: Path) -> None:
+def test_hive_style_folder_names_give_columns(tmp_path: Path) -> None:
     put(tmp_path, "region=eu/day=1%2F2/a.csv", "region=__HIVE_DEFAULT_PARTITION__/day=2/a.csv")
     source = PartitionedFileSource(f"{tmp_path}/*/*/*.csv")
     batch = source.decide(ATTEMPT, None)

@@ -52,7 +52,7 @@ def test_a_partition_that_has_rows_and_does_not_move_is_refused_though_others_mo
         Scripted({"a": 2, "b": 7}).decide(ATTEMPT, {"a": 1, "b": 7})
 
 
-def test_one_without_data_takes_no_part() -> None:
+def test_a_partition_without_data_takes_no_part_in_the_batch() -> None:
     batch = Scripted({"a": 2, "b": None}).decide(ATTEMPT, {"a": 1, "b": 7})
     assert batch is not None
     assert (batch.metadata, batch.position) == ({"a": 2}, {"a": 2})
@@ -73,7 +73,7 @@ def test_a_partition_that_cannot_be_reached_stops_a_transactional_source_and_not
     assert "it is switched off. It is left out of this batch and keeps its position." in caplog.text
 
 
-def test_the_kind_alone_says_what_a_lost_partition_means() -> None:
+def test_only_the_kind_decides_what_a_lost_partition_means() -> None:
     class Named(Scripted):
         kind = SourceKind.OPAQUE
 
@@ -88,7 +88,7 @@ def test_names_that_the_ledger_cannot_tell_apart_are_refused(names: list[Any]) -
         Scripted({"a": 1, "": 1}, names).decide(ATTEMPT, None)
 
 
-def test_a_source_that_knows_nothing_of_spark_gives_the_rows_of_all_partitions_there_too() -> None:
+def test_a_source_without_spark_support_gives_the_rows_of_all_partitions_in_spark_too() -> None:
     spark: Any = object()
     rows = cast("Iterable[Any]", Scripted({}).emit_batch(ATTEMPT, {"b": 2, "a": 1}, spark))
     assert list(rows) == [{"partition": "a", "is": 1}, {"partition": "b", "is": 2}]

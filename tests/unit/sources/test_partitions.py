@@ -89,14 +89,14 @@ def test_partitions_share_a_limit_of_rows_or_of_bytes() -> None:
     assert decided(Logs(logs)) == ({"a": [0, 1], "b": [0, 9]}, "all 10 rows that there were")
 
 
-def test_one_that_says_more_than_it_has_keeps_no_share_from_the_others() -> None:
+def test_a_partition_that_overstates_its_rows_takes_no_share_from_others() -> None:
     logs = {"a": Scripted(0, said=50), "b": Scripted(9)}
     assert decided(Logs(logs, max_rows_per_batch=1)) == ({"b": [0, 1]}, "1 of 9 rows: max_rows_per_batch=1")
     assert decided(Logs({"a": Scripted(0, said=50)})) is None
 
 
 @pytest.mark.parametrize("found", [False, True])
-def test_rows_that_are_gone_stop_a_transactional_source_and_an_opaque_one_leaves_them_out(
+def test_missing_rows_stop_a_transactional_source_and_an_opaque_one_leaves_the_partition_out(
     found: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     logs = {"a": Scripted(9, first=4, found=found), "b": Scripted(3)}
@@ -112,7 +112,7 @@ def test_rows_that_are_gone_stop_a_transactional_source_and_an_opaque_one_leaves
         Logs({"a": logs["a"]}, kind="opaque").decide(ATTEMPT, {"a": 1})
 
 
-def test_what_is_away_is_neither_counted_nor_lost() -> None:
+def test_an_unreachable_partition_is_neither_counted_nor_lost() -> None:
     logs = {"away": Away(9), "b": Scripted(3)}
     with pytest.raises(SourceError, match="partition away cannot be reached: it is switched off"):
         Logs(logs).decide(ATTEMPT, {"away": 4})

@@ -19,7 +19,7 @@ def message(id_: str, **parts: Any) -> QueueMessage:
     return QueueMessage(**{"message_id": id_, "routing_key": "orders", "headers": "{}", "body": b"a", **parts})
 
 
-def test_it_is_made_again_from_its_arguments() -> None:
+def test_a_rabbit_source_is_rebuilt_from_its_arguments() -> None:
     source = RabbitQueueSource("shop", "orders", schema="n INT", set_aside="bad", max_rows_per_batch=5, remember=7)
     shown = (
         "RabbitQueueSource('shop', queue='orders', schema='n INT', remember=7, set_aside='bad', max_rows_per_batch=5)"
@@ -45,7 +45,7 @@ def test_an_argument_that_cannot_be_used_is_named(arguments: dict[str, Any], nam
         RabbitQueueSource(**{"queue": "orders", **arguments})
 
 
-def test_messages_are_told_apart_by_their_id_or_by_all_that_a_publisher_has_said() -> None:
+def test_messages_are_identified_by_their_id_or_by_their_whole_content() -> None:
     one = message("1")
     assert one.identity("message_id") == message("1", body=b"b").identity("message_id")
     assert one.identity("message_id") != message("2").identity("message_id")
@@ -59,7 +59,7 @@ def test_messages_are_told_apart_by_their_id_or_by_all_that_a_publisher_has_said
     ).identity("content")
 
 
-def test_what_is_staged_is_read_as_it_was(tmp_path: Path) -> None:
+def test_staged_messages_are_read_back_unchanged(tmp_path: Path) -> None:
     taken = TakenMessages(str(tmp_path), "rabbit/..")
     messages = [message("1", body=b"\xff\x00"), message("", headers='{"n": 1}')]
     staged, ids = taken.stage(0, messages), taken.stage_ids(2, [bytes([n]) * 16 for n in range(3)])
@@ -68,7 +68,7 @@ def test_what_is_staged_is_read_as_it_was(tmp_path: Path) -> None:
     assert (is_staged(ids), is_staged(f"{ids}x")) == (True, False)
 
 
-def test_what_no_transaction_has_is_left_until_it_is_committed(tmp_path: Path) -> None:
+def test_taken_messages_without_a_transaction_are_left_over_until_a_commit(tmp_path: Path) -> None:
     taken = TakenMessages(str(tmp_path), "rabbit/q")
     for number in (0, 2, 10):
         taken.stage(number, [message(str(number))])
@@ -77,7 +77,7 @@ def test_what_no_transaction_has_is_left_until_it_is_committed(tmp_path: Path) -
     assert [each.message_id for each in taken.left(0)] == ["0", "10"]
 
 
-def test_what_was_taken_while_a_ledger_was_lost_is_left_to_the_next_transaction_of_the_rebuilt_one(
+def test_messages_taken_before_a_ledger_loss_go_to_the_next_transaction_of_the_rebuilt_ledger(
     tmp_path: Path,
 ) -> None:
     area = StagingArea(str(tmp_path))

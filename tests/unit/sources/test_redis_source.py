@@ -42,7 +42,7 @@ def test_every_connection_database_and_key_is_a_partition(
     assert (repr(again), again.kind, again.serialize()) == (shown, source.kind, source.serialize())
 
 
-def test_it_names_the_connections_that_a_driver_is_handed() -> None:
+def test_a_redis_source_names_the_connections_that_a_driver_needs() -> None:
     assert RedisNumberedSource(["a", "b"], databases=[0, 1]).connections() == {"a": "redis", "b": "redis"}
     assert RedisStreamSource("a", "s", kind="opaque").kind is SourceKind.OPAQUE
 

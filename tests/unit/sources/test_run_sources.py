@@ -83,14 +83,14 @@ def rows_of(source: Any, metadata: Any) -> list[Any]:
 # --- intervals ---------------------------------------------------------------------------------------------------
 
 
-def test_a_run_is_known_by_its_interval_whatever_it_is_called() -> None:
+def test_the_key_of_a_run_is_its_interval_whatever_its_run_id() -> None:
     key = "interval:2026-01-01T00:00:00+00:00/2026-01-02T00:00:00+00:00"
     assert source().key(run(FIRST, run_id="scheduled__1")) == key
     berlin = FIRST.astimezone(timezone(timedelta(hours=1)))
     assert source().key(run(berlin, run_id="backfill__7")) == key
 
 
-def test_dates_of_airflow_are_taken() -> None:
+def test_pendulum_dates_of_airflow_are_accepted() -> None:
     pendulum = pytest.importorskip("pendulum")
     start = pendulum.datetime(2026, 3, 29, tz="Europe/Berlin")  # a day of 23 hours
     bound = source().for_run(run(start, start.add(days=1) - start))
@@ -107,7 +107,7 @@ def test_the_reader_gets_the_interval_in_utc_and_the_options() -> None:
     assert rows_of(again, batch.metadata) == [{"from": FIRST, "to": FIRST + DAY, "shop": 7}]
 
 
-def test_a_bound_source_travels_as_the_unbound_one() -> None:
+def test_a_bound_source_is_serialized_like_the_unbound_one() -> None:
     assert source().for_run(run(FIRST)).serialize() == source().serialize()
     assert source().serialize()[1] == {"reader": "tx_unit_readers.sales", "options": {}, "kind": "transactional"}
     with pytest.raises(SourceError, match=r"no run to decide a batch for\. Use source\.for_run\(run\)"):
@@ -122,7 +122,7 @@ def test_intervals_may_come_in_any_order_and_the_position_stays_small(days: list
     assert position == {"intervals": [["2026-01-01T00:00:00+00:00", "2026-01-09T00:00:00+00:00"]]}
 
 
-def test_gaps_between_intervals_stay_gaps() -> None:
+def test_gaps_between_intervals_can_be_filled_later() -> None:
     position = take(FIRST + 4 * DAY, take(FIRST).position).position
     assert isinstance(position, dict)
     assert len(cast("list[Any]", position["intervals"])) == 2
@@ -132,7 +132,7 @@ def test_gaps_between_intervals_stay_gaps() -> None:
 @pytest.mark.parametrize(
     ("start", "length"), [(FIRST + HOUR, HOUR), (FIRST, DAY), (FIRST - HOUR, 2 * HOUR), (FIRST - DAY, 5 * DAY)]
 )
-def test_an_interval_that_overlaps_one_that_was_taken_is_refused(start: datetime, length: timedelta) -> None:
+def test_an_interval_that_overlaps_a_taken_one_is_refused(start: datetime, length: timedelta) -> None:
     with pytest.raises(SourceError) as refusal:
         take(start, take(FIRST).position, length)
     said = str(refusal.value)
@@ -146,7 +146,7 @@ def test_an_interval_that_overlaps_one_that_was_taken_is_refused(start: datetime
     )
 
 
-def test_an_hour_after_the_days_that_were_taken_is_taken() -> None:
+def test_an_hour_after_the_taken_days_is_accepted() -> None:
     assert take(FIRST + DAY, take(FIRST).position, HOUR).metadata
 
 
@@ -173,7 +173,7 @@ def test_a_run_without_an_interval_of_its_own_is_refused(ask: Callable[..., Any]
 # --- partitions of Airflow ---------------------------------------------------------------------------------------
 
 
-def test_a_run_is_known_by_its_partition_date_else_by_its_key() -> None:
+def test_the_key_of_a_run_is_its_partition_date_or_else_its_partition_key() -> None:
     made = RunPartitionSource("tx_unit_readers.of_partition")
     assert made.key(run(None, key="day one", date=FIRST)) == made.key(run(None, key="renamed", date=FIRST))
     assert made.key(run(None, date="2026-01-01T01:00:00+01:00")) == made.key(run(None, date="2026-01-01T00:00:00Z"))
@@ -207,11 +207,11 @@ def test_the_position_of_another_source_is_refused() -> None:
 # --- readers -----------------------------------------------------------------------------------------------------
 
 
-def test_a_function_stands_for_its_path(readers: ModuleType) -> None:
+def test_a_reader_function_is_stored_as_its_path(readers: ModuleType) -> None:
     assert DataIntervalSource(readers.sales).serialize() == source().serialize()
 
 
-def test_a_reader_that_nobody_else_can_import_is_refused(readers: ModuleType) -> None:
+def test_a_reader_that_workers_cannot_import_is_refused(readers: ModuleType) -> None:
     def local(start: datetime, end: datetime, spark: Any = None) -> list[Any]:
         return []
 
@@ -243,14 +243,14 @@ def test_a_reader_that_cannot_read_is_named(reader: str, problem: str) -> None:
         rows_of(DataIntervalSource(reader), take(FIRST).metadata)
 
 
-def test_options_that_cannot_travel_and_a_wrong_kind_are_refused() -> None:
+def test_options_that_are_no_json_and_a_wrong_kind_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"options of DataIntervalSource = \['at'\] cannot be used\. They travel"):
         source(options={"at": FIRST})
     with pytest.raises(ConfigError, match="kind of DataIntervalSource = 'daily'"):
         source(kind="daily")
 
 
-def test_a_reader_names_its_connections_wherever_its_source_goes_and_airflow_finds_what_was_handed_over(
+def test_every_form_of_a_source_names_the_connections_of_its_reader_and_airflow_finds_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made = DataIntervalSource("package.reader", in_order=True, connections=["orders_db"])
@@ -279,7 +279,7 @@ def test_a_reader_names_its_connections_wherever_its_source_goes_and_airflow_fin
 # --- without a reader --------------------------------------------------------------------------------------------
 
 
-def test_an_interval_without_a_reader_is_decided_as_ever_and_has_no_rows() -> None:
+def test_an_interval_source_without_a_reader_decides_batches_but_gives_no_rows() -> None:
     bare = DataIntervalSource(kind="opaque")
     again = rebuild(*json.loads(json.dumps(bare.serialize())))
     assert again.for_run(run(FIRST)).decide(ATTEMPT, None) == take(FIRST)

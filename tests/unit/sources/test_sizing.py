@@ -37,7 +37,7 @@ def test_shares_use_the_whole_limit_and_give_no_partition_more_than_it_has(
 
 
 @given(st.integers(1, 10**6), AVAILABLE)
-def test_a_partition_gets_less_than_another_only_if_it_has_no_more(rows: int, available: dict[str, int]) -> None:
+def test_a_partition_gets_less_than_another_only_if_it_has_no_more_rows(rows: int, available: dict[str, int]) -> None:
     shares = Limit(rows).shares(available)
     largest = max(shares.values(), default=0)
     cut = [name for name in shares if shares[name] < available[name]]
@@ -45,7 +45,7 @@ def test_a_partition_gets_less_than_another_only_if_it_has_no_more(rows: int, av
     assert all(largest - shares[name] <= 1 for name in cut)
 
 
-def test_what_a_small_partition_leaves_goes_to_the_others() -> None:
+def test_the_unused_share_of_a_small_partition_goes_to_the_others() -> None:
     assert Limit(100).shares({"a": 10, "b": 1000, "c": 1000}) == {"a": 10, "b": 45, "c": 45}
     assert Limit(2).shares({"a": 5, "b": 5, "c": 5}) == {"a": 1, "b": 1, "c": 0}
 
@@ -53,14 +53,14 @@ def test_what_a_small_partition_leaves_goes_to_the_others() -> None:
 # --- fixed limits ------------------------------------------------------------------------------------------------
 
 
-def test_bytes_are_a_number_of_rows_by_a_sample_of_them() -> None:
+def test_a_limit_of_bytes_becomes_a_number_of_rows_by_a_sample() -> None:
     limit = BatchSize(max_bytes=1000).limit()
     assert limit.rows is None
     assert limit.of_rows_of([90, 110]) == Limit(10, 1000, "max_bytes_per_batch=1000, 100 bytes a row")
     assert limit.of_rows_of([]) is limit
 
 
-def test_one_row_fits_however_large() -> None:
+def test_one_row_fits_any_limit_of_bytes() -> None:
     assert Limit(bytes=10).of_rows_of([10**6]).rows == 1
 
 
@@ -89,7 +89,7 @@ def test_a_limit_that_is_no_positive_number_is_refused(name: str, value: Any) ->
         BatchSize.checked("KafkaSource", **given_)
 
 
-def test_what_is_set_are_arguments_of_a_source() -> None:
+def test_only_limits_that_are_set_become_arguments_of_a_source() -> None:
     assert BatchSize(max_rows=3, target_seconds=60).arguments() == {"max_rows_per_batch": 3, "target_seconds": 60}
 
 
@@ -109,7 +109,7 @@ def test_an_adaptive_limit_keeps_within_its_bounds(
     assert limit.reason
 
 
-def test_nothing_measured_is_a_first_guess() -> None:
+def test_the_limit_without_measurements_is_a_first_guess() -> None:
     limit = BatchSize(target_seconds=60).limit()
     assert (limit.rows, limit.reason) == (FIRST_ROWS, "nothing is measured yet, target_seconds=60")
     assert BatchSize(max_rows=10, target_seconds=60).limit().reason == "max_rows_per_batch=10"
@@ -121,19 +121,19 @@ def test_a_batch_grows_tenfold_at_most() -> None:
     assert limit.reason.endswith("at most 10 times the largest of them")
 
 
-def test_one_that_took_too_long_is_followed_by_a_smaller_one_that_fits() -> None:
+def test_a_batch_that_took_too_long_is_followed_by_a_smaller_one_that_fits() -> None:
     limit = BatchSize(target_seconds=60).limit([(100_000, 600.0)])
     assert limit.rows == 10_000
 
 
-def test_overhead_and_rows_are_told_apart() -> None:
+def test_the_limit_separates_overhead_from_time_per_row() -> None:
     measured = [(rows, 30 + rows * 0.0001) for rows in (1_000, 50_000, 200_000)]
     limit = BatchSize(target_seconds=60).limit(measured)
     assert limit.rows == pytest.approx(300_000, rel=0.01)
     assert "took 30.0 s and 100.0 s for a million rows" in limit.reason
 
 
-def test_rows_get_a_part_of_a_target_that_the_overhead_alone_takes() -> None:
+def test_rows_get_a_share_of_the_target_that_the_overhead_alone_exceeds() -> None:
     measured = [(rows, 90 + rows * 0.0001) for rows in (1_000, 50_000, 200_000)]
     limit = BatchSize(target_seconds=60).limit(measured)
     assert limit.rows == pytest.approx(ROWS_SHARE * 60 / 0.0001, rel=0.01)
@@ -208,7 +208,7 @@ def test_a_backlog_of_ten_million_rows_is_worked_off_in_few_large_batches_within
 
 
 @SPEEDS
-def test_a_trickle_is_small_batches_and_the_backlog_after_it_large_ones(overhead: float, per_row: float) -> None:
+def test_a_trickle_makes_small_batches_and_a_later_backlog_large_ones(overhead: float, per_row: float) -> None:
     pipeline = Pipeline(120, overhead, per_row)
     pipeline.backlog(10_000_000)
     assert all(seconds <= overhead + 500 * per_row for _, seconds in pipeline.trickle(50))
@@ -218,7 +218,7 @@ def test_a_trickle_is_small_batches_and_the_backlog_after_it_large_ones(overhead
     pipeline.trickle(5)
 
 
-def test_a_backlog_after_nothing_but_a_trickle_grows_tenfold_a_batch() -> None:
+def test_a_backlog_after_only_a_trickle_grows_tenfold_with_each_batch() -> None:
     pipeline = Pipeline(120, 30, 2e-5)
     pipeline.trickle(20)
     batches = pipeline.backlog(10_000_000)
@@ -227,7 +227,7 @@ def test_a_backlog_after_nothing_but_a_trickle_grows_tenfold_a_batch() -> None:
 
 
 @given(st.lists(st.floats(0.8, 1.25), min_size=50, max_size=50))
-def test_uneven_times_do_not_throw_it_off(noise: list[float]) -> None:
+def test_uneven_times_do_not_disturb_an_adaptive_limit(noise: list[float]) -> None:
     pipeline = Pipeline(120, 30, 2e-5, lambda number: noise[number % len(noise)])
     pipeline.trickle(10)
     batches = pipeline.backlog(20_000_000)

@@ -185,7 +185,7 @@ FAULTS: list[tuple[type[MemorySource], Check, str]] = [
 
 
 @pytest.mark.parametrize(("source", "check", "kind"), FAULTS)
-def test_a_fault_is_found_by_its_test(source: type[MemorySource], check: Check, kind: str) -> None:
+def test_each_planted_fault_is_found_by_its_suite_test(source: type[MemorySource], check: Check, kind: str) -> None:
     Remembering.taken.clear()
     sound = Suite(Sound, kind)
     check(sound, SourceLedger(sound))
@@ -247,7 +247,7 @@ def call(suite: Suite, check: str) -> None:
 
 @pytest.mark.parametrize("suite", [Empty, Mute])
 @pytest.mark.parametrize("check", WITH_ROWS)
-def test_without_rows_no_test_of_the_suite_passes_and_each_says_so_in_one_line(suite: type[Suite], check: str) -> None:
+def test_every_suite_test_without_rows_fails_with_one_line(suite: type[Suite], check: str) -> None:
     with pytest.raises(AssertionError) as failed:
         call(suite(Sound, of_kind(check)), check)
     assert str(failed.value) == NO_ROWS
@@ -257,14 +257,14 @@ NEEDS_NO_BATCH = {"test_a_rebuilt_source_is_equal"}
 
 
 @pytest.mark.parametrize("check", sorted(set(WITH_ROWS) - NEEDS_NO_BATCH))
-def test_with_rows_that_its_source_does_not_have_no_test_of_the_suite_passes(check: str) -> None:
+def test_no_suite_test_passes_with_rows_that_its_source_does_not_have(check: str) -> None:
     suite = Pretending(Sound, of_kind(check))
     suite.data.clear()
     with pytest.raises((AssertionError, SourceError)):
         call(suite, check)
 
 
-def test_a_new_partition_without_rows_is_told() -> None:
+def test_an_add_partition_without_rows_fails_the_suite() -> None:
     class Without(Suite):
         def add_partition(self) -> list[Row]:
             return []

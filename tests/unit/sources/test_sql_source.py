@@ -61,7 +61,7 @@ def test_a_source_says_which_connections_it_needs_and_partitions_have_both_names
     assert source.partitions() == ["a.x", "a.s.y", "b.x", "b.s.y"]
 
 
-def test_importing_it_loads_no_library_of_databases() -> None:
+def test_importing_a_sql_source_loads_no_database_library() -> None:
     check = "import sys, airflow_tx; airflow_tx.SqlSource, airflow_tx.PartitionedSqlSource; "
     check += "sys.exit('sqlalchemy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check]).returncode == 0
@@ -76,7 +76,7 @@ KEYS: list[tuple[Any, ...]] = [
 
 
 @pytest.mark.parametrize("key", KEYS, ids=str)
-def test_places_and_rows_are_the_same_after_the_ledger(key: tuple[Any, ...]) -> None:
+def test_positions_and_rows_survive_json(key: tuple[Any, ...]) -> None:
     position = TablePosition(key, None, 3, 1)
     assert TablePosition.from_json(json.loads(json.dumps(position.to_json())), len(key)) == position
     rows = Rows(None, (key, key), (2, 1))
@@ -85,12 +85,12 @@ def test_places_and_rows_are_the_same_after_the_ledger(key: tuple[Any, ...]) -> 
     assert rows.ranges == [KeyRange(None, key), KeyRange(key, key)]
 
 
-def test_a_time_is_the_same_whatever_zone_the_session_has() -> None:
+def test_a_time_is_stored_in_utc_whatever_the_time_zone_of_the_session() -> None:
     at = datetime(2026, 1, 1, 1, tzinfo=timezone(timedelta(hours=1)))
     assert TablePosition((at, 1)).to_json()["last"] == [{"at": "2026-01-01T00:00:00.000000+00:00"}, 1]
 
 
-def test_the_rows_that_are_counted_again_are_at_least_the_last_batch_and_not_many() -> None:
+def test_the_recounted_rows_cover_at_least_the_last_batch_and_not_many_more() -> None:
     first = TablePosition().after((10,), 10)
     assert first == TablePosition((10,), None, 10)
     assert first.after((20,), 5) == TablePosition((20,), None, 15)
@@ -120,19 +120,19 @@ def rows(source: SqlSource, position: Any = None) -> list[Any]:
     return list(found)
 
 
-def test_a_database_that_is_not_there_is_not_made(books: Books) -> None:
+def test_a_missing_sqlite_database_is_not_created(books: Books) -> None:
     with pytest.raises(SourceError, match="the database of connection books cannot be reached: unable to open"):
         rows(SqlSource("books", "sold"))
     assert not books.path.exists()
 
 
-def test_a_connection_that_is_not_there_is_named() -> None:
+def test_a_missing_connection_is_named() -> None:
     with pytest.raises(ConfigError, match=r"SqlSource\(conn_id\) = 'nobody' cannot be used"):
         rows(SqlSource("nobody", "sold"))
 
 
 @pytest.mark.parametrize("mode", ["DELETE", "WAL"])
-def test_times_of_sqlite_are_texts_that_lie_in_the_past(books: Books, mode: str) -> None:
+def test_times_of_sqlite_in_strings_are_ordered_and_rows_in_the_future_wait(books: Books, mode: str) -> None:
     books.run(
         f"""PRAGMA journal_mode = {mode};
         CREATE TABLE sold (id INTEGER PRIMARY KEY, at TIMESTAMP NOT NULL, title TEXT);
@@ -170,7 +170,7 @@ def sold(books: Books) -> tuple[SqlSource, Any]:
     return source, json.loads(json.dumps(batch.position))
 
 
-def test_a_table_that_began_anew_and_has_grown_past_its_old_rows_stops_the_source(books: Books) -> None:
+def test_a_recreated_table_that_has_outgrown_its_old_rows_stops_the_source(books: Books) -> None:
     source, position = sold(books)
     books.run("DELETE FROM sold; DELETE FROM sqlite_sequence")
     books.run("INSERT INTO sold (title) VALUES ('d'), ('e'), ('f'), ('g'), ('h')")
@@ -191,14 +191,14 @@ def test_a_table_that_began_anew_and_has_grown_past_its_old_rows_stops_the_sourc
         "DELETE FROM sold",
     ],
 )
-def test_taken_rows_that_are_changed_or_deleted_are_no_new_beginning(books: Books, change: str) -> None:
+def test_changed_or_deleted_taken_rows_do_not_count_as_a_recreated_table(books: Books, change: str) -> None:
     source, position = sold(books)
     books.run(f"{change}; INSERT INTO sold (title) VALUES ('d')")
     assert source.losses(position) == []
     assert [row["id"] for row in rows(source, position)] == [4]
 
 
-def test_deleted_rows_are_left_out_once_a_person_says_so_and_inserted_ones_never_come_in(books: Books) -> None:
+def test_a_replay_with_changed_rows_leaves_out_deleted_rows_but_refuses_inserted_ones(books: Books) -> None:
     books.run("CREATE TABLE sold (id INTEGER PRIMARY KEY, title TEXT); INSERT INTO sold VALUES (1, 'a'), (3, 'b')")
     source = SqlSource("books", "sold", rows_per_read=1)
     batch = source.initialize_transaction(1, None)
@@ -214,7 +214,7 @@ def test_deleted_rows_are_left_out_once_a_person_says_so_and_inserted_ones_never
         source.decide_again(ATTEMPT, batch.metadata)
 
 
-def test_a_position_without_a_mark_is_read_on(books: Books) -> None:
+def test_a_position_without_a_mark_is_still_accepted(books: Books) -> None:
     source, position = sold(books)
     del position["mark"]
     books.run("INSERT INTO sold (title) VALUES ('d')")
@@ -234,7 +234,7 @@ def test_a_text_among_whole_numbers_is_named(books: Books) -> None:
         rows(SqlSource("books", "sold"))
 
 
-def test_a_text_that_is_not_utf_8_stops_only_who_reads_its_column(books: Books) -> None:
+def test_a_string_that_is_not_utf_8_is_refused_only_if_its_column_is_read(books: Books) -> None:
     books.run("CREATE TABLE sold (id INTEGER PRIMARY KEY, title TEXT, n INT)")
     books.run("INSERT INTO sold VALUES (1, 'é', 1), (2, CAST(x'e9' AS TEXT), 'many')")
     told = r"column title of table sold is \S+ in the row whose id is 2: .* read other columns: columns=\['id', 'n'\]"
@@ -244,7 +244,7 @@ def test_a_text_that_is_not_utf_8_stops_only_who_reads_its_column(books: Books) 
     assert rows(SqlSource("books", "sold", columns=["id", "n"])) == [{"id": 1, "n": 1}, {"id": 2, "n": "many"}]
 
 
-def test_the_ledger_has_no_text_of_two_lines_that_is_refused(books: Books) -> None:
+def test_a_refused_string_of_two_lines_is_not_stored_in_the_ledger(books: Books) -> None:
     books.run("CREATE TABLE sold (id INTEGER PRIMARY KEY, title TEXT)")
     books.run("INSERT INTO sold VALUES (1, CAST(x'7365637265740ae9' AS TEXT))")
     with pytest.raises(RowsRefused, match="secret") as refused:
@@ -253,7 +253,7 @@ def test_the_ledger_has_no_text_of_two_lines_that_is_refused(books: Books) -> No
     assert problem_of(refused.value) == f"Source {refused.value.source} refused: {told}."
 
 
-def test_a_server_that_a_network_has_swallowed_is_noticed_by_a_reader_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_sets_keepalives_and_timeouts_to_notice_an_unreachable_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever waits for its answer would otherwise wait for hours, and nothing would be begun."""
     monkeypatch.setenv("AIRFLOW_CONN_SHOP", "postgresql://reader@shop/orders?keepalives_idle=3")
     database = Database("shop", TableErrors("SqlSource", "shop"), what="SqlSource")

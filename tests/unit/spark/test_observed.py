@@ -40,7 +40,7 @@ def judged(times: Times, plan: str, *, hidden: bool = True) -> RowsRead | str:
 
 @pytest.mark.parametrize("batch", BATCHES, ids=str)
 @pytest.mark.parametrize("plan", ["", "limit {", "sql { query: limit\\n5 }"])
-def test_as_many_rows_as_there_are_prove_each_row_once_and_fewer_that_some_were_not_read(
+def test_equal_row_counts_prove_one_read_of_each_row_and_lower_counts_an_unread_row(
     batch: Sequence[int], plan: str
 ) -> None:
     for times in executions(batch, limited=bool(plan)):
@@ -58,12 +58,12 @@ def test_an_execution_that_repeats_nothing_and_cuts_nothing_off_is_proven(batch:
     assert (found.found.rows, found.at_least, found.stopped) == (sum(batch), False, False)
 
 
-def test_beside_a_limit_as_many_rows_are_a_proof_where_spark_says_that_it_has_repeated_nothing() -> None:
+def test_an_equal_count_beside_a_limit_is_a_proof_only_if_spark_has_repeated_nothing() -> None:
     assert isinstance(judged([1, 1], "limit {", hidden=False), RowsRead)
     assert isinstance(judged([1, 1], "limit {"), str)
 
 
-def test_more_rows_than_there_are_are_a_difference_where_spark_says_that_it_has_repeated_nothing() -> None:
+def test_a_higher_count_is_a_difference_only_if_spark_has_repeated_nothing() -> None:
     assert judged([2, 1], "", hidden=False) == RowsRead(RowsDigest(3))
     assert isinstance(judged([2, 1], ""), str)
 
@@ -90,17 +90,17 @@ def test_a_limit_above_an_aggregation_leaves_out_no_rows(given: str, proven: boo
     assert isinstance(judged([1, 1], given), RowsRead) == proven
 
 
-def test_a_limit_leaves_nothing_to_doubt_of_a_batch_without_rows() -> None:
+def test_a_batch_without_rows_is_proven_despite_a_limit() -> None:
     found = judged([], "limit {")
     assert isinstance(found, RowsRead)
     assert not found.stopped
 
 
-def test_fewer_rows_than_there_are_say_that_the_batch_has_more_whatever_has_left_them_out() -> None:
+def test_a_lower_count_means_that_the_batch_has_more_rows() -> None:
     assert judged([1, 0], "project {") == RowsRead(RowsDigest(1), stopped=True, more=True)
 
 
-def test_fewer_rows_beside_a_join_are_a_lower_bound_and_beside_a_limit_too_few() -> None:
+def test_a_lower_count_is_a_lower_bound_beside_a_join_and_too_low_beside_a_limit() -> None:
     assert judged([1, 0], "join {") == RowsRead(RowsDigest(1), at_least=True)
     assert judged([1, 0], "join { limit {") == RowsRead(RowsDigest(1), at_least=True, stopped=True, more=True)
     assert judged([0, 0], "join { limit {") == RowsRead(RowsDigest(0), at_least=True)

@@ -161,7 +161,7 @@ def test_a_driver_finds_the_ackers_of_its_transaction(bench: Bench, monkeypatch:
     assert descriptor.ackers == Ackers(2, "queues", "/tx", anchored=True)
 
 
-def test_a_failed_application_is_told_and_not_acknowledged(bench: Bench) -> None:
+def test_a_failed_application_is_reported_and_not_acked(bench: Bench) -> None:
     with pytest.raises(
         ApplicationFailed, match=r"app.py of task partial_counts in transaction 3.2 failed: ValueError: told"
     ):
@@ -175,7 +175,7 @@ def test_an_application_without_output_is_not_acknowledged(bench: Bench) -> None
     assert not bench.ledger.acked
 
 
-def test_a_missing_connection_is_refused_instead_of_meaning_yarn(bench: Bench) -> None:
+def test_a_missing_connection_is_refused_instead_of_running_on_yarn(bench: Bench) -> None:
     with pytest.raises(ConfigError, match=r"conn_id .* 'nowhere' .* No such connection. Make it"):
         bench.run(conn_id="nowhere")
 
@@ -200,7 +200,7 @@ YARN = {"deploy-mode": "cluster", "yarn_resourcemanager_webapp_address": "http:/
         ),
     ],
 )
-def test_what_yarn_lacks_in_cluster_mode_is_named_before_anything_is_submitted(
+def test_an_option_that_yarn_cluster_mode_lacks_is_named_before_the_submit(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, extra: Any, options: Any, match: str
 ) -> None:
     _check_provider()
@@ -210,7 +210,9 @@ def test_what_yarn_lacks_in_cluster_mode_is_named_before_anything_is_submitted(
         bench.run(**options)
 
 
-def test_yarn_takes_an_application_that_no_retry_asks_for(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_yarn_cluster_mode_accepts_an_application_that_is_not_durable(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _check_provider()
     connection = {"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "cluster"}}
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
@@ -306,7 +308,7 @@ def test_a_retry_never_takes_up_a_driver_that_works_on_other_inputs(cluster: Ben
 
 
 @pytest.mark.lead
-def test_the_next_attempt_never_takes_up_a_driver_of_the_one_before(cluster: Bench) -> None:
+def test_the_next_attempt_never_continues_a_driver_of_the_previous_attempt(cluster: Bench) -> None:
     cluster.ledger.ack, acknowledge = die, cluster.ledger.ack  # type: ignore[method-assign, assignment]
     with pytest.raises(SystemExit):
         run_of(cluster, 2, "try-1")
@@ -315,7 +317,7 @@ def test_the_next_attempt_never_takes_up_a_driver_of_the_one_before(cluster: Ben
 
 
 @pytest.mark.long
-def test_another_batch_with_the_same_numbers_never_takes_up_a_driver_of_the_one_before(cluster: Bench) -> None:
+def test_a_changed_batch_with_the_same_txid_never_continues_an_earlier_driver(cluster: Bench) -> None:
     cluster.ledger.ack, acknowledge = die, cluster.ledger.ack  # type: ignore[method-assign, assignment]
     with pytest.raises(SystemExit):
         run_of(cluster, 2, "try-1")
@@ -324,7 +326,7 @@ def test_another_batch_with_the_same_numbers_never_takes_up_a_driver_of_the_one_
     assert run_of(cluster, 2, "try-2") == "try-2"
 
 
-def test_a_retry_after_a_failed_driver_takes_the_output_of_its_own(
+def test_a_retry_after_a_failed_driver_gets_the_output_of_its_own_driver(
     cluster: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submit = cluster.folder / "spark-submit"

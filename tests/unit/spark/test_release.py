@@ -32,7 +32,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     return add
 
 
-def test_packages_of_two_releases_are_refused_in_a_line_with_the_command_that_makes_them_one(install: Install) -> None:
+def test_pyspark_packages_of_two_releases_are_refused_with_the_install_command(install: Install) -> None:
     install(OTHER)
     with pytest.raises(ConfigError) as caught:
         check_release()
@@ -43,7 +43,7 @@ def test_packages_of_two_releases_are_refused_in_a_line_with_the_command_that_ma
     )
 
 
-def test_another_patch_of_the_same_release_is_taken(install: Install) -> None:
+def test_another_patch_of_the_same_release_is_accepted(install: Install) -> None:
     install({"pyspark": "4.2.1", "pyspark_client": "4.2.0"})
     check_release()
 
@@ -55,7 +55,9 @@ def test_no_driver_starts_from_two_releases(install: Install, tmp_path: Path) ->
         driver_environment({}, dag_file="/dags/a.py", binary=own, local=True)
 
 
-def test_a_spark_of_its_own_beside_this_python_is_no_business_of_its_packages(install: Install, tmp_path: Path) -> None:
+def test_a_separate_spark_may_start_although_the_python_packages_are_of_two_releases(
+    install: Install, tmp_path: Path
+) -> None:
     install(OTHER)
     own = tmp_path / "spark-submit"
     own.touch(mode=0o755)

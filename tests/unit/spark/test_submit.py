@@ -66,7 +66,7 @@ def test_a_driver_that_was_asked_for_something_else_is_not_remembered() -> None:
 ASKED = Descriptor("flights", TransactionAttempt(3, 1), TaskTry("count", -1, "a"), [0, 10], ("Source", {}), "/staging")
 
 
-def test_every_try_of_a_task_asks_for_the_same() -> None:
+def test_every_try_of_a_task_makes_the_same_request() -> None:
     later = replace(ASKED, task=TaskTry("count", -1, "b"))
     assert request_digest(later, "app.py", None, "spark") == request_digest(ASKED, "app.py", [], "spark")
 
@@ -84,7 +84,7 @@ def test_every_try_of_a_task_asks_for_the_same() -> None:
     ],
     ids=["inputs", "rows", "source", "instance", "application", "arguments", "connection"],
 )
-def test_what_decides_the_output_of_a_driver_is_part_of_what_it_is_asked_for(other: Any) -> None:
+def test_everything_that_decides_the_output_of_a_driver_changes_the_request(other: Any) -> None:
     assert request_digest(*other) != request_digest(ASKED, "app.py", [], "spark")
 
 
@@ -130,7 +130,7 @@ def test_a_missing_binary_is_refused() -> None:
         driver_environment({}, dag_file="/dags/a.py", binary="spark9-submit", local=True)
 
 
-def test_why_an_application_failed_is_told_in_its_own_words(where: TryDir) -> None:
+def test_a_failed_application_is_explained_by_its_own_error(where: TryDir) -> None:
     error = RuntimeError("Error code is: 1\nLast output")
     silent = explain(where, "/apps/count.py", error)
     assert str(silent) == (
@@ -166,7 +166,7 @@ Caused by: java.sql.SQLException: No suitable driver
 """
 
 
-def test_of_an_error_in_the_jvm_the_root_cause_is_told() -> None:
+def test_an_error_in_the_jvm_is_reported_by_its_root_cause() -> None:
     assert str(Failure.of(RuntimeError(_IN_THE_JVM))) == "java.sql.SQLException: No suitable driver"
     without_text = "An error occurred while calling o1.x.\n: java.lang.NullPointerException\n\tat a.b(c.java:1)\n"
     assert str(Failure.of(RuntimeError(without_text))) == "java.lang.NullPointerException"

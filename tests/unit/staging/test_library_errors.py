@@ -125,7 +125,7 @@ def made(give: Give, folder: Path) -> Iterator[Any]:
 
 @pytest.mark.parametrize("door", DOORS.values(), ids=DOORS.keys())
 @pytest.mark.parametrize(("give", "problem"), REFUSED.values(), ids=REFUSED.keys())
-def test_what_a_library_refuses_is_a_refusal_of_the_rows(
+def test_an_error_of_a_library_about_rows_is_a_refusal_of_the_rows(
     where: TryDir, tmp_path: Path, give: Give, problem: str, door: Any
 ) -> None:
     rows = made(give, tmp_path) if give is REFUSED["polars, dicts"][0] else give(tmp_path)
@@ -137,7 +137,7 @@ def test_what_a_library_refuses_is_a_refusal_of_the_rows(
 
 @pytest.mark.parametrize("door", DOORS.values(), ids=DOORS.keys())
 @pytest.mark.parametrize(("give", "problem"), PASSES.values(), ids=PASSES.keys())
-def test_a_store_that_a_library_does_not_reach_may_answer_another_try(
+def test_an_error_of_a_library_about_an_unreachable_store_may_be_retried(
     where: TryDir, tmp_path: Path, give: Give, problem: str, door: Any
 ) -> None:
     with pytest.raises(StagingUnreachable, match=f"rows of output .* of task extract .*{problem}.*tried again") as away:
@@ -151,7 +151,7 @@ class TheirError(OSError):
 
 @pytest.mark.parametrize("error", [LookupError, TheirError])
 @pytest.mark.parametrize("door", DOORS.values(), ids=DOORS.keys())
-def test_an_error_of_a_stream_that_no_library_has_raised_stays_its_own(
+def test_an_error_of_a_stream_outside_any_library_is_raised_unchanged(
     where: TryDir, door: Any, error: type[Exception]
 ) -> None:
     def dicts() -> Iterator[Any]:

@@ -37,7 +37,7 @@ def rows(opened: io.BytesIO, *columns: str) -> list[dict[str, Any]]:
     return [row for batch in batches_in(opened, columns) for row in batch.to_pylist()]
 
 
-def test_an_int96_time_of_any_year_is_a_moment_to_the_microsecond() -> None:
+def test_an_int96_time_of_any_year_is_read_to_the_microsecond() -> None:
     table = pa.table({"n": [1, 2, 3, 4], "at": pa.array(TIMES, MICROSECONDS)})
     opened = file(table, use_deprecated_int96_timestamps=True)
     assert rows(opened) == [{"n": n, "at": at} for n, at in enumerate(IN_UTC, 1)]
@@ -61,12 +61,12 @@ def test_int96_times_have_the_digest_of_the_same_moments() -> None:
     ],
     ids=str,
 )
-def test_so_is_an_int96_time_within_another_value(kind: Any, value: Any, found: Any) -> None:
+def test_an_int96_time_inside_a_nested_value_is_read_as_a_timestamp(kind: Any, value: Any, found: Any) -> None:
     opened = file(pa.table({"n": pa.array([value], kind)}), use_deprecated_int96_timestamps=True)
     assert rows(opened) == [{"n": found}]
 
 
-def test_a_time_of_some_clock_stays_one() -> None:
+def test_a_time_without_a_zone_stays_without_a_zone() -> None:
     assert rows(file(pa.table({"at": pa.array(TIMES, MICROSECONDS)}))) == [{"at": at} for at in TIMES]
 
 

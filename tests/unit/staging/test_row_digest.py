@@ -51,14 +51,16 @@ def overwrite(area: StagingArea, ref: OutputRef, rows: list[dict[str, Any]]) -> 
     assert write_rows(where, "counts", rows).files == before.files
 
 
-def test_what_was_emitted_is_read(area: StagingArea) -> None:
+def test_an_emitted_output_is_read_back(area: StagingArea) -> None:
     ref = emitted(area)
     assert list(read_output(area, ref)) == ROWS
     assert OutputRef.from_json(ref.to_json()) == ref
 
 
 @pytest.mark.parametrize("other", [[A, B, C, B], [D, D, C, B]], ids=["one twice and one not", "changed"])
-def test_other_rows_are_refused_once_all_are_read(area: StagingArea, other: list[dict[str, Any]]) -> None:
+def test_changed_rows_of_an_output_are_refused_after_the_last_row(
+    area: StagingArea, other: list[dict[str, Any]]
+) -> None:
     ref = emitted(area)
     overwrite(area, ref, other)
     rows = read_output(area, ref)
@@ -66,7 +68,7 @@ def test_other_rows_are_refused_once_all_are_read(area: StagingArea, other: list
         list(rows)
 
 
-def test_who_reads_some_columns_compares_the_numbers(area: StagingArea) -> None:
+def test_a_reader_of_some_columns_compares_only_the_row_counts(area: StagingArea) -> None:
     ref = emitted(area)
     assert [row["n"] for row in read_output(area, ref, columns=["n"])] == [1, 1, None, 2]
     wrong = emitted(area, said=RowsDigest(4, 1, digest_of(ROWS).form))
@@ -80,14 +82,14 @@ def test_an_unreliable_output_is_not_compared(area: StagingArea) -> None:
     assert list(read_output(area, ref)) == ROWS
 
 
-def test_the_order_of_columns_and_the_cut_of_batches_are_nothing() -> None:
+def test_a_digest_ignores_the_order_of_columns_and_the_cut_into_batches() -> None:
     table = pa.Table.from_pylist(ROWS)
     turned = table.select(["n", "key"])
     whole = digest_of(ROWS)
     assert whole == sum((digest_of_batch(batch) for batch in turned.to_batches(max_chunksize=1)), RowsDigest(0))
 
 
-def test_rows_with_a_type_that_is_not_covered_are_counted() -> None:
+def test_rows_with_a_type_that_cannot_be_hashed_are_counted() -> None:
     assert digest_of([{"n": [1, 2]}]) == RowsDigest(1, 0, COUNT)
 
 
@@ -106,7 +108,7 @@ def test_values_of_two_types_have_two_digests(other: Any) -> None:
     assert true != found
 
 
-def test_a_column_without_any_value_is_the_same_in_every_type() -> None:
+def test_a_column_of_only_nulls_has_the_same_digest_in_every_type() -> None:
     assert arrow(a=pa.nulls(2), b=pa.array([1, 2])) == arrow(a=pa.array([None, None], pa.int32()), b=pa.array([1, 2]))
 
 

@@ -62,7 +62,7 @@ TYPES = pa.schema(
 
 
 @given(rows=st.lists(values, max_size=8), first=st.integers(0, 8))
-def test_rows_are_the_same_as_those_of_the_columns(rows: list[Any], first: int) -> None:
+def test_small_rows_equal_the_rows_of_their_columns(rows: list[Any], first: int) -> None:
     batches = [pa.RecordBatch.from_pylist(part, TYPES) for part in (rows[:first], rows[first:])]
     read = list(rows_from_json(rows_as_json(batches)))
     expected = [row for batch in batches for row in batch.to_pylist()]
@@ -70,18 +70,18 @@ def test_rows_are_the_same_as_those_of_the_columns(rows: list[Any], first: int) 
     assert repr(read) == repr(expected)  # 1 is no 1.0, and 1.50 no 1.5
 
 
-def test_what_is_no_number_is_none() -> None:
+def test_nan_and_infinity_survive_the_json_of_small_rows() -> None:
     (row,) = rows_from_json(written([{"n": math.nan, "m": -math.inf}]))
     assert math.isnan(row["n"])
     assert row["m"] == -math.inf
 
 
 @pytest.mark.parametrize("value", [b"x", datetime(2013, 1, 2), [1], {"a": 1}])
-def test_a_type_without_a_value_in_json_stays_in_the_files(value: Any) -> None:
+def test_a_type_without_a_json_form_stays_in_the_files(value: Any) -> None:
     assert written([{"n": 1, "value": value}]) == ""
 
 
-def test_many_rows_and_long_ones_stay_in_the_files() -> None:
+def test_many_or_long_rows_stay_in_the_files() -> None:
     assert written([{"n": n} for n in range(SMALL_ROWS)])
     assert written([{"n": n} for n in range(SMALL_ROWS + 1)]) == ""
     assert written([{"text": "x" * 9_000}]) == ""
@@ -96,7 +96,7 @@ def test_a_small_output_is_read_without_its_files_being_opened(where: TryDir, mo
     assert list(read_output(area, ref, columns=["n", "key"])) == [{"n": n, "key": f"k{n}"} for n in range(5)]
 
 
-def test_content_that_was_changed_is_not_what_was_acked(where: TryDir) -> None:
+def test_a_manifest_with_changed_small_rows_is_refused(where: TryDir) -> None:
     output = with_content(where, "counts", write_rows(where, "counts", ROWS))
     ref = write_manifest(where, {"counts": output})["counts"]
     manifest = Path(where.files.uri(where.child(MANIFEST)))
@@ -107,7 +107,7 @@ def test_content_that_was_changed_is_not_what_was_acked(where: TryDir) -> None:
         read_output(StagingArea(where.files.root), ref)
 
 
-def test_rows_that_are_not_those_that_were_emitted_are_taken_by_nobody(where: TryDir) -> None:
+def test_small_rows_that_differ_from_the_emitted_count_are_refused(where: TryDir) -> None:
     output = write_rows(where, "counts", ROWS)
     (file,) = output.files
     with pytest.raises(RowsDiffer, match=r"5 rows were read, and 6"):

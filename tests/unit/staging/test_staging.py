@@ -59,7 +59,7 @@ def test_output_comes_back_as_it_was_emitted(area: StagingArea) -> None:
     assert read_manifest(try_dir(area)).consumed_rows == 7
 
 
-def test_what_parquet_says_is_what_was_written(area: StagingArea) -> None:
+def test_scanning_the_parquet_files_gives_the_output_that_was_written(area: StagingArea) -> None:
     where = try_dir(area)
     assert scan_output(where, "counts").files == ()
     assert write_rows(where, "counts", ROWS) == scan_output(where, "counts")
@@ -108,7 +108,7 @@ def test_a_manifest_of_another_try_is_refused(local: StagingArea) -> None:
         read_output(local, {**ref.to_json(), "task_try": "later"})
 
 
-def test_output_written_again_is_not_what_the_reference_names(area: StagingArea) -> None:
+def test_an_output_that_was_written_again_is_refused(area: StagingArea) -> None:
     ref = emit(try_dir(area))
     where = try_dir(area)
     write_manifest(where, {"counts": write_rows(where, "counts", ROWS[:1])})
@@ -116,7 +116,7 @@ def test_output_written_again_is_not_what_the_reference_names(area: StagingArea)
         read_output(area, ref)
 
 
-def test_a_name_that_was_not_emitted_is_answered_with_those_that_were(area: StagingArea) -> None:
+def test_an_unknown_output_is_refused_with_the_names_of_the_emitted_outputs(area: StagingArea) -> None:
     ref = emit(try_dir(area))
     with pytest.raises(StagingError, match=r"'totals' .* the task emitted 'counts'. Read one of these"):
         read_output(area, {**ref.to_json(), "name": "totals"})
@@ -133,7 +133,7 @@ def test_an_xcom_that_is_no_reference_is_refused(area: StagingArea) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "_hidden", ".hidden", "return_value"])
-def test_some_names_cannot_be_outputs(area: StagingArea, name: str) -> None:
+def test_an_invalid_output_name_is_refused(area: StagingArea, name: str) -> None:
     with pytest.raises(StagingError, match="it cannot have this name"):
         write_rows(try_dir(area), name, ROWS)
 
@@ -161,7 +161,7 @@ def test_a_sweep_takes_every_attempt_and_may_be_repeated(area: StagingArea) -> N
     assert all(list(read_output(area, ref)) == ROWS for ref in refs[2:])
 
 
-def test_a_sweep_leaves_what_is_read_and_a_later_one_takes_it_and_what_a_late_driver_wrote(area: StagingArea) -> None:
+def test_a_sweep_leaves_output_in_use_and_a_later_sweep_removes_it_and_late_output(area: StagingArea) -> None:
     for txid in (1, 2, 3, 10):
         emit(try_dir(area, txid))
     assert area.sweep("flights", 4, lambda txid: txid == 2) == [2]
@@ -216,7 +216,7 @@ def test_topologies_of_one_name_in_two_ledgers_do_not_sweep_each_other(area: Sta
     assert list(read_output(StagingArea(one.root), ref)) == ROWS
 
 
-def test_the_ledger_is_the_first_part_of_every_path(tmp_path: Path) -> None:
+def test_every_staging_path_begins_with_the_ledger(tmp_path: Path) -> None:
     assert StagingArea(f"{tmp_path}/", "a/b").root == StagingArea(str(tmp_path), "a/b").root == f"{tmp_path}/a%2Fb"
     assert StagingArea("/", "a").root == StagingArea("file:///", "a").root == "/a"
 
@@ -233,13 +233,13 @@ def test_a_root_that_cannot_be_used_is_refused_in_one_line_that_names_the_option
     assert "\n" not in str(error.value)
 
 
-def test_a_root_that_can_be_used_may_be_checked_by_several_at_once(area: StagingArea) -> None:
+def test_a_usable_staging_root_may_be_checked_repeatedly(area: StagingArea) -> None:
     area.check()
     area.check()
     assert area.sweep("flights", 9) == []
 
 
-def test_a_file_that_cannot_be_written_is_one_line_that_says_where_and_why(tmp_path: Path) -> None:
+def test_an_unwritable_file_is_reported_in_one_line_with_place_and_reason(tmp_path: Path) -> None:
     (tmp_path / "flights").write_text("a file where a folder is wanted")
     where = StagingArea(str(tmp_path)).try_dir("flights", TransactionAttempt(1, 1), TaskTry("count", -1, "1"))
     with pytest.raises(StagingUnavailable, match=rf"^{tmp_path}/flights/1/1/.* cannot be written: .*clear the task.$"):
@@ -258,7 +258,7 @@ class Silent(MemoryFileSystem):  # type: ignore[misc]
     cat_file = ls = pipe_file = rm = _open = _refuse
 
 
-def test_a_store_that_does_not_answer_is_one_line_that_says_where_and_why() -> None:
+def test_an_unreachable_store_is_reported_in_one_line_with_place_and_reason() -> None:
     fsspec.register_implementation("silent", Silent, clobber=True)
     files = StagingArea("silent://here").files
     for use in (files.read, files.open, files.list, files.remove_tree, lambda name: files.write(name, b"")):

@@ -146,7 +146,7 @@ def test_the_digest_of_the_writer_is_the_digest_of_each_reader(where: TryDir, ki
 
 
 @pytest.mark.parametrize("value", [[1], {"a": 1}, dt.time(1)], ids=str)
-def test_rows_of_other_types_are_counted(where: TryDir, value: Any) -> None:
+def test_rows_of_types_that_cannot_be_hashed_are_counted(where: TryDir, value: Any) -> None:
     output = write_rows(where, "rows", pa.table({"n": [value]}), digested=True)
     assert (output.rows, output.row_digest) == (1, "")
     assert [batch.num_rows for batch in batches_of(where, "rows", output)] == [1]

@@ -30,7 +30,7 @@ numbers = st.none() | st.integers(-(10**6), 10**6)
 
 
 @given(st.lists(numbers), st.integers(0, 20))
-def test_any_grouping_gives_what_sql_gives(column: list[int | None], cut: int) -> None:
+def test_sums_and_counts_in_any_grouping_equal_those_of_sql(column: list[int | None], cut: int) -> None:
     connection = sqlite3.connect(":memory:")
     connection.execute("CREATE TABLE t (v)")
     connection.executemany("INSERT INTO t VALUES (?)", [(value,) for value in column])
@@ -43,7 +43,7 @@ def test_any_grouping_gives_what_sql_gives(column: list[int | None], cut: int) -
 
 
 @pytest.mark.parametrize("aggregator", [Sum(), Count(), Sum("double"), Sum("numeric")])
-def test_zero_and_absent_change_nothing(aggregator: CombinerAggregator) -> None:
+def test_zero_and_null_change_no_aggregate(aggregator: CombinerAggregator) -> None:
     for value in (7, -1, 0):
         assert aggregator.combine(aggregator.zero(), value) == value
         assert aggregator.combine(None, value) == aggregator.combine(value, None) == value
@@ -57,7 +57,7 @@ def test_integers_and_decimals_are_exact() -> None:
     assert Sum("numeric").combine(huge, tiny) - huge == tiny
 
 
-def test_aggregators_are_values() -> None:
+def test_equal_aggregators_compare_equal_and_cannot_be_changed() -> None:
     assert Sum() == Sum("bigint") != Sum("double")
     assert (Sum().name, Count().name, Count().type) == ("sum", "count", "bigint")
     assert repr(Sum()) == "Sum(type='bigint')"
@@ -71,7 +71,7 @@ def test_an_unknown_type_is_refused() -> None:
 
 
 @given(st.lists(numbers), st.integers(0, 20))
-def test_chosen_values_are_the_same_in_any_grouping(column: list[int | None], cut: int) -> None:
+def test_min_max_first_and_last_are_the_same_in_any_grouping(column: list[int | None], cut: int) -> None:
     present = [value for value in column if value is not None]
     expected: dict[CombinerAggregator, int | None] = {
         Min(): min(present, default=None),

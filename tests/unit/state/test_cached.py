@@ -48,7 +48,7 @@ def test_a_key_is_asked_for_once_in_a_batch_even_if_it_is_not_there(store: Store
     assert store.asked == [[("a",), ("none",)], [("b",)]]
 
 
-def test_the_key_that_was_not_used_for_longest_goes_first(store: Store) -> None:
+def test_the_least_recently_used_key_is_dropped_first(store: Store) -> None:
     cache = CachedMap(store, size=2)
     cache.begin_commit(1)
     for key in ("a", "b", "a", "c", "a", "b"):
@@ -56,7 +56,7 @@ def test_the_key_that_was_not_used_for_longest_goes_first(store: Store) -> None:
     assert store.asked == [[("a",)], [("b",)], [("c",)], [("b",)]]
 
 
-def test_more_keys_than_fit_are_all_given_back(store: Store) -> None:
+def test_all_keys_of_a_request_are_returned_even_if_the_cache_is_smaller(store: Store) -> None:
     cache = CachedMap(store, size=1)
     cache.begin_commit(1)
     cache.multi_put([("x",), ("y",)], [7, 8])
@@ -75,7 +75,7 @@ def test_more_keys_than_fit_are_all_given_back(store: Store) -> None:
         (None, token(1), False),
     ],
 )
-def test_it_outlives_its_batch_only_if_the_fence_proves_that_nobody_wrote(
+def test_a_cache_is_kept_across_batches_only_if_the_fence_proves_that_nobody_else_wrote(
     store: Store, following: Token | None, found: Token | None, kept: bool
 ) -> None:
     cache = CachedMap(store)
@@ -87,7 +87,7 @@ def test_it_outlives_its_batch_only_if_the_fence_proves_that_nobody_wrote(
     assert len(store.asked) == (1 if kept else 2)
 
 
-def test_a_batch_that_did_not_end_leaves_nothing(store: Store) -> None:
+def test_the_cache_of_an_unfinished_batch_is_dropped(store: Store) -> None:
     cache = CachedMap(store)
     cache.begin_commit(1, token=token(1))
     cache.multi_get([("a",)])
@@ -96,7 +96,7 @@ def test_a_batch_that_did_not_end_leaves_nothing(store: Store) -> None:
     assert len(store.asked) == 2
 
 
-def test_a_put_that_failed_drops_its_keys_and_only_these(store: Store) -> None:
+def test_a_failed_put_drops_only_its_own_keys(store: Store) -> None:
     cache = CachedMap(store)
     cache.begin_commit(1)
     cache.multi_get([("a",), ("b",)])
@@ -107,7 +107,7 @@ def test_a_put_that_failed_drops_its_keys_and_only_these(store: Store) -> None:
     assert store.asked[1:] == [[("a",)]]
 
 
-def test_outside_of_a_batch_it_keeps_nothing(store: Store) -> None:
+def test_a_cache_keeps_nothing_outside_of_a_batch(store: Store) -> None:
     cache = CachedMap(store)
     cache.multi_get([("a",)])
     cache.multi_put([("a",)], [5])
@@ -115,7 +115,7 @@ def test_outside_of_a_batch_it_keeps_nothing(store: Store) -> None:
     assert cache.multi_get([("a",)]) == [6]
 
 
-def test_a_size_of_nothing_is_refused(store: Store) -> None:
+def test_a_cache_size_of_zero_is_refused(store: Store) -> None:
     with pytest.raises(ConfigError, match="size"):
         CachedMap(store, size=0)
 
@@ -133,7 +133,7 @@ def test_another_chunk_on_the_same_key_is_refused(made: Any) -> None:
             state.multi_update([("a",)], [CombinerValueUpdater(Sum(), 1)])
 
 
-def test_values_say_who_wrote_them() -> None:
+def test_a_stored_value_has_the_token_and_chunk_of_its_writer() -> None:
     values: dict[Key, Any] = {}
     state: OpaqueMap[int] = OpaqueMap(MemoryMap(values))
     state.begin_commit(1, token=token(1), chunk=3)

@@ -90,7 +90,7 @@ def test_null_is_null_in_every_type(kind: str) -> None:
     assert list(converted(kind, [None])) == [None]
 
 
-def test_a_number_may_come_back_from_its_text() -> None:
+def test_a_number_may_be_read_from_a_string() -> None:
     assert (from_plain("bigint", "9223372036854775807"), from_plain("double", "0.1")) == (2**63 - 1, 0.1)
 
 
@@ -109,11 +109,11 @@ def test_equal_keys_that_are_written_differently_have_the_same_bytes(kind: str, 
     assert encode_key([kind], [one]) == encode_key([kind], [other])
 
 
-def test_the_bytes_of_a_key_can_be_read() -> None:
+def test_the_bytes_of_a_key_can_be_decoded() -> None:
     assert encode_key(["text", "bigint", "date"], ['ä"', 7, dt.date(2026, 1, 2)]).decode() == '["ä\\"",7,"2026-01-02"]'
 
 
-def test_the_border_between_two_columns_is_kept() -> None:
+def test_the_bytes_of_a_key_keep_the_border_between_columns() -> None:
     assert encode_key(["text", "text"], ["a", "b,c"]) != encode_key(["text", "text"], ["a,b", "c"])
 
 
@@ -140,7 +140,7 @@ def test_a_key_value_has_a_type_that_it_fits(value: Any) -> None:
         ("bigint", True, "not an integer"),
     ],
 )
-def test_what_a_type_cannot_hold_exactly_is_refused(kind: str, value: Any, message: str) -> None:
+def test_a_value_that_its_type_cannot_hold_exactly_is_refused(kind: str, value: Any, message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         converted(kind, [value])
 
@@ -153,12 +153,12 @@ def test_json_too_deep_to_be_read_back_is_refused() -> None:
         converted("json", [deep])
 
 
-def test_what_fits_after_a_conversion_is_converted() -> None:
+def test_values_of_related_classes_are_converted() -> None:
     assert converted("timestamp", [pd.Timestamp("2026-01-02 03:04:05.000006")]) == [dt.datetime(2026, 1, 2, 3, 4, 5, 6)]
     assert converted("bytes", [bytearray(b"a"), memoryview(b"b")]) == [b"a", b"b"]
 
 
-def test_a_json_value_is_the_states_own() -> None:
+def test_a_state_keeps_its_own_copy_of_a_json_value() -> None:
     mine: dict[str, Any] = {"a": [1]}
     (kept,) = converted("json", [mine])
     mine["a"].append(2)

@@ -71,7 +71,7 @@ def test_a_column_that_a_composite_needs_cannot_be_used_for_something_else() -> 
         ({"types": ["text"]}, r"\(types=\) = \['text'\] cannot be used. Give the types of key columns"),
     ],
 )
-def test_a_state_that_is_given_something_else_than_it_takes_says_what_to_write(mistake: Any, told: str) -> None:
+def test_a_state_with_wrong_arguments_is_refused_with_the_correct_spelling(mistake: Any, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         MemoryState(**{"keys": ["day"], "values": {"n": Count()}, **mistake})
 
@@ -83,14 +83,14 @@ def test_a_key_that_is_too_long_is_refused_with_its_row_and_size(key: Any) -> No
         checked(columns({"n": Sum()}), {"k": key[:1], "n": 1}, {"k": key, "n": 1})
 
 
-def test_the_columns_of_a_key_count_together() -> None:
+def test_the_columns_of_a_key_count_together_for_the_limit() -> None:
     two = columns({"n": Sum()}, keys=("a", "b"))
     assert checked(two, {"a": "x" * 512, "b": "x" * 512, "n": 1})
     with pytest.raises(StateError, match="1025 bytes"):
         checked(two, {"a": "x" * 512, "b": "x" * 513, "n": 1})
 
 
-def test_a_key_of_exactly_the_limit_is_taken() -> None:
+def test_a_key_of_exactly_the_limit_is_accepted() -> None:
     assert checked(columns({"n": Sum()}), {"k": "x" * MAX_KEY_BYTES, "n": 1})
 
 
@@ -131,7 +131,7 @@ def test_a_delta_with_more_values_than_the_bound_is_refused_with_its_row() -> No
         checked(columns({"v": CollectSet(2)}), {"k": "a", "v": [1, 2, 3]})
 
 
-def test_null_is_combined_by_nobody() -> None:
+def test_null_is_never_combined_with_a_value() -> None:
     made = columns({"v": Min(), "w": Max()})
     assert made.combined(("a",), (None, 3), (5, None)) == (5, 3)
     assert made.combined(("a",), None, (None, 1)) == (None, 1)
@@ -164,7 +164,7 @@ class Concat:
         return current + str(row)
 
 
-def test_an_aggregator_of_ones_own_is_taken_if_its_name_is_its_own() -> None:
+def test_a_custom_aggregator_is_accepted_if_its_name_is_not_taken() -> None:
     assert columns({"v": Own()}).combined(("a",), (3,), (4,)) == (12,)
     with pytest.raises(ConfigError, match="'sum'; give it another name"):
         columns({"v": Own(name="sum")})
@@ -172,13 +172,13 @@ def test_an_aggregator_of_ones_own_is_taken_if_its_name_is_its_own() -> None:
         columns({"v": Own(type="int8")})
 
 
-def test_a_reducer_without_a_name_and_a_type_is_no_column() -> None:
+def test_a_reducer_without_name_and_type_is_refused_as_a_column() -> None:
     with pytest.raises(ConfigError, match="Concat.* needs attributes of its own: name and type"):
         columns({"v": Concat()})  # type: ignore[dict-item]
     with pytest.raises(ConfigError, match="no combine.* and no reduce"):
         columns({"v": "sum"})  # type: ignore[dict-item]
 
 
-def test_json_is_no_key() -> None:
+def test_a_json_column_cannot_be_a_key() -> None:
     with pytest.raises(ConfigError, match="not one of bigint"):
         columns({"n": Sum()}, types={"k": "json"})

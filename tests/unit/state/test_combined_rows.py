@@ -89,7 +89,7 @@ def test_a_column_that_the_state_lacks_is_refused_also_in_a_later_row_of_a_key()
         list(combined([{"k": "a", "n": 1}, {"k": "a", "n": 2, "m": 7}], state))
 
 
-def test_texts_of_the_same_look_are_different_keys() -> None:
+def test_strings_that_only_look_alike_are_different_keys() -> None:
     assert keys(["é", "e\u0301", "é"]) == [("é", 2), ("e\u0301", 1)]
 
 
@@ -105,7 +105,9 @@ def test_texts_of_the_same_look_are_different_keys() -> None:
     ],
     ids=str,
 )
-def test_keys_that_are_equal_in_their_column_are_one_key(given: list[Any], kind: str | None, found: list[Any]) -> None:
+def test_keys_that_are_equal_as_values_of_their_column_are_combined(
+    given: list[Any], kind: str | None, found: list[Any]
+) -> None:
     assert keys(given, kind) == found
 
 
@@ -124,12 +126,14 @@ def test_keys_that_are_equal_in_their_column_are_one_key(given: list[Any], kind:
     ],
     ids=str,
 )
-def test_a_key_that_its_column_does_not_take_is_not_added_to_an_equal_one(given: list[Any], kind: str | None) -> None:
+def test_a_key_that_does_not_fit_its_column_is_not_combined_with_an_equal_key(
+    given: list[Any], kind: str | None
+) -> None:
     with pytest.raises(StateError, match=r"row 1 .*k"):
         keys(given, kind)
 
 
-def test_the_two_equal_hours_of_an_autumn_night_are_two_keys() -> None:
+def test_the_repeated_hour_of_an_autumn_night_gives_two_keys() -> None:
     given = [AUTUMN, AUTUMN.replace(fold=1), AUTUMN.astimezone(dt.timezone.utc)]
     utc = dt.datetime(2024, 10, 27, 0, 30, tzinfo=dt.timezone.utc)
     assert keys(given) == [(utc, 2), (utc + dt.timedelta(hours=1), 1)]
@@ -143,7 +147,7 @@ def test_keys_of_several_classes_take_the_type_that_the_state_has_stored(tmp_pat
     assert sorted((row["k"], row["n"]) for row in state.read()) == [(1.0, 2), (1.5, 2)]
 
 
-def test_a_true_that_came_first_is_refused_with_the_numbers_that_are_equal_to_it(tmp_path: Path) -> None:
+def test_a_true_key_before_equal_numbers_is_refused(tmp_path: Path) -> None:
     state = SqlState.from_url(f"sqlite:///{tmp_path}/t.db", table="t", keys=["k"], values={"n": Sum()})
     grants = Grants()
     grants.commit_rows(1, state, combined([{"k": 1, "n": 1}], state))

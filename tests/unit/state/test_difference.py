@@ -40,7 +40,7 @@ def total(aggregator: Any, values: Sequence[Any]) -> Any:
 
 @pytest.mark.parametrize(("aggregator", "values"), CASES, ids=lambda case: getattr(case, "name", ""))
 @given(data=st.data())
-def test_restated_once_or_often_it_is_the_total_of_the_last_output_alone(
+def test_any_number_of_restatements_gives_the_total_of_the_last_output(
     aggregator: Any, values: st.SearchStrategy[Any], data: st.DataObject
 ) -> None:
     before, outputs, after = (data.draw(st.lists(values, max_size=3), label=of) for of in ("before", "of c", "after"))
@@ -58,14 +58,14 @@ def test_restated_once_or_often_it_is_the_total_of_the_last_output_alone(
     assert found == expected or (aggregator.name in ("sum", "count") and (found, expected) == (0, None))
 
 
-def test_twice_restated_the_second_takes_back_the_whole_first() -> None:
+def test_a_second_restatement_takes_back_the_whole_first_restatement() -> None:
     contributions = [7, 10, 12, 13]
     deltas = [difference(Sum(), old, new) for old, new in zip([None, *contributions], contributions, strict=False)]
     assert deltas == [7, 3, 2, 1]
 
 
 @pytest.mark.parametrize(("aggregator", "old", "new"), [(Min(), 3, 4), (Max(), 4, 3), (CollectSet(), [1, 2], [1])])
-def test_what_does_not_absorb_the_old_value_is_refused(aggregator: Any, old: Any, new: Any) -> None:
+def test_a_value_that_does_not_absorb_the_old_value_is_refused(aggregator: Any, old: Any, new: Any) -> None:
     for value in (new, None):
         with pytest.raises(ValueError, match="cannot be taken back"):
             difference(aggregator, old, value)
@@ -78,14 +78,14 @@ def test_json_values_are_compared_as_json() -> None:
 
 
 @pytest.mark.parametrize("aggregator", [First(), Last(), OWN], ids=lambda each: each.name)
-def test_where_the_order_may_count_only_the_same_value_will_do(aggregator: Any) -> None:
+def test_an_aggregator_that_depends_on_the_order_accepts_only_the_same_value(aggregator: Any) -> None:
     assert difference(aggregator, 3, 3) is difference(aggregator, None, None) is None
     for old, new in ((3, 4), (3, None), (None, 3)):
         with pytest.raises(ValueError, match="cannot be taken back"):
             difference(aggregator, old, new)
 
 
-def test_an_aggregator_of_ones_own_is_asked_to_invert() -> None:
+def test_a_custom_aggregator_may_invert_its_values() -> None:
     product = SimpleNamespace(**vars(OWN), invert=lambda value: 1 / value)
     assert difference(product, 4.0, 2.0) == 0.5
     assert difference(product, 4.0, None) == 0.25
@@ -99,12 +99,12 @@ def test_a_decimal_is_taken_back_to_its_last_digit() -> None:
 
 
 @pytest.mark.parametrize("old", [math.inf, -math.inf, math.nan])
-def test_what_is_not_finite_cannot_be_taken_back(old: float) -> None:
+def test_a_value_that_is_not_finite_cannot_be_taken_back(old: float) -> None:
     with pytest.raises(ValueError, match="not finite"):
         difference(Sum("double"), old, 1.0)
 
 
-def test_a_sketch_takes_late_rows() -> None:
+def test_a_restatement_may_add_late_rows_to_a_sketch() -> None:
     pytest.importorskip("datasketches")
     sketch = HllSketch()
     few = sketch.combine(sketch.init("a"), sketch.init("b"))

@@ -68,7 +68,7 @@ def test_a_grant_that_follows_raises_the_fence(stored: Fence | None, grant: Gran
     assert raised(stored, grant, state="s") == Fence("here", grant.token, False, batch.text)
 
 
-def test_the_same_grant_again_changes_nothing_not_even_that_it_was_applied() -> None:
+def test_repeating_the_same_grant_changes_nothing_in_the_fence() -> None:
     stored = applied(_row(1, 2))
     assert raised(stored, _grant(1, 2, last=1), state="s") == stored
 
@@ -108,12 +108,12 @@ def test_the_same_grant_again_changes_nothing_not_even_that_it_was_applied() -> 
         (_row(1, 2, 0, 0), _over(_grant(1, 2), _row(1, 2, 0, 0, nonce="m")), FenceOutranked),
     ],
 )
-def test_anything_else_is_refused(stored: Fence | None, grant: Grant, error: type[StateError]) -> None:
+def test_any_other_grant_is_refused(stored: Fence | None, grant: Grant, error: type[StateError]) -> None:
     with pytest.raises(error, match="'s'"):
         raised(stored, grant, state="s")
 
 
-def test_a_state_whose_values_are_missing_beside_its_fence_went_back_unless_a_repair_has_accepted_it() -> None:
+def test_a_state_whose_values_are_missing_beside_its_fence_went_back_unless_accepted() -> None:
     stored = replace(_row(1, 2), wrote=True)
     for last, grant in (("2", _grant(1, 3, last=2)), ("nothing", _grant(1, 2, 2))):
         with pytest.raises(StateBehind, match="2, but the written values are missing") as refused:
@@ -135,7 +135,7 @@ def test_a_state_that_has_a_committed_transaction_without_all_of_its_updates_wen
 @pytest.mark.parametrize(
     "stored", [applied(_row(1, 2)), replace(_row(1, 3, 2, 7, birth="b"), applied=False, wrote=True)]
 )
-def test_a_look_keeps_the_fence_that_it_covers_and_gives_it_back(stored: Fence) -> None:
+def test_a_look_keeps_the_fence_that_it_covers_and_restores_it(stored: Fence) -> None:
     look = raised(stored, _over(_grant(2, 3, 0, 0), stored), state="s", there=True)
     later = _over(_grant(3, 3, 0, 0, nonce="m"), look)
     again = raised(look, later, state="s", there=True)
@@ -151,21 +151,23 @@ def test_a_look_keeps_the_fence_that_it_covers_and_gives_it_back(stored: Fence) 
 
 
 @pytest.mark.parametrize(("written", "found"), [(0, 0), (0, 2), (2, 2)])
-def test_a_grant_is_completed_where_each_portion_is_that_was_confirmed(written: int, found: int) -> None:
+def test_a_grant_is_completed_if_every_confirmed_portion_is_there(written: int, found: int) -> None:
     check_portions(found, replace(_grant(1, 1), portions=written), state="s", where="here")
 
 
-def test_a_grant_is_not_completed_where_a_portion_is_missing() -> None:
+def test_a_grant_is_not_completed_if_a_confirmed_portion_is_missing() -> None:
     with pytest.raises(PortionsLost, match="lost 1 of 3 confirmed portions of transaction 1"):
         check_portions(2, replace(_grant(1, 1), portions=3), state="s", where="here")
 
 
-def test_the_same_grant_again_notes_whether_the_values_are_there() -> None:
+def test_repeating_a_grant_notes_whether_its_values_are_there() -> None:
     assert raised(_row(1, 2), _grant(1, 2, last=1), state="s", there=True).wrote
 
 
 @pytest.mark.parametrize(("last", "expected"), [(1, 1), (None, "nothing")])
-def test_a_txid_that_was_given_twice_is_told_with_what_the_ledger_knows(last: int | None, expected: object) -> None:
+def test_the_refusal_of_a_txid_that_was_given_twice_says_what_the_ledger_expects(
+    last: int | None, expected: object
+) -> None:
     with pytest.raises(LedgerBehind, match="another transaction of that number") as refused:
         raised(_row(1, 2, birth="b"), _grant(1, 2, last=last, birth="c"), state="s")
     assert refused.value.expected == expected

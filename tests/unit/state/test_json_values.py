@@ -46,14 +46,14 @@ def _exactly(value: Any) -> str:
 
 
 @given(_values)
-def test_values_come_back_as_they_were(value: Any) -> None:
+def test_values_survive_their_text(value: Any) -> None:
     # JSON sorts the fields of an object.
     assert from_text(to_text(value)) == value
     assert len(_exactly(from_text(to_text(value)))) == len(_exactly(value))
 
 
 @given(_values, _values, st.sampled_from([None, TOKEN]))
-def test_values_with_their_transaction_come_back_as_they_were(value: Any, prev: Any, token: Token | None) -> None:
+def test_values_with_their_transaction_survive_their_text(value: Any, prev: Any, token: Token | None) -> None:
     for stored in (OpaqueValue(7, value, prev, token, 3), TransactionalValue(7, value, token, 3, 2)):
         back = from_text(to_text(stored))
         assert (type(back), back) == (type(stored), stored)
@@ -63,13 +63,13 @@ def test_values_with_their_transaction_come_back_as_they_were(value: Any, prev: 
 @pytest.mark.parametrize(
     "value", [object(), {1, 2}, float("nan"), float("inf"), [object()], OpaqueValue(1, object(), 1)]
 )
-def test_what_has_no_form_is_refused(value: Any) -> None:
+def test_a_value_without_a_text_form_is_refused(value: Any) -> None:
     with pytest.raises((TypeError, ValueError)):
         to_text(value)
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b'{"$numeric":"x"}', b'{"$unknown":1}', b'{"$opaque":[1]}', b"\xff"])
-def test_what_nobody_wrote_is_refused(data: bytes) -> None:
+def test_a_text_that_no_state_has_written_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         from_text(data)
 
@@ -80,7 +80,7 @@ def test_equal_numbers_of_a_type_are_one_key() -> None:
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00")), min_size=1, max_size=3))
-def test_the_quick_form_of_a_key_is_that_of_every_state(key: list[str]) -> None:
+def test_the_quick_form_of_a_key_equals_the_form_of_every_state(key: list[str]) -> None:
     names = [f"k{number}" for number in range(len(key))]
     columns = Columns("s", tuple(names), {"n": Sum()}, {})
     rows = RedisRows(columns, StateKind.OPAQUE, dict.fromkeys(names, "text"))
@@ -89,7 +89,7 @@ def test_the_quick_form_of_a_key_is_that_of_every_state(key: list[str]) -> None:
 
 
 @given(st.integers(-(2**63), 2**63 - 1))
-def test_the_quick_form_of_a_number_is_that_of_every_state(key: int) -> None:
+def test_the_quick_form_of_a_number_equals_the_form_of_every_state(key: int) -> None:
     columns = Columns("s", ("k",), {"n": Sum()}, {})
     assert RedisRows(columns, StateKind.OPAQUE, {"k": "bigint"}).fields([[key], [1]]) == [encode_key(["bigint"], [key])]
 
@@ -113,11 +113,11 @@ def test_a_value_of_trident_is_read_as_its_last_commit_left_it(data: Any, kind: 
 
 @pytest.mark.parametrize("kind", ["opaque", "transactional"])
 @pytest.mark.parametrize("data", [b"5", b"[7]", b"[true,1,2]", b'["7",1]', b"{", b"\xff", b"[1,2,3,4]", b"null"])
-def test_what_trident_has_not_written_is_refused(data: bytes, kind: str) -> None:
+def test_a_text_that_trident_has_not_written_is_refused(data: bytes, kind: str) -> None:
     with pytest.raises(StateError, match="value of Trident"):
         from_trident(data, kind, committed=7)
 
 
-def test_a_transactional_value_cannot_give_back_what_storm_has_not_committed() -> None:
+def test_a_transactional_trident_value_of_an_uncommitted_transaction_is_refused() -> None:
     with pytest.raises(StateError, match="has transaction 8, and Storm has committed 7"):
         from_trident(b"[8,5]", "transactional", committed=7)

@@ -79,7 +79,7 @@ QUERY: QueryFunction[LocationDB, str | None] = QueryLocation()
 UPDATER: StateUpdater[LocationDB] = LocationUpdater()
 
 
-def test_a_state_of_ones_own_is_updated_and_asked_in_bulk() -> None:
+def test_a_custom_state_is_updated_and_queried_in_bulk() -> None:
     state = FACTORY.make_state({}, 0, 1)
     new = update(state, 7, [{"userid": 2, "location": "Rome"}, {"userid": 1, "location": "Bern"}], UPDATER)
     assert (new, state.calls) == ([{"userid": 2}, {"userid": 1}], [("begin", 7), "set", ("commit", 7)])
@@ -90,7 +90,7 @@ def test_a_state_of_ones_own_is_updated_and_asked_in_bulk() -> None:
     assert list(query(other, [], QUERY)) == []
 
 
-def test_an_answer_of_another_length_is_refused() -> None:
+def test_a_query_that_returns_another_number_of_results_is_refused() -> None:
     class Short(QueryLocation):
         def batch_retrieve(self, state: LocationDB, rows: Sequence[StateRow]) -> list[str | None]:
             return []
@@ -106,7 +106,7 @@ def test_a_batch_that_fails_is_not_committed() -> None:
     assert state.calls == [("begin", 1)]
 
 
-def test_the_maps_are_what_their_interfaces_say() -> None:
+def test_the_maps_implement_their_interfaces() -> None:
     counts: OpaqueMap[int] = OpaqueMap(MemoryMap())
     as_map: MapState[int] = counts
     as_value: Snapshottable[int] = SnapshottableMap(as_map)
@@ -117,7 +117,7 @@ def test_the_maps_are_what_their_interfaces_say() -> None:
     as_state.commit(1)
 
 
-def test_tridents_word_count() -> None:
+def test_the_word_count_of_trident_gives_the_expected_counts() -> None:
     counts: OpaqueMap[int] = OpaqueMap(MemoryMap())
     sentences = ["the cow jumped over the moon", "the man went to the store", "how many apples can you eat"]
     for txid, sentence in enumerate(sentences, 1):
@@ -140,7 +140,7 @@ class Longest:
         return max(current, str(row["word"]), key=len)
 
 
-def test_a_reducer_takes_the_rows_one_after_another() -> None:
+def test_a_reducer_processes_rows_one_after_another() -> None:
     longest: ReducerAggregator[str] = Longest()
     state: SnapshottableMap[str] = SnapshottableMap(OpaqueMap(MemoryMap()))
     for txid, words in ((1, ["a", "bcd"]), (2, ["abcdef"]), (2, ["x"])):
@@ -150,7 +150,7 @@ def test_a_reducer_takes_the_rows_one_after_another() -> None:
     assert state.get() == "bcd"
 
 
-def test_a_combiner_takes_what_a_row_holds_and_null_changes_nothing() -> None:
+def test_a_combiner_adds_the_value_of_a_row_and_ignores_null() -> None:
     assert CombinerValueUpdater[Any](CollectSet(), "b").update(None) == ["b"]
     assert CombinerValueUpdater[Any](CollectSet(), "b").update(["a"]) == ["a", "b"]
     assert CombinerValueUpdater[int](Sum(), None).update(3) == 3

@@ -79,7 +79,7 @@ def test_unhashable_fields_that_are_equal_have_one_partition() -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, Decimal("NaN"), Decimal("sNaN"), pd.NaT, pd.NA, np.datetime64("NaT")])
-def test_a_value_that_equals_nothing_has_one_partition(value: Any) -> None:
+def test_a_value_that_does_not_equal_itself_has_one_partition(value: Any) -> None:
     assert partition_of([value], MANY) == partition_of([value], MANY)
 
 
@@ -93,7 +93,7 @@ Numbers = st.one_of(
 @given(
     Numbers, st.sampled_from([int, float, Decimal, Fraction, np.longdouble, np.float32, np.int64]), st.integers(0, 9)
 )
-def test_a_number_and_its_equal_of_another_class_have_one_partition(number: Any, of: Any, zeros: int) -> None:
+def test_equal_numbers_of_different_classes_have_one_partition(number: Any, of: Any, zeros: int) -> None:
     try:
         other = of(number)
     except (ArithmeticError, TypeError, ValueError):
@@ -140,7 +140,7 @@ def test_a_key_keeps_its_partition(value: Any) -> None:
         assert partition_of(key, MANY) == zlib.crc32(repr(key).encode()) % MANY
 
 
-def test_the_partitions_of_keys_are_these() -> None:
+def test_known_keys_have_the_recorded_partitions() -> None:
     keys: list[Any] = [["word"], [1], [2**40, "a"], [1.5], [b"a"], [None], [dt.date(2013, 1, 31)], [("a", 1)]]
     assert [partition_of(key, 8) for key in keys] == [1, 0, 7, 6, 6, 3, 7, 4]
 

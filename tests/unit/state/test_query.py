@@ -48,7 +48,7 @@ def words() -> Counted:
     return state
 
 
-def test_the_value_columns_are_added_and_null_where_there_is_no_such_key(words: Counted) -> None:
+def test_a_query_adds_the_value_columns_and_null_for_missing_keys(words: Counted) -> None:
     rows: list[StateRow] = [
         {"n": 1, "word": "dog"},
         {"n": 2, "word": "cat"},
@@ -63,7 +63,7 @@ def test_the_value_columns_are_added_and_null_where_there_is_no_such_key(words: 
     ]
 
 
-def test_a_state_that_nothing_was_written_to_knows_no_key() -> None:
+def test_a_state_that_was_never_written_has_no_key() -> None:
     state = MemoryState(keys=["word"], values={"count": Count(), "mean": Avg()})
     (found,) = state_query([{"word": "man"}], state=state)
     assert (found["count"], found["mean"]) == (None, None)
@@ -115,7 +115,7 @@ def test_a_static_state_is_a_map_filled_by_hand() -> None:
     assert found[2] == {"carrier": "??", "name": None, "hub": None}
 
 
-def test_the_maps_of_trident_are_asked_in_the_same_way() -> None:
+def test_trident_maps_are_queried_in_the_same_way() -> None:
     counts: OpaqueMap[int] = OpaqueMap(MemoryMap())
     counts.begin_commit(1)
     counts.multi_update([("man",)], [CombinerValueUpdater(Count(), 2)])
@@ -126,7 +126,7 @@ def test_the_maps_of_trident_are_asked_in_the_same_way() -> None:
     assert [row["count"] for row in state_query(rows, state=counts, query=query)] == [2, None, 5]
 
 
-def test_a_query_of_ones_own_may_drop_rows_and_give_several() -> None:
+def test_a_custom_query_may_drop_rows_and_return_several() -> None:
     class Followers:
         def batch_retrieve(self, state: dict[str, list[str]], rows: Sequence[StateRow]) -> list[list[str]]:
             return [state.get(row["user"], []) for row in rows]
@@ -139,7 +139,7 @@ def test_a_query_of_ones_own_may_drop_rows_and_give_several() -> None:
     assert found == [{"user": "nathan", "follower": "bob"}, {"user": "nathan", "follower": "tim"}]
 
 
-def test_the_keys_of_an_update_come_with_their_new_values_each_once(words: Counted) -> None:
+def test_new_values_have_each_updated_key_once(words: Counted) -> None:
     grants, update = Grants(), [{"word": "man", "count": 2}, {"word": "cat", "count": 1}]
     grants.incarnation, grants.last = words.database.fence.incarnation if words.database.fence else "", {words.name: 1}
     grants.commit_rows(2, words, update)
@@ -149,7 +149,7 @@ def test_the_keys_of_an_update_come_with_their_new_values_each_once(words: Count
         list(new_values_stream([{"werd": "man"}], state=words))
 
 
-def test_a_value_may_be_of_the_transaction_that_is_being_committed(words: Counted) -> None:
+def test_a_query_may_return_values_of_the_transaction_that_is_being_committed(words: Counted) -> None:
     grants = Grants()
     grants.incarnation, grants.last = words.database.fence.incarnation if words.database.fence else "", {words.name: 1}
     old: Grant = grants(2)
@@ -159,7 +159,7 @@ def test_a_value_may_be_of_the_transaction_that_is_being_committed(words: Counte
     assert [row["count"] for row in state_query([{"word": "man"}], state=words)] == [3]
 
 
-def test_what_cannot_be_asked_is_one_clear_line(words: Counted) -> None:
+def test_an_impossible_query_is_refused_in_one_line(words: Counted) -> None:
     rows = [{"word": "man"}, {"werd": "man"}]
     with pytest.raises(StateError, match=r"row \{'werd': 'man'\} has no field 'word'.*MapGet\(keys=\[\.\.\.\]\)"):
         list(state_query(rows, state=words))
@@ -183,7 +183,7 @@ def test_what_cannot_be_asked_is_one_clear_line(words: Counted) -> None:
     "table", [SqlTable("warehouse", table="orders"), DeltaTable("/lake/orders")], ids=["SqlTable", "DeltaTable"]
 )
 @pytest.mark.parametrize("query", [None, MapGet(keys=["id"], values=["amount"])], ids=["names", "no names"])
-def test_rows_of_a_table_have_no_key_and_what_to_do_instead_is_said(table: Any, query: MapGet | None) -> None:
+def test_a_query_of_a_table_without_keys_is_refused_with_the_alternative(table: Any, query: MapGet | None) -> None:
     with pytest.raises(ConfigError, match=r"Its rows have no key, .* in a SqlState beside it") as said:
         list(state_query([{"id": 1}], state=table, query=query))
     assert "\n" not in str(said.value)

@@ -44,13 +44,13 @@ def test_rows_that_are_sorted_by_key_are_grouped_one_key_at_a_time() -> None:
     assert next(found) == next(combined(ROWS, state("user")))
 
 
-def test_a_state_without_keys_goes_through_the_rows_itself() -> None:
+def test_a_state_without_keys_reads_the_rows_without_grouping() -> None:
     row = combined_at_once(ROWS, state())
     assert row["balance"] is ROWS
     assert row["n"] == 4
 
 
-def test_the_values_are_those_of_the_rows_one_after_another_and_exact_on_replay() -> None:
+def test_a_reducer_applies_rows_in_their_order_and_is_exact_after_a_replay() -> None:
     grants, users = Grants(), state("user")
     grants.commit_rows(1, users, combined(ROWS, users))
     assert [(row["user"], row["balance"], row["last"]) for row in users.read()] == [("a", 2, [-7, 2]), ("b", 0, [-3])]

@@ -14,13 +14,13 @@ SKETCH = ApproxCountDistinct()
 ((COLUMN, PART),) = SKETCH.parts("users").items()
 
 
-def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sketch_without_its_library_is_refused_with_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasketches", None)
     with pytest.raises(ConfigError, match=r"airflow-provider-tx\[sketches\]"):
         SKETCH.deltas("users", "alice")
 
 
-def test_it_is_kept_in_one_column_of_bytes() -> None:
+def test_a_sketch_is_kept_in_one_column_of_bytes() -> None:
     assert (COLUMN, PART.type) == ("users_sketch", "bytes")
     assert SKETCH.deltas("users", None) == {"users_sketch": None}
     assert SKETCH.result({"users_sketch": None}) is None

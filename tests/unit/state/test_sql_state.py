@@ -42,7 +42,7 @@ def test_a_table_that_a_database_refuses_or_cuts_is_refused_when_the_file_is_par
 
 @pytest.mark.parametrize("make", [_state, _table])
 @pytest.mark.parametrize("table", ["totals", "team.totals", "w_sales-v1", "Umsätze_売上", "n" * 63])
-def test_a_table_that_every_database_takes_is_taken(make: Any, table: str) -> None:
+def test_a_table_name_that_every_database_accepts_is_accepted(make: Any, table: str) -> None:
     assert make(table=table).table == table
 
 
@@ -53,7 +53,7 @@ def test_a_column_that_a_database_refuses_or_cuts_is_refused_when_the_file_is_pa
     assert _state(keys=["k" * 63], values={"v" * 55: Sum()}).columns.keys == ("k" * 63,)
 
 
-def test_states_are_fenced_states() -> None:
+def test_sql_and_memory_states_are_fenced_states() -> None:
     assert isinstance(_state(), FencedState)
     assert isinstance(MemoryState(values={"n": Sum()}), FencedState)
 

@@ -28,7 +28,7 @@ def ahead(*tests: Told, held: bool = False) -> Ahead:
     return Ahead(tests, "stack", None, Budget.of(None), held=held)  # type: ignore[arg-type]
 
 
-def test_none_starts_while_they_are_held() -> None:
+def test_no_test_starts_while_tests_are_held() -> None:
     started = threading.Event()
     test = Told("held", lambda stack: started.set())
     own = ahead(test, held=True)
@@ -39,7 +39,7 @@ def test_none_starts_while_they_are_held() -> None:
     assert started.is_set()
 
 
-def test_those_that_run_have_ended_before_the_one_that_is_alone_starts() -> None:
+def test_running_tests_end_before_a_test_that_must_run_alone_starts() -> None:
     started, ended, end = threading.Event(), threading.Event(), threading.Event()
 
     def run(stack: object) -> None:

@@ -20,7 +20,7 @@ def costs(tmp_path: Path) -> Path:
     return tmp_path / "second.json"
 
 
-def test_a_test_that_was_red_before_is_printed_and_does_not_count(
+def test_a_test_that_failed_before_the_change_is_printed_and_does_not_count(
     costs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert before.judge([OLD], costs, status=STATUS.get) == 0
@@ -28,14 +28,14 @@ def test_a_test_that_was_red_before_is_printed_and_does_not_count(
 
 
 @pytest.mark.parametrize("test", [NEW, GONE])
-def test_a_test_that_passed_or_was_not_there_before_counts(
+def test_a_failed_test_that_passed_or_did_not_exist_before_the_change_counts(
     costs: Path, test: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert before.judge([OLD, test], costs, status=STATUS.get) == 1
     assert f"RED BY THIS CHANGE, or not to be judged: {test}" in capsys.readouterr().out
 
 
-def test_a_test_that_could_not_be_run_before_counts(costs: Path) -> None:
+def test_a_failed_test_that_could_not_run_on_the_older_commit_counts(costs: Path) -> None:
     assert before.judge([OLD], costs, status=lambda test: None) == 1
 
 

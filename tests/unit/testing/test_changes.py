@@ -67,7 +67,7 @@ def test_a_change_is_compared_with_the_newest_commit_of_more_than_four_hours_ago
     assert changed_files(checkout.folder, settled) == {"b.py", "c.py"}
 
 
-def test_everything_has_changed_where_no_such_commit_is_known(checkout: Checkout) -> None:
+def test_everything_counts_as_changed_if_no_such_commit_is_known(checkout: Checkout) -> None:
     checkout.commit(hours=1)
     assert base(checkout.folder) is None
     assert changed_files(checkout.folder, None) == {TEST, "README.md"}

@@ -22,18 +22,18 @@ def test_a_claimed_test_that_ran_in_any_part_is_no_fault() -> None:
     assert judge({"test_a", "test_b"}, parts) == ([], [])
 
 
-def test_a_claimed_test_that_neither_ran_nor_was_left_out_for_its_length_is_missed() -> None:
+def test_a_claimed_test_that_did_not_run_is_missed_unless_it_was_left_out_for_its_length() -> None:
     parts = [Costs(seconds={"tests/x.py::test_skipped": 0.1}, later=["tests/z.py::test_long"])]
     assert judge({"test_skipped", "test_long", "test_gone"}, parts) == (["test_gone", "test_skipped"], ["test_long"])
 
 
-def test_a_long_test_that_began_in_another_run_and_was_skipped_is_missed() -> None:
+def test_a_claimed_long_test_that_another_run_skipped_is_missed() -> None:
     quick = Costs(later=["tests/z.py::test_long"])
     rest = Costs(seconds={"tests/z.py::test_long": 0.1})
     assert judge({"test_long"}, [quick, rest]) == (["test_long"], [])
 
 
-def test_a_promise_speaks_of_every_parameter_of_its_test() -> None:
+def test_a_claim_covers_every_parameter_of_its_test() -> None:
     began = Costs(
         seconds={"x.py::test_a[sqlite]": 3.0, "x.py::test_a[lake]": 0.1, "x.py::test_a[a::b[0]]": 0.1},
         ran=["x.py::test_a[sqlite]"],
@@ -97,5 +97,5 @@ def test_a_parameter_that_no_run_had_time_for_is_named_and_its_test_does_not_cou
     assert "0 of 1 tests that promises name have run" in told
 
 
-def test_no_record_at_all_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_record_of_all_runs_fails_the_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "run script/test without arguments" in str(checked(tmp_path, monkeypatch))

@@ -71,7 +71,7 @@ def test_a_test_that_names_a_dag_imports_its_file(met: Met) -> None:
     assert "test_days" not in met("airflow_tx/sources/kafka.py")
 
 
-def test_a_test_that_names_no_dag_imports_all_of_its_folder(met: Met) -> None:
+def test_a_test_that_names_no_dag_imports_every_dag_of_its_folder(met: Met) -> None:
     assert "test_stack" in met("tests/airflow/dags/topics.py")
 
 
@@ -84,11 +84,11 @@ def test_the_nearest_tests_come_first(met: Met) -> None:
     assert met("airflow_tx/sources/kafka.py") == ["test_kafka", "test_stack"]
 
 
-def test_a_change_of_no_source_file_meets_no_test(met: Met) -> None:
+def test_a_change_outside_of_source_files_selects_no_test(met: Met) -> None:
     assert met("docs/index.md") == []
 
 
-def test_each_test_of_a_running_airflow_is_met_by_a_change_of_a_transactions_begin() -> None:
+def test_a_change_of_begin_selects_each_test_with_a_running_airflow() -> None:
     near = Sources(ROOT).distances(["airflow_tx/transaction/processing/begin.py"])
     files = {str(file.relative_to(ROOT)) for file in (ROOT / "tests/airflow").glob("test_*.py")}
     assert {"tests/airflow/test_clear.py", "tests/airflow/test_pipeline.py"} <= files & near.keys()

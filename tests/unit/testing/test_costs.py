@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.costs import SECOND, SLOWEST, Costs, read, slowest, summary, sums, table
 
 
-def test_the_slowest_tests_of_all_parts_are_told_with_what_makes_them_worth_it() -> None:
+def test_the_slowest_tests_of_all_parts_are_listed_with_their_justification() -> None:
     first = Costs({"tests/a.py::test_one": 3.0, "tests/a.py::test_two": 9.0}, {"tests/a.py::test_two": "it is all"})
     second = Costs({"tests/b.py::test_three": 5.0})
     found = slowest([first, second])
@@ -17,12 +17,12 @@ def test_the_slowest_tests_of_all_parts_are_told_with_what_makes_them_worth_it()
     assert table(found).splitlines()[2:4] == ["| 9 | `a.py test_two` | it is all |", "| 5 | `b.py test_three` | – |"]
 
 
-def test_there_are_not_more_than_a_page_shows() -> None:
+def test_the_list_of_slowest_tests_has_a_limit() -> None:
     many = Costs({f"tests/a.py::test_{number}": float(number) for number in range(100)})
     assert len(slowest([many])) == SLOWEST
 
 
-def test_the_time_of_all_parts_is_from_the_first_begin_to_the_last_end_and_processor_time_adds_up(
+def test_the_total_time_spans_all_parts_and_processor_times_are_added_up(
     tmp_path: Path,
 ) -> None:
     first = Costs({"t": 1.0}, wall=60.0, processor=90.0, began=1000.0)
@@ -34,6 +34,6 @@ def test_the_time_of_all_parts_is_from_the_first_begin_to_the_last_end_and_proce
     assert "lacks servers" in warning
 
 
-def test_tests_that_had_a_second_chance_are_counted_and_named() -> None:
+def test_repeated_tests_are_counted_and_named() -> None:
     parts = {"others": Costs({"tests/a.py::test_one": 1.0}), SECOND: Costs({"tests/a.py::test_late": 1.0})}
     assert "1 tests had a second chance: tests/a.py::test_late" in summary(parts)

@@ -60,7 +60,7 @@ def refusal(kit: CrashKit, airflow: KnownAirflow) -> str:
     return line
 
 
-def test_an_unknown_dag_is_named_with_the_known_ones(kit: CrashKit) -> None:
+def test_an_unknown_dag_is_named_with_the_known_dags(kit: CrashKit) -> None:
     line = refusal(kit, KnownAirflow({"words_2": False, "lines": False}))
     assert line == ("DAG words: no DAG file defines it. The folder defines: lines, words_2. Check the dag_id")
 

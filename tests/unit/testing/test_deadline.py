@@ -53,7 +53,7 @@ def test_a_wait_on_a_machine_that_is_always_busy_has_an_end(clock: SET) -> None:
     assert limit.left() == 0
 
 
-def test_a_limit_is_one_of_plain_time_where_the_kernel_counts_nothing(clock: SET, tmp_path: Path) -> None:
+def test_a_limit_is_plain_time_if_the_kernel_does_not_count_stalls(clock: SET, tmp_path: Path) -> None:
     (tmp_path / "cpu.pressure").unlink()
     limit = Deadline(60)
     assert limit.left() == 60
@@ -66,7 +66,7 @@ def test_a_command_that_ends_in_time_returns_its_output_and_its_code() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (3, "hello\n", "")
 
 
-def test_a_command_that_waited_for_a_processor_is_given_its_input_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_that_waited_for_a_processor_gets_its_input_once(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = iter([0.0])
     monkeypatch.setattr(deadline, "_stalled", lambda pressure: next(counts, 1e9))
     monkeypatch.setattr(deadline, "Deadline", partial(Deadline, least=0.0))

@@ -19,12 +19,12 @@ def test_the_first_true_answer_is_returned_and_errors_count_as_not_yet() -> None
     assert eventually(check, 10, "it is there", interval=0) == "there"
 
 
-def test_what_never_comes_is_told_with_the_last_answer_and_the_explanation() -> None:
+def test_a_condition_that_never_holds_is_reported_with_its_last_answer_and_explanation() -> None:
     with pytest.raises(NotInTime, match=r"not within 0 s: the cow flies; the last answer was 0\nit has no wings"):
         eventually(lambda: 0, 0, "the cow flies", explain=lambda: "it has no wings")
 
 
-def test_the_last_error_is_told() -> None:
+def test_a_condition_that_only_raises_is_reported_with_its_last_error() -> None:
     def check() -> bool:
         raise OSError("refused")
 

@@ -32,7 +32,7 @@ def test_a_line_in_a_conftest_names_the_plugin(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_any_other_run_does_not_load_it(tmp_path: Path) -> None:
+def test_a_pytest_run_that_does_not_name_the_plugin_does_not_load_it(tmp_path: Path) -> None:
     assert "pytest11" not in (ROOT / "pyproject.toml").read_text()
     done = run_pytest(tmp_path)
     assert "fixture 'zookeeper_root' not found" in done.stdout
@@ -47,12 +47,12 @@ PAGE = (ROOT / "docs/testing.md").read_text()
 
 
 @pytest.mark.parametrize("name", airflow_tx.testing.__all__)
-def test_the_page_about_testing_names_everything_public(name: str) -> None:
+def test_the_testing_page_names_every_public_name(name: str) -> None:
     assert getattr(airflow_tx.testing, name) is not None
     assert re.search(rf"\b{name}\b", PAGE)
 
 
-def test_the_page_about_testing_names_points_that_exist() -> None:
+def test_the_testing_page_names_only_failpoints_that_exist() -> None:
     code = "".join(file.read_text() for file in (ROOT / "airflow_tx").rglob("*.py"))
     points = re.findall(r"`((?:begin|process|commit|spark|lane)\.\w+)`", PAGE)
     assert len(points) > 10

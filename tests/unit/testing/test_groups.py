@@ -29,7 +29,7 @@ print(glob.glob(f"/sys/fs/cgroup/*/airflow-tx-test-{os.getpid()}"))
 """
 
 
-def test_where_no_control_group_can_be_made_the_time_of_the_process_is_told() -> None:
+def test_without_a_control_group_the_time_of_the_process_is_reported() -> None:
     group = Group("there/is/no such folder")
     assert not group.whole
     assert group.used() > 0

@@ -38,7 +38,7 @@ def test_each_test_file_belongs_to_one_part(made: Callable[[], list[Part]]) -> N
     assert sorted(found) == sorted(everything)
 
 
-def test_each_file_with_a_test_of_spark_belongs_to_the_part_that_has_one() -> None:
+def test_each_file_with_a_spark_test_belongs_to_the_spark_part() -> None:
     marked = {
         path for part in quick() if part.marks for path in files(part) if "mark.spark" in (ROOT / path).read_text()
     }
@@ -71,9 +71,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     return made
 
 
-def test_the_parts_that_run_need_no_more_cores_together_than_there_are(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_running_parts_need_no_more_cores_than_the_machine_has(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     running, most, begun = [0], [0], list[str]()
 
     def start(arguments: Sequence[str], *, read: bool = False) -> Slow:
@@ -92,7 +90,7 @@ def test_the_parts_that_run_need_no_more_cores_together_than_there_are(
     assert most == [3]
 
 
-def test_a_part_that_fails_is_returned_and_one_without_a_test_is_not(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_part_is_returned_and_a_part_without_tests_is_not(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     status = {"fails": 1, "empty": 5, "killed": -9, "passes": 0}
     monkeypatch.setattr(parts, "_pytest", lambda arguments, read: Slow([0], 1, status[arguments[-1]]))
     failed = run.parts([Part(name, "", (name,)) for name in status], 2)
@@ -117,7 +115,7 @@ def test_a_test_whose_wait_runs_out_twice_fails_the_run(run: Run, monkeypatch: p
     assert judged(run, monkeypatch, LOG.format(""), 1) == 1
 
 
-def test_a_test_that_is_wrong_fails_the_run_at_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_test_that_fails_without_a_timeout_fails_the_run_at_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert judged(run, monkeypatch, LOG.format("wrong: tests/a.py::test_wrong\n"), 0) == 1
 
 
@@ -140,7 +138,7 @@ def test_only_whole_lines_name_a_test() -> None:
     assert named("wrong: a\nis wrong: b\n", "wrong") == ["a"]
 
 
-def test_a_run_that_is_interrupted_ends_what_it_has_started(run: Run) -> None:
+def test_an_interrupted_run_ends_the_processes_that_it_has_started(run: Run) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", "import time; time.sleep(1000)"], text=True, start_new_session=True
     )

@@ -15,7 +15,7 @@ from airflow_tx.testing.processes import ProcessFamily, marked
 TREE = ["sh", "-c", "setsid sleep 1000 & exec sleep 1000"]
 
 
-def test_end_reaches_descendants_that_left_their_group(tmp_path: Path) -> None:
+def test_ending_a_family_reaches_descendants_that_left_their_process_group(tmp_path: Path) -> None:
     family = ProcessFamily()
     family.spawn(TREE, env=dict(os.environ), log=tmp_path / "log")
     eventually(lambda: len(family.members()) == 2, 60, "both processes run")

@@ -42,7 +42,7 @@ def test_rows_that_a_python_task_returns_may_go_to_a_table_and_to_a_state(tmp_pa
     assert not tx.begin.transaction.tables
 
 
-def test_an_output_of_an_application_goes_to_one_table_and_nowhere_else(tmp_path: Path) -> None:
+def test_an_application_output_that_is_appended_to_a_table_cannot_go_to_another_update(tmp_path: Path) -> None:
     with refused("output 'orders' of enrich is appended to 'delta.*orders', and another update takes it as well"):
         with dag(), block():
             enrich = SparkBatchOperator(task_id="enrich", application="enrich.py")
@@ -63,7 +63,7 @@ def test_new_values_of_a_committer_are_not_appended(tmp_path: Path) -> None:
                 CommitOperator(task_id="second", updates=[append(first.output["new"], state=table(tmp_path))])
 
 
-def test_a_table_takes_appends_alone_and_appends_go_to_tables_alone(tmp_path: Path) -> None:
+def test_a_table_accepts_only_appends_and_appends_go_only_to_tables(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="A table takes rows unchanged: append"):
         persistent_aggregate(None, state=table(tmp_path))
     with pytest.raises(ConfigError, match="A table takes rows unchanged: append"):

@@ -20,12 +20,12 @@ def block(**options: Any) -> Transaction:
 
 
 @pytest.mark.parametrize("journal", [30, timedelta(days=-1), "30 days"], ids=repr)
-def test_a_time_that_is_none_is_refused_while_the_file_is_parsed(journal: Any) -> None:
+def test_an_invalid_journal_time_is_refused_while_the_file_is_parsed(journal: Any) -> None:
     with pytest.raises(TransactionDefinitionError, match=r"journal=.*Give a timedelta: journal=timedelta\(days=30\)"):
         block(journal=journal)
 
 
-def test_a_block_says_for_how_long_or_the_configuration_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_journal_time_comes_from_the_block_or_else_from_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
     def configured() -> timedelta:
         return TransactionSpec("numbers", "numbers", Numbers()).journal_time
 

@@ -20,7 +20,7 @@ def committed(name: str, given: Any, kind: str = "opaque") -> CommitOperator:
     return CommitOperator(task_id=name, updates=[persistent_aggregate(given, state=state(f"of_{name}", kind))])
 
 
-def test_the_turn_is_taken_after_all_that_the_phase_needs_and_passed_on_after_all_that_is_in_it() -> None:
+def test_the_turn_is_taken_after_all_inputs_of_the_phase_and_passed_on_after_all_its_tasks() -> None:
     with dag() as made, block() as tx:
         a, aside = counted("a", tx.batch), counted("aside", tx.batch)
         counted("alone", aside)
@@ -41,7 +41,7 @@ def test_the_turn_is_taken_after_all_that_the_phase_needs_and_passed_on_after_al
     assert spec.phase.inside == ("commit_phase.b", "commit_phase.c", "commit_phase.d")
 
 
-def test_its_last_task_fails_the_run_and_what_comes_after_a_commit_hangs_on_it() -> None:
+def test_the_last_task_of_a_phase_fails_the_run_and_later_tasks_depend_on_it() -> None:
     with dag() as made:
         with block() as tx, commit_phase("in_order") as phase:
             committed("b", counted("a", tx.batch)) >> counted("c", 1)
@@ -52,7 +52,7 @@ def test_its_last_task_fails_the_run_and_what_comes_after_a_commit_hangs_on_it()
     assert made.get_task("report").upstream_task_ids == {"in_order.mark"}
 
 
-def test_the_failure_of_each_of_its_tasks_is_told_to_the_ledger() -> None:
+def test_the_failure_of_each_task_of_a_phase_is_noted_in_the_ledger() -> None:
     with dag() as made, block() as tx:
         a = counted("a", tx.batch)
         with commit_phase("in_order"):
@@ -75,7 +75,7 @@ def test_a_committer_outside_of_the_phase_is_refused() -> None:
         committed("late", a)
 
 
-def test_a_committer_may_take_the_new_values_that_another_one_leaves_and_nothing_else_of_it() -> None:
+def test_a_committer_may_commit_only_the_new_values_of_another_committer() -> None:
     def phase(name: str) -> None:
         with dag(), block() as tx, commit_phase():
             update = persistent_aggregate(counted("a", tx.batch), state=state("first"), new_values="totals")
@@ -120,14 +120,14 @@ def test_the_output_of_a_mapped_task_of_the_phase_is_not_committed() -> None:
             committed("d", c)
 
 
-def test_several_committers_without_a_phase_are_told_of_it() -> None:
+def test_several_committers_without_a_phase_are_refused_with_a_hint_to_commit_phase() -> None:
     with dag(), refused("2 committers.*with commit_phase"), block() as tx:
         a = counted("a", tx.batch)
         commit(a, task_id="one")
         commit(a, task_id="two")
 
 
-def test_one_state_takes_one_update_of_the_whole_phase() -> None:
+def test_a_state_may_be_updated_only_once_in_a_phase() -> None:
     with dag(), refused("is updated 2 times"), block() as tx:
         a = counted("a", tx.batch)
         with commit_phase():
@@ -135,7 +135,7 @@ def test_one_state_takes_one_update_of_the_whole_phase() -> None:
             commit(a, task_id="two")
 
 
-def test_tasks_in_groups_of_the_phase_are_in_the_phase() -> None:
+def test_tasks_in_groups_of_the_phase_belong_to_the_phase() -> None:
     with dag(), block() as tx:
         a = counted("a", tx.batch)
         with commit_phase(), TaskGroup("inner"):
@@ -157,7 +157,7 @@ def test_tasks_of_the_phase_may_be_mapped_but_no_committer(mapped: bool) -> None
     assert phase.mapped == (frozenset({"commit_phase.c"}) if mapped else frozenset())
 
 
-def test_a_check_reads_no_output_of_its_phase() -> None:
+def test_a_check_of_an_output_of_its_own_phase_is_refused() -> None:
     with dag(), refused("b has check\\('some'\\) of the output of commit_phase.c, a task of its commit phase"):
         with block() as tx:
             a = counted("a", tx.batch)
@@ -167,7 +167,7 @@ def test_a_check_reads_no_output_of_its_phase() -> None:
                 CommitOperator(task_id="b", updates=[update], checks=[check("some", c, value="count(*) > 0")])
 
 
-def test_the_names_of_checks_are_unique_in_a_phase() -> None:
+def test_duplicate_names_of_checks_in_a_phase_are_refused() -> None:
     with dag(), refused("it has 2 checks named 'some'"), block() as tx:
         a = counted("a", tx.batch)
         with commit_phase():

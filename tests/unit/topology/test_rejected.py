@@ -31,14 +31,14 @@ def test_the_committer_keeps_the_rejected_rows_beside_its_updates(aside: DeltaTa
     assert committer.updates[1].verb == "append"
 
 
-def test_a_block_without_such_a_table_is_as_before() -> None:
+def test_a_block_without_a_rejected_table_has_no_additional_update() -> None:
     with dag(), block() as tx:
         committer = commit(count(tx.batch))
     assert names(committer) == ["totals0"]
     assert tx.begin.transaction.rejected is None
 
 
-def test_the_first_committer_of_a_phase_keeps_them(aside: DeltaTable) -> None:
+def test_the_first_committer_of_a_phase_keeps_the_rejected_rows(aside: DeltaTable) -> None:
     with dag(), block(rejected=aside) as tx:
         counted = count(tx.batch)
         with commit_phase():
@@ -49,7 +49,7 @@ def test_the_first_committer_of_a_phase_keeps_them(aside: DeltaTable) -> None:
     assert names(late) == []
 
 
-def test_a_state_by_key_takes_no_rejected_rows() -> None:
+def test_a_keyed_state_as_the_rejected_table_is_refused() -> None:
     match = r"Transaction\(rejected=\) = 'totals' cannot be used\. Give a table that takes rows: rejected=DeltaTable"
     with dag(), pytest.raises(ConfigError, match=match):
         block(rejected=state())
@@ -57,7 +57,7 @@ def test_a_state_by_key_takes_no_rejected_rows() -> None:
         block(rejected="rejected")
 
 
-def test_the_table_of_an_update_is_not_the_table_of_rejected_rows(aside: DeltaTable) -> None:
+def test_the_table_of_an_update_cannot_also_be_the_rejected_table(aside: DeltaTable) -> None:
     from airflow_tx import CommitOperator
 
     with refused("state 'delta.*rejected' is updated 2 times"):
@@ -65,7 +65,7 @@ def test_the_table_of_an_update_is_not_the_table_of_rejected_rows(aside: DeltaTa
             CommitOperator(task_id="commit", updates=[append(count(tx.batch), state=aside)])
 
 
-def test_a_source_that_promises_nothing_has_no_exact_rejected_rows(aside: DeltaTable) -> None:
+def test_a_non_transactional_source_with_a_rejected_table_is_refused(aside: DeltaTable) -> None:
     with refused("state 'delta.*rejected' that is opaque cannot give exactly once"):
         with dag(), block(source=Numbers(SourceKind.NON_TRANSACTIONAL), rejected=aside) as tx:
             commit(task_id="commit")
@@ -73,7 +73,7 @@ def test_a_source_that_promises_nothing_has_no_exact_rejected_rows(aside: DeltaT
 
 
 @pytest.mark.parametrize("most", [2.0, 1.0, 0, 0.0, -1, -0.5, True, False, "1%", float("nan")])
-def test_a_limit_is_a_share_below_one_or_a_number_of_rows(aside: DeltaTable, most: Any) -> None:
+def test_an_invalid_limit_of_rejected_rows_is_refused(aside: DeltaTable, most: Any) -> None:
     with refused("max_rejected=.* refused|max_rejected=.*Give a share of the batch below 1, such as 0.01, or a whole"):
         with dag():
             block(rejected=aside, max_rejected=most)

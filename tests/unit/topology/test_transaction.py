@@ -47,7 +47,7 @@ START = datetime(2026, 1, 1, tzinfo=timezone("UTC"))
 
 
 @pytest.mark.parametrize(("yielded", "called"), [(True, []), (False, ["first", "second"]), (None, ["first", "second"])])
-def test_a_dag_calls_nobody_for_a_run_that_has_only_made_room(
+def test_the_failure_callbacks_of_a_dag_are_not_called_for_a_run_that_yielded(
     monkeypatch: pytest.MonkeyPatch, yielded: bool | None, called: list[str]
 ) -> None:
     found: list[str] = []
@@ -76,7 +76,7 @@ def test_a_dag_without_callbacks_gets_none() -> None:
     assert not made.on_failure_callback
 
 
-def test_begin_comes_before_every_task_that_has_nothing_of_the_block_before_it() -> None:
+def test_begin_comes_before_every_task_without_an_upstream_task_in_the_block() -> None:
     with dag() as made:
         with block() as tx:
             first = count.override(task_id="first")(tx.batch)
@@ -113,7 +113,7 @@ def test_a_block_knows_whose_output_a_committer_takes() -> None:
     assert tx.begin.transaction.committed == {"counted"}
 
 
-def test_tasks_of_groups_take_part_and_those_of_a_mapped_group_count_as_mapped() -> None:
+def test_tasks_in_groups_belong_to_the_block_and_those_in_mapped_groups_count_as_mapped() -> None:
     from airflow.sdk import task_group
 
     @task_group
@@ -179,7 +179,7 @@ def phased(**options: Any) -> DAG:
 
 
 @pytest.mark.parametrize("option", [*FOR_WORK, "do_xcom_push"])
-def test_default_args_for_work_do_not_reach_the_tasks_that_wait_and_commit(option: str) -> None:
+def test_work_options_in_default_args_do_not_reach_tasks_that_wait_or_commit(option: str) -> None:
     def values(made: DAG) -> list[Any]:
         return [getattr(task, option) for task in made.tasks if task.task_id != "count"]
 
@@ -189,15 +189,13 @@ def test_default_args_for_work_do_not_reach_the_tasks_that_wait_and_commit(optio
 
 
 @pytest.mark.parametrize(("option", "value"), [("queue", "spark"), ("pool", "team"), ("owner", "ada")])
-def test_default_args_that_say_where_a_task_runs_and_whom_airflow_tells_reach_each_task(
-    option: str, value: str
-) -> None:
+def test_placement_and_notification_options_in_default_args_reach_each_task(option: str, value: str) -> None:
     made = phased(default_args={option: value})
     assert {getattr(task, option) for task in made.tasks} == {value}
 
 
 @pytest.mark.parametrize("option", ["retries", "retry_delay", "execution_timeout", "trigger_rule"])
-def test_default_args_for_work_do_not_reach_a_coordinator(option: str) -> None:
+def test_work_options_in_default_args_do_not_reach_a_coordinator(option: str) -> None:
     def value(**options: Any) -> Any:
         phased()
         return getattr(coordinator_dag("words", **options).get_task("coordinate"), option)
@@ -205,7 +203,7 @@ def test_default_args_for_work_do_not_reach_a_coordinator(option: str) -> None:
     assert value(default_args={option: FOR_WORK[option]}) == value()
 
 
-def test_the_time_limit_that_the_configuration_gives_each_task_does_not_reach_one_that_waits(tmp_path: Path) -> None:
+def test_the_configured_default_execution_timeout_does_not_reach_waiting_tasks(tmp_path: Path) -> None:
     (tmp_path / "timed.py").write_text(TIMED)
     code = f"from airflow.dag_processing.dagbag import DagBag; tasks = DagBag({str(tmp_path)!r}).dags['timed'].tasks"
     code += "; print('FOUND', {each.task_id: str(each.execution_timeout) for each in tasks})"
@@ -251,7 +249,7 @@ def test_a_block_outside_of_a_dag_is_refused() -> None:
         block()
 
 
-def test_a_task_that_is_called_begin_already_is_refused_and_a_group_keeps_them_apart() -> None:
+def test_a_user_task_named_begin_is_refused_unless_the_block_is_in_a_group() -> None:
     with dag() as made:
         count.override(task_id="begin")(1)
         with refused("has a task 'begin' already.*Give yours another id, or put the block into a group"), block():
@@ -271,18 +269,18 @@ def test_a_second_block_in_a_dag_is_refused() -> None:
             pass
 
 
-def test_a_source_that_is_none_is_refused() -> None:
+def test_a_value_that_is_no_source_is_refused() -> None:
     with dag(), refused("source = str is no source"), block(source="flights.csv") as tx:
         commit(count(tx.batch))
 
 
 @pytest.mark.parametrize("number", [0, -1, 1.5])
-def test_max_pending_is_a_whole_number_from_1_on(number: Any) -> None:
+def test_a_max_pending_that_is_not_a_whole_number_from_1_is_refused(number: Any) -> None:
     with dag(), refused(f"max_pending = {number}"), block(max_pending=number) as tx:
         commit(count(tx.batch))
 
 
-def test_runs_that_make_room_do_not_let_airflow_pause_the_dag() -> None:
+def test_max_consecutive_failed_dag_runs_is_refused_because_runs_may_yield() -> None:
     problem = r"max_consecutive_failed_dag_runs = 3, .* Set DAG\(max_consecutive_failed_dag_runs=0\)"
     with dag(max_consecutive_failed_dag_runs=3), refused(problem), block() as tx:
         commit(count(tx.batch))
@@ -294,7 +292,7 @@ def test_max_active_runs_is_larger_than_max_pending() -> None:
             commit(count(tx.batch))
 
 
-def test_a_continuous_schedule_is_refused_with_what_to_use_in_its_place() -> None:
+def test_a_continuous_schedule_is_refused_with_its_replacement() -> None:
     continuous = {"schedule": "@continuous", "start_date": datetime(2026, 1, 1), "max_active_runs": 1}
     with (
         dag(**continuous),
@@ -304,7 +302,7 @@ def test_a_continuous_schedule_is_refused_with_what_to_use_in_its_place() -> Non
         commit(count(tx.batch))
 
 
-def test_a_window_of_one_cannot_be_smaller() -> None:
+def test_max_active_runs_of_1_is_refused_without_a_hint_to_a_smaller_window() -> None:
     with dag(max_active_runs=1), refused(r"Set DAG\(max_active_runs=2\) or more\.$"), block(max_pending=1) as tx:
         commit(count(tx.batch))
 
@@ -337,33 +335,33 @@ def test_a_task_after_the_committer_inside_the_block_is_refused() -> None:
 
 
 @pytest.mark.parametrize("option", ["depends_on_past", "wait_for_downstream"])
-def test_our_tasks_do_not_wait_for_their_last_run(option: str) -> None:
+def test_a_committer_that_depends_on_past_runs_is_refused(option: str) -> None:
     with dag(), refused(f"commit has depends_on_past|commit has {option}"), block() as tx:
         commit(count(tx.batch), **{option: True})
 
 
-def test_our_tasks_do_not_wait_for_their_last_run_by_default_args_either() -> None:
+def test_depends_on_past_in_default_args_is_refused() -> None:
     with dag(default_args={"depends_on_past": True}), refused("begin has depends_on_past"), block() as tx:
         commit(count(tx.batch))
 
 
-def test_our_tasks_are_not_limited_per_dag() -> None:
+def test_a_committer_with_a_limit_of_active_instances_is_refused() -> None:
     with dag(), refused("commit has max_active_tis_per_dag = 1"), block() as tx:
         commit(count(tx.batch), max_active_tis_per_dag=1)
 
 
-def test_plain_tasks_of_the_block_may_be_limited() -> None:
+def test_a_plain_task_of_the_block_may_have_a_limit_of_active_instances() -> None:
     with dag(), block() as tx:
         commit(count.override(max_active_tis_per_dag=1)(tx.batch))
 
 
-def test_an_update_is_made_by_persistent_aggregate() -> None:
+def test_an_update_that_is_not_made_by_persistent_aggregate_is_refused() -> None:
     with dag(), refused("an update of type str"), block() as tx:
         CommitOperator(task_id="commit", updates=["totals"])  # type: ignore[list-item]
         count(tx.batch)
 
 
-def test_a_block_stages_output_if_an_application_emits_it_or_an_update_leaves_new_values() -> None:
+def test_a_block_stages_output_only_for_applications_and_new_values() -> None:
     def stages(build: Any) -> bool:
         with dag(), block() as tx:
             CommitOperator(task_id="commit", updates=[build(tx)])
@@ -378,7 +376,7 @@ def test_a_block_stages_output_if_an_application_emits_it_or_an_update_leaves_ne
     assert stages(application)
 
 
-def test_the_updates_of_a_committer_are_a_list() -> None:
+def test_updates_that_are_not_a_list_are_refused() -> None:
     told = r"CommitOperator\(updates=\) = persistent_aggregate\(count.* Give a list: updates=\[\.\.\.\]"
     with dag(), block() as tx:
         update = persistent_aggregate(count(tx.batch), state=state())
@@ -387,24 +385,24 @@ def test_the_updates_of_a_committer_are_a_list() -> None:
         CommitOperator(task_id="commit", updates=[update])
 
 
-def test_the_input_of_an_update_is_the_output_of_a_task() -> None:
+def test_an_update_whose_input_is_no_task_output_is_refused() -> None:
     with dag(), refused("is no output of a task"), block() as tx:
         commit(count(tx.batch).map(lambda row: row))
 
 
-def test_the_input_of_an_update_comes_from_inside_the_block() -> None:
+def test_an_update_whose_input_is_of_a_task_outside_the_block_is_refused() -> None:
     with dag(), refused("is of task before. Move that task into the block"):
         before = count.override(task_id="before")(1)
         with block():
             commit(before)
 
 
-def test_a_state_has_a_fence() -> None:
+def test_a_state_without_a_fence_is_refused() -> None:
     with dag(), refused("state = dict is no state with a fence"), block() as tx:
         CommitOperator(task_id="commit", updates=[persistent_aggregate(count(tx.batch), state={})])
 
 
-def test_one_state_takes_one_update() -> None:
+def test_a_state_that_is_updated_twice_is_refused() -> None:
     with dag(), refused("state 'totals' is updated 2 times"), block() as tx:
         counted = count(tx.batch)
         CommitOperator(task_id="commit", updates=[persistent_aggregate(counted, state=state()) for _ in range(2)])
@@ -415,7 +413,7 @@ UNSEEN = {"half a pair": "a\udcf6b", "nul": "a\x00b", "turned": "a\u202eb", "lin
 
 @pytest.mark.parametrize("name", UNSEEN.values(), ids=list(UNSEEN))
 @pytest.mark.parametrize("named", ["topology", "task", "state", "output", "check"])
-def test_a_name_that_nothing_shows_is_refused_in_one_line(named: str, name: str) -> None:
+def test_a_name_with_unprintable_characters_is_refused_in_one_line(named: str, name: str) -> None:
     """By Airflow already, where it checks the ids of tasks."""
     given = dict.fromkeys(("topology", "task", "state", "output", "check"), "totals") | {named: name}
 
@@ -467,7 +465,7 @@ MAPS = {
 
 @pytest.mark.parametrize("source", SourceKind)
 @pytest.mark.parametrize("kind", MAPS)
-def test_a_map_is_of_its_kind_like_any_other_state(source: SourceKind, kind: str) -> None:
+def test_a_trident_map_is_accepted_or_refused_by_its_kind_like_any_other_state(source: SourceKind, kind: str) -> None:
     def build(**options: Any) -> None:
         with dag(), block(source=Numbers(source), **options) as tx:
             made: Any = MAPS[kind](MemoryMap())
@@ -483,7 +481,7 @@ def test_a_map_is_of_its_kind_like_any_other_state(source: SourceKind, kind: str
             build()
 
 
-def test_an_error_inside_the_block_is_the_error_of_the_file() -> None:
+def test_an_error_inside_the_block_is_raised_unchanged() -> None:
     with dag(), pytest.raises(ZeroDivisionError), block():
         raise ZeroDivisionError
 
@@ -496,9 +494,7 @@ def test_an_error_inside_the_block_is_the_error_of_the_file() -> None:
         (timedelta(hours=6), DeltaDataIntervalTimetable(timedelta(hours=6))),
     ],
 )
-def test_a_plain_schedule_has_intervals_for_a_source_of_intervals_and_for_no_other(
-    schedule: Any, expected: Any
-) -> None:
+def test_a_plain_schedule_gets_intervals_only_for_an_interval_source(schedule: Any, expected: Any) -> None:
     start = datetime(2026, 1, 1, tzinfo=timezone("Europe/Vienna"))
     with dag(schedule=schedule, start_date=start) as of_intervals, block(source=DAYS) as tx:
         commit(count(tx.batch))
@@ -561,12 +557,12 @@ def test_a_timetable_without_intervals_is_refused_for_a_source_of_intervals(sche
     ],
 )
 @pytest.mark.parametrize("start_date", [None, START])
-def test_a_schedule_with_intervals_is_taken_for_a_source_of_intervals(schedule: Any, start_date: Any) -> None:
+def test_a_schedule_with_intervals_is_accepted_for_an_interval_source(schedule: Any, start_date: Any) -> None:
     with dag(schedule=schedule, start_date=start_date), block(source=DAYS) as tx:
         commit(count(tx.batch))
 
 
-def test_a_trial_by_an_executor_ends_with_one_line_before_it_asks_airflow() -> None:
+def test_a_dag_test_with_an_executor_is_refused_in_one_line_before_airflow_is_queried() -> None:
     with dag() as made, block() as tx:
         commit(count(tx.batch))
     with pytest.raises(SystemExit, match=r"^DAG 'words' cannot be tried out: an executor.*Leave --use-executor"):
@@ -583,7 +579,7 @@ def test_a_block_knows_the_time_zone_of_the_schedule() -> None:
 # --- checks
 
 
-def test_a_check_makes_its_task_one_that_the_commit_waits_for_and_takes_the_output_of() -> None:
+def test_the_commit_waits_for_the_task_whose_output_a_check_reads() -> None:
     with dag(), block() as tx:
         given, other = count(tx.batch), count.override(task_id="other")(tx.batch)
         made = commit(given, checks=[check("some", other, value="count(*) > 0")])
@@ -592,7 +588,7 @@ def test_a_check_makes_its_task_one_that_the_commit_waits_for_and_takes_the_outp
     assert tx.begin.transaction.tasks == ("count", "other")
 
 
-def test_what_a_check_reads_is_an_output_of_a_task_of_the_block() -> None:
+def test_a_check_whose_input_is_no_output_of_a_task_of_the_block_is_refused() -> None:
     with dag(), refused("the input of check\\('some'\\) is no output of a task"), block() as tx:
         commit(count(tx.batch), checks=[check("some", 5, value="count(*) > 0")])
     with dag():

@@ -74,7 +74,7 @@ def skip(store: CountingStore, txid: int, **more: Any) -> None:
     store.multi((), (write(PATHS.skipped(txid), encode(record)),))
 
 
-def test_a_transaction_is_committed_once_the_turn_is_behind_it(store: CountingStore) -> None:
+def test_a_transaction_is_reported_as_committed_once_the_turn_has_passed_it(store: CountingStore) -> None:
     assert commit_of(store, PATHS, {"txid": 1}) is None  # there is no topology yet
     begin(store, "r1", "r2")
     assert commit_of(store, PATHS, {"txid": 1}) is None
@@ -86,7 +86,7 @@ def test_a_transaction_is_committed_once_the_turn_is_behind_it(store: CountingSt
     assert commit_of(store, PATHS, {"key": "r3"}) is None
 
 
-def test_of_a_skipped_one_whose_rows_are_readmitted_the_commit_of_those_counts(store: CountingStore) -> None:
+def test_a_skipped_and_readmitted_transaction_is_reported_with_the_commit_of_its_new_txid(store: CountingStore) -> None:
     begin(store, "r1", "r2")
     turn(store, 2)
     skip(store, 1)
@@ -150,7 +150,7 @@ def test_a_source_knows_how_far_a_position_reaches(source: Source, position: Any
     assert source.reaches(position, what) is expected
 
 
-def test_all_data_up_to_something_is_committed_when_the_position_has_passed_it(
+def test_data_up_to_a_point_is_committed_when_the_position_has_passed_the_point(
     store: CountingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin(store, "r1")
@@ -164,7 +164,7 @@ def test_all_data_up_to_something_is_committed_when_the_position_has_passed_it(
     assert commit_of(store, PATHS, {"up_to": "a:3", "source": list(Numbers().serialize())}) == {"unknown": True}
 
 
-def test_a_day_that_is_waited_for_is_one_in_the_time_zone_of_the_topology_s_schedule(
+def test_a_day_in_up_to_is_a_day_in_the_time_zone_of_the_schedule(
     store: CountingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Stage(store, zone="Europe/Berlin").begun("r1")
@@ -177,7 +177,7 @@ def test_a_day_that_is_waited_for_is_one_in_the_time_zone_of_the_topology_s_sche
     assert commit_of(store, PATHS, wanted) == {"txid": 1}
 
 
-def test_the_sensor_defers_until_then_and_gives_the_txid(store: CountingStore) -> None:
+def test_the_sensor_defers_until_the_commit_and_returns_the_txid(store: CountingStore) -> None:
     sensor = TransactionCommittedSensor(task_id="wait", topology="numbers", run_id="r1")
     with pytest.raises(TaskDeferred) as deferred:
         sensor.execute({})
@@ -195,7 +195,7 @@ def test_the_sensor_defers_until_then_and_gives_the_txid(store: CountingStore) -
     assert sensor.execute_again({}, {"txid": 1}) == 1
 
 
-def test_a_sensor_on_a_topology_that_has_not_begun_warns_with_the_names_that_may_be_meant(
+def test_a_sensor_on_a_topology_without_a_ledger_warns_with_similar_names(
     store: CountingStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def warnings(topology: str) -> list[str]:
@@ -212,7 +212,7 @@ def test_a_sensor_on_a_topology_that_has_not_begun_warns_with_the_names_that_may
     assert warnings("numbers") == []
 
 
-def test_the_sensor_fails_if_it_is_skipped_or_the_source_cannot_tell(store: CountingStore) -> None:
+def test_the_sensor_fails_for_a_skipped_transaction_or_a_source_that_cannot_tell(store: CountingStore) -> None:
     begin(store, "r1")
     turn(store, 2)
     skip(store, 1)
@@ -237,7 +237,7 @@ def test_a_sensor_that_may_fail_softly_is_skipped_whether_it_was_deferred_or_not
         sensor.resume_execution("execute_again", {"event": {"txid": 1}}, {})
 
 
-def test_a_data_interval_is_that_of_the_key_of_its_run() -> None:
+def test_a_data_interval_of_a_sensor_becomes_the_key_of_its_run() -> None:
     start, end = datetime(2013, 5, 1, tzinfo=timezone.utc), datetime(2013, 5, 2, tzinfo=timezone.utc)
     key = DataIntervalSource("tests.contract.interval_reader.read")
     from dataclasses import replace
@@ -257,12 +257,12 @@ def test_a_data_interval_is_that_of_the_key_of_its_run() -> None:
         ({"txid": 1, "source": Numbers()}, "up_to= needs the source"),
     ],
 )
-def test_what_cannot_be_waited_for_is_refused_at_parse_time(options: dict[str, Any], text: str) -> None:
+def test_a_condition_that_a_sensor_cannot_wait_for_is_refused_at_parse_time(options: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         TransactionCommittedSensor(task_id="wait", topology="numbers", **options)
 
 
-def test_what_a_template_gives_is_checked_when_it_is_known() -> None:
+def test_a_value_that_a_template_gives_is_checked_after_it_is_rendered() -> None:
     with pytest.raises(ConfigError, match="It is a number"):
         TransactionCommittedSensor(task_id="wait", topology="numbers", txid="x")._wanted()
     with pytest.raises(ConfigError, match="Give two dates"):

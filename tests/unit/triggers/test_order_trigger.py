@@ -82,14 +82,14 @@ def trigger(number: int, **options: Any) -> OrderTrigger:
     return OrderTrigger(**{**fields, **dates, "key": f"day {number}", "poll": 0.01, **options})
 
 
-def test_it_is_rebuilt_from_its_plain_arguments() -> None:
+def test_the_order_trigger_is_rebuilt_from_its_plain_arguments() -> None:
     classpath, arguments = trigger(1).serialize()
     module, _, name = classpath.rpartition(".")
     rebuilt = getattr(import_module(module), name)(**json.loads(json.dumps(arguments)))
     assert rebuilt.serialize() == (classpath, arguments)
 
 
-def test_it_wakes_the_next_interval_alone(store: CountingStore, airflow: Airflow) -> None:
+def test_the_order_trigger_wakes_only_the_next_interval(store: CountingStore, airflow: Airflow) -> None:
     begin(store, 0)
     woken = [number for number in range(1, 4) if trigger(number).event(store) is not None]
     assert woken == [1]
@@ -97,12 +97,14 @@ def test_it_wakes_the_next_interval_alone(store: CountingStore, airflow: Airflow
     assert trigger(2).event(store) == {"current": 1}
 
 
-def test_it_waits_for_room_as_well(store: CountingStore, airflow: Airflow) -> None:
+def test_the_order_trigger_also_waits_for_room_in_the_window(store: CountingStore, airflow: Airflow) -> None:
     begin(store, 0)
     assert trigger(1, max_pending=1).event(store) is None
 
 
-def test_before_the_order_has_begun_it_asks_again_after_a_while(store: CountingStore, airflow: Airflow) -> None:
+def test_the_order_trigger_asks_again_after_a_while_if_the_order_has_not_begun(
+    store: CountingStore, airflow: Airflow
+) -> None:
     ledger_on(store).open(spec_on(store).request)
     assert trigger(1).event(store) is None
     assert trigger(1, patience=0.0).event(store) == {"current": 1}
@@ -130,7 +132,7 @@ def skipped(store: CountingStore, log: Any) -> None:
     take_skip(ledger, 1, {}, log=log)
 
 
-def test_a_gap_is_named_once_with_what_to_do(store: CountingStore, airflow: Airflow, log: Any) -> None:
+def test_a_gap_is_named_once_with_its_remedy(store: CountingStore, airflow: Airflow, log: Any) -> None:
     skipped(store, log)
     log.lines.clear()
     assert Waiting(store, log).looks(3 * GRACE) is None
@@ -140,7 +142,7 @@ def test_a_gap_is_named_once_with_what_to_do(store: CountingStore, airflow: Airf
 
 
 @pytest.mark.parametrize("state", ["queued", "running"])
-def test_an_interval_whose_run_is_on_its_way_is_no_gap(
+def test_an_interval_whose_run_is_queued_or_running_is_no_gap(
     store: CountingStore, airflow: Airflow, log: Any, state: str
 ) -> None:
     skipped(store, log)
@@ -150,7 +152,9 @@ def test_an_interval_whose_run_is_on_its_way_is_no_gap(
     assert log.lines == []
 
 
-def test_it_makes_room_for_the_run_of_the_next_interval(store: CountingStore, airflow: Airflow, log: Any) -> None:
+def test_a_waiting_run_yields_to_the_queued_run_of_the_next_interval(
+    store: CountingStore, airflow: Airflow, log: Any
+) -> None:
     skipped(store, log)
     airflow.states = {FIRST + DAY: "queued"}
     waiting = Waiting(store, log)
@@ -166,7 +170,7 @@ def test_it_makes_room_for_the_run_of_the_next_interval(store: CountingStore, ai
     assert ledger.topology().yielded["day 2"].blocking == 2
 
 
-def test_it_does_not_make_room_for_a_run_that_has_begun_or_is_gone(
+def test_a_waiting_run_does_not_yield_to_a_run_that_has_begun_or_does_not_exist(
     store: CountingStore, airflow: Airflow, log: Any
 ) -> None:
     skipped(store, log)
@@ -176,14 +180,14 @@ def test_it_does_not_make_room_for_a_run_that_has_begun_or_is_gone(
     assert ledger_on(store).topology().yielded == {}
 
 
-def test_while_a_transaction_is_open_it_is_that_one_whose_run_gets_room(
+def test_no_waiting_run_yields_while_the_run_of_an_open_transaction_is_running(
     store: CountingStore, airflow: Airflow, log: Any
 ) -> None:
     begin(store, 0)
     assert Waiting(store, log).looks(3 * GRACE) is None, "its run is running"
 
 
-def test_the_operator_defers_with_the_trigger_and_names_the_gap(
+def test_the_begin_operator_defers_with_the_order_trigger_and_names_the_gap(
     store: CountingStore, airflow: Airflow, log: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from airflow.sdk.exceptions import TaskDeferred
@@ -217,7 +221,7 @@ def test_the_operator_defers_with_the_trigger_and_names_the_gap(
     assert [line[:24] for line in log.lines[-2:]] == ["The interval 2026-01-03T", "No run for the interval "]
 
 
-def test_it_waits_in_its_worker_as_long_as_the_order_may_come_soon(store: CountingStore, airflow: Airflow) -> None:
+def test_begin_waits_in_its_worker_while_the_order_may_come_soon(store: CountingStore, airflow: Airflow) -> None:
     begin(store, 0)
     ahead = AheadOfOrder(interval="day 2", after=FIRST + 2 * DAY, missing=FIRST + DAY)
     slept: list[float] = []

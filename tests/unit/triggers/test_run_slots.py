@@ -62,19 +62,19 @@ def store() -> CountingStore:
     return stage.store
 
 
-def test_it_yields_once_the_grace_is_over(store: CountingStore, airflow: Airflow) -> None:
+def test_a_waiting_run_yields_after_the_grace(store: CountingStore, airflow: Airflow) -> None:
     waiting = Waiting(store, "r2", 2)
     assert waiting.looks(GRACE) is None
     assert waiting.looks(GRACE) == {"yield": 1}
 
 
-def test_nobody_yields_to_a_run_that_runs_or_has_ended(store: CountingStore, airflow: Airflow) -> None:
+def test_no_run_yields_to_a_run_that_is_running_or_has_ended(store: CountingStore, airflow: Airflow) -> None:
     waiting = Waiting(store, "r2", 2)
     for airflow.state in ("running", "failed", "success"):
         assert waiting.looks(3 * GRACE) is None
 
 
-def test_nobody_yields_while_a_run_slot_is_free(store: CountingStore, airflow: Airflow) -> None:
+def test_no_run_yields_while_a_run_slot_is_free(store: CountingStore, airflow: Airflow) -> None:
     airflow.running = 7
     assert Waiting(store, "r2", 2).looks(3 * GRACE) is None
 
@@ -84,7 +84,7 @@ def test_a_run_of_a_backfill_does_not_count_the_slots_of_others(store: CountingS
     assert Waiting(store, "r2", 2, limit=None).looks(3 * GRACE) == {"yield": 1}
 
 
-def test_nobody_yields_soon_to_a_run_of_a_backfill_beside_which_a_slot_seems_to_be_free(
+def test_runs_yield_later_to_a_backfill_run_while_a_slot_seems_to_be_free(
     store: CountingStore, airflow: Airflow
 ) -> None:
     waiting = Waiting(store, "r2", 2, limit=None, most=8)
@@ -93,7 +93,7 @@ def test_nobody_yields_soon_to_a_run_of_a_backfill_beside_which_a_slot_seems_to_
     assert waiting.looks(2 * GRACE) == {"yield": 1}
 
 
-def test_nobody_yields_to_a_run_that_airflow_did_not_start_when_another_run_made_room(
+def test_no_run_yields_again_to_a_run_that_airflow_did_not_start_after_an_earlier_yield(
     store: CountingStore, airflow: Airflow
 ) -> None:
     waiting = Waiting(store, "r2", 2, limit=None)
@@ -105,7 +105,7 @@ def test_nobody_yields_to_a_run_that_airflow_did_not_start_when_another_run_made
     assert waiting.looks(30 * GRACE) is None
 
 
-def test_the_grace_begins_anew_when_the_run_has_had_a_slot_in_between(store: CountingStore, airflow: Airflow) -> None:
+def test_the_grace_starts_again_after_the_run_had_a_slot(store: CountingStore, airflow: Airflow) -> None:
     waiting = Waiting(store, "r2", 2)
     assert waiting.looks(GRACE - 5) is None
     airflow.state = "running"
@@ -118,7 +118,7 @@ def test_the_grace_begins_anew_when_the_run_has_had_a_slot_in_between(store: Cou
     ("one", "other", "leader"),
     [(("r2", 2), ("r3", 3), "r3"), (("r3", 3), ("r4", None), "r4"), (("r4", None), ("r5", None), "r5")],
 )
-def test_the_best_of_two_yields_alone(
+def test_only_the_better_of_two_waiting_runs_yields(
     store: CountingStore, airflow: Airflow, one: Any, other: Any, leader: str
 ) -> None:
     waiters = [Waiting(store, *one), Waiting(store, *other)]

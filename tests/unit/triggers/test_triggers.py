@@ -133,7 +133,7 @@ def test_a_committer_is_woken_when_its_turn_is_near(store: SlowStore) -> None:
     assert fire(turn(1, None)) == [{"reason": "its turn is near", "current": 1}]
 
 
-def test_a_committer_is_not_woken_while_the_one_before_it_works(store: SlowStore) -> None:
+def test_a_committer_is_not_woken_while_an_earlier_transaction_is_being_processed(store: SlowStore) -> None:
     from tests.unit.commit.run import Run
 
     spec = begin(store, "r1", "r2")
@@ -173,14 +173,16 @@ def test_no_trigger_fires_before_its_hold_is_over_which_begins_with_the_deferral
     assert sleeps.seconds == [held]
 
 
-def test_a_ledger_that_cannot_be_reached_fails_nobody(store: SlowStore) -> None:
+def test_an_unreachable_ledger_fails_no_trigger(store: SlowStore) -> None:
     begin(store, "r1")
     store.failures = 3
     assert fire(ready(max_pending=2)) == [{"current": 1}]
 
 
 @pytest.mark.parametrize("trigger", [ready(), turn(4, "abc")], ids=["ready", "turn"])
-def test_a_damaged_or_deleted_ledger_wakes_the_task_to_meet_the_error(store: SlowStore, trigger: BaseTrigger) -> None:
+def test_a_damaged_or_deleted_ledger_wakes_the_task_which_reports_the_error(
+    store: SlowStore, trigger: BaseTrigger
+) -> None:
     path = Paths("/airflow_tx", "numbers").current
     assert fire(trigger)[0]["reason"].startswith(f"Record {path} cannot be read: it is missing.")
     begin(store, "r1")

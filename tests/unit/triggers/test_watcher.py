@@ -103,7 +103,7 @@ def test_a_watcher_that_was_there_before_its_topology_begins_with_the_first_comm
     assert take(producer, 2) == [(1, 1), (2, 2)]
 
 
-def test_whoever_starts_again_goes_on_behind_what_airflow_has_stored(store: CountingStore) -> None:
+def test_a_restarted_watcher_continues_after_the_last_event_that_airflow_has_stored(store: CountingStore) -> None:
     producer = started(store)
     turn(store, 6)
     assert take(producer, 5) == [(1, 1), (2, 2), (3, 3), (4, 4), (5, 5)]
@@ -116,7 +116,7 @@ def test_whoever_starts_again_goes_on_behind_what_airflow_has_stored(store: Coun
     assert CommitsProducer(trigger())._next(store) is None
 
 
-def test_what_airflow_has_not_stored_is_not_noted(store: CountingStore) -> None:
+def test_an_event_that_airflow_has_not_stored_is_repeated(store: CountingStore) -> None:
     producer = started(store)
     turn(store, 3)
     take(producer, 2)
@@ -134,7 +134,7 @@ def test_one_event_may_be_about_several_transactions(store: CountingStore) -> No
     assert take(producer, 1) == [(7, 9)]
 
 
-def test_no_more_are_on_their_way_than_airflow_can_hold(store: CountingStore) -> None:
+def test_no_more_events_are_pending_than_airflow_can_hold(store: CountingStore) -> None:
     producer = started(store)
     turn(store, 100)
     assert len(take(producer, 20)) == 20
@@ -143,7 +143,7 @@ def test_no_more_are_on_their_way_than_airflow_can_hold(store: CountingStore) ->
     assert len(take(producer, 10)) == 10
 
 
-def test_the_last_of_several_events_comes_when_airflow_has_made_a_run_of_those_before(
+def test_the_last_event_waits_until_airflow_has_made_a_run_of_the_earlier_ones(
     store: CountingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
@@ -164,7 +164,7 @@ def test_the_last_of_several_events_comes_when_airflow_has_made_a_run_of_those_b
     assert found["last"] == 4
 
 
-def test_a_ledger_that_was_made_anew_has_other_transactions(store: CountingStore) -> None:
+def test_a_watcher_begins_again_with_a_new_ledger(store: CountingStore) -> None:
     producer = started(store)
     turn(store, 4)
     take(producer, 3)
@@ -180,7 +180,7 @@ def test_a_ledger_that_was_made_anew_has_other_transactions(store: CountingStore
     assert decode(WatcherRecord, PATHS.watcher("w"), watcher.data).incarnation == "new"
 
 
-def test_airflow_advances_it_once_its_events_are_stored(store: CountingStore) -> None:
+def test_a_watcher_advances_once_airflow_has_stored_its_events(store: CountingStore) -> None:
     """Through Airflow's own manager of streams."""
     stream = pytest.importorskip("airflow.triggers.shared_stream", reason="Airflow 3.2 does not say it")
     begin(store)
@@ -209,7 +209,7 @@ def test_airflow_advances_it_once_its_events_are_stored(store: CountingStore) ->
     assert take(CommitsProducer(trigger()), 1) == [(2, 2)]
 
 
-def test_where_airflow_does_not_say_it_an_event_is_stored_some_time_after_it_was_handed_on(
+def test_without_confirmation_by_airflow_an_event_counts_as_stored_after_some_time(
     store: CountingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started(store)

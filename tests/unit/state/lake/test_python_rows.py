@@ -49,7 +49,7 @@ def types(rows: list[dict[str, Any]], known: Mapping[str, Any] | None = None) ->
     return {each["name"]: each["type"] for each in of_arrow(as_arrow(rows, known).schema)["fields"]}
 
 
-def test_rows_become_one_file_a_partition_with_their_transaction(tmp_path: Path) -> None:
+def test_rows_become_one_file_for_each_partition_with_their_transaction(tmp_path: Path) -> None:
     table = Table(str(tmp_path), ("day",))
     rows = [{"n": number, "day": None if number == 3 else DAY + dt.timedelta(number % 2)} for number in range(4)]
     entries = [TableFile.from_row(each) for each in write_python_rows(table, rows, ATTEMPT)]
@@ -162,7 +162,7 @@ def test_values_that_come_first_do_not_narrow_their_column(values: list[Any], ki
     ],
     ids=str,
 )
-def test_values_that_no_one_type_holds_as_they_are_are_refused(values: list[Any]) -> None:
+def test_values_that_no_single_type_holds_exactly_are_refused(values: list[Any]) -> None:
     with pytest.raises(Misfit, match=rf"row {len(values) - 1}: n = .* has no"):
         as_arrow([{"n": value} for value in values], None)
 
@@ -175,7 +175,7 @@ def test_values_of_two_types_are_refused_in_one_line_that_names_state_and_column
     assert not list(tmp_path.iterdir())
 
 
-def test_no_rows_are_no_files_also_before_there_is_a_table(tmp_path: Path) -> None:
+def test_no_rows_make_no_files_even_before_the_table_exists(tmp_path: Path) -> None:
     assert write_python_rows(Table(str(tmp_path), ("day",)), [], ATTEMPT) == []
 
 
@@ -222,7 +222,7 @@ def test_staged_rows_are_read_as_a_reader_of_the_table_sees_them(tmp_path: Path)
     assert {name for each in some for name in each} == {"day", "id"}
 
 
-def test_a_staged_file_that_is_gone_is_refused_for_good(tmp_path: Path) -> None:
+def test_a_missing_staged_file_is_permanently_refused(tmp_path: Path) -> None:
     table = DeltaTable(tmp_path / "orders")
     listed = table.stage([{"id": 1}], ATTEMPT)
     (tmp_path / "orders" / listed[0]["path"]).unlink()

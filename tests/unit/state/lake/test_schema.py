@@ -42,7 +42,7 @@ def _field(name: str, kind: Any) -> dict[str, Any]:
 
 
 @given(types)
-def test_nothing_is_not_nullable_at_any_depth(kind: Any) -> None:
+def test_every_field_is_nullable_at_any_depth(kind: Any) -> None:
     text = json.dumps(nullable(kind))
     assert '"nullable": false' not in text
     assert '"containsNull": false' not in text
@@ -66,7 +66,7 @@ def test_a_column_of_another_type_never_fits(one: Any, other: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["void", "variant", "interval day to second", "time(6)", {"type": "udt"}])
-def test_a_type_that_delta_has_not_is_named(kind: Any) -> None:
+def test_a_type_that_delta_lacks_is_named(kind: Any) -> None:
     inner = {"type": "array", "elementType": kind, "containsNull": True}
     with pytest.raises(Misfit, match="column a"):
         nullable(struct([_field("a", inner)]))
@@ -77,7 +77,7 @@ def test_names_that_differ_by_case_are_refused() -> None:
         new_fields(struct([_field("a", "long")]), struct([_field("A", "long")]))
 
 
-def test_a_file_says_each_partition_column() -> None:
+def test_a_file_must_give_a_value_for_each_partition_column() -> None:
     found = struct([_field("a", "long"), _field("day", "date")])
     check_partition(found, {"day": None}, ["day"])
     with pytest.raises(Misfit, match="lack partition column day"):
@@ -107,12 +107,12 @@ def test_arrow_is_spelled_as_spark_does() -> None:
 
 
 @pytest.mark.parametrize("kind", [pa.uint8(), pa.timestamp("ns"), pa.time64("us"), pa.null(), pa.float16()])
-def test_an_arrow_type_that_delta_has_not_is_refused(kind: pa.DataType) -> None:
+def test_an_arrow_type_that_delta_lacks_is_refused(kind: pa.DataType) -> None:
     with pytest.raises(Misfit, match="column a has the type"):
         of_arrow(pa.schema([("a", kind)]))
 
 
 @given(types)
-def test_each_plain_type_is_asked(kind: Any) -> None:
+def test_a_search_in_a_type_reaches_each_plain_type(kind: Any) -> None:
     for plain in _PLAIN:
         assert deepest(kind, plain.__eq__) == (json.dumps(plain) in json.dumps(kind))

@@ -42,7 +42,7 @@ moments = st.lists(st.none() | st.datetimes(), min_size=1, max_size=10)
 
 
 @given(whole, st.integers(1, 5))
-def test_whole_numbers_are_exact_over_all_row_groups(values: list[int | None], groups: int) -> None:
+def test_bounds_of_integers_are_exact_over_all_row_groups(values: list[int | None], groups: int) -> None:
     known = [each for each in values if each is not None]
     found = _bounds(_file({"n": pa.array(values, pa.int64())}, groups=groups), "n")
     assert found == (min(known, default=None), max(known, default=None), values.count(None))
@@ -65,7 +65,7 @@ def test_each_moment_lies_between_its_bounds(values: list[datetime | None], zone
     assert low is None or low.endswith("Z") == bool(zone)
 
 
-def test_a_moment_is_rounded_up_to_the_next_millisecond() -> None:
+def test_an_upper_bound_of_a_timestamp_is_rounded_up_to_the_next_millisecond() -> None:
     at = datetime(2026, 1, 1) + timedelta(microseconds=1)
     assert _bounds(_file({"at": pa.array([at], pa.timestamp("us"))}), "at")[:2] == (
         "2026-01-01T00:00:00.000",
@@ -83,13 +83,13 @@ def test_dates_are_written_as_delta_does() -> None:
 @pytest.mark.parametrize(
     "column", [pa.array([1.0, float("nan")]), pa.array([None, None], pa.int64()), pa.array([True, False])]
 )
-def test_what_has_no_certain_order_has_no_bounds(column: pa.Array) -> None:
+def test_a_column_without_a_certain_order_has_no_bounds(column: pa.Array) -> None:
     said = json.loads(_file({"x": column}).stats)
     assert "x" not in said["minValues"]
     assert "x" not in said["maxValues"]
 
 
-def test_a_nested_field_is_not_taken_for_a_column_with_a_dot() -> None:
+def test_a_nested_field_is_not_confused_with_a_column_whose_name_has_a_dot() -> None:
     file = _file({"a": pa.array([{"b": 5}]), "a.b": pa.array([9], pa.int64())})
     assert json.loads(file.stats)["minValues"] == {TXID: 7}
 
@@ -98,11 +98,11 @@ def test_a_nested_field_is_not_taken_for_a_column_with_a_dot() -> None:
     ("text", "upper"),
     [("a" * 40, "a" * (TEXT - 1) + "b"), ("\U0010ffff" * 40, None), ("\ud7ff" * 40, "\ud7ff" * (TEXT - 1) + "\ue000")],
 )
-def test_a_long_text_is_cut_upwards(text: str, upper: str | None) -> None:
+def test_a_long_string_is_cut_to_a_higher_upper_bound(text: str, upper: str | None) -> None:
     assert text_bounds(text, text) == (text[:TEXT], upper)
 
 
-def test_the_column_of_the_transaction_has_bounds_however_many_columns_there_are() -> None:
+def test_the_txid_column_has_bounds_however_many_columns_exist() -> None:
     file = _file({f"c{number}": pa.array([1]) for number in range(50)})
     assert _bounds(file, TXID) == (7, 7, 0)
 

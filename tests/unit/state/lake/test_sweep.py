@@ -14,7 +14,7 @@ paths = st.builds(
 
 
 @given(st.sets(paths), st.sets(paths), st.dictionaries(paths, st.floats(0, 20 * DAY)), st.integers(1, 9))
-def test_no_live_file_and_none_of_an_open_transaction_is_deleted(
+def test_a_sweep_deletes_no_live_file_and_no_file_of_an_open_transaction(
     there: set[str], live: set[str], known: dict[str, float], txid: int
 ) -> None:
     found = dead_files(there, live, known, txid=txid, now=10 * DAY, retention=7 * DAY)
@@ -32,7 +32,7 @@ def test_a_file_is_deleted_once_it_has_been_dead_for_the_retention() -> None:
     assert dead_files([path], (), first.since, txid=2, now=8 * DAY, retention=7 * DAY).over == {path}
 
 
-def test_a_file_that_is_live_again_begins_anew() -> None:
+def test_a_file_that_is_live_again_starts_a_new_retention() -> None:
     path = "_airflow_tx/1.1.00000000000000ab/a.parquet"
     again = dead_files([path], {path}, {path: 0.0}, txid=2, now=9 * DAY, retention=7 * DAY)
     assert (again.over, again.since) == (set(), {})
