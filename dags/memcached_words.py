@@ -25,7 +25,7 @@ class Files:
     """A backing map: a file for each key."""
 
     def multi_get(self, keys: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Return the value of each key; None: no value."""
+        """Return the value of each key. Return None if there is no value."""
         return [pickle.loads(file.read_bytes()) if (file := self._file(key)).exists() else None for key in keys]
 
     def multi_put(self, keys: Sequence[tuple[Any, ...]], values: Sequence[Any]) -> None:

@@ -1,4 +1,4 @@
-"""A chain of three stages: days are corrected in the first one, and the others follow, also after kills."""
+"""A chain of three stages: days are corrected in the first stage, and later stages follow, even after kills."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ ORDERS = 100
 PRODUCTS = ("bolts", "nuts", "screws")
 STAGES = ("chain_orders", "chain_cleaned", "chain_totals", "chain_largest")
 TWICE, READ = 5, 12
-"""The day that is corrected twice, and the last one before the day that is corrected while the next stage reads it."""
+"""The day that is corrected twice, and the last of the first days. The day after `READ` is corrected while the second
+stage reads it."""
 _WAIT = 600
 
 
@@ -43,7 +44,7 @@ class Chain(Example):
             self._write(day)
 
     def drive(self, airflow: LocalAirflow, store: Store) -> None:
-        """Tell the story; each part waits until the chain rests."""
+        """Run all parts of the story. Each part ends when no stage has an open transaction."""
         self._store = store
         for stage in STAGES:
             airflow.wait_dag(f"{stage}_coordinator")
@@ -123,7 +124,7 @@ class Chain(Example):
         self._store_day(day)
 
     def _change(self, day: int, amount: str | None) -> None:
-        """Let a day have one more order, of this amount, in place of an earlier one like it; None: without one."""
+        """Give a day one extra order of this amount, instead of an earlier one. For None, remove the extra order."""
         kept = self._orders[day][:ORDERS]
         self._orders[day] = kept if amount is None else [*kept, ("bolts", amount)]
         self._store_day(day)
@@ -136,7 +137,7 @@ class Chain(Example):
             writer = csv.writer(file)
             writer.writerow(["day", "product", "amount"])
             writer.writerows([f"{day:02}", *order] for order in self._orders[day])
-        partial_file.rename(folder / f"{day:02}.csv")  # in one piece: the source may be looking
+        partial_file.rename(folder / f"{day:02}.csv")  # atomic, since the source may list the folder now
 
     def _restate(self, airflow: LocalAirflow, day: int, why: str) -> None:
         counts = self._counts("chain_orders")[day]
@@ -145,7 +146,7 @@ class Chain(Example):
         self._committed("chain_orders")
 
     def _counts(self, stage: str) -> dict[int, int]:
-        """Name, by day, the transaction of its file that counts."""
+        """Return the transaction that counts for each day."""
         found = dict[int, int]()
         for each in history(self._store, Paths(ROOT, stage)):
             receipt = each.receipt
@@ -156,7 +157,7 @@ class Chain(Example):
     def _kill(self, stage: str, txid: int) -> Armed:
         return self.failpoints.arm("commit.before_mark", "kill", topology=stage, txid=txid)
 
-    # --- when it rests -----------------------------------------------------------------------------------------------
+    # --- waits -------------------------------------------------------------------------------------------------------
 
     def _allocated(self, stage: str) -> int:
         return ReadOnlyLedger(self._store, Paths(ROOT, stage)).allocated_if_any() or 0
@@ -166,7 +167,7 @@ class Chain(Example):
         eventually(lambda: not ledger.open_records() and not ledger.wishes(), _WAIT, f"{stage} has no open transaction")
 
     def _rests(self, what: str) -> None:
-        """Wait until the totals equal the totals of the files."""
+        """Wait until the totals equal the totals of the files, and no stage has an open transaction."""
         eventually(
             lambda: not self._wrong_totals(),
             _WAIT,
@@ -178,10 +179,10 @@ class Chain(Example):
             self._committed(stage)
         self.say(f"the totals have {what}: {len(self._orders)} days")
 
-    # --- what comes out ----------------------------------------------------------------------------------------------
+    # --- results -----------------------------------------------------------------------------------------------------
 
     def wrong(self) -> list[str]:
-        """Compare each stage with a computation over the files."""
+        """Return the differences between each stage and a direct computation over the files."""
         raw: Counter[object] = Counter(
             (f"{day:02}", *order) for day, orders in self._orders.items() for order in orders
         )
@@ -202,7 +203,7 @@ class Chain(Example):
         return found
 
     def verdict(self) -> str:
-        """How many there were."""
+        """Return the verdict in one line, with its figures."""
         total = sum(map(len, self._orders.values()))
         return f"{total} of {total} orders of {DAYS} days are in each of three stages once, with all corrections"
 

@@ -31,7 +31,7 @@ _DAGS = (*NAMES, "orders_coordinator")
 
 
 class ClusterKafka(LocalKafka):
-    """A broker in this container that the workers and Spark's executors reach."""
+    """A broker in this container that the workers and Spark's executors can reach."""
 
     @property
     def bootstrap(self) -> str:
@@ -43,24 +43,24 @@ class ClusterKafka(LocalKafka):
 
 
 class ClusterKafkaCounts(KafkaCounts):
-    """The example with a broker that a cluster reaches; Spark there has the connector."""
+    """The example with a broker that a cluster can reach. The cluster's Spark already has the connector."""
 
     def broker(self) -> LocalKafka:
         return ClusterKafka()
 
     def add_connector(self) -> None:
-        """Nothing to add."""
+        """Do nothing, since Spark already has the connector."""
 
 
 def count_flights(airflow: ClusterAirflow, store: Store, data: Path, failpoints: Failpoints, _: Say) -> int:
-    """A year in twelve transactions, with the faults of the demo; return the exit status."""
+    """Count a year of flights in twelve transactions, with the faults of the demo. Return the exit status."""
     demo = Demo(data)
     write_months(demo.flights)
     return demo.judge(report.computed(demo.flights), airflow, store, failpoints)
 
 
 def count_orders(airflow: ClusterAirflow, store: Store, data: Path, failpoints: Failpoints, say: Say) -> int:
-    """Regions that come and go, under the coordinator; return the exit status."""
+    """Count orders of regions that come and go, with the coordinator. Return the exit status."""
     example = Orders(data, say, failpoints)
     example.prepare()
     example.drive(airflow, store)
@@ -68,7 +68,7 @@ def count_orders(airflow: ClusterAirflow, store: Store, data: Path, failpoints: 
 
 
 def count_events(airflow: ClusterAirflow, store: Store, data: Path, failpoints: Failpoints, say: Say) -> int:
-    """A topic whose broker stops and which grows; return the exit status."""
+    """Count the events of a topic that grows, while its broker stops. Return the exit status."""
     example = ClusterKafkaCounts(data, say, failpoints)
     example.prepare()
     example.drive(airflow, store)
@@ -76,7 +76,7 @@ def count_events(airflow: ClusterAirflow, store: Store, data: Path, failpoints: 
 
 
 def publish_flights(airflow: ClusterAirflow, store: Store, data: Path, failpoints: Failpoints, say: Say) -> int:
-    """Months of flights in a table on S3, beside a database, and one month restated; return the exit status."""
+    """Publish months of flights to S3 and a database, and restate one month. Return the exit status."""
     example = Lake(data, say, failpoints)
     example.prepare()
     example.drive(airflow, store)
@@ -92,9 +92,9 @@ _RUN: dict[str, Callable[[ClusterAirflow, Store, Path, Failpoints, Say], int]] =
 
 
 def run(names: Sequence[str]) -> int:
-    """Run examples one after the other, on a ledger and states without any transaction of them.
+    """Run examples one after the other, after all their earlier transactions and totals are removed.
 
-    :return: the exit status: 0 if all were exact.
+    :return: the exit status, 0 if all totals were exact.
     """
     started = time.monotonic()
 
@@ -133,7 +133,7 @@ def _has_run() -> bool:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; see script/cluster."""
+    """Run the command line of `script/cluster demo`."""
     parser = argparse.ArgumentParser(prog="script/cluster demo", description=__doc__)
     parser.add_argument("names", nargs="*", default=NAMES, metavar="NAME", help=f"one of {', '.join(NAMES)}")
     names = parser.parse_args(arguments).names
@@ -142,7 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.error(f"no example is called {name}; there are {', '.join(NAMES)}")
     try:
         return run(names)
-    except AssertionError as error:  # what should happen did not
+    except AssertionError as error:  # an expected event did not happen
         print(f"\nThe example could not continue: {error}", file=sys.stderr)
         return 1
 

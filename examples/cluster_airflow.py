@@ -1,4 +1,4 @@
-"""The Airflow of the cluster, and what else its users need to know of it: the ledger, the states, a fresh start."""
+"""Access to the Airflow, the ledger and the states of the cluster, and a way to empty them."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ LOGIN = "admin"
 
 
 class ClusterAirflow(AirflowClient):
-    """Airflow as a container beside it sees it, with the environment of a worker.
+    """A client of the cluster's Airflow, for a container with the environment of a worker.
 
-    :param environ: of this process, with the password.
+    :param environ: environment of this process, which has the password.
     """
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         super().__init__(ADDRESS, LOGIN, environ["AIRFLOW_PASSWORD"])
 
     def command(self, *arguments: str, timeout: float = 300) -> str:
-        """Run `airflow` with these arguments and return what it said.
+        """Run `airflow` with these arguments, and return its output.
 
-        :raises AssertionError: it did not end with 0.
+        :raises AssertionError: the exit code is not 0.
         """
         done = subprocess.run(["airflow", *arguments], capture_output=True, text=True, timeout=timeout, check=False)
         if done.returncode:
@@ -35,7 +35,7 @@ class ClusterAirflow(AirflowClient):
         return done.stdout
 
     def wait_known(self, dag_id: str) -> None:
-        """Wait until the scheduler knows a DAG, paused or not."""
+        """Wait until Airflow has a DAG, paused or not."""
 
         def known() -> bool:
             return dag_id in {dag["dag_id"] for dag in self.listed("dags", "dags")}
@@ -44,7 +44,7 @@ class ClusterAirflow(AirflowClient):
         eventually(known, AIRFLOW_PATIENCE, f"DAG {dag_id} is known", interval=1, explain=lambda: str(errors()))
 
     def forget(self, dag_id: str) -> None:
-        """End and delete all runs of a DAG, which is paused afterwards."""
+        """Pause a DAG, and end and delete all its runs."""
         self.pause(dag_id)
         for run in self.runs(dag_id):
             if run["state"] not in RUN_ENDED:
@@ -59,7 +59,7 @@ class ClusterAirflow(AirflowClient):
 
 @contextmanager
 def ledger() -> Iterator[Store]:
-    """The ledger's store, by the connection that the workers have."""
+    """Open the ledger's store with the connection of the workers."""
     from airflow_tx.hooks.zookeeper import ZooKeeperHook
 
     with ZooKeeperHook().store() as store:
@@ -67,14 +67,14 @@ def ledger() -> Iterator[Store]:
 
 
 def state_url() -> str:
-    """The database of the states, with its password."""
+    """Return the URL of the states' database, with its password."""
     from airflow_tx.base.connections.sql import url_of_connection
 
     return url_of_connection("tx_state").render_as_string(hide_password=False)
 
 
 def clear_ledger_and_states() -> None:
-    """Remove every transaction and every total; nothing may be running."""
+    """Remove all transactions and all totals. No run may be in progress."""
     import sqlalchemy as sa
 
     from airflow_tx.hooks.zookeeper import ZooKeeperHook

@@ -1,4 +1,4 @@
-"""Fetches the jars that the cluster's image does not hold: Kafka, an S3 server, Spark's way to both, and Delta Lake."""
+"""Fetches jars that the cluster's image does not have: Kafka, an S3 server, Spark's connectors to both, Delta Lake."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.servers.kafka import KAFKA_VERSION
 
 
 def collect(folder: Path) -> None:
-    """Copy them: `spark/` holds the connectors', beside it are the jars of Kafka, where `fetch_jars` looks for them."""
+    """Copy the connectors to `folder`/spark, and the other jars beside it, where `fetch_jars` finds them."""
     connectors = [*kafka_connector_jars(), *s3_connector_jars()]
     kafka = fetch_jars("org.apache.kafka", "kafka_2.13", KAFKA_VERSION, all_of_it=True)
     (folder / "spark").mkdir(parents=True, exist_ok=True)
@@ -25,7 +25,7 @@ def collect(folder: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command line: FOLDER."""
+    """Fetch the jars into the folder that the command line names."""
     (folder,) = sys.argv[1:] if arguments is None else arguments
     collect(Path(folder))
 

@@ -1,4 +1,4 @@
-"""Compares tables of one database all the time, while transactions commit: do they agree?"""
+"""Checks continuously that tables of one database agree while transactions commit."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 Tables = Mapping[str, Mapping[str, tuple[int, int]]]
-"""Per table and key, how many there are, and their sum."""
+"""Number of rows and their sum, by table and key."""
 _PATIENCE = 300.0
 _BETWEEN = 0.01
-"""Seconds: a reader that never waits would take a core from the commits."""
+"""Seconds between two readings. A reader without a pause would take a CPU core from the commits."""
 
 
 class ComparingReader:
     """Runs one statement again and again, in a thread; a context manager.
 
-    :param query: gives rows of the name of a table, a key, a number and a sum.
-    :param tables: the names of the tables, which must agree.
-    :ivar readings: how often it has looked.
-    :ivar found: what it found at last.
-    :ivar torn: what it found in the readings whose tables differed.
+    :param query: SQL that returns rows of table name, key, number and sum.
+    :param tables: names of the tables, which must agree.
+    :ivar readings: number of readings so far.
+    :ivar found: result of the last reading.
+    :ivar torn: results of the readings in which the tables differed.
     """
 
     def __init__(self, url: str, query: str, tables: Sequence[str]) -> None:
@@ -55,7 +55,7 @@ class ComparingReader:
             raise self._failure
 
     def looks(self, times: int = 20) -> None:
-        """Wait until it has looked some more times: it has seen what is there now."""
+        """Wait for some more readings, so that the reader has certainly read the current values."""
         wanted = self.readings + times
         eventually(lambda: self._failure or self.readings >= wanted, _PATIENCE, f"{times} more readings")
 

@@ -1,4 +1,4 @@
-"""Corrections of daily orders: one wrong day, a wrong week beside new days, and a new version beside the old one."""
+"""Corrections of daily orders: one wrong day, a wrong week while new days run, and a new version beside the old one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TIMEOUT = 300
 
 
 class Corrections(Example):
-    """Commits days that a bug made wrong, mends the job, and restates them."""
+    """Commits days that a bug made wrong, corrects the job, and restates the days."""
 
     name = "corrections"
     topology = DAG_ID
@@ -43,7 +43,7 @@ class Corrections(Example):
         (self._dags / "daily_orders_v2.py").write_text(new)
 
     def drive(self, airflow: LocalAirflow, store: Store) -> None:
-        """Tell the three stories, one after the other."""
+        """Run the three stories, one after the other."""
         self._wrong: list[str] = []
         for dag_id in (DAG_ID, NEW_DAG_ID):
             eventually(partial(airflow.call, "GET", f"dags/{dag_id}"), 90, "the DAG is known", interval=0.3)
@@ -53,11 +53,11 @@ class Corrections(Example):
         self._compare_versions(airflow)
 
     def wrong(self) -> list[str]:
-        """Name the differences at the moment of the check."""
+        """Return the differences that the checks of the stories have found."""
         return self._wrong
 
     def verdict(self) -> str:
-        """How much was corrected."""
+        """Return the verdict in one line, with its figures."""
         return f"{self._orders} of {self._orders} orders of {self._days} days counted once, and every correction is in"
 
     # --- the stories -------------------------------------------------------------------------------------------------
@@ -81,7 +81,7 @@ class Corrections(Example):
         with ThreadPoolExecutor(1) as pool:
             restated = pool.submit(self._restate, airflow, DAG_ID, 4, 9, why="the job counted cents")
             airflow.end_backfills(DAG_ID)
-            # By the REST API: the command pauses the DAG for a moment, in which nothing can be restated.
+            # Use the REST API: the command pauses the DAG, and a paused DAG cannot be restated.
             airflow.create_backfill(DAG_ID, _day(10), _day(12))
             eventually(lambda: killed.reached, _TIMEOUT, "a committer is killed between its write and its mark")
             self._kill_scheduler(airflow)
@@ -109,7 +109,7 @@ class Corrections(Example):
 
     @contextmanager
     def _bug(self, name: str) -> Iterator[None]:
-        """Let the job have a bug within the block."""
+        """Put a bug into the job during the block."""
         path = self._dags / name
         kept = path.with_suffix(".kept")
         shutil.copy(path, kept)
@@ -153,7 +153,7 @@ class Corrections(Example):
     # --- what comes out ----------------------------------------------------------------------------------------------
 
     def _expect(self, dag_id: str, airflow: LocalAirflow, *, exact: bool, when: str) -> None:
-        """Compare with the orders of all days that have a run."""
+        """Note the differences from the orders of all days that have a run."""
         expected = self._computed(airflow, dag_id)
         query = f"SELECT product, orders, amount FROM {dag_id}"
         found: dict[object, tuple[int, int]] = {

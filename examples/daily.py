@@ -1,4 +1,4 @@
-"""Orders by day: a backfill of which some days fail and are cleared, then one of all days again, backwards."""
+"""Orders by day: some days of a backfill fail and are cleared. Then a second backfill runs all days backwards."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _TIMEOUT = 300
 
 
 class Daily(Example):
-    """Backfills the days, with two of them failing at first."""
+    """Backfills the days, of which two fail at first."""
 
     name = "daily_orders"
     files = ("daily_orders.py", "order_book.py")
 
     def prepare(self) -> None:
-        """Nothing: the orders are made up by the day."""
+        """Do nothing: the DAG computes the orders of each day."""
 
     def drive(self, airflow: LocalAirflow, store: Store) -> None:
-        """A backfill with two failures, which hold the days after them up until they are cleared; then another one."""
+        """Run a backfill in which two days fail and block later days until they are cleared. Then run another one."""
         eventually(lambda: airflow.call("GET", f"dags/{self.name}"), 90, "the DAG is known", interval=0.3)
         airflow.pause(self.name, False)
         for txid in (2, 4):
@@ -51,13 +51,13 @@ class Daily(Example):
         self._starts = [datetime.fromisoformat(run["data_interval_start"]) for run in airflow.runs(self.name)]
 
     def wrong(self) -> list[str]:
-        """Compare with the orders."""
+        """Compare the totals with the orders."""
         sys.path.insert(0, str(self.folder / "dags"))
         from order_book import orders  # type: ignore[import-not-found]
 
         counts: Counter[str] = Counter()
         amounts: Counter[str] = Counter()
-        for start in self._starts:  # the schedule has started one of its own
+        for start in self._starts:  # the schedule has started a run, too
             for order in orders(start, start + timedelta(days=1)):
                 counts[order["product"]] += 1
                 amounts[order["product"]] += order["amount"]
@@ -71,7 +71,7 @@ class Daily(Example):
         return differences({product: (counts[product], amounts[product]) for product in counts}, found)
 
     def verdict(self) -> str:
-        """How many there were."""
+        """Return the verdict in one line, with its figures."""
         return f"{self._orders} of {self._orders} orders of {len(self._starts)} days counted once"
 
     def _failed(self, airflow: LocalAirflow) -> list[str]:

@@ -27,15 +27,15 @@ DAG_ID = "flights"
 RUNS = [f"run-{number:02}" for number in range(1, 13)]  # the run that begins first takes the first month
 PROGRAM = "examples.demo"
 PATHS = Paths(ROOT, DAG_ID)
-_TIMEOUT = 600  # without a commit
+_TIMEOUT = 600  # seconds without a commit
 _LINES = 15
 _CLEARS = 2
 
 
 class Demo:
-    """One run of the demo in a folder of its own.
+    """One run of the demo.
 
-    :param home: emptied first.
+    :param home: folder of all its files, which is emptied first.
     """
 
     def __init__(self, home: Path) -> None:
@@ -52,9 +52,9 @@ class Demo:
         print(f"[{time.monotonic() - self._started:4.0f} s] {text}", flush=True)
 
     def run(self, kept: Path | None) -> int:
-        """Everything from the files to the verdict.
+        """Write the files, start the servers, count the flights, and print the verdict.
 
-        :param kept: if the servers are to live on, where to note their process.
+        :param kept: file for the pid of the process that keeps the servers running; None: stop the servers.
         :return: the exit status.
         """
         shutil.rmtree(self.home, ignore_errors=True)
@@ -77,16 +77,16 @@ class Demo:
         return status
 
     def judge(self, expected: report.Totals, airflow: AirflowClient, store: Store, failpoints: Failpoints) -> int:
-        """From the first run to the verdict, on servers that are up; return the exit status."""
+        """Start the runs on servers that are up, and print the verdict. Return the exit status."""
         wrong, transactions = self._count(airflow, store, failpoints)
-        if self._ended:  # else they differ, and that says nothing
+        if self._ended:  # unfinished totals always differ
             wrong += report.differences(expected, report.stored(database(self.home)))
         return print_report(expected, transactions, wrong, ended=self._ended)
 
     def _count(
         self, airflow: AirflowClient, store: Store, failpoints: Failpoints
     ) -> tuple[list[str], list[report.Transaction]]:
-        """Run it all; return what went wrong, and the transactions that have committed."""
+        """Run everything. Return the problems, and the committed transactions."""
         faults = Faults(airflow, DAG_ID, self.say)
         faults.arm(failpoints)
         wrong = self._drive(airflow, store, faults)
@@ -96,7 +96,7 @@ class Demo:
         return wrong, done
 
     def _drive(self, airflow: AirflowClient, store: Store, faults: Faults) -> list[str]:
-        """Start the runs and follow them until all are done; return the ones that were not done in time."""
+        """Start the runs, and follow them until all have ended. Return a line for each run that has not succeeded."""
         airflow.wait_dag(DAG_ID)
         self.say(f"Airflow is up: {airflow.address} (login {airflow.user}, password {airflow.password})")
         for run_id in RUNS:
@@ -109,7 +109,7 @@ class Demo:
             if len(done) > seen:
                 last, seen = time.monotonic(), len(done)
             faults.step(done)
-            # Read after the faults: a run that has just been cleared is not done.
+            # Read the states after the faults, since a fault may have cleared a run just now.
             states = {run["dag_run_id"]: run["state"] for run in airflow.runs(DAG_ID)}
             self._show(airflow, done)
             if len(done) == len(RUNS) and faults.cleared and set(states.values()) == {"success"}:
@@ -118,7 +118,7 @@ class Demo:
                 return []
             self._clear_failed(airflow, states)
             hopeless = [run_id for run_id, state in states.items() if self._hopeless(run_id, state)]
-            if hopeless:  # the ones behind it would wait for ever
+            if hopeless:  # later runs would wait forever
                 self.say(airflow.describe_run(DAG_ID, hopeless[0]))
                 break
             time.sleep(1)
@@ -129,7 +129,7 @@ class Demo:
         return state == "failed" and self._clears[run_id] >= _CLEARS
 
     def _clear_failed(self, airflow: AirflowClient, states: Mapping[str, str]) -> None:
-        """The user's reaction to a failed run."""
+        """Clear the failed tasks of failed runs, as a user would."""
         for run_id, state in states.items():
             if state == "failed" and not self._hopeless(run_id, state):
                 self._clears[run_id] += 1
@@ -154,9 +154,9 @@ class Demo:
 def print_report(
     expected: report.Totals, transactions: Sequence[report.Transaction], wrong: Sequence[str], *, ended: bool
 ) -> int:
-    """Print what happened and the verdict; return the exit status.
+    """Print the transactions and the verdict. Return the exit status.
 
-    :param ended: all runs have; else the totals were not compared.
+    :param ended: whether all runs have ended; otherwise the totals were not compared.
     """
     print()
     if transactions:
@@ -185,7 +185,7 @@ def print_report(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; see script/demo."""
+    """Run the command line of script/demo."""
     parser = argparse.ArgumentParser(prog="script/demo", description=__doc__)
     parser.add_argument("--home", type=Path, default=Path(".demo"), help="folder for everything, emptied first")
     choice = parser.add_mutually_exclusive_group()
@@ -200,7 +200,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     try:
         return Demo(home).run(pid_file if options.keep else None)
-    except AssertionError as error:  # a server or a DAG that does not come up
+    except AssertionError as error:  # a server or a DAG did not start
         print(f"\nThe demo could not continue: {error}", file=sys.stderr)
         return 1
 

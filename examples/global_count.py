@@ -1,4 +1,4 @@
-"""A global count of three partitions: a committer dies between its write and its mark, a committed run is cleared."""
+"""A global count of three partitions. A committer dies between its write and its mark; a committed run is cleared."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from examples.ledger import history
 from examples.servers import database
 from examples.stored import rows
 
-# Of the three partitions in the DAG file, at most three tuples of each in a transaction.
+# sizes of the three partitions in the DAG file; a transaction has at most three tuples of each
 SIZES = (6, 4, 9)
 RUNS = ("r1", "r2", "r3")
 
 
 class GlobalCount(Example):
-    """Counts what MemorySource gives."""
+    """Counts the tuples of a MemorySource."""
 
     name = "global_count"
     files = ("global_count.py",)
 
     def prepare(self) -> None:
-        """Nothing: the tuples are in the DAG file."""
+        """Do nothing: the tuples are in the DAG file."""
 
     def drive(self, airflow: LocalAirflow, store: Store) -> None:
-        """Three transactions take everything; a fourth run finds no more."""
+        """Count everything in three transactions. A fourth run finds no tuples."""
         airflow.wait_dag(self.name)
         killed = self.failpoints.arm("commit.before_mark", "kill", topology=self.name, txid=2)
         for run_id in RUNS:
@@ -43,10 +43,10 @@ class GlobalCount(Example):
             self.say(f"transaction {entry.txid}: run {entry.run_id}, attempts {entry.attempt}, {entry.status}")
 
     def wrong(self) -> list[str]:
-        """Compare with the sizes of the partitions."""
+        """Compare the count with the sizes of the partitions."""
         found = rows(database(self.folder), "SELECT tuples FROM global_count")
         return differences({"tuples": sum(SIZES)}, {"tuples": int(found[0][0]) if found else 0})
 
     def verdict(self) -> str:
-        """How many there were."""
+        """Return the verdict in one line, with its figures."""
         return f"{sum(SIZES)} of {sum(SIZES)} tuples counted once"

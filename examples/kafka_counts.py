@@ -1,4 +1,4 @@
-"""Events of a topic of Kafka: the broker stops while batches are processed, and the topic grows."""
+"""Events of a topic in Kafka. The broker stops while batches are processed, and the topic grows."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ RUNS = 5
 
 
 class KafkaCounts(Example):
-    """Counts events, and their amounts, per user."""
+    """Counts events, and adds up their amounts, per user."""
 
     name = "kafka_counts"
     files = ("kafka_counts.py",)
 
     def prepare(self) -> None:
-        """The events are written when Kafka is there."""
+        """Write no events yet, since Kafka is not running."""
         self._random = random.Random(1)
         self._events: Counter[object] = Counter()
         self._amounts: Counter[object] = Counter()
         self._shared = (self.folder / "spark").exists()
 
     def drive(self, airflow: LocalAirflow | ClusterAirflow, store: Store) -> None:
-        """Stop the broker under two transactions, start it again, let the topic grow."""
+        """Stop the broker during two transactions, start it again, and add events to the topic."""
         self.add_connector()
         self.say("starting Kafka")
         with self.broker() as kafka:
@@ -66,24 +66,24 @@ class KafkaCounts(Example):
             self.say(f"transaction {entry.txid}: run {entry.run_id}, attempts {entry.attempt}, {entry.status}")
 
     def add_connector(self) -> None:
-        """Give Spark its connector to Kafka."""
-        if not self._shared:  # else the server that is there has them
+        """Add the Kafka connector to Spark's settings."""
+        if not self._shared:  # otherwise the running server has the jars
             jars = ",".join(map(str, kafka_connector_jars()))
             with (self.folder / "spark" / "spark-defaults.conf").open("a") as defaults:
                 defaults.write(f"spark.jars {jars}\n")
 
     def broker(self) -> LocalKafka:
-        """The Kafka that it starts and stops."""
+        """Create the Kafka that the example starts and stops."""
         return LocalKafka()
 
     def wrong(self) -> list[str]:
-        """Compare with what was written."""
+        """Compare the counts with the written events."""
         found = rows(database(self.folder), 'SELECT "user", events, amount FROM user_events')
         expected: dict[object, object] = {user: (self._events[user], self._amounts[user]) for user in self._events}
         return differences(expected, {user: (int(events), int(amount)) for user, events, amount in found})
 
     def verdict(self) -> str:
-        """How many there were."""
+        """Return the verdict in one line, with its figures."""
         total = sum(self._events.values())
         return f"{total} of {total} events counted once"
 
@@ -97,7 +97,7 @@ class KafkaCounts(Example):
         kafka.produce(TOPIC, written)
 
     def _ended(self, airflow: AirflowClient, run_id: str) -> None:
-        """Wait until a run has succeeded; one whose retries did not outlast the broker is cleared once."""
+        """Wait until a run has succeeded. If its retries ended before the broker was back, clear it once."""
         if airflow.wait_run(self.name, run_id, state=None, timeout=300)["state"] != "success":
             self.say(f"run {run_id} has failed and is cleared")
             airflow.clear_run(self.name, run_id, only_failed=True)

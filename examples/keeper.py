@@ -12,12 +12,13 @@ from airflow_tx.testing.processes import marked, signal_process
 
 
 def keep(pid_file: Path, mark: str) -> None:
-    """Continue as a background process that holds the children of this one; the caller, the original, must leave by
-    `os._exit`, so that no child is stopped.
+    """Fork a background process that keeps the servers of this process running.
 
-    The servers' guards end them when the last process that holds their pipes is gone; a fork holds them as well.
+    The caller must then end with `os._exit`, which stops no server. A guard ends the servers when the last process with
+    its pipe has ended, and the fork also has the pipe.
 
-    :param mark: the mark of the process family whose end `end_kept` waits for.
+    :param pid_file: file for the pid of the background process and for `mark`.
+    :param mark: mark of the process family whose end `end_kept` awaits.
     """
     sys.stdout.flush()
     pid = os.fork()
@@ -35,10 +36,10 @@ def keep(pid_file: Path, mark: str) -> None:
 
 
 def end_kept(pid_file: Path, program: str) -> bool:
-    """End what `keep` left running, and wait until it is gone.
+    """End the process that `keep` has forked, and wait until its servers have ended.
 
-    :param program: part of its command line, so that a pid which was given out again is left alone.
-    :return: whether there was anything to end.
+    :param program: part of its command line. A process that has got the same pid later is not ended.
+    :return: whether there was such a process.
     """
     if not pid_file.exists():
         return False

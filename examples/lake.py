@@ -1,4 +1,4 @@
-"""Flights of a lake: a Delta table beside a database, with kills between the two, and one month restated."""
+"""Flights in a Delta table and totals in a database: commits are killed between the two, and one month is restated."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from examples.stored import rows
 
 MONTHS = 4
 LATE_AFTER = 15
-"""Minutes, as in the DAG."""
+"""Minutes beyond which a flight is late, as in the DAG."""
 _WRONG = 60
 _QUERY = "SELECT month, route, late, count(*) AS flights FROM t GROUP BY month, route, late"
 _WAIT = 600
@@ -29,13 +29,13 @@ Counts = dict[object, object]
 
 
 class Lake(Example):
-    """Publishes rows that Spark has written, kills commits before the database has its totals, restates a month."""
+    """Publishes rows that Spark has written. Kills commits before they write the totals, and restates a month."""
 
     name = "lake"
     files = ("lake.py",)
 
     def prepare(self) -> None:
-        """Write a file a transaction. A table on S3 that an earlier run has left is removed."""
+        """Write one file for each transaction, and remove the table that an earlier run left on S3."""
         assert are_installed(), "duckdb and polars are missing: script/env readers"
         for path in write_months(self.folder / "months")[MONTHS:]:
             path.unlink()
@@ -45,7 +45,7 @@ class Lake(Example):
             folder.remove(name)
 
     def drive(self, airflow: LocalAirflow | ClusterAirflow, store: Store) -> None:
-        """Commit month 1 with a wrong rule, kill the commit of month 2, restate month 1 and kill that, too."""
+        """Commit month 1 by a wrong rule. Kill the commit of month 2, and of the restatement of month 1."""
         airflow.wait_dag(self.name)
         airflow.command("variables", "set", "late_after", str(_WRONG))
         airflow.trigger(self.name, "r1")
@@ -88,7 +88,7 @@ class Lake(Example):
     # --- what comes out ---------------------------------------------------------------------------------------------
 
     def wrong(self) -> list[str]:
-        """Compare with the files what Spark, duckdb and polars read, and the totals in the database."""
+        """Compare the files with the totals in the database, and with the rows that Spark, duckdb and polars read."""
         flights = list(self._flights())
         routes = Counter[Any]((month, route, late) for month, route, _, late in flights)
         found = [] if self._before == [1] else [f"before the restatement months {self._before} differed, not [1]"]
@@ -99,7 +99,7 @@ class Lake(Example):
         return [*found, *self._wrong_totals(flights)]
 
     def verdict(self) -> str:
-        """How many there were."""
+        """Return the verdict in one line, with its figures."""
         total = sum(self._by_txid().values())
         once = f"in the table once, as {', '.join(READERS)} read it"
         return f"{total} of {total} flights are {once}, and in the totals of the database"
@@ -113,7 +113,7 @@ class Lake(Example):
         return differences(expected, found)
 
     def _wrong_months(self) -> Sequence[int]:
-        """Name the months whose flights differ between the table and the files."""
+        """Return the months whose flights differ between the table and the files."""
         routes = Counter((month, route, late) for month, route, _, late in self._flights())
         read = self._read("polars")
         return sorted(
@@ -121,7 +121,7 @@ class Lake(Example):
         )
 
     def _flights(self) -> Iterable[tuple[int, str, str, bool]]:
-        """Compute month, route, carrier and whether it was late from the files alone."""
+        """Compute from the files alone each flight's month, route and carrier, and whether it was late."""
         for path in sorted((self.folder / "months").glob("*.csv")):
             with path.open() as file:
                 for row in csv.DictReader(file):

@@ -1,4 +1,4 @@
-"""The evidence of the ledger and Airflow about the transactions of a topology that have committed."""
+"""Facts about the committed transactions of a topology, from the ledger and Airflow."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from examples.report import Transaction
 
 @contextmanager
 def opened(hosts: str) -> Iterator[Store]:
-    """The ledger's store on a ZooKeeper without login."""
+    """Open the ledger's store on a ZooKeeper without a login."""
     from airflow_tx.ledger.store.client import ClientConfig, connect, disconnect
     from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 
@@ -26,7 +26,7 @@ def opened(hosts: str) -> Iterator[Store]:
 
 
 def history(store: Store, paths: Paths) -> list[TransactionRecord]:
-    """The final transactions, by txid."""
+    """Return the final transactions, in the order of their txids."""
     children = store.children(paths.histories)
     return sorted(_entries(store, paths, children.names if children else ()), key=lambda entry: entry.txid)
 
@@ -40,12 +40,12 @@ def _entries(store: Store, paths: Paths, names: tuple[str, ...]) -> Iterator[Tra
 
 
 def batches(store: Store, paths: Paths) -> dict[str, str]:
-    """The names of the files that open transactions process, by run id; a final one's are forgotten in time."""
+    """Return the file names of open transactions, by run_id. The ledger later forgets the names of final ones."""
     children = store.children(paths.transactions)
     found = {}
     for txid in map(int, children.names if children else ()):
         own, meta = store.get(path := paths.transaction(txid)), store.get(paths.meta(txid))
-        if own is not None and meta is not None:  # else it became final in between
+        if own is not None and meta is not None:  # otherwise it has become final just now
             rows = decode(Metadata, paths.meta(txid), meta.data).rows
             run_id = decode(TransactionRecord, path, own.data).run_id
             found[run_id] = " ".join(file["name"] for file in rows["files"]) if rows else "no rows"
@@ -55,9 +55,9 @@ def batches(store: Store, paths: Paths) -> dict[str, str]:
 def transactions(
     airflow: AirflowClient, dag_id: str, entries: list[TransactionRecord], batches: Mapping[str, str]
 ) -> list[Transaction]:
-    """The committed transactions with their batches and the tries of their tasks.
+    """Return the committed transactions with their batches and the tries of their tasks.
 
-    :param batches: file names by run id, see `batches`.
+    :param batches: file names by run_id, as `batches` returns them.
     """
     tries: dict[str, dict[str, int]] = {}
     for task in airflow.task_instances(dag_id, "~"):

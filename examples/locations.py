@@ -1,4 +1,4 @@
-"""Trident's LocationDB: users are seen in places; a committer dies after its write; a query tells where they are."""
+"""Trident's LocationDB: users are seen in places, a committer dies after its write, and a query returns the places."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Locations(Example):
     files = ("locations.py",)
 
     def prepare(self) -> None:
-        """A file a transaction."""
+        """Write one file for each transaction."""
         chosen, self.answers = random.Random(1), dict[object, object]()
         folder = self.folder / "seen"
         folder.mkdir()
@@ -46,7 +46,7 @@ class Locations(Example):
         self.say("the committer of transaction 2 was killed between its write and its mark")
 
     def wrong(self) -> list[str]:
-        """Compare with the files."""
+        """Compare the locations with the files."""
         last, expected = dict[object, object](), dict[object, object]()
         for number, path in enumerate(sorted((self.folder / "seen").glob("*.csv")), 1):
             with path.open(newline="") as file:
@@ -57,6 +57,6 @@ class Locations(Example):
         return [*differences(last, found), *differences(expected, self.answers)]
 
     def verdict(self) -> str:
-        """How many there are."""
+        """Return the verdict in one line, with its figures."""
         (users,) = rows(self.folder / "locations.db", "SELECT count(*) FROM locations")[0]
         return f"{users} of {users} users are where they were seen last, {FILES} of {FILES} queries exact"

@@ -1,4 +1,4 @@
-"""Trident's word count in Memcached: committers die between Memcached and a store of one's own, and before the mark."""
+"""Trident's word count in Memcached. A committer is killed between its two states, another before it marks a commit."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class MemcachedWords(Example):
     files = ("memcached_words.py",)
 
     def prepare(self) -> None:
-        """A file a transaction."""
+        """Write one file for each transaction."""
         write_sentences(self.folder / "sentences", FILES)
 
     def drive(self, airflow: LocalAirflow, store: Store) -> None:
-        """Kill the commit of transaction 2 between its two stores, and the commit of transaction 3 before its mark."""
+        """Kill the commit of transaction 2 between its two states, and the commit of transaction 3 before its mark."""
         with LocalMemcached() as server:
             kept = {"connection_id": "tx_cache", "conn_type": "memcached", "host": "127.0.0.1", "port": server.port}
             airflow.call("POST", "connections", json=kept)
@@ -47,14 +47,14 @@ class MemcachedWords(Example):
             self._stored = self._read(server)
 
     def wrong(self) -> list[str]:
-        """Compare with the files."""
+        """Compare the counts with the files."""
         words = self._words()
         expected: dict[object, object] = {**words, **Counter("".join(words.elements()))}
         expected["answer"] = sum(words[word] for word in "cat the dog jumped".split())
         return differences(expected, {**self._stored, "answer": self._seen})
 
     def verdict(self) -> str:
-        """How many there were."""
+        """Return the verdict in one line, with its figures."""
         total = sum(self._words().values())
         return f"{total} of {total} words counted once in Memcached, and their letters in files"
 
@@ -62,7 +62,7 @@ class MemcachedWords(Example):
         return sum(counted(self.folder / "sentences"), Counter[Any]())
 
     def _read(self, server: LocalMemcached) -> dict[object, object]:
-        """What both stores hold, read without a committer."""
+        """Read the values of both states without a committer."""
         import pickle
 
         words = sorted(self._words())

@@ -1,4 +1,4 @@
-"""Orders, their totals and their summary change together: a reader compares them, while committers are killed."""
+"""Orders, their totals and their summary change together. A reader compares them while committers are killed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from examples.stored import rows
 PRODUCTS = ("bolts", "nuts", "screws")
 ROWS = 200
 KILLED = ("commit.after_acquire", "commit.before_write", "commit.before_mark", "commit.after_mark")
-"""Where committers are killed, one transaction each."""
+"""Failpoints at which committers are killed, each in its own transaction."""
 _TABLES = ("orders", "totals", "summary")
 _QUERY = """
     SELECT 'orders', product, count(*), sum(amount) FROM summed_orders GROUP BY product
@@ -28,13 +28,13 @@ _QUERY = """
 
 
 class OrderSummary(Example):
-    """Kills committers, and compares the three tables all the while."""
+    """Kills committers, while a reader compares the three tables."""
 
     name = "order_summary"
     files = ("order_summary.py",)
 
     def prepare(self) -> None:
-        """Write a file for each transaction, and make the table of the summary."""
+        """Write one file for each transaction, and create the table of the summary."""
         chance = random.Random(1)
         folder = self.folder / "shop"
         folder.mkdir()
@@ -50,7 +50,7 @@ class OrderSummary(Example):
             connection.exec_driver_sql(f"CREATE TABLE order_summary ({columns})")
 
     def drive(self, airflow: LocalAirflow, store: Store) -> None:
-        """Commit a transaction, and then one for each line at which a committer is killed."""
+        """Commit one transaction, and then one more for each failpoint in `KILLED`."""
         airflow.wait_dag(self.name)
         airflow.trigger(self.name, "r0")
         airflow.wait_run(self.name, "r0", timeout=600)
@@ -77,7 +77,7 @@ class OrderSummary(Example):
         return [*torn, *differences(self._expected(), found)]
 
     def verdict(self) -> str:
-        """How many there were."""
+        """Return the verdict in one line, with its figures."""
         expected = sum(number for number, _, _ in self._expected().values())
         (counted,) = rows(database(self.folder), "SELECT count(*) FROM summed_orders")
         together = self._reader.readings - len(self._reader.torn)
@@ -87,7 +87,7 @@ class OrderSummary(Example):
         )
 
     def _expected(self) -> dict[object, tuple[int, int, int]]:
-        """Per product the number of orders, their amount and the largest one, straight from the files."""
+        """Compute the number of orders, their amount and the largest order per product, directly from the files."""
         amounts: dict[object, list[int]] = {}
         for product, amount in self._orders():
             amounts.setdefault(product, []).append(amount)

@@ -27,7 +27,7 @@ class Orders(Example):
     files = ("orders.py",)
 
     def prepare(self) -> None:
-        """Two regions, two files each."""
+        """Write two files for each of two regions."""
         self.away: Path = self.folder / "orders_away"
         self._random = random.Random(1)
         self._files = 0
@@ -36,7 +36,7 @@ class Orders(Example):
                 self._write(region, f"{number:02}.csv")
 
     def drive(self, airflow: AirflowClient, store: Store) -> None:
-        """New data, a file that comes late, a new region, a region that is away for a while, and a killed task."""
+        """Add new data, a late file and a new region. Remove a region for a while, and kill a task."""
         airflow.wait_dag("orders")
         airflow.wait_dag("orders_coordinator")
         self._counted(store, "the orders that were there at the start")
@@ -60,11 +60,11 @@ class Orders(Example):
             self.say(f"transaction {entry.txid}: run {entry.run_id}, attempts {entry.attempt}, {entry.status}")
 
     def wrong(self) -> list[str]:
-        """Compare with the files."""
+        """Compare the totals with the files."""
         return differences(self._expected(), self._found())
 
     def verdict(self) -> str:
-        """How many there were."""
+        """Return the verdict in one line, with its figures."""
         return f"{self._files * ROWS} of {self._files * ROWS} orders counted once"
 
     def _write(self, region: str, name: str) -> None:
@@ -75,11 +75,11 @@ class Orders(Example):
             writer = csv.writer(file)
             writer.writerow(["product", "amount"])
             writer.writerows([self._random.choice(PRODUCTS), self._random.randint(1, 99)] for _ in range(ROWS))
-        partial.rename(folder / name)  # in one piece: the source may be looking
+        partial.rename(folder / name)  # atomic, since the source may list the folder now
         self._files += 1
 
     def _counted(self, store: Store, what: str) -> None:
-        """Wait until every order that can be read is counted."""
+        """Wait until every readable order is counted."""
 
         def told() -> str:
             return "\n".join(differences(self._expected(), self._found()))
@@ -88,7 +88,7 @@ class Orders(Example):
         self.say(f"counted: {what}; {len(history(store, self.paths))} transactions so far")
 
     def _expected(self) -> dict[object, object]:
-        """Orders and amount per region and product, straight from the files, also of a region that is away."""
+        """Compute orders and amount per region and product from the files, including a removed region."""
         orders: Counter[tuple[str, str]] = Counter()
         amounts: Counter[tuple[str, str]] = Counter()
         folders = {path.name: path for path in (self.folder / "orders").iterdir()}
@@ -104,6 +104,6 @@ class Orders(Example):
         return {group: (count, amounts[group]) for group, count in orders.items()}
 
     def _found(self) -> dict[object, object]:
-        """The same from the state."""
+        """Read orders and amount per region and product from the state."""
         found = rows(database(self.folder), "SELECT region, product, orders, amount FROM order_totals")
         return {(region, product): (int(orders), int(amount)) for region, product, orders, amount in found}

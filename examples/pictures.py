@@ -1,4 +1,4 @@
-"""Makes the pictures of the board for the documentation, from runs on servers of its own. See script/screenshots."""
+"""Makes the pictures of the Transactions page for the documentation, on its own servers. See script/screenshots."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ from tests.servers.postgres import LocalPostgres
 
 PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 MOST_BYTES = 150_000
-"""Size of a picture."""
+"""Largest size of a picture."""
 _DAGS = Path(__file__).parent / "pictured"
 FILES = {"orders": 10, "payments": 5, "returns": 3}
 AT_FIRST = 8
-"""Orders that are there when the story begins."""
+"""Number of files of orders in the first runs."""
 BROKEN = ("payments", 3)
-"""A file with a row without an amount, which stays there."""
+"""The file in which a row has no amount. It is never corrected."""
 UNPRICED = 3
-"""Orders that are processed before their prices are known: their first try fails."""
+"""The file of orders that is processed before its prices are known, so that its first try fails."""
 RESTATED = 2
-"""Orders that are corrected after their commit."""
+"""The file of orders that is corrected after its commit."""
 _TIMEOUT = 300
 _FILLED = 0.97
-"""How much of the width of a timeline its transactions fill."""
+"""Share of the width of a timeline that its transactions fill."""
 
 
 Row = dict[str, Any]
 
 
 class Shop:
-    """A shop, and the person who looks after its transactions.
+    """Runs the DAGs of a shop, and acts for the person who operates its transactions.
 
-    :param folder: of its files.
+    :param folder: folder of the files.
     """
 
     def __init__(self, airflow: LocalAirflow, person: Person, folder: Path) -> None:
@@ -53,12 +53,12 @@ class Shop:
         self._unpriced = folder / "unpriced" / f"{UNPRICED:02}"
 
     def rows(self, name: str) -> dict[int, Row]:
-        """The transactions of a topology by txid, as the page gets them; none before the first one has begun."""
+        """Return the transactions of a topology by txid, as the page gets them; {} before the first has begun."""
         answer = self._person.page.request.get(f"/tx/api/v1/topologies/{name}/transactions?limit=1000")
         return {row["txid"]: row for row in answer.json()["transactions"]} if answer.ok else {}
 
     def fail(self) -> None:
-        """Run payments and returns: a file is broken, also in its second attempt, and later ones wait for it."""
+        """Run payments and returns. A broken file of payments fails in two attempts, and later files wait for it."""
         name, txid = BROKEN
         for each in ("payments", "returns"):
             self._trigger(each, 1, FILES[each])
@@ -68,9 +68,9 @@ class Shop:
         self._wait_for("returns", {FILES["returns"]: "COMMITTED"})
 
     def tell(self) -> None:
-        """Run orders: they overlap, one fails and is replayed, and one is restated beside new ones."""
+        """Run orders that overlap. Replay a failed transaction, and restate another one while new ones run."""
         self._unpriced.touch()
-        # The page shows the lags from now on: sources are asked for their lags while a person looks.
+        # Open the page now, since sources are asked for their lags only while a person looks.
         self._person.open(topology="orders")
         self._trigger("orders", 1, AT_FIRST)
         waiting = range(UNPRICED + 1, UNPRICED + 4)
@@ -86,9 +86,9 @@ class Shop:
         self._wait_for("orders", dict.fromkeys(range(1, FILES["orders"] + 2), "COMMITTED"))
 
     def check(self) -> None:
-        """See that the timeline of the orders shows what its caption says.
+        """Check that the timeline of the orders shows everything that its caption describes.
 
-        :raises AssertionError: it does not; on a machine that is too slow, runs may not overlap.
+        :raises AssertionError: something is missing. On a slow machine the runs may not overlap.
         """
         rows = self.rows("orders")
         work = [_work(row) for row in rows.values()]
@@ -101,7 +101,7 @@ class Shop:
         assert ends == sorted(ends), "commits are not in order"
 
     def wait_for_lags(self) -> None:
-        """Wait until every source has said how far ahead it is; a page must be open that asks for that."""
+        """Wait until the lag of every source is known. An open page must ask for the lags."""
 
         def known() -> bool:
             answer = self._person.page.request.get("/tx/api/v1/topologies").json()
@@ -110,7 +110,7 @@ class Shop:
         eventually(known, _TIMEOUT, "every source has answered", interval=0.5)
 
     def window(self, name: str) -> dict[str, int]:
-        """The address of a timeline that shows what there is, and nothing else."""
+        """Return the URL parameters of a timeline that just fits the transactions."""
         moments = [at for row in self.rows(name).values() for at in _moments(row)]
         first, last = min(moments), max(moments)
         seconds = max(round((last - first) / _FILLED), 60)
@@ -121,7 +121,7 @@ class Shop:
             self._airflow.trigger(name, f"{name}-{number:02}")
 
     def _act(self, name: str, action: str, txid: int, *, why: str, **body: Any) -> None:
-        """Do what a button of the page does, and what `airflow tx` does more slowly."""
+        """Do an action by the API, as a button of the page does; `airflow tx` would take longer."""
         path = f"topologies/{name}/actions/{action}"
         body["txids"] = [txid]
         version = self._post(f"{path}/preview", body)["version"]
@@ -146,13 +146,13 @@ class Shop:
 
 
 def _work(row: Row) -> tuple[float, float]:
-    """From when until when a transaction was processed."""
+    """Return the begin and the end of the processing of a transaction."""
     ends = [_seconds(task["end"]) for task in row["tasks"] if task["end"] and task["task_id"].startswith("count_")]
     return _seconds(row["attempts"][0]["begun_at"]), max(ends)
 
 
 def _moments(row: Row) -> list[float]:
-    """When a transaction began, and when it ended."""
+    """Return when a transaction began, and when it ended, or when its tasks ended."""
     ends = [row["commit"]["end"]] if row["commit"] else [task["end"] for task in row["tasks"]]
     return [_seconds(each) for each in (row["attempts"][0]["begun_at"], *ends) if each]
 
@@ -226,9 +226,9 @@ def _save(person: Person, picture: str) -> None:
 
 
 def main() -> None:
-    """Make all of them again."""
+    """Make all pictures again."""
     PICTURES.mkdir(exist_ok=True)
-    # It can be read in the pictures, so it is the same each time.
+    # The pictures show this path, so it must be the same each time.
     folder = Path(tempfile.gettempdir(), "shop")
     folder.mkdir()
     try:

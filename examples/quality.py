@@ -1,4 +1,4 @@
-"""Flights with bad rows: kept aside, checked before they are published, and counted once the rule is mended."""
+"""Flights with bad rows: tasks reject some, a check finds others, and a restatement counts them by a better rule."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from examples.stored import rows
 
 MONTHS = 8
 BAD = 125
-"""Rows of each month whose delay has a unit, which the task cannot read."""
+"""Number of rows of each month whose delay has a unit, so that the task cannot read it."""
 UNIT = " min"
 CHECKED = 3
-"""The month with a flight of no distance, which a check finds."""
+"""The month in which a check finds a flight without a distance."""
 KILLED = 2
 """The month whose first commit is killed between the table and the totals."""
 _WAIT = 600
 
 
 class Quality(Example):
-    """Rejects rows, finds others by a check, and restates the months with a better rule; kills committers."""
+    """Rejects rows, finds other bad rows by a check, restates the months with a better rule, and kills committers."""
 
     name = "quality"
     files = ("quality.py",)
 
     def prepare(self) -> None:
-        """Write a file a month, with bad rows in each."""
+        """Write one file for each month, with bad rows in each file."""
         paths = write_months(self.folder / "months")
         for path in paths[MONTHS:]:
             path.unlink()
@@ -42,7 +42,7 @@ class Quality(Example):
             _spoil(path, no_distance=month == CHECKED)
 
     def drive(self, airflow: LocalAirflow | ClusterAirflow, store: Store) -> None:
-        """Commit the months, replay the one that a check has refused, mend a rule, and restate the months."""
+        """Commit the months, replay the month that a check has refused, correct a rule, and restate the months."""
         airflow.wait_dag(self.name)
         killed = self._kill(KILLED)
         runs = [f"r{month}" for month in range(1, MONTHS + 1)]
@@ -105,7 +105,7 @@ class Quality(Example):
         ]
 
     def verdict(self) -> str:
-        """How many there were."""
+        """Return the verdict in one line, with its figures."""
         total = self._counts()[0]
         return (
             f"{total} of {sum(1 for _ in self._flights())} flights are in the table once, and in the totals; "
@@ -113,7 +113,7 @@ class Quality(Example):
         )
 
     def _flights(self) -> Iterator[tuple[str, str, str, int | None]]:
-        """Compute month, carrier, flight and delay from the files alone."""
+        """Compute the month, carrier, number and delay of each flight from the files alone."""
         for path in sorted((self.folder / "months").glob("*.csv")):
             with path.open() as file:
                 for row in csv.DictReader(file):
@@ -123,13 +123,13 @@ class Quality(Example):
                     yield row["month"], row["carrier"], row["flight"], None if delay == "NA" else int(delay)
 
     def _counts(self) -> list[int]:
-        """Count the flights in the table, and the rows aside."""
+        """Count the flights in the table, and the rejected rows."""
         queries = (f"SELECT count(*) FROM quality_{name}" for name in ("flights", "aside"))
         return [int(number) for query in queries for (number,) in rows(database(self.folder), query) or [(0,)]]
 
 
 def _spoil(path: Path, *, no_distance: bool) -> None:
-    """Give some rows of a file a unit in their delay, and one no distance."""
+    """Add a unit to the delays of some rows of a file. Optionally remove the distance of one flight."""
     with path.open(newline="") as file:
         header, *lines = list(csv.reader(file))
     delay, distance = header.index("dep_delay"), header.index("distance")

@@ -1,5 +1,5 @@
-"""Words through queues: a worker dies with words that it has counted and not acked, one fails a word, `begin` dies;
-and workers that ack by hand, one of which dies with words that it has added up."""
+"""Words through queues. A worker dies with words that it has counted but not acked, a worker fails a word, and `begin`
+dies. Then workers ack by hand, and one of them dies with words that it has added up."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class QueuedWords(Example):
     files = ("queued_words.py",)
 
     def prepare(self) -> None:
-        """A file a transaction."""
+        """Write one file for each transaction."""
         write_sentences(self.folder / "queued", FILES)
 
     def drive(self, airflow: LocalAirflow, store: Store) -> None:
-        """Kill a worker in transactions 1 and 4, `begin` of transaction 2, and fail a word of transaction 3."""
+        """Kill a worker in transactions 1 and 4, kill `begin` of transaction 2, and fail a word of transaction 3."""
         with LocalRedis() as redis:
             redis_of = {"conn_type": "redis", "host": "127.0.0.1", "port": redis.port, "password": REDIS_PASSWORD}
             airflow.call("POST", "connections", json={"connection_id": "tx_queues", **redis_of})
@@ -65,14 +65,14 @@ class QueuedWords(Example):
                 self.say(f"transaction {entry.txid}: run {entry.run_id}, attempts {entry.attempt}")
 
     def wrong(self) -> list[str]:
-        """Compare with the files."""
+        """Compare the counts with the files."""
         found: dict[object, object] = {word: int(count) for word, count in self._stored()}
         expected = dict[object, object]()
         expected.update(self._expected())
         return differences(expected, found)
 
     def verdict(self) -> str:
-        """How many there were."""
+        """Return the verdict in one line, with its figures."""
         total = sum(self._expected().values())
         return f"{total} of {total} words counted once, by workers outside of Airflow"
 
@@ -98,7 +98,7 @@ class QueuedWords(Example):
 
 @contextmanager
 def _worker(redis: LocalRedis, *arguments: str) -> Iterator[None]:
-    """A worker process as long as the block; then it is killed."""
+    """Run a worker process during the block, and kill it at the end."""
     command = [sys.executable, str(_PROGRAM), *arguments]
     with subprocess.Popen(command, env={**os.environ, "QUEUES": redis.url()}) as process:
         try:

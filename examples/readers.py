@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from tests.servers.jars import DELTA, delta_jars
 
 PACKAGES = Path(sys.prefix) / "readers"
-"""Where `script/env readers` puts them. In the image of the cluster they are among all other packages."""
+"""Folder in which `script/env readers` installs them. In the cluster's image they are with all other packages."""
 Rows = list[tuple[Any, ...]]
 Reader = Callable[[str, Mapping[str, str], str], Rows]
 _SPARK = {
@@ -29,21 +29,21 @@ _SPARK = {
 
 
 def are_installed() -> bool:
-    """Whether duckdb and polars are here."""
+    """Return whether duckdb and polars are installed."""
     _find()
     return all(find_spec(name) is not None for name in ("duckdb", "polars"))
 
 
 def read_by_duckdb(uri: str, options: Mapping[str, str], query: str) -> Rows:
-    """Ask duckdb and its own reader of Delta.
+    """Run a query in duckdb, with its own reader of Delta.
 
-    :param options: the storage options of deltalake. Variables `AWS_*` of the environment add to them.
-    :param query: SQL in which the table is `t`.
+    :param options: storage options of deltalake. They override `AWS_*` variables of the environment.
+    :param query: SQL that names the table `t`.
     """
     _find()
     import duckdb  # type: ignore[import-not-found, unused-ignore]
 
-    # duckdb does not know the signature of an extension from a package.
+    # duckdb cannot check the signature of an extension from a Python package.
     connection = duckdb.connect(config={"allow_unsigned_extensions": "true"})
     connection.execute(f"LOAD '{_extension('delta')}'")
     connection.execute("SET TimeZone = 'UTC'")
@@ -55,7 +55,7 @@ def read_by_duckdb(uri: str, options: Mapping[str, str], query: str) -> Rows:
 
 
 def read_by_polars(uri: str, options: Mapping[str, str], query: str) -> Rows:
-    """Ask polars and its own reader of Parquet, as `read_by_duckdb`."""
+    """Run a query in polars, with its own reader of Parquet. The parameters are the same as for `read_by_duckdb`."""
     _find()
     import polars  # type: ignore[import-not-found, unused-ignore]
 
@@ -64,7 +64,7 @@ def read_by_polars(uri: str, options: Mapping[str, str], query: str) -> Rows:
 
 
 def read_by_spark(uri: str, options: Mapping[str, str], query: str) -> Rows:
-    """Ask a Spark of this process with delta-spark, as `read_by_duckdb`; it ends with the answer."""
+    """Run a query in a new Spark session with delta-spark. The parameters are the same as for `read_by_duckdb`."""
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master("local[1]")

@@ -1,4 +1,4 @@
-"""The result of the demo: totals against a direct computation, overlap of processing, order of commits."""
+"""The report of the demo: differences from a direct computation, overlap of processing, and order of commits."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Totals:
 
 @dataclass(frozen=True)
 class Transaction:
-    """One transaction as it went.
+    """A committed transaction, with its times.
 
     :param batch: names of its files.
-    :param tries: per task, how often it was tried.
+    :param tries: number of tries, by task.
     """
 
     txid: int
@@ -44,7 +44,7 @@ class Transaction:
 
 
 def computed(folder: Path) -> Totals:
-    """The totals straight from the csv files, without Spark, Airflow or transactions."""
+    """Compute the totals directly from the csv files, without Spark, Airflow or transactions."""
     flights: Counter[Group] = Counter()
     delays: Counter[Group] = Counter()
     for path in sorted(folder.glob("*.csv")):
@@ -57,7 +57,7 @@ def computed(folder: Path) -> Totals:
 
 
 def stored(database: Path | str) -> Totals:
-    """The totals that the transactions left in the state's database."""
+    """Read the totals from the state's database."""
     found = rows(database, "SELECT carrier, origin, flights, dep_delay FROM flight_totals")
     overall = rows(database, "SELECT flights FROM flights_overall")
     groups = {(carrier, origin): (int(flights), int(delay)) for carrier, origin, flights, delay in found}
@@ -65,7 +65,7 @@ def stored(database: Path | str) -> Totals:
 
 
 def differences(expected: Totals, found: Totals) -> list[str]:
-    """One line for each total that is not what the direct computation says."""
+    """Return one line for each total that differs from the direct computation."""
     lines = []
     for group in sorted(expected.groups.keys() | found.groups.keys()):
         wanted, got = expected.groups.get(group), found.groups.get(group)
@@ -80,7 +80,7 @@ def differences(expected: Totals, found: Totals) -> list[str]:
 
 
 def order_violations(transactions: Sequence[Transaction]) -> list[str]:
-    """One line for each commit that was not after the one before it."""
+    """Return one line for each commit that did not follow the commit before it."""
     lines = []
     for before, after in pairwise(transactions):
         if after.txid != before.txid + 1:
@@ -91,7 +91,7 @@ def order_violations(transactions: Sequence[Transaction]) -> list[str]:
 
 
 def most_at_once(transactions: Iterable[Transaction]) -> int:
-    """How many transactions were in their processing phase at the same moment, at most."""
+    """Return the largest number of transactions in their processing phase at the same moment."""
     moves = [(one.began, 1) for one in transactions] + [(one.processed, -1) for one in transactions]
     now = most = 0
     for _, step in sorted(moves):
@@ -101,7 +101,7 @@ def most_at_once(transactions: Iterable[Transaction]) -> int:
 
 
 def table(transactions: Sequence[Transaction]) -> list[str]:
-    """One line a transaction: tries, and its phases over time."""
+    """Return a header, and one line for each transaction: its tries, and its phases over time."""
     first = min(one.began for one in transactions)
     span = (max(one.ended for one in transactions) - first).total_seconds() or 1.0
 

@@ -1,4 +1,4 @@
-"""The servers of the demo and what they need to know of each other: ZooKeeper, Airflow, the state's database, Spark."""
+"""The servers of the demo, with the settings that connect them: ZooKeeper, Airflow, the state's database, Spark."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from airflow_tx.testing.failpoints import Failpoints
 ROOT = "/airflow_tx"
 STATE_VARIABLE = "AIRFLOW_TX_EXAMPLE_STATE"
 LAKE_VARIABLE = "AIRFLOW_TX_LAKE"
-"""Where the tables of a lake are, if not in the folder of the data."""
+"""Environment variable with the place of a lake's tables; by default they are in the folder of the data."""
 _ROOT = Path(__file__).resolve().parents[1]
 
-# Each application is a JVM that lives for seconds: the first compiler only, one thread for garbage, no UI, few
-# partitions, and no verification of the classes in Spark's own jars. Half the CPU time of the
-# defaults, which are made for hours.
+# Each application is a JVM that lives for seconds. Use only the first compiler, one thread for
+# garbage collection, no UI, few partitions, and no verification of the classes in Spark's own jars.
+# This takes half the CPU time of the defaults, which are for applications that run for hours.
 _JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 _SPARK_DEFAULTS = f"""\
 spark.driver.memory              700m
@@ -41,14 +41,14 @@ appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n
 
 
 def database(home: Path) -> Path | str:
-    """What holds the states: an SQLite file, or where STATE_VARIABLE names one, a database server."""
+    """Return the database of the states: the server that STATE_VARIABLE names, else an SQLite file."""
     return os.environ.get(STATE_VARIABLE) or home / "state.db"
 
 
 def spark_environment(folder: Path) -> dict[str, str]:
-    """Make `folder` with Spark's settings for many small applications; return the environment that points to it.
+    """Create `folder` with Spark's settings for many small applications. Return the environment that points to it.
 
-    Settings in SPARK_CONF_DIR of this process, such as how to reach S3, are in it as well.
+    The folder also gets the settings in SPARK_CONF_DIR of this process, such as the address of S3.
     """
     folder.mkdir()
     given = Path(os.environ.get("SPARK_CONF_DIR", folder), "spark-defaults.conf")
@@ -59,10 +59,10 @@ def spark_environment(folder: Path) -> dict[str, str]:
 
 
 def copy_dags(files: Sequence[str], home: Path) -> Path:
-    """A folder of DAG files of its own, with the Spark applications beside it: other examples would run along.
+    """Copy DAG files to a new folder, so that no other example runs, and the Spark applications beside it.
 
-    :param files: the files of `dags/` to copy.
-    :return: the folder.
+    :param files: names of the files in `dags/` to copy.
+    :return: folder of the copied DAG files.
     """
     folder = home / "dags"
     folder.mkdir(parents=True)
@@ -73,16 +73,17 @@ def copy_dags(files: Sequence[str], home: Path) -> Path:
 
 
 def make_airflow(home: Path, dags: Path, hosts: str, failpoints: Failpoints) -> LocalAirflow:
-    """An Airflow, not started, whose tasks reach ZooKeeper, the state and Spark.
+    """Create an Airflow whose tasks can reach ZooKeeper, the state and Spark. It is not started yet.
 
-    :param home: the folder of everything; `flights/` in it holds the batches.
-    :param hosts: of ZooKeeper.
+    :param home: folder of all files; the batches of flights are in its subfolder `flights`.
+    :param hosts: connection string of ZooKeeper.
     """
     env = {
         "AIRFLOW_CONN_ZOOKEEPER_DEFAULT": connection("zookeeper", host=hosts),
         "AIRFLOW_CONN_TX_STATE": connection("sqlite", host=str(database(home))),
         "AIRFLOW_CONN_SPARK_DEFAULT": connection("spark", host="local[1]"),
-        # A task may die together with its supervisor: Airflow would wait 300 s before it starts the task again.
+        # A task may die together with its supervisor. By default Airflow would wait 300 s before it
+        # starts the task again.
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",
         # A scheduler finds only its own dead tasks. It takes over the tasks of a dead scheduler at this interval. The
         # default is five minutes.

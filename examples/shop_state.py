@@ -1,6 +1,7 @@
-"""A state of your own: a file in a folder that all workers share has the fence, the values and the receipts.
+"""An example of your own state: one file, which all workers share, has the fence, the values and the receipts.
 
-It passes `StateSuite`: tests/contract/test_state_suite.py. Every commit writes the whole file, so it fits small states.
+It passes `StateSuite`, see tests/contract/test_state_suite.py. Every commit writes the whole file, so use it only for
+small states.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from airflow_tx.state.rows import CheckedRows
 
 @dataclass
 class Content:
-    """The content of the file. An opaque value has the value before its transaction, too."""
+    """The content of the file. An opaque value also has the previous value."""
 
     fence: Fence | None = None
     key_types: dict[str, str] | None = None
@@ -45,9 +46,9 @@ class Content:
 class ShopState(StoredState, QueryableState):
     """Keeps its values in a file.
 
-    :param folder: on a disk that every worker reaches, and only people who may write DAG files can write: the file is
-        a pickle.
-    :param name: of the state, and of the file.
+    :param folder: folder that every worker can write. The file is a pickle, so let only people write there who may
+        write DAG files.
+    :param name: name of the state, and of the file.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class ShopState(StoredState, QueryableState):
         types: Mapping[str, str] | None = None,
         kind: StateKind | str = StateKind.OPAQUE,
     ) -> None:
-        self.normalize(folder=os.fspath(folder))  # as Airflow shows it: in plain JSON
+        self.normalize(folder=os.fspath(folder))  # plain JSON, as Airflow shows the state
         self.name = name
         self.kind = fenced_kind(kind, state=name)
         self.columns = checked_columns(self, keys, values, types)
@@ -118,7 +119,7 @@ class ShopState(StoredState, QueryableState):
     @contextmanager
     def _changing(self) -> Iterator[Content]:
         with open(f"{self._file}.lock", "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # until it is closed
+            fcntl.flock(lock, fcntl.LOCK_EX)  # released when the lock file is closed
             content = self._content()
             yield content
             draft = Path(f"{self._file}.draft")
@@ -126,11 +127,11 @@ class ShopState(StoredState, QueryableState):
                 pickle.dump(content, file)
                 file.flush()
                 os.fsync(file.fileno())
-            draft.replace(self._file)  # a reader finds the old file or the new one
+            draft.replace(self._file)  # atomic: a reader gets the old file or the new one
 
 
 class FileTransaction:
-    """One write: it begins by raising the fence, or finds that the fence holds the grant."""
+    """One store transaction, which raises the fence, or checks that the fence has the token of the grant."""
 
     def __init__(self, state: ShopState, write: StateWrite, content: Content) -> None:
         self.state, self.write, self.content = state, write, content
@@ -147,12 +148,12 @@ class FileTransaction:
         else:
             fence.check_write(content.fence, write.grant, state=state.name)
         if write.undoing:
-            self._undo(Writer(write.grant.txid))  # as if another grant had written it
+            self._undo(Writer(write.grant.txid))  # undo it like a write of another grant
             assert content.fence is not None
             content.fence = replace(content.fence, applied=False)
 
     def _undo(self, writer: Writer) -> None:
-        """Give each key the value it had before another grant of this transaction wrote it."""
+        """Roll back each key that another grant of this transaction wrote."""
         undone = {key: stored.undone(writer) for key, stored in self.content.rows.items()}
         self.content.rows = {key: stored for key, stored in undone.items() if stored.value is not None}
 

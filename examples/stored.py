@@ -1,4 +1,4 @@
-"""The states of an example, read with plain SQL."""
+"""Read the states of an example with plain SQL."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 
 def rows(database: Path | str, query: str) -> list[tuple[Any, ...]]:
-    """The rows of a query; none, as long as there is no such table.
+    """Return the rows of a query. Return none if the table does not exist yet.
 
-    :param database: an SQLite file, or the URL of a database server.
+    :param database: SQLite file, or the URL of a database server.
     """
     import sqlalchemy as sa
 

@@ -1,4 +1,4 @@
-"""Trident's word count: a Spark application fails once, a committer is killed, and a query answers in each commit."""
+"""Trident's word count. A Spark application fails once, a committer is killed, and each commit phase runs a query."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from examples.servers import database
 from examples.stored import rows
 
 FILES = 3
-# The same as in the DAG file.
+# the same sentence as in the DAG file
 ASKED = frozenset("cat the dog jumped".split())
 
 
 class TridentWords(Example):
-    """Counts the words of a few files with Spark, and asks."""
+    """Counts the words of a few files with Spark, and queries the counts."""
 
     name = "trident_words"
     files = ("trident_words.py",)
 
     def prepare(self) -> None:
-        """A file a transaction."""
+        """Write one file for each transaction."""
         self.answers: dict[object, object] = {}
         write_sentences(self.folder / "sentences", FILES)
 
@@ -48,7 +48,7 @@ class TridentWords(Example):
             self.say(f"transaction {entry.txid}: run {entry.run_id}; {' '.join(sorted(ASKED))}: {answer}")
 
     def wrong(self) -> list[str]:
-        """Compare counts and answers with the files."""
+        """Compare the counts and the query results with the files."""
         batches = counted(self.folder / "sentences")
         found: dict[object, object] = {word: int(count) for word, count in self._stored()}
         expected, so_far = dict[object, object](), Counter[object]()
@@ -59,7 +59,7 @@ class TridentWords(Example):
         return differences({**so_far, **expected}, {**found, **self.answers})
 
     def verdict(self) -> str:
-        """How many there were."""
+        """Return the verdict in one line, with its figures."""
         total = sum(int(count) for _, count in self._stored())
         return f"{total} of {total} words counted once, {FILES} of {FILES} queries exact"
 

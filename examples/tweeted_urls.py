@@ -1,4 +1,4 @@
-"""Tweeted URLs in two databases: one of them dies when the other one has the transaction already; a committer dies."""
+"""Tweeted URLs in two databases. The second database dies when the first has the transaction; a committer dies, too."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TweetedUrls(Example):
     files = ("tweeted_urls.py",)
 
     def prepare(self) -> None:
-        """A file a transaction."""
+        """Write one file for each transaction."""
         chosen, folder = random.Random(1), self.folder / "tweets"
         folder.mkdir()
         self._texts = []
@@ -44,7 +44,7 @@ class TweetedUrls(Example):
             self._texts += texts
 
     def drive(self, airflow: LocalAirflow, store: Store) -> None:
-        """Let the second database die between the two, and a committer when it has written to both."""
+        """Kill the second database before a commit writes to it, and a committer after it has written to both."""
         with LocalPostgres() as urls, LocalMariaDB() as domains:
             for conn_id, kind, server in (("tx_urls", "postgres", urls), ("tx_domains", "mysql", domains)):
                 airflow.call("POST", "connections", json=_connection(conn_id, kind, server.url()))
@@ -70,11 +70,11 @@ class TweetedUrls(Example):
             }
 
     def wrong(self) -> list[str]:
-        """Compare with the tweets."""
+        """Compare the counts with the tweets."""
         return differences(self._expected(), self._stored)
 
     def verdict(self) -> str:
-        """How many there were."""
+        """Return the verdict in one line, with its figures."""
         total = sum(bool(re.search("https://", text)) for text in self._texts)
         return f"{total} of {total} tweets with URLs counted once, by URL in PostgreSQL and by domain in MariaDB"
 
@@ -88,7 +88,7 @@ class TweetedUrls(Example):
 
 
 def _connection(conn_id: str, kind: str, url: str) -> dict[str, Any]:
-    """The connection as `airflow connections add` makes it."""
+    """Return the connection that `airflow connections add` would create."""
     parts = sa.make_url(url)
     at = {"host": parts.host, "port": parts.port, "login": parts.username, "password": parts.password}
     return {"connection_id": conn_id, "conn_type": kind, "schema": parts.database, **at}

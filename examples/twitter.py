@@ -1,4 +1,4 @@
-"""The book's Twitter analytics while tweets are written, with both Redis servers killed in the worst moments."""
+"""The Twitter analytics of the Storm book. Both Redis servers are killed while tweets are written and counted."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _TIMEOUT = 300
 
 @dataclass(frozen=True)
 class Part:
-    """One topology: what it reads, and what happens to it.
+    """One topology, and the fault that it must survive.
 
     :param databases: numbers of the databases with its tweets.
-    :param kept: where its counts are.
-    :param killed: which server, "tweets" or "counts".
-    :param at: the failpoint at which a task pauses.
+    :param kept: prefix of the hashes with its counts.
+    :param killed: the server that is killed, "tweets" or "counts".
+    :param at: failpoint at which a task pauses while the server is killed.
     """
 
     topology: str
@@ -46,7 +46,7 @@ PARTS = (
     Part("twitter_tasks", [9], "tasks", "tweets", "process.after_start"),
 )
 _MEETS_IT = ("process.after_start", "commit.after_acquire")
-"""Where the very task that stands there needs the server next."""
+"""Failpoints after which the paused task itself needs the killed server."""
 
 
 class Twitter(Example):
@@ -56,10 +56,10 @@ class Twitter(Example):
     files = ("twitter.py",)
 
     def prepare(self) -> None:
-        """Nothing: tweets are written while they are counted."""
+        """Do nothing: tweets are written while they are counted."""
 
     def drive(self, airflow: LocalAirflow, store: Store) -> None:
-        """Let the coordinators count; kill the source before a read, the state before and after a write."""
+        """Let the coordinators count. Kill the source before a read, and the state before and after a write."""
         self._airflow, self._store = airflow, store
         with LocalRedis(persistence="aof") as tweets, LocalRedis(persistence="aof") as counts:
             self._servers = {"tweets": tweets, "counts": counts}
@@ -71,16 +71,16 @@ class Twitter(Example):
             self._found = [line for part in PARTS for line in self._differences(part)]
 
     def wrong(self) -> list[str]:
-        """Compare with a count over everything that was ever written."""
+        """Return the differences from a direct count of all written tweets."""
         return self._found
 
     def verdict(self) -> str:
-        """How many there were."""
+        """Return the verdict in one line, with its figures."""
         tweets = sum(len(texts) for writer in self._writers.values() for texts in writer.written.values())
         return f"{tweets} of {tweets} tweets counted once, in {len(PARTS)} topologies"
 
     def _run(self, part: Part) -> None:
-        """Write tweets until the server was killed and three more transactions are committed; then until all are."""
+        """Write tweets, kill the server, and wait for three more commits. Then stop, and wait until all are counted."""
         name, writer = part.topology, self._writers[part.topology]
         writer.write(40)
         writer.go_on(2, every=0.5)
@@ -98,7 +98,7 @@ class Twitter(Example):
         def told() -> str:
             return "\n".join(self._differences(part)[:10])
 
-        eventually(lambda: not self._differences(part), _TIMEOUT, "all is counted", interval=0.5, explain=told)
+        eventually(lambda: not self._differences(part), _TIMEOUT, "all tweets are counted", interval=0.5, explain=told)
         eventually(lambda: self._idle(name), _TIMEOUT, "no run is left", interval=0.5)
         entries = self._history(name)
         again = [f"{entry.txid} ({entry.attempt} attempts)" for entry in entries if entry.attempt > 1]
@@ -120,7 +120,7 @@ class Twitter(Example):
         connections.unlink()
 
     def _kill(self, part: Part) -> None:
-        """Kill a server while a task stands at a failpoint, and start it again when a task has met that."""
+        """Kill a server while a task is paused at a failpoint. Start it again after a task has failed without it."""
         name, server = part.topology, self._servers[part.killed]
         paused = self.failpoints.arm(part.at, "pause", topology=name)
         eventually(lambda: paused.reached, _TIMEOUT, f"a task of {name} is at {part.at}")
@@ -134,7 +134,7 @@ class Twitter(Example):
         self.say(f"the Redis of the {part.killed} is back")
 
     def _tries(self, topology: str) -> int:
-        """How many tries of tasks have failed."""
+        """Return the number of failed tries of tasks."""
         tasks = self._airflow.task_instances(topology, "~")
         again = sum(max(int(task["try_number"]) - 1, 0) for task in tasks)
         return again + sum(task["state"] in ("failed", "up_for_retry") for task in tasks)

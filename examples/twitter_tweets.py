@@ -1,4 +1,4 @@
-"""Tweets as the book has them in Redis, written while they are read; and the expected counts."""
+"""Tweets in Redis, in the format of the Storm book, written while they are read; and their expected counts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from tests.servers.redis import LocalRedis
 
 Counts: TypeAlias = dict[str, Counter[str]]
-"""Hash -> field -> how often."""
+"""Counts by hash and field."""
 
 USERS = [f"@{name}" for name in ("ann", "bob", "cem", "dora", "eli", "fay", "gus")]
 HASHTAGS = [f"#{name}" for name in ("storm", "redis", "spark", "airflow", "zookeeper")]
@@ -19,11 +19,11 @@ WORDS = ["counted", "once", "a", "bolt", "said", "hello", "to", ""]
 
 
 class TweetWriter:
-    """Writes tweets into databases of a server, one after the other, and remembers every one of them.
+    """Writes tweets into databases of a server, one after the other, and remembers every tweet.
 
-    A server that is killed may have written a tweet and not answered: it is asked again.
+    A killed server may have stored tweets without an answer, so the same write is repeated.
 
-    :param databases: their numbers.
+    :param databases: numbers of the databases.
     """
 
     def __init__(self, server: LocalRedis, databases: Sequence[int], *, seed: int = 8) -> None:
@@ -36,28 +36,28 @@ class TweetWriter:
             server.client(database).set("NEXT_WRITE", 1)
 
     def write(self, count: int) -> None:
-        """Write so many tweets into each database."""
+        """Write `count` tweets into each database."""
         for database, tweets in self.written.items():
             new = [self._tweet() for _ in range(count)]
             first = len(tweets) + 1
-            # Numbers and texts are this writer's own, so a write without an answer is repeated without a change.
+            # No other client writes these keys, so it is safe to repeat a write.
             messages = {str(first + index): tweet for index, tweet in enumerate(new)}
             self._persist(database, {**messages, "NEXT_WRITE": str(first + count)})
             tweets.extend(new)
 
     def go_on(self, count: int, every: float) -> None:
-        """Write `count` tweets into each database every so many seconds, until `stop`."""
+        """Write `count` tweets into each database every `every` seconds, until `stop`."""
         self._thread = threading.Thread(target=self._work, args=(count, every), daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Write no more."""
+        """Stop writing."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
 
     def counts(self) -> Counts:
-        """The expected counts over everything that was written."""
+        """Return the expected counts of all written tweets."""
         return counted(tweet for tweets in self.written.values() for tweet in list(tweets))
 
     def _work(self, count: int, every: float) -> None:
@@ -83,7 +83,7 @@ class TweetWriter:
 
 
 def counted(tweets: Iterable[str]) -> Counts:
-    """The book's three counts, without Spark, Airflow or transactions."""
+    """Compute the three counts of the book directly, without Spark, Airflow or transactions."""
     users, hashtags, both = Counter[str](), Counter[str](), Counter[str]()
     for tweet in tweets:
         words = set(tweet.split(" "))
@@ -96,7 +96,7 @@ def counted(tweets: Iterable[str]) -> Counts:
 
 
 def guarded(server: LocalRedis, prefix: str) -> Counts:
-    """The counts that a guard has kept in three hashes."""
+    """Read the counts that a committer with a guard has written to three hashes."""
     client = server.client()
 
     def hash_of(name: str) -> Counter[str]:

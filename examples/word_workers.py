@@ -1,11 +1,11 @@
-"""A worker of dags/queued_words.py: a plain process with Redis, without Airflow.
+"""A worker of dags/queued_words.py: a plain process that needs Redis, but not Airflow.
 
 Usage: QUEUES=redis://:password@host:port/0 python examples/word_workers.py BOLT [HOLD]
 
-`split` makes words of sentences, `count` counts them, per attempt: Storm's BasicBolts. `split_by_hand` and
-`add_by_hand` anchor and ack by hand: the latter adds up the words that it has, sends each sum to `count_sums` as a
-message made of all of them, and only then acks them. With HOLD a worker takes so many messages, and then stands still
-before any acker knows: to be killed.
+`split` splits sentences into words, and `count` counts the words of each attempt; both are like Storm's BasicBolts.
+`split_by_hand` and `add_by_hand` anchor and ack by hand. `add_by_hand` adds up equal words, sends each sum to
+`count_sums` as a message anchored to all these words, and only then acks them. With HOLD a worker takes this number of
+messages, and then waits to be killed, before it has sent an ack to any acker.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from airflow_tx.acks import Collector, Message, MessageError
 KEPT = 86_400
 """Seconds for which the counts of an attempt are kept."""
 ONCE = "a worker has to fail once"
-"""A key that a test sets."""
+"""A key that a test sets to make the next count fail once."""
 
 Taken: TypeAlias = list[tuple[str, Any]]
 """References and values of messages."""
 Bolt: TypeAlias = Callable[[Any, Collector, Taken], None]
 
 
-# --- BasicBolts: a message is acked when its function returns, and failed if that raises an error
+# --- BasicBolts: a message is acked when the function returns, and failed if it raises an error
 
 
 def basic(function: Callable[[Any, Message, Any], None]) -> Bolt:
-    """Make a BasicBolt of a function."""
+    """Create a BasicBolt from a function."""
 
     def bolt(queues: Any, collector: Collector, taken: Taken) -> None:
         for reference, value in taken:
@@ -48,13 +48,13 @@ def basic(function: Callable[[Any, Message, Any], None]) -> Bolt:
 
 
 def split(queues: Any, message: Message, sentence: str) -> None:
-    """Storm's SplitSentence: a message for each word, anchored to the message of the sentence."""
+    """Send a message for each word, anchored to the message of the sentence, like Storm's SplitSentence."""
     for word in sentence.split():
         queues.rpush("words", json.dumps([message.emit(), word]))
 
 
 def count(queues: Any, message: Message, word: str, times: int = 1) -> None:
-    """Storm's WordCount."""
+    """Add to the count of a word, like Storm's WordCount."""
     if queues.delete(ONCE):
         raise ValueError(f"no count for {word!r} this time")
     key = f"counts:{message.txid}.{message.attempt}"
@@ -63,15 +63,15 @@ def count(queues: Any, message: Message, word: str, times: int = 1) -> None:
 
 
 def count_sum(queues: Any, message: Message, found: tuple[str, int]) -> None:
-    """The same of a word that came several times."""
+    """Add the sum of a word that `add_by_hand` has sent."""
     count(queues, message, *found)
 
 
-# --- by hand
+# --- acked by hand
 
 
 def split_by_hand(queues: Any, collector: Collector, taken: Taken) -> None:
-    """SplitSentence without BasicBolt."""
+    """Split sentences like `split`, but ack by hand."""
     for reference, sentence in taken:
         message = collector.process(reference)
         for word in sentence.split():
@@ -80,10 +80,10 @@ def split_by_hand(queues: Any, collector: Collector, taken: Taken) -> None:
 
 
 def add_by_hand(queues: Any, collector: Collector, taken: Taken) -> None:
-    """An aggregation: acks are delayed, and what it emits has several anchors, all of one attempt."""
+    """Add up equal words of one attempt. Send each sum anchored to all its words, and then ack the words."""
     words = defaultdict[tuple[int, int, str], list[Message]](list)
     for reference, word in taken:
-        with suppress(MessageError):  # of an attempt that was replayed; the others count
+        with suppress(MessageError):  # ignore a message of a replayed attempt
             message = collector.process(reference)
             words[message.txid, message.attempt, word].append(message)
     for (_, _, word), (first, *others) in words.items():
@@ -100,7 +100,7 @@ BOLTS: dict[str, tuple[str, int, Bolt]] = {
     "add_by_hand": ("words", 20, add_by_hand),
     "count_sums": ("sums", 1, basic(count_sum)),
 }
-"""By name: its queue, how many messages it takes at once at most, and what it does with them."""
+"""Queue, largest number of messages taken at once, and function of each bolt, by name."""
 
 
 def main() -> None:
@@ -118,7 +118,7 @@ def main() -> None:
             found = [json.loads(text) for text in (first[1], *(queues.lpop(queue, most - 1) or ()))]
             try:
                 bolt(queues, collector, found)
-            except (MessageError, ValueError) as error:  # of an attempt that was replayed; or it has failed the attempt
+            except (MessageError, ValueError) as error:  # the attempt was replayed, or has failed now
                 print(error, file=sys.stderr)
             taken += len(found)
         queues.set("held", taken)

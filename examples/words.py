@@ -1,4 +1,4 @@
-"""Words in two databases: a committer dies when it has written to the first one and not to the second."""
+"""Words in two databases: a committer dies after it has written to the first, and before it writes to the second."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Words(Example):
     files = ("words.py",)
 
     def prepare(self) -> None:
-        """A file a transaction."""
+        """Write one file for each transaction."""
         write_sentences(self.folder / "sentences", FILES)
 
     def drive(self, airflow: LocalAirflow, store: Store) -> None:
         """Kill the commit of transaction 2 between the two databases."""
         for number, path in enumerate(self._databases):
-            # As `airflow connections add` does.
+            # Create the connections as `airflow connections add` does.
             kept = {"connection_id": f"tx_words_{number}", "conn_type": "sqlite", "host": str(path)}
             airflow.call("POST", "connections", json=kept)
         airflow.wait_dag(self.name)
@@ -48,7 +48,7 @@ class Words(Example):
         assert killed.reached
 
     def wrong(self) -> list[str]:
-        """Compare with the files."""
+        """Compare the counts with the files."""
         found, expected = dict[object, object](), dict[object, object]()
         for path in self._databases:
             found.update(self._stored(path))
@@ -56,7 +56,7 @@ class Words(Example):
         return differences(expected, found)
 
     def verdict(self) -> str:
-        """How many there were."""
+        """Return the verdict in one line, with its figures."""
         total = sum(sum(counted(self.folder / "sentences"), Counter[Any]()).values())
         both = " + ".join(str(sum(self._stored(path).values())) for path in self._databases)
         return f"{total} of {total} words counted once, {both} in two databases"

@@ -25,11 +25,11 @@ class Described:
     always_written: ClassVar[tuple[str, ...]] = ()
     """Arguments that are stored even if they have the default."""
     in_repr: ClassVar[tuple[str, ...] | None] = None
-    """Arguments that a repr shows, besides the first one; None: all arguments without their default."""
+    """Arguments that a repr shows, besides the first one. None shows all arguments without their default."""
     always_shown: ClassVar[tuple[str, ...]] = ()
     """Arguments that a repr shows even if they have the default."""
     left_out: ClassVar[tuple[str, ...]] = ()
-    """Arguments that only this process can use. They are neither kept, stored, or shown."""
+    """Arguments that only this process can use. They are not kept, stored or shown."""
     _given: dict[str, Any] = {}  # noqa: RUF012 - of a class without a constructor
 
     def __init_subclass__(cls, **options: Any) -> None:

@@ -27,7 +27,7 @@ class TransactionDefinitionError(TxError):
 
 
 class FailedBatch(TxError):
-    """Raise this error in a task to fail its batch on purpose, as Storm's FailedException.
+    """Raise this error in a task to fail its batch on purpose, as with Storm's FailedException.
 
     Only this transaction is replayed.
 
@@ -39,7 +39,7 @@ class FailedBatch(TxError):
 
 
 class SourceError(TxError):
-    """A source cannot give the rows of a batch."""
+    """A source cannot return the rows of a batch."""
 
     template: ClassVar[Template] = "Source {source} refused: {problem}."
 
@@ -51,7 +51,7 @@ class RowsRefused(SourceError):
 
 
 class SourceNotSettled(SourceError):
-    """Rows of an upstream table are not there yet, or are gone for a moment, while another transaction is ending.
+    """Rows of an upstream table are missing for a moment, while another transaction is ending.
 
     No person needs to act. Airflow starts the task again later, and the failed try does not count.
     """
@@ -63,7 +63,7 @@ class SourceNotSettled(SourceError):
 
 
 class OtherSource(SourceError):
-    """The ledger has a position, metadata or a key of another source."""
+    """A position, metadata or a key in the ledger belongs to another source."""
 
     template = (
         "Source {source} refused: {problem}.",
@@ -72,10 +72,10 @@ class OtherSource(SourceError):
 
 
 class AheadOfOrder(TxError):
-    """The run waits, since it is not the turn of its interval to get a txid.
+    """The run waits, since an earlier interval must get a txid first.
 
     :param after: the date that the order must have reached.
-    :param missing: the date of the next interval.
+    :param missing: the start of that earlier interval.
     """
 
     template = "The interval {interval} waits: the interval that begins at {missing} comes first, and has no txid yet."
@@ -88,7 +88,7 @@ class PartitionUnavailable(SourceError):
 
 
 class StagingError(TxError):
-    """Staged output is missing, incomplete, or of another attempt."""
+    """Staged output is missing or incomplete, or belongs to another attempt."""
 
     template: ClassVar[Template] = (
         "Output {output!r} of task {task} in transaction {txid}.{attempt} refused: {problem}."
@@ -139,7 +139,7 @@ class EntryMissing(JournalError):
 
 
 class EntryDiffers(JournalError):
-    """A file of a journal entry has other content than was written."""
+    """The content of a file of a journal entry has changed since it was written."""
 
     template = (
         "Entry {entry} of the journal cannot be used: {uri} has the sha256 {found} instead of {expected}.",
@@ -182,7 +182,7 @@ class StaleBegin(Refused):
 
 
 class StaleBatch(Refused):
-    """The batch was decided from another position than the previous transaction's end."""
+    """The batch does not start at the position where the previous transaction ended."""
 
     template = (
         "Commit of transaction {txid}.{attempt} refused: its batch starts from position {base}, but transaction "
@@ -257,7 +257,7 @@ class RowsNotKept(Refused):
 
 
 class MessagesLost(IncompleteBatch):
-    """The ackers have other trees of messages than the tasks of the attempt have acked."""
+    """The message trees in the ackers differ from the trees that the tasks of the attempt reported."""
 
     template = (
         "Commit of transaction {txid}.{attempt} refused: its tasks have acked {expected}, the ackers hold {found}.",
@@ -286,7 +286,7 @@ class StateMissing(Refused):
 
 
 class StateRenamed(Refused):
-    """The DAG lacks a state to which the ledger committed, and has another state that the ledger does not know."""
+    """The DAG lacks a state to which the ledger committed, and has a state that is not in the ledger."""
 
     for_good = True
     template = (
@@ -300,7 +300,7 @@ class StateRenamed(Refused):
 
 
 class RenameRefused(Refused):
-    """The new name of a state does not fit the ledger and the state."""
+    """The new name of a state contradicts the ledger or the state."""
 
     template = (
         "State {old!r} of topology {topology!r} is not renamed: {problem}.",
@@ -384,7 +384,7 @@ class SkipRefused(Refused):
 
 
 class ChangeRefused(Refused):
-    """The rows of a transaction cannot be decided again."""
+    """The rows of a transaction cannot be chosen again."""
 
     template = (
         "Transaction {txid} of {topology} keeps its rows: {problem}.",
@@ -424,7 +424,7 @@ class RestateRefused(Refused):
 
 
 class PreviewOutdated(Refused):
-    """The subject of an action has changed since its preview, by another person or by the end of a transaction."""
+    """The data in the preview of an action has changed, because another person acted or a transaction ended."""
 
     template = (
         "{what} of topology {topology!r} has changed since.",
@@ -433,7 +433,7 @@ class PreviewOutdated(Refused):
 
 
 class Outbid(Refused):
-    """A waiter wants to give up its run slot, but another waiter gives up its slot."""
+    """A waiting run does not give up its run slot, because another waiting run does."""
 
     template = (
         "Run {run_id} does not yield: run {leader} does.",
@@ -488,7 +488,7 @@ class LossRefused(Refused):
 
 
 class UnscheduledTask(Refused):
-    """A task of `airflow tasks test`, or of `dags test` beside a scheduler, would leave its transaction open."""
+    """A task run by `airflow tasks test`, or by `dags test` beside a scheduler, would leave its transaction open."""
 
     template = (
         "DAG {dag_id!r} has transactions, and a single task cannot be tried out: its transaction would stay open.",
@@ -503,7 +503,7 @@ class TrialRefused(Refused):
 
 
 class RepairRefused(Refused):
-    """A repair does not fit the content of the ledger and the states."""
+    """A repair contradicts the content of the ledger or of the states."""
 
     template = (
         "Repair --{what} of topology {topology!r} refused: {problem}.",
@@ -540,7 +540,7 @@ class RowsDiffer(Refused):
 
 
 class RowsNotProven(Refused):
-    """No task proved by an exact count that each row was consumed once, and `[tx] require_rows` requires this."""
+    """No task proved by an exact count that each row was consumed once, but `[tx] require_rows` requires a proof."""
 
     template = (
         "Rows of transaction {txid}.{attempt} are not proven: {problem}; [tx] require_rows = proven refuses that.",
@@ -559,7 +559,7 @@ class StateError(TxError):
 
 
 class StateDiffers(StateError):
-    """The storage of a state has other columns or aggregators, or another format, than the DAG describes."""
+    """The stored columns, aggregators or format of a state differ from the description in the DAG."""
 
     for_good = True
 
@@ -675,7 +675,7 @@ class ChunkConflict(StateError):
 
 
 class OutputChanged(StateError):
-    """A transactional state has output of a transaction, and a replay has other output for it."""
+    """A replay has different output for a transactional state that the transaction has already updated."""
 
     template = (
         "State {state!r} refused: transaction {txid} has output {digest}, an earlier attempt had {found} and has "
@@ -809,7 +809,7 @@ class MessageError(TxError):
 
 
 class NotAReference(MessageError):
-    """A text is no reference to a message."""
+    """A text is not a reference to a message."""
 
     template = (
         "{text!r} is no reference to a message: {problem}.",

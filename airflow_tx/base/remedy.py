@@ -22,8 +22,8 @@ _COMMAND = "airflow tx"
 class Command(msgspec.Struct, frozen=True, array_like=True):
     """One command of `airflow tx`, as a person types it. Records store it as a list.
 
-    :param verb: such as `replay` or `state rename`.
-    :param topology: the topology of the command; "": the command names none.
+    :param verb: name of the subcommand, such as `replay` or `state rename`.
+    :param topology: the topology of the command, or "" if the command names no topology.
     :param arguments: the arguments after the topology, such as txids.
     :param options: the options and their values, in order. The person replaces a word in capitals, or `...`.
     """
@@ -34,7 +34,7 @@ class Command(msgspec.Struct, frozen=True, array_like=True):
     options: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """Format it for a shell. If a name begins with a dash, `--` ends the options before the names."""
+        """Format the command for a shell. If a name begins with a dash, `--` ends the options before the names."""
         names = [shlex.quote(each) for each in (self.topology, *self.arguments) if each]
         options = [shlex.quote(each) for each in self.options]
         if any(each.startswith("-") for each in (self.topology, *self.arguments)):
@@ -74,7 +74,7 @@ class Command(msgspec.Struct, frozen=True, array_like=True):
 class Remedy:
     """The advice of an error: words, with commands between them.
 
-    :param parts: words and commands, which joined form the text.
+    :param parts: words and commands. Joined, they form the text.
     """
 
     parts: tuple[str | Command, ...] = ()
@@ -113,7 +113,7 @@ class Remedy:
         return tuple(each for each in self.parts if isinstance(each, Command))
 
     def worded(self, change: Callable[[str], str]) -> Remedy:
-        """Change the words, but not the commands."""
+        """Return this remedy with `change` applied to its words, but not to its commands."""
         return Remedy(
             tuple(each if isinstance(each, Command) else change(each) for each in self.parts)
         )
@@ -130,14 +130,14 @@ class Remedy:
         )
 
     def as_stored(self) -> list[Any]:
-        """Convert it for a record: a text for words, a list for a command."""
+        """Convert the remedy for a record. Words become a text, and a command becomes a list."""
         return list(msgspec.to_builtins(self.parts))
 
     @staticmethod
     def behind(problem: str | None, remedy: Remedy | None = None, *, task: str = "") -> str:
         """Join a problem and its remedy into one text for people.
 
-        :param task: the task with the problem; "": no single task has it.
+        :param task: the task with the problem, or "" if no single task has it.
         """
         named = f"task {task}: {problem}" if task and problem else task and f"task {task}"
         return " ".join(filter(None, (named or problem, str(remedy or ""))))
@@ -179,7 +179,7 @@ class TxError(Exception):
 
     @property
     def advice(self) -> Remedy | None:
-        """The advice; None: the template has none."""
+        """The advice, or None if the template has no advice."""
         return self._filled(self._parts[1:]) or None
 
     @property
@@ -243,7 +243,7 @@ def _filled(words: Sequence[str], fields: Mapping[str, Any]) -> Iterator[str]:
 
 
 def shortened_reason(text: str, most: int = 200) -> str:
-    """Shorten a text in its middle, between two words: errors begin with the failure and end with the remedy.
+    """Shorten a text in its middle, since errors begin with the failure and end with the remedy.
 
     :param most: the maximum number of characters. The default is for attempts before the last one.
     """

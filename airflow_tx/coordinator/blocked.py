@@ -19,7 +19,7 @@ def blocked_dag_id(coordinator: str) -> str:
 
 
 class BlockedOperator(RetriedOperator):
-    """Fails while a topology is blocked, and succeeds otherwise; made by `coordinator_dag`.
+    """Fails while a topology is blocked, and succeeds otherwise. `coordinator_dag` creates it.
 
     If two coordinators find the topology blocked, only the run that the ledger names fails.
 

@@ -1,4 +1,4 @@
-"""Find due corrections of the upstream topology; compare again only after one of the two ledgers has changed."""
+"""Find due corrections of the upstream topology. Compare again only after one of the two ledgers has changed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class CorrectionWatch:
         self._said = problem
 
     def read(self, ledger: ReadOnlyLedger) -> Corrections | None:
-        """Compare now; None: the source has no upstream topology, or no batch has an upstream transaction yet.
+        """Compare now. Return None without an upstream topology, or if no batch has an upstream transaction yet.
 
         :raises TxError: the upstream topology went back, or its ledger cannot be read.
         """

@@ -44,14 +44,14 @@ LONGEST_RUN = timedelta(days=1)
 
 
 class CoordinateOperator(PlacedTask, RetriedOperator):
-    """Starts a topology's transactions when its source has data, and replays them; made by `coordinator_dag`.
+    """Starts a topology's transactions when its source has data, and replays them. `coordinator_dag` creates it.
 
     :param transaction: the block whose runs the operator starts.
     :param max_replays: automatic replays in a row; default: `[tx] max_replays`.
     :param replay_backoff: seconds before the first replay; default: `[tx] replay_backoff`.
     :param poll: seconds between two looks; default: `[tx] coordinator_poll`.
     :param linger: seconds before an idle coordinator defers; default: `[tx] coordinator_linger`.
-    :param lane: plan of the coordinator's lane; None: each transaction becomes a run.
+    :param lane: plan of the coordinator's lane. If it is None, each transaction becomes a run.
     """
 
     template_fields: Sequence[str] = ()
@@ -80,7 +80,7 @@ class CoordinateOperator(PlacedTask, RetriedOperator):
         self.go_on(context)
 
     def go_on(self, context: Context, event: dict[str, Any] | None = None) -> None:
-        """Work until there is nothing to do, then defer; Airflow calls this when the trigger fires."""
+        """Work until there is nothing to do, then defer. Airflow calls this method when the trigger fires."""
         from airflow_tx.coordinator.worker import Coordination
 
         event = {"refresh": False, **(event or {})}
@@ -232,10 +232,10 @@ def coordinator_dag(
     * its batch no longer starts where the transaction before it ends
 
     After `max_replays` in a row the coordinator marks the topology as blocked and logs the reason. You can still
-    trigger or schedule runs beside it. If each run of the DAG has a batch of its own, the coordinator only replays
+    trigger or schedule runs beside it. If each run of the DAG has its own batch, the coordinator only replays
     runs. With ``DataIntervalSource(in_order=True)`` and a lane it also processes the data intervals of the schedule.
 
-    :param transaction: name of the topology, whose DAG the same file defines above; or its `Transaction`.
+    :param transaction: the `Transaction`, or the name of a topology whose DAG the same file defines above.
     :param dag_id: default: `<topology>_coordinator`. The second DAG is `<dag_id>_blocked`: its run fails when the
         topology is blocked, and succeeds once the topology can continue, see `docs/alarms.md`.
     :param max_replays: automatic replays in a row; default: `[tx] max_replays`.
@@ -327,7 +327,7 @@ def _check_corrections(spec: TransactionSpec, dag: DAG) -> None:
 
 
 def _plan(spec: TransactionSpec, dag: DAG, wanted: bool) -> tuple[LanePlan | None, str]:
-    """Return the plan of the lane, or None; and a note for the description of the DAG."""
+    """Return the plan of the lane, if any, and a note for the description of the DAG."""
     if not wanted:
         return None, ""
     try:

@@ -90,7 +90,7 @@ class LaneWindow:
             self.changed.notify_all()
 
     def next_processed(self) -> LaneTransaction | None:
-        """Wait until the earliest transaction of the window is processed, and return it; None: the window is closed."""
+        """Wait until the window's earliest transaction is processed. Return it, or None if the window is closed."""
         with self.changed:
             self.changed.wait_for(lambda: self._closed or self._first in self._processed)
             return self._processed.pop(self._first, None)
@@ -120,9 +120,9 @@ class LaneWindow:
     def wait_below(self, count: int, until: float) -> bool:
         """Wait until the window has fewer than `count` transactions, a kept transaction can continue, or time is up.
 
-        :param count: transactions; 0 counts as 1.
+        :param count: number of transactions. 0 counts as 1.
         :param until: end of the wait, by the monotonic clock.
-        :return: whether the wait is over; False: take over the transactions that can continue, and wait again.
+        :return: whether the wait is over. If not, take over the transactions that can continue, and wait again.
         """
         deadlines = [
             each.again_at if each.application is None else each.application.deadline
@@ -144,7 +144,7 @@ class LaneWindow:
 
 # Seconds until a lane ends. The next lane imports the current modules of the DAG file.
 STINT = 600.0
-# After so many transactions in a row have left the lane, it begins no further ones: they become runs.
+# After this number of transactions in a row have left the lane, new transactions become runs.
 LEFT_IN_A_ROW = 3
 # Commits between two clean-ups of old transactions.
 CLEAN_EVERY = 50
@@ -153,13 +153,13 @@ _JOIN = 30.0
 
 
 class TurnNotReached(TxError):
-    """A transaction of a lane waits too long for an earlier transaction that is not the lane's."""
+    """A transaction of a lane waits too long for an earlier transaction that is not in the lane."""
 
     template = "its turn has not come within {seconds:g} s: it waits for transaction {current}"
 
 
 class AnyLane(ABC):
-    """The interface between a coordinator and its lane: a `Lane`, or `NoLane` in its place.
+    """The interface of a lane for its coordinator. `Lane` and `NoLane` implement it.
 
     :ivar begun: number of transactions that the lane has begun.
     :ivar left: number of them that have left the lane.
@@ -185,7 +185,7 @@ class AnyLane(ABC):
 
     @abstractmethod
     def opened(self) -> AbstractContextManager[None]:
-        """Keep the lane open during the block; transactions that are not committed at its end leave the lane."""
+        """Keep the lane open during the block. Transactions that are not committed at its end leave the lane."""
 
     @abstractmethod
     def open_in(self, look: LedgerSnapshot) -> frozenset[int]:
@@ -193,11 +193,11 @@ class AnyLane(ABC):
 
     @abstractmethod
     def wait(self, seconds: float) -> None:
-        """Wait at most so many seconds until a transaction is final or has left the lane."""
+        """Wait until a transaction is final or has left the lane, at most for this number of seconds."""
 
     @abstractmethod
     def work(self, seconds: float) -> Begun | NoData | WindowFull:
-        """Begin and process transactions for so many seconds, while the source has rows; return the last answer.
+        """Begin and process transactions for some seconds, while the source has rows. Return the last answer.
 
         :raises Refused, SourceError, ConfigError: the lane could not begin a transaction.
         :raises StoreError: the ledger cannot be reached.
@@ -205,7 +205,7 @@ class AnyLane(ABC):
 
 
 class NoLane(AnyLane):
-    """Takes the place of a lane if the topology has none: every new transaction becomes a run."""
+    """Takes the place of a lane if the topology has no lane. Every new transaction becomes a run."""
 
     working: frozenset[int] = frozenset()
     is_over = False
@@ -225,14 +225,14 @@ class NoLane(AnyLane):
 
 
 class Lane(AnyLane):
-    """Works on transactions of a topology in order: `work` begins and processes them, a second thread commits them.
+    """Works on transactions of a topology in order. `work` begins and processes them, and a second thread commits them.
 
     :param plan: tasks and committer of the DAG.
     :param store: store of the ledger, connected as long as the lane is open.
     :param ti: task instance of the coordinator.
     :param log: log of the coordinator.
     :param patience: seconds that a transaction may wait for its turn.
-    :param clock: returns monotonic seconds.
+    :param clock: function that returns monotonic seconds.
     """
 
     def __init__(
@@ -305,7 +305,7 @@ class Lane(AnyLane):
         return self._left_in_a_row >= LEFT_IN_A_ROW
 
     def open_in(self, look: LedgerSnapshot) -> frozenset[int]:
-        # The lane knows its own transactions better than the ledger does.
+        # For the lane's own transactions, its window is more current than the ledger.
         own = {txid for txid, record in look.opened.items() if record.request == self.task_try}
         return (look.lane - own) | (own & self.working)
 
@@ -326,7 +326,7 @@ class Lane(AnyLane):
                 self.wait(left)
 
     def _wait_below(self, count: int, seconds: float) -> None:
-        """Wait until the lane has fewer than `count` transactions; continue kept transactions during the wait."""
+        """Wait until the lane has fewer than `count` transactions, and continue kept transactions during the wait."""
         until = time.monotonic() + seconds
         done = False
         while not done:
@@ -459,7 +459,7 @@ class Lane(AnyLane):
     # --- in both threads
 
     def _leave(self, begun: Begun, note: Callable[[str], str], error: BaseException) -> None:
-        """Release a transaction: the coordinator starts an ordinary run for it, unless its refusal is permanent."""
+        """Release a transaction. The coordinator starts an ordinary run for it, unless its refusal is permanent."""
         reason = compat.masked(f"{type(error).__name__}: {problem_of(error)}")
         try:
             reason = note(reason)

@@ -40,7 +40,7 @@ _HEAD_START = 60.0
 
 
 class LaneApplications:
-    """Runs the applications of a lane; it executes the file of each application once.
+    """Runs the applications of a lane. It executes the file of each application once.
 
     :param dag_file: path of the DAG file; applications can also import modules from its folder.
     :param ended: condition that is notified when an application has ended.
@@ -63,13 +63,13 @@ class LaneApplications:
     def prepare(
         self, tasks: Sequence[LaneApplication], count: int, where: Callable[[], TryDir]
     ) -> None:
-        """Open sessions in new threads before there is a batch; `start` uses them, ready or not.
+        """Open sessions in new threads before there is a batch. `start` uses them even if they are not ready.
 
-        One session on each connection rehearses a batch: the server compiles most code once for all sessions.
+        One session on each connection rehearses a batch, since the server compiles most code once for all sessions.
 
         :param tasks: the applications of the plan.
-        :param count: number of batches that may run at the same time. Each connection gets so many sessions, at most 4.
-        :param where: returns the folder for one rehearsal, which removes it afterwards.
+        :param count: number of batches that may run at the same time. Each connection gets as many sessions, at most 4.
+        :param where: function that returns the folder for one rehearsal. The rehearsal removes it.
         """
         count = min(count, _PREPARED)
         for conn_id in dict.fromkeys(task.operator.conn_id for task in tasks):
@@ -123,7 +123,7 @@ class LaneApplications:
     def prepare_in(
         self, thread: _SessionThread, session: SparkSession, preparation: _Preparation
     ) -> None:
-        """Load the applications, and rehearse if this session has a rehearsal; skip both once there is a batch.
+        """Load the applications, and rehearse if this session has a rehearsal. Skip both once there is a batch.
 
         :raises Exception, SystemExit: an error that the file of an application raises.
         """
@@ -212,7 +212,7 @@ class LaneApplications:
             self._ended.notify_all()
 
     def _head_start(self, conn_id: str, seconds: float) -> threading.Event:
-        """Wait until a batch has run on the server, unless this is the first one; return the event to set after it."""
+        """Wait until a batch has run on the server, unless this is the first. Return the event to set after it."""
         with self._lock:
             is_first = conn_id not in self._warm
             warm = self._warm.setdefault(conn_id, threading.Event())
@@ -235,7 +235,7 @@ class ApplicationRun:
 
     :param limit: time limit of the application.
     :param thread: thread that runs it.
-    :ivar outcome: manifest of the output, or the error; None: the application has not ended.
+    :ivar outcome: manifest of the output, or the error. None until the application has ended.
     """
 
     def __init__(
@@ -279,7 +279,7 @@ class _Preparation:
     """The work of a session before its first batch.
 
     :param tasks: the applications to load.
-    :param where: output folder of the rehearsal; None: another session rehearses.
+    :param where: output folder of the rehearsal, or None if another session rehearses.
     """
 
     tasks: tuple[LaneApplication, ...]
@@ -289,7 +289,7 @@ class _Preparation:
 class _SessionThread(threading.Thread):
     """A thread with its own session, which PySpark gives to all code in this thread.
 
-    :param preparation: work before the first batch; None: the thread begins with a batch.
+    :param preparation: work before the first batch, or None if the thread begins with a batch.
     :ivar runs: queue of the runs; None ends the thread.
     """
 
@@ -320,7 +320,7 @@ class _SessionThread(threading.Thread):
     def _serve(self, run: ApplicationRun | None, preparation: _Preparation | None = None) -> bool:
         """Open a session, and process the queued runs in it.
 
-        :param run: the first run; None: prepare the session first.
+        :param run: the first run, or None to prepare the session first.
         :param preparation: work before the first run.
         :return: whether the session could not be prepared although a batch waits for it.
         """
@@ -355,7 +355,7 @@ class _SessionThread(threading.Thread):
         return False
 
     def end(self) -> threading.Thread:
-        """Refuse further batches; return a thread that ends the session on its server, which may not answer."""
+        """Refuse further batches. Return a thread that ends the session on its server, which may not answer."""
         with self._state:
             self._ending = True
         self.runs.put(None)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class GoesByRuns(TxError):
-    """A topology that cannot use a lane; its transactions are runs."""
+    """A topology that cannot use a lane. Its transactions are runs."""
 
     template = "Topology {topology!r} goes by runs, not by a lane: {reason}."
 
@@ -38,7 +38,7 @@ class LaneTask:
 
     @property
     def timeout(self) -> float | None:
-        """Return the task's `execution_timeout` in seconds; None: no limit."""
+        """Return the task's `execution_timeout` in seconds, or None for no limit."""
         return self.call.timeout
 
 
@@ -47,7 +47,7 @@ class TimeLimit:
     """The time limit of a task in a lane.
 
     :param seconds: how long the task may take.
-    :param reason: error text when the limit is exceeded; it names the option that sets the limit.
+    :param reason: error text when the limit is exceeded. It names the option that sets the limit.
     """
 
     seconds: float
@@ -58,7 +58,7 @@ class TimeLimit:
 class LaneApplication:
     """One processing task that is an application on a Spark Connect server, as a lane runs it.
 
-    :param timeout: seconds that the application may take; None: no limit.
+    :param timeout: seconds that the application may take, or None for no limit.
     """
 
     task_id: str

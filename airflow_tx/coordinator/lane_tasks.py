@@ -110,7 +110,7 @@ class LaneProgress:
 
 @dataclass
 class LaneTurn:
-    """The turn as a lane knows it without reading the ledger.
+    """The lane's own record of the turn, which needs no read of the ledger.
 
     :param txid: lower bound of the txid whose turn it is.
     :param waiting: commits of processed transactions by txid, until the committing thread takes them.
@@ -123,11 +123,11 @@ class LaneTurn:
 class LaneCommit(Commit):
     """The commit of a transaction in a lane, joined with the steps around it.
 
-    The commit takes its turn in one multi with the ack of its last task or with the mark of the transaction before it,
-    depending on the later one. The lane logs the progress and cleans up, so that the commit does neither.
+    The commit takes its turn in one multi with the ack of its last task or with the mark of the transaction before it.
+    The later of the two decides. The lane logs the progress and cleans up, so that the commit does neither.
 
     :param outputs: the results of the transaction's tasks.
-    :param turn: the turn, as the lane knows it.
+    :param turn: the lane's record of the turn.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class LaneCommit(Commit):
     # --- its steps --------------------------------------------------------------------------------------------------
 
     def note_processed(self, ack: BoundStep[Done]) -> None:
-        """Run the ack of the last task, joined with the steps that become possible by it."""
+        """Run the ack of the last task, joined with the steps that it makes possible."""
         states = self.instance_states(self.spec.tasks, self.spec.mapped)
         noted = self.ledger.joined(ack, lambda _: self.processed_step(states))
 
@@ -204,7 +204,7 @@ class LaneCommit(Commit):
         return self.acquire_step() if self.prepare_ahead() else None
 
     def prepare_ahead(self) -> bool:
-        """Prepare the commit in the thread of its tasks, as the other thread may commit an earlier transaction.
+        """Prepare the commit in the thread of its tasks, while the other thread may commit an earlier transaction.
 
         :return: whether it is prepared.
         """
@@ -225,7 +225,7 @@ class LaneCommit(Commit):
         pass
 
     def mark(self, step: BoundStep[Committed]) -> Committed:
-        """Mark the transaction as committed; if the next commit waits, it takes its turn in the same multi."""
+        """Mark the transaction as committed. If the next commit waits, it takes its turn in the same multi."""
         following = self._turn.waiting.get(self.begun.txid + 1)
         if following is None:
             return super().mark(step)
@@ -241,10 +241,10 @@ class LaneCommit(Commit):
 
 
 class LaneProcessing(Processing):
-    """One task in a lane: it makes the same steps as in a run, on the connection of the lane.
+    """One task in a lane. It makes the same steps as in a run, but on the connection of the lane.
 
     :param ledger: the lane's ledger.
-    :param ack: runs the task's ack, joined with the step that follows it.
+    :param ack: function that runs the task's ack, joined with the step that follows it.
     :param started: whether an earlier step was joined with the start of this task.
     """
 
@@ -291,8 +291,8 @@ class LaneTransaction:
     :param ledger: the lane's ledger.
     :param task_try: the lane's try.
     :param outputs: keeps the results of its tasks.
-    :param commit: commit to join with the ack of the last task; None: the ack runs alone.
-    :param applications: runs the applications of the plan; None: the plan has none.
+    :param commit: commit to join with the ack of the last task, or None to run the ack alone.
+    :param applications: runner of the plan's applications, or None if the plan has no applications.
     :param started: the task whose start was joined with begin.
     :ivar application: the application that the transaction waits for.
     :ivar again_at: when to call a task again whose rows were not settled, by the monotonic clock.
@@ -328,12 +328,12 @@ class LaneTransaction:
 
     @property
     def is_ready(self) -> bool:
-        """Return whether the transaction can continue: its application is over, and it does not wait for rows."""
+        """Return whether the transaction can continue, since its application is over and it does not wait for rows."""
         waits = self.application is not None and not self.application.is_over
         return not waits and time.monotonic() >= self.again_at
 
     def process(self) -> bool:
-        """Call the tasks until one must wait for its application or for rows; call this again to continue.
+        """Call the tasks until one must wait for its application or for rows. Call this method again to continue.
 
         :return: whether all tasks are done.
         :raises Exception, SystemExit, AirflowTaskTimeout: the error of a task, or of the ledger.
@@ -367,9 +367,9 @@ class LaneTransaction:
             self.again_at = time.monotonic() + UNSETTLED_PAUSE
 
     def fail(self, reason: str, refusal: TxError | None = None) -> str:
-        """Note that the current task has failed; return the reason with the name of the task.
+        """Note that the current task has failed. Return the reason with the name of the task.
 
-        :param refusal: the error, if it is a `TxError`; None: an error of another kind.
+        :param refusal: the error if it is a `TxError`, or None for an error of another kind.
         :raises Refused: another attempt has replaced this one.
         """
         if self._current is None:
@@ -463,7 +463,7 @@ class LaneTransaction:
         self._current = None
 
     def _dates(self) -> dict[str, Any]:
-        """Return the context of a run with this data interval, if the batch is an interval."""
+        """Return the date entries of a run's context for the data interval of the batch. Return {} if it has none."""
         dated = self._plan.spec.source.dated
         return (
             {} if dated is None else compat.interval_context(*dated.interval(self.begun.metadata))

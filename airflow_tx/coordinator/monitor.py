@@ -48,8 +48,8 @@ ConnectAckers: TypeAlias = "Callable[[Store], AbstractContextManager[AckerStore]
 class Monitor:
     """Sends the gauges of a topology and finds the alerts that change, at each look at the ledger.
 
-    :param source: creates the source of the topology; None: the topology has no lag.
-    :param ackers: connects to the ackers of the topology; None: its tasks emit no messages.
+    :param source: function that creates the source of the topology, or None if the topology has no lag.
+    :param ackers: function that connects to the ackers of the topology, or None if its tasks emit no messages.
     :param patience: seconds to wait for the first lag, if an alert depends on it.
     """
 
@@ -74,7 +74,7 @@ class Monitor:
         )
 
     def observe(self, store: Store, look: LedgerSnapshot) -> list[AlarmChange]:
-        """Send the gauges that are due; return the alerts to raise and the alerts that are over."""
+        """Send the gauges that are due. Return the alerts to raise and the alerts that are over."""
         if not look.exists:
             return []
         lag = self._lag(store)
@@ -137,14 +137,14 @@ class BlockedRun:
     dag_id: str
 
     def start(self, alarm: Alarm) -> AlarmNote:
-        """Start the run; return the note that `end` needs."""
+        """Start the run. Return the note that `end` needs."""
         run_id = f"blocked-{alarm.of}"
         compat.start_run(self.dag_id, run_id, conf={"of": alarm.of}, dated=True)
         return AlarmNote(alarm.of, dag_id=self.dag_id, run_id=run_id)
 
     @staticmethod
     def end(note: AlarmNote) -> None:
-        """Run it again: the topology is no longer blocked, so the run succeeds."""
+        """Clear the run, which now succeeds, since the topology is no longer blocked."""
         if note.run_id:
             compat.start_run(note.dag_id, note.run_id, reset=True)
 

@@ -37,8 +37,8 @@ class LedgerSnapshot(LedgerReading):
     """A reading of the ledger, and the processes that work on the topology.
 
     :param now: wall clock, for the age of attempts that the coordinator sees for the first time.
-    :param owner: whether a committer has its node in the ledger; None: this committer has none, such as in a lane.
-    :param busy: whether Airflow says that the committer of `current` is running; None: not asked.
+    :param owner: whether a committer has its node in the ledger, or None if it never has one, as in a lane.
+    :param busy: whether the committer of `current` is running according to Airflow, or None if Airflow was not asked.
     :param lane: txids of the open transactions that a lane works on, as far as known.
     :param wishes: requests for restatements that no run has begun.
     """
@@ -67,7 +67,7 @@ def _now() -> datetime:
 
 
 class SnapshotReader:
-    """Reads a topology again and again, but reads what never changes only once.
+    """Reads a topology repeatedly. Records that never change are read only once.
 
     :param shows: whether the ledger shows a committer while it holds the turn, as it does for a single committer.
     """
@@ -84,7 +84,7 @@ class SnapshotReader:
         self._next: tuple[int, Any] | None = None
 
     def look(self) -> LedgerSnapshot | None:
-        """Read the current ledger; None: a transaction became final during the read.
+        """Read the current ledger. Return None if a transaction became final during the read.
 
         :raises UnreadableRecord: a record is damaged or missing.
         """
@@ -105,7 +105,7 @@ class SnapshotReader:
         )
 
     def next_position(self, look: LedgerSnapshot) -> Any:
-        """Read the position where the next batch begins, behind losses that a person accepted, as `begin` does.
+        """Read the position where the next batch begins, as `begin` does. Skip the losses that a person accepted.
 
         :raises UnreadableRecord: a record is damaged, or changes during the read.
         """
@@ -130,14 +130,15 @@ class SnapshotReader:
 
 
 # --- diagnosis ----------------------------------------------------------------------------------------------------
-# The diagnosis of each open transaction: its problem, and for how long. Pure. Source: protocol.md §§5, 6.
+# Diagnose each open transaction: its problem, and how long it has lasted. Pure.
+# Source: protocol.md §§5, 6.
 #
 # Nothing here reads a clock. The coordinator keeps ages, and passes them from one process to the next as plain JSON.
 # So a wall clock that jumps causes no replay.
 
 
 RunStates = Mapping[str, "str | None"]
-"""State of each run by run_id; None: the run does not exist. A run whose state is unknown is missing."""
+"""State of each run by run_id, or None if the run does not exist. A run whose state is unknown has no entry."""
 
 LONGEST_BACKOFF = 600.0
 # If no attempt has followed a requested replay for so many seconds, the process that requested it was killed.
@@ -151,11 +152,11 @@ _INCOMPLETE = (Phase.PROCESSING, Phase.FAILED)
 class Rules:
     """The limits of one topology; times are in seconds.
 
-    :param max_pending: most open transactions.
-    :param max_replays: most automatic replays in a row.
+    :param max_pending: maximum number of open transactions.
+    :param max_replays: maximum number of automatic replays in a row.
     :param backoff: seconds before the first replay.
     :param message_timeout: seconds that the processing of an attempt may take.
-    :param silence: seconds until a committer that Airflow calls running, but the ledger does not show, counts as dead.
+    :param silence: seconds until a committer counts as dead that runs according to Airflow, but is not in the ledger.
         If Airflow retries the committer, its state changes within this time.
     :param lane: whether a lane begins transactions. It begins none while a run restates a transaction.
     """
@@ -200,7 +201,7 @@ class Health:
     :param op: op of the transaction's record.
     :param lasts: seconds for which the finding has been the same.
     :param working: seconds since the attempt began.
-    :param tries: starts in a row without success.
+    :param tries: number of starts in a row without success.
     :param blocked: whether the coordinator has stopped replaying this attempt.
     """
 
@@ -219,7 +220,7 @@ class CoordinatorMemory:
 
     :param health: facts of the open transactions, by txid.
     :param source_wait: seconds until the coordinator may ask the source again.
-    :param source_failures: failures of the source in a row.
+    :param source_failures: number of failures of the source in a row.
     """
 
     health: Mapping[int, Health] = field(default_factory=dict)
@@ -227,7 +228,7 @@ class CoordinatorMemory:
     source_failures: int = 0
 
     def tried(self, txid: int) -> CoordinatorMemory:
-        """Note a start of the run, successful or not; the next start waits longer."""
+        """Note a start of the run, successful or not. The wait before the next start is longer."""
         one = self.health.get(txid)
         return (
             self if one is None else self._with(txid, replace(one, tries=one.tries + 1, lasts=0.0))
@@ -243,11 +244,11 @@ class CoordinatorMemory:
         )
 
     def answered(self, wait: float) -> CoordinatorMemory:
-        """Note an answer of the source; the next question waits `wait` seconds."""
+        """Note an answer of the source. The coordinator asks again after `wait` seconds."""
         return replace(self, source_wait=wait, source_failures=0)
 
     def failed(self, poll: float, longest: float = FORGOTTEN) -> CoordinatorMemory:
-        """Note a failure of the source; the wait for the next question doubles."""
+        """Note a failure of the source. The wait before the next question doubles."""
         wait = min(poll * 2.0 ** min(self.source_failures + 1, 20), max(longest, poll))
         return replace(self, source_wait=wait, source_failures=self.source_failures + 1)
 
@@ -267,7 +268,7 @@ class CoordinatorMemory:
 
     @classmethod
     def from_json(cls, value: Any) -> CoordinatorMemory:
-        """Rebuild a memory from the JSON of `to_json`; return an empty memory for any other value."""
+        """Rebuild a memory from the result of `to_json`. Return an empty memory for any other value."""
         try:
             health = {int(txid): _health_of(one) for txid, one in value["health"].items()}
             return cls(health, float(value["source_wait"]), int(value["source_failures"]))
@@ -294,16 +295,16 @@ class OpenTransaction:
 
 
 def health_of(case: OpenTransaction, before: Health | None, elapsed: float) -> Health:
-    """Judge a transaction now.
+    """Diagnose a transaction.
 
-    :param before: its facts `elapsed` seconds ago; None: unknown.
+    :param before: its facts `elapsed` seconds ago, or None if unknown.
     """
     look = case.look
     record = case.record
     if before is None or before.attempt != record.attempt:
         age = (look.now - datetime.fromisoformat(record.began)).total_seconds()
         working = min(max(age, 0.0), case.rules.message_timeout)
-        # A new attempt is not a success yet. Keep the tries until all tasks have acked.
+        # A new attempt keeps the number of tries. The number becomes 0 once all tasks have acked.
         one = Health(
             record.attempt, record.op, working=working, tries=before.tries if before else 0
         )
@@ -339,7 +340,7 @@ def _find_stopped(case: OpenTransaction, state: str | None) -> Finding:
     if record.skip is not None and txid != case.look.current:
         return Finding.NOTHING  # the skip happens at its turn
     is_unborn = state is None and record.request == ""
-    # If the run was never created, the note only says why.
+    # If the run was never created, the note only gives the reason.
     if is_noted(record) and not is_unborn:
         return Finding.NOTED
     if record.skip is not None:
@@ -391,7 +392,7 @@ def _find_committer(case: OpenTransaction, one: Health) -> Finding:
 def _is_blocked(case: OpenTransaction, one: Health) -> bool:
     mark = case.look.topology.blocked
     if mark is None or case.record.skip is not None:
-        return False  # an earlier transaction may have had the mark; now this one can get it
+        return False  # without a mark of an earlier transaction, this one can get it
     return one.blocked or (mark.txid, mark.attempt) == (case.txid, case.record.attempt)
 
 
@@ -407,20 +408,20 @@ def _count(record: TransactionRecord) -> int:
 
 
 def is_free(look: LedgerSnapshot, states: RunStates, txid: int | None) -> bool:
-    """Return whether the transaction whose turn it is needs no run slot: it is this one, or its run is running."""
+    """Return whether the current transaction needs no run slot, since it is `txid`, or its run is running."""
     first = look.opened.get(look.current)
     return txid == look.current or first is None or states.get(first.run_id) == "running"
 
 
 def _is_decided(case: OpenTransaction, txid: int) -> bool:
-    """Return whether another transaction will end where its record says, as far as known."""
+    """Return whether transaction `txid` will probably end at the position in its record."""
     record = case.look.opened.get(txid)
     if record is None:
         return True
     if txid in case.look.stale or record.phase is Phase.FAILED or is_noted(record):
         return False
     state = case.states.get(record.run_id)
-    # A queued run was cleared, and its `begin` decides the batch again; or the run has never begun.
+    # A queued run with a request was cleared, and its `begin` will decide the batch again.
     return (
         state == "running"
         or (state == "queued" and record.request == "")
@@ -429,7 +430,7 @@ def _is_decided(case: OpenTransaction, txid: int) -> bool:
 
 
 def due_after(rules: Rules, record: TransactionRecord, one: Health) -> float | None:
-    """Return the seconds for which a finding must last before the coordinator acts; None: it never acts."""
+    """Return how many seconds a finding must last before the coordinator acts, or None if it never acts."""
     again = 0.0 if one.tries == 0 else rules.wait(one.tries - 1)
     if one.finding is Finding.ENDED and one.blocked:
         return 0.0
@@ -465,7 +466,7 @@ class Allocate:
 
 @dataclass(frozen=True)
 class Start:
-    """Create the run of a transaction that was allocated for it."""
+    """Create the run for which a transaction has been allocated."""
 
     txid: int
     run_id: str
@@ -497,14 +498,14 @@ class RestartDead(Replay):
 
 @dataclass(frozen=True)
 class Examine:
-    """Ask Airflow whether the committer of a transaction runs; only the task can ask, not the trigger."""
+    """Ask Airflow whether the committer of a transaction runs. The trigger cannot ask this, only the task."""
 
     txid: int
 
 
 @dataclass(frozen=True)
 class Restate:
-    """Start the run of a committed transaction that a person wants restated."""
+    """Start a run that restates a committed transaction, as a person has requested."""
 
     txid: int
     run_id: str
@@ -513,9 +514,9 @@ class Restate:
 
 @dataclass(frozen=True)
 class Return:
-    """Start a run again that has yielded.
+    """Restart a run that has yielded.
 
-    :param txid: the run's transaction; None: the run has no transaction yet.
+    :param txid: the run's transaction, or None if the run has no transaction yet.
     """
 
     run_id: str
@@ -524,7 +525,7 @@ class Return:
 
 @dataclass(frozen=True)
 class CameBack:
-    """Note that a run which had yielded no longer needs a start."""
+    """Note that a run that had yielded no longer needs a restart."""
 
     run_id: str
 
@@ -548,7 +549,7 @@ Action = Allocate | Start | Replay | Examine | Restate | Return | CameBack | Unb
 class Plan:
     """The actions to do now.
 
-    :param wait: seconds until the next action is due if nothing changes; None: no action will be due.
+    :param wait: seconds until the next action is due if nothing changes, or None if no action will be due.
     :param memory: input of the next plan.
     """
 
@@ -592,7 +593,8 @@ def plan(
     for wish in look.wishes:
         health[wish.txid] = _wanted(memory.health.get(wish.txid), elapsed)
     actions += _restatements(look, states, rules, health)
-    # A run that is about to restate a transaction counts in the window, and a lane begins nothing beside it.
+    # A run that is about to restate a transaction counts towards `max_pending`.
+    # A lane begins no transaction while such a run is open.
     waiting = sum(states.get(wish.run_id) in LIVE_RUN_STATES for wish in look.wishes)
     held_up = rules.lane and (look.restates or waiting > 0)
     actions += [Follow()] if corrected else []
@@ -629,7 +631,7 @@ def _wanted(before: Health | None, elapsed: float) -> Health:
 def _restatements(
     look: LedgerSnapshot, states: RunStates, rules: Rules, health: Mapping[int, Health]
 ) -> Iterable[Action]:
-    """Start the runs of requests. A run that does not begin is started again later and later, up to `max_replays`."""
+    """Start the runs of requests. A run that does not begin is started again after longer and longer waits."""
     limit = most_restated(rules.max_pending)
     for wish in wishes_to_start(look.wishes, look.opened, states, limit=limit):
         one = health[wish.txid]

@@ -1,4 +1,4 @@
-"""The trigger that wakes the coordinator when there is something to do; it runs all the time, so it must be cheap."""
+"""The trigger that wakes the coordinator when there is something to do. It always runs, so it must be cheap."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _DAMAGED = 30.0
 
 @cache
 def _thread(conn_id: str, paths: Paths) -> ThreadPoolExecutor:
-    """Return the thread that asks the source of one topology: a source that hangs delays no other topology."""
+    """Return the thread that asks the source of one topology. A source that hangs delays no other topology."""
     return ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"{_ASKING}-{paths.topology}")
 
 
@@ -54,7 +54,7 @@ class SourceAnswer:
 
     :param ready: whether the source has rows.
     :param cost: processor time of the question, in seconds.
-    :param error: message of the error; None: the source answered.
+    :param error: message of the error, or None if the source answered.
     """
 
     ready: bool
@@ -67,14 +67,14 @@ class CoordinatorTrigger(LedgerTrigger):
     """Fires once, when the coordinator has an action to do, such as a transaction to allocate or to replay.
 
     :param dag_id: the DAG of the runs.
-    :param source: class path and arguments; None: the coordinator allocates no transactions.
+    :param source: class path and arguments, or None if the coordinator allocates no transactions.
     :param rules: fields of `Rules`.
     :param memory: JSON of the `CoordinatorMemory`.
     :param refresh: seconds after which the trigger fires in any case.
     :param shows: whether the ledger shows a committer while it holds the turn.
     :param limits: fields of `AlarmLimits`.
     :param messages: whether tasks of the topology emit messages that ackers track.
-    :param acker_store: the connection id of these ackers; None: they are beside the ledger.
+    :param acker_store: the connection id of these ackers, or None if they are beside the ledger.
     """
 
     dag_id: str
@@ -127,7 +127,7 @@ class _Watch:
         self._said: dict[str, str] = {}
 
     async def step(self) -> list[str]:
-        """Look once; return the names of the due actions and alarms."""
+        """Look once. Return the names of the due actions and alarms."""
         trigger = self._trigger
         found = await until(
             self._look, trigger.zookeeper_conn_id, hold=0.0, poll=trigger.poll, watched=True
@@ -158,7 +158,7 @@ class _Watch:
         return [*(type(action).__name__ for action in planned.actions), *found["alarms"]]
 
     def _look(self, store: Store) -> dict[str, Any] | None:
-        """Read the ledger, and the position to ask the source from; runs in a thread."""
+        """Read the ledger, and the position from which to ask the source. This runs in a thread."""
         if self._looker is None:
             self._looker = SnapshotReader(store, self._paths, shows=self._trigger.shows)
         self._looker.store = store
@@ -177,7 +177,7 @@ class _Watch:
             raise
 
     def _is_corrected(self, store: Store, look: LedgerSnapshot) -> bool:
-        """Return whether corrections need an action; False if the triggerer cannot create the source."""
+        """Return whether corrections need an action. Return False if the triggerer cannot create the source."""
         if self._corrections is None:
             with suppress(Exception):
                 self._corrections = CorrectionWatch(self._made())
@@ -186,7 +186,7 @@ class _Watch:
         )
 
     async def _states(self, look: LedgerSnapshot) -> Mapping[str, str | None]:
-        """Return the states of the runs every few seconds, else an empty mapping."""
+        """Return the states of the runs every few seconds. Return an empty mapping in between."""
         now = time.monotonic()
         if not look.run_ids or now - self._asked_at < STATES_EVERY:
             return {}
@@ -196,7 +196,7 @@ class _Watch:
     # --- the source
 
     async def _ready(self, look: LedgerSnapshot, position: Any) -> bool:
-        """Return whether the source has rows, or only the task can ask it."""
+        """Return whether the source has rows. Also return True if only the task can ask it."""
         poll = self._trigger.poll
         try:
             source = self._made()
@@ -244,7 +244,7 @@ class _Watch:
 
 
 def _is_heard(record: logging.LogRecord) -> bool:
-    """Drop the log lines of a source: the trigger asks it about every second, and each question would log again."""
+    """Drop the log lines of a source, since the trigger asks it about every second."""
     return not (record.threadName or "").startswith(_ASKING)
 
 

@@ -67,7 +67,7 @@ class Pace:
     :param rules: limits of the topology.
     :param poll: seconds between two looks.
     :param linger: seconds before an idle coordinator defers.
-    :param hold: seconds before its trigger looks for the first time, at least.
+    :param hold: minimum seconds before its trigger looks for the first time.
     """
 
     rules: Rules
@@ -77,7 +77,7 @@ class Pace:
 
 
 def shows(spec: TransactionSpec) -> bool:
-    """Return whether the ledger shows a committer while it holds the turn; it does not for a commit phase of tasks."""
+    """Return whether the ledger shows a committer while it holds the turn. It does not show a commit phase of tasks."""
     return spec.phase is None
 
 
@@ -90,10 +90,10 @@ class Coordination:
     :param ti: the coordinator's task instance.
     :param log: the task's log.
     :param memory: the coordinator's memory so far.
-    :param clock: returns monotonic seconds.
-    :param sleep: waits so many seconds; default: at most so many, until the turn moves.
-    :param lane: works on new transactions while it is open; None: each transaction becomes a run.
-    :param alarms: raises the alerts that each look finds; None: no alerts.
+    :param clock: function that returns monotonic seconds.
+    :param sleep: function that waits for a number of seconds. The default also returns when the turn moves.
+    :param lane: lane that works on new transactions while it is open. If it is None, each transaction becomes a run.
+    :param alarms: object that raises the alerts of each look, or None for no alerts.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class Coordination:
                 self._sleep(self.pace.poll)
 
     def step(self) -> Plan:
-        """Look once, and execute the plan; a lane without trouble begins its next transactions without a look."""
+        """Look once, and execute the plan. A lane without trouble begins its next transactions without a look."""
         self._done = 0
         if self._goes_well():
             self._allocate()
@@ -221,7 +221,7 @@ class Coordination:
             self.memory = self.memory.answered(0.0)
 
     def _goes_well(self) -> bool:
-        """Return whether the lane has begun a transaction, and none has left it, since a look that is still recent."""
+        """Return whether the last look is recent, the lane has begun a transaction since, and none has left it."""
         lane = self._lane
         return (
             self._flows
@@ -231,7 +231,7 @@ class Coordination:
         )
 
     def _run_states(self, look: LedgerSnapshot, *, fresh: bool = False) -> Mapping[str, str | None]:
-        """Return the states of the runs; read them again every few seconds, and after each action."""
+        """Return the states of the runs. They are read again every few seconds, and after each action."""
         now = self._clock()
         if (
             fresh
@@ -250,9 +250,9 @@ class Coordination:
         return found.wait is not None and found.wait < max(self.pace.hold, self.pace.rules.silence)
 
     def _busy(self, look: LedgerSnapshot) -> bool | None:
-        """Return whether Airflow says that the committer runs, and that its run has no other live task.
+        """Return whether the committer runs according to Airflow, and its run has no other live task.
 
-        None: the coordinator has no reason to ask.
+        Return None if the coordinator has no reason to ask.
         """
         record = look.opened.get(look.current)
         if record is None or look.owner is not False:

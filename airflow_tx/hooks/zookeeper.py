@@ -269,7 +269,7 @@ def _flag(extra: Mapping[str, Any], name: str, conn_id: str, *, default: bool) -
 log = logging.getLogger(__name__)
 
 CHECK_EVERY = 20.0
-"""How often to read the connection again, in seconds, since a triggerer or api-server may outlive a change of it."""
+"""Seconds between two readings of the connection, which may change while a triggerer or api-server runs."""
 
 
 class KeptClient:

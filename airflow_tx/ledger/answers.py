@@ -21,7 +21,7 @@ U = TypeVar("U")
 class Joined(Generic[T, U]):
     """The answers of two steps that share one multi.
 
-    :param then: None: the second step must still run alone.
+    :param then: answer of the second step. None if that step must still run alone.
     """
 
     first: T
@@ -30,16 +30,17 @@ class Joined(Generic[T, U]):
 
 @dataclass(frozen=True)
 class Begun:
-    """The run has this attempt of this transaction, with these rows.
+    """The attempt, the transaction and the rows that the run has now.
 
     :param position: the position after the batch, including all partitions.
     :param run_id: the run of the transaction.
-    :param skip: who requested the skip of the transaction, when and why; None: no person did.
+    :param skip: who requested the skip of the transaction, when and why; None if no person did.
     :param size: how many rows the source counted, and why it took this many; None if it cannot count.
     :param lost: the rows before the batch that a person accepted as lost, in words.
     :param key: the run key of that run.
-    :param replaces: the transaction that it restates; None: it is no restatement.
-    :param incarnation: of its topology, for the names of files and tables that several ledgers share.
+    :param replaces: the transaction that it restates; None if it is no restatement.
+    :param incarnation: incarnation of its topology, for the names of files and tables in stores that several ledgers
+        share.
     """
 
     attempt: TransactionAttempt
@@ -76,7 +77,7 @@ class Begun:
     def of_history(cls, txid: int, history: TransactionRecord | None, incarnation: str) -> Begun:
         """Describe a committed transaction, with the rows and the position from its receipt.
 
-        :param history: None: the history no longer has it, and its attempt is 0.
+        :param history: record from the history. None if it is forgotten; the attempt is then 0.
         """
         if history is None or history.receipt is None:
             attempt = TransactionAttempt(txid, history.attempt if history else 0)
@@ -160,7 +161,7 @@ class Done:
 
 @dataclass(frozen=True)
 class FailureNoted:
-    """The ledger knows that the attempt has failed, or need not know it.
+    """The failure of the attempt is noted, or need not be noted.
 
     :param first: whether this call noted it. Otherwise the attempt had failed before, or its transaction is final.
     """
@@ -172,8 +173,9 @@ class FailureNoted:
 class Processed:
     """Every task that must ack has acked.
 
-    :param epoch: if it changes, a task has started again, and the output named here is outdated.
-    :param acks: by (task id, map index), the contribution of the task instance.
+    :param epoch: epoch of the transaction. If it changes, a task has started again, and the output in `acks` is
+        outdated.
+    :param acks: acks of the task instances, by (task id, map index).
     :param unproven: why the rows that its tasks consumed are not proven; empty if they are proven.
     :param key: the run key of its run.
     :param began: when its attempt began.
@@ -187,7 +189,7 @@ class Processed:
 
     @property
     def rows(self) -> int | None:
-        """Return the highest row count of its tasks, which is the size of the batch; None: no task counted."""
+        """Return the highest row count of its tasks, which is the size of the batch, or None if no task counted."""
         return max((ack.rows for ack in self.acks.values() if ack.rows is not None), default=None)
 
 
@@ -202,7 +204,7 @@ class NotYet:
 class Restarted:
     """The output that was read before the turn no longer counts. The caller asks `processed` again.
 
-    A task of this attempt has started again, or a state has changed what it holds of the restated transaction.
+    A task of this attempt has started again, or a state has other values of the restated transaction.
     """
 
 
@@ -217,8 +219,8 @@ class ToBeSkipped:
 class Granted:
     """The committer has the turn.
 
-    :param changed: by transactional state, the output of an earlier grant that differs from the current output. Before
-        a write, the committer must prove that the state has no values of the transaction.
+    :param changed: output of an earlier grant that differs from the current output, for each transactional state.
+        Before a write, the committer must prove that the state has no values of the transaction.
     """
 
     grant: Grant
@@ -247,7 +249,7 @@ class Committed:
 
     @classmethod
     def first(cls, topology: TopologyRecord, txid: int) -> Committed:
-        """Return the answer if this call made the transaction final, with the tasks that remain for its caller."""
+        """Return the answer of the call that made the transaction final, with the tasks that remain for the caller."""
         return cls(txid, True, tuple(topology.yielded), txid + 1 in topology.skips)
 
 
@@ -256,7 +258,7 @@ class ReplayNoted:
     """The replay is noted.
 
     :param first: whether this call noted it; otherwise another call starts the replay.
-    :param count: how many automatic replays there were in a row.
+    :param count: number of automatic replays in a row.
     """
 
     first: bool
@@ -274,7 +276,7 @@ class GivenUp:
 
 @dataclass(frozen=True)
 class Blocked:
-    """The allowed replays are used up, or the commit was refused permanently: a person must act."""
+    """The allowed replays are used up, or the commit was refused permanently: now a person must act."""
 
     txid: int
     reason: str

@@ -28,7 +28,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Children:
-    """Names below a path, sorted, and the data version of the path itself."""
+    """The names below a path, sorted, and the data version of the path itself."""
 
     names: tuple[str, ...]
     version: int
@@ -103,7 +103,7 @@ ANY_VERSION = -1
 
 @dataclass(frozen=True)
 class Unchanged:
-    """Requires that the record at `path` exists and has this version (`ANY_VERSION`: any version)."""
+    """Requires that the record at `path` exists and has this version. `ANY_VERSION` allows any version."""
 
     path: str
     version: int
@@ -174,7 +174,7 @@ def encode_name(name: str) -> str:
 
 
 def decode_name(element: str) -> str:
-    """Decode a name that `encode_name` encoded. Half a surrogate pair, as in some file names, is preserved."""
+    """Decode a name that `encode_name` encoded. An unpaired surrogate, as in some file names, is preserved."""
     try:
         return "" if element == "%" else unquote(element, errors="surrogatepass")
     except UnicodeDecodeError:
@@ -362,7 +362,7 @@ def ack_name(task: str, map_index: int) -> str:
 
 
 def ack_element(name: str) -> tuple[str, int]:
-    """Read the task id and the map index from a name of `ack_name`."""
+    """Read the task id and the map index from a result of `ack_name`."""
     task, _, index = name.rpartition("@")
     return decode_name(task), int(index)
 

@@ -42,8 +42,8 @@ class TaskTry:
 
     :param task_id: the task.
     :param map_index: -1 if the task is not mapped.
-    :param task_try: the task instance's id and the try number; a deferral keeps it. Most retries and clears give
-        another id; see `same_instance`.
+    :param task_try: id of the task instance, and the try number. A deferral keeps both. Most retries and clears change
+        the id; see `same_instance`.
     """
 
     task_id: str
@@ -56,18 +56,18 @@ class TaskTry:
     def same_instance(self, task_try: str) -> bool:
         """Whether another try has the same instance id, so that Airflow accepts the result of either try for both.
 
-        Airflow keeps the id of a task that it fails while the task is queued. A resumed try then works beside the retry
-        under the same id.
+        Airflow keeps the id of a task that it fails while the task is queued. A resumed try and the retry may then work
+        at the same time, under the same id.
         """
         return self.task_try.partition(_NUMBER)[0] == task_try.partition(_NUMBER)[0]
 
 
 LANE_TRY = "lane-"
-"""The beginning of a lane's try, under which the lane begins its transactions."""
+"""The prefix of a lane's try. The lane begins its transactions under this try."""
 
 
 def of_lane(task_try: str) -> bool:
-    """Whether this try is of a lane."""
+    """Whether this try belongs to a lane."""
     return task_try.startswith(LANE_TRY)
 
 
@@ -78,10 +78,10 @@ class Token:
     Tokens compare by `rank`. Two tokens with equal rank and different nonces are from two lives of one ledger, and are
     refused.
 
-    :param generation: only a repair raises it.
+    :param generation: generation of the ledger, which only a repair raises.
     :param txid: the transaction that was granted.
     :param attempt: its attempt.
-    :param epoch: each grant and each restart of the transaction raises it.
+    :param epoch: number that each grant and each restart of the transaction raises.
     :param nonce: random id of this grant.
     :param birth: random id of this transaction.
     """
@@ -106,7 +106,7 @@ class Token:
     def by_hand(self, births: Mapping[str, int], state: str, topology: str) -> dict[str, Any]:
         """Describe the refusal of a fence whose txid a person has raised; empty if no such change is known.
 
-        :param births: by birth, the txid of its transaction.
+        :param births: txid of the transaction with each birth.
         """
         own = births.get(self.birth, self.txid) if self.birth else self.txid
         if own >= self.txid:
@@ -137,19 +137,21 @@ class Grant:
 
     :param topology: name of the topology, for messages.
     :param incarnation: uuid of this life of the ledger.
-    :param token: it outranks every earlier grant.
-    :param last_txids: by state, the last txid that became final in it. A missing state is new to this ledger.
-    :param births: by state, the birth that its fence must hold if the token has another birth; missing: any birth.
+    :param token: token of the grant, which outranks every earlier grant.
+    :param last_txids: last txid that became final in each state. A missing state is new to this ledger.
+    :param births: birth that the fence of each state must hold if the token has another birth. For a missing state, any
+        birth is valid.
     :param batch: the facts of the transaction that the fence keeps; None for a look, or for a writer without a fence.
     :param claim: the known part of the transaction's receipt before the first write; None for a look, or for a writer
         that completes no update.
-    :param noted: by transactional state, the output that an earlier grant was about to write, for fences that did not
+    :param noted: output that an earlier grant was about to write to each transactional state, for fences that did not
         record it.
     :param written: the rows that other writes of this grant wrote to the state, for the write that completes them.
     :param portions: the number of these writes; each has its own chunk.
-    :param grants: by state, attempt and epoch of the grant of its last final transaction; missing: unknown.
-    :param over: in a repair, by state the grant that its fence must still hold; None: no fence; missing: any grant.
-    :param accepted: by state, the content that people accepted, as the topology record keeps it.
+    :param grants: attempt and epoch of the grant of the last final transaction of each state; missing if unknown.
+    :param over: grant that the fence of each state must still hold in a repair. None means no fence. For a missing
+        state, any grant is valid.
+    :param accepted: content of each state that people accepted, as the topology record keeps it.
     """
 
     topology: str
@@ -181,7 +183,7 @@ class Grant:
 
     @property
     def has_journal_entry(self) -> bool:
-        """Whether its transaction has a journal entry. It is true for a look, which has no transaction."""
+        """Whether its transaction has a journal entry. True for a look, which has no transaction."""
         return self.claim is None or self.claim.journal is not None
 
     @property

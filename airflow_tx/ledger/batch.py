@@ -10,7 +10,7 @@ from airflow_tx.ledger.attempt import TransactionAttempt
 from airflow_tx.ledger.receipt import Replaced
 from airflow_tx.ledger.records import Metadata, TopologyRecord
 
-# The request of the step `begin`, the callers that answer its questions, and its batch. Source: protocol.md §3.
+# The request of the step `begin`, the functions that answer its questions, and its batch. Source: protocol.md §3.
 
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
@@ -23,7 +23,7 @@ class TopologyRequest:
     :param partitioned: whether its source has partitions.
     :param zone: the time zone of its schedule; "" is UTC.
     :param appends: whether one of its states is a table, which other topologies can read.
-    :param upstream: the topology whose table its source reads; "": the source reads something else.
+    :param upstream: the topology whose table its source reads; "" if the source reads something else.
     """
 
     dag_id: str
@@ -41,13 +41,13 @@ class TopologyRequest:
 
     @property
     def keeps_range(self) -> bool:
-        """Whether attempts keep the range of the first one, and only decide again which transactions count in it."""
+        """Whether attempts keep the range of the first attempt and only decide again which transactions count."""
         return bool(self.upstream)
 
     def made(self, op: str, incarnation: str | None = None) -> TopologyRecord:
         """Make the record of a topology.
 
-        :param incarnation: the incarnation to keep; None: a new one.
+        :param incarnation: the incarnation to keep; None means a new one.
         """
 
         return TopologyRecord(
@@ -67,12 +67,12 @@ class TopologyRequest:
 class BeginRequest:
     """The request of a run's first task.
 
-    :param key: the run key: its run_id, or its data interval or partition. None: a run that does not exist yet gets the
-        next transaction. Its run_id and its key are `tx-<txid>`, unless its source names both.
+    :param key: run key of the run: its run_id, data interval or partition. If None, a run that does not exist yet gets
+        the next transaction. Its run_id and its key are `tx-<txid>`, unless its source names both.
     :param run_id: "" for a run that does not exist yet.
     :param task_try: the try of `begin`; "" if the caller is not the run itself.
     :param retry: whether Airflow retried `begin`; otherwise a clear started it again.
-    :param tasks: by task that must ack, a random 64-bit id as 16 hex digits.
+    :param tasks: random 64-bit id, as 16 hex digits, of each task that must ack.
     """
 
     topology: TopologyRequest
@@ -88,15 +88,15 @@ class Batch:
     """The rows of one transaction, as its source decided them.
 
     :param metadata: plain JSON that defines exactly which rows they are.
-    :param position: plain JSON of the position after the batch; it covers every row taken so far.
+    :param position: plain JSON of the position after the batch. The position covers every row taken so far.
     :param count: the number of rows, if the source knows it.
     :param reason: why the batch has this size, in words.
     :param unit: the unit of `count`, if it is not rows.
-    :param start: where a partition without an earlier position begins. A replay of an opaque source begins there, even
-        if rows were added or removed. For all partitions together, a mapping by partition.
-    :param at_most: whether the batch may have fewer rows than `count`, since some offsets hold none. Otherwise a task
-        that reads another number of rows is refused.
-    :param key: the run key that the batch requires; "": any run can have it.
+    :param start: first position of a partition without an earlier position. A replay of an opaque source begins there,
+        even if rows were added or removed. If the batch is of all partitions, this is a mapping by partition.
+    :param at_most: whether the batch may have fewer rows than `count`, since some offsets hold no row. Otherwise a task
+        that reads a different number of rows is refused.
+    :param key: the run key that the batch requires; "" if any run can have it.
     :param run_id: the run_id that belongs to `key`.
     """
 
@@ -152,11 +152,12 @@ class PreviousBatch:
 class Outside:
     """The functions that answer the questions of `begin` from the source, the journal and Airflow.
 
-    :param decide: asks the source: (attempt, position before) → the batch, or None if there are no rows.
+    :param decide: asks the source. (attempt, position before) → the batch, or None if there are no rows.
     :param run_state: asks Airflow: run_id → the state of that run, or None if it was deleted.
     :param decide_again: asks the source: (attempt, decided metadata) → the current metadata of the same rows.
     :param is_current: asks Airflow whether the calling try is the current try of its task, and was not retried, cleared
-        or deleted since. It compares no clocks: the ledger knew the other try before Airflow is asked.
+        or deleted since. The answer needs no comparison of clocks, since the ledger had the other try before Airflow is
+        asked.
     :param review: shows the previous batch to the source.
     :param report: reports a failure (attempt, metadata, reason) to the source before the next attempt begins.
     :param read_entry: asks journal and source: (transaction to restate, whether its rows are decided again) → the
@@ -190,9 +191,9 @@ class DecidedBatch:
     :param rows: the value that the source calls the metadata of the batch.
     :param position: the position after the batch, including all partitions.
     :param base: digest of the position from which the batch was decided.
-    :param size: how many rows the source counted, and why it took this many; None: it cannot count.
+    :param size: how many rows the source counted, and why it took this many; None if the source cannot count.
     :param lost: the rows before the batch that a person accepted as lost, in words.
-    :param begin: by partition without an earlier position, where it begins. Replays of an opaque source use it.
+    :param begin: first position of each partition without an earlier position. Replays of an opaque source use it.
     """
 
     rows: Any

@@ -1,4 +1,4 @@
-"""The name of a batch for people, from its metadata: a file, a range, an interval. Shapes: docs/sources.md."""
+"""The name of a batch for people, from its metadata: a file, a range or an interval. Shapes: docs/sources.md."""
 
 from __future__ import annotations
 
@@ -35,14 +35,15 @@ def batch_in_words(metadata: Any) -> str:
     """Name a batch, such as `2013-01.csv and 2 more`, `5 to 9`, or `2013-01-01 to 2013-01-02`.
 
     :param metadata: from the source, or from a receipt.
-    :return: at most `LONGEST` characters; "" if the shape has no name, so that a person must read the JSON.
+    :return: at most `LONGEST` characters; "" if metadata of this shape has no name, so that a person must read the
+        JSON.
     """
     words = _range(metadata) or _partitions(metadata) if isinstance(metadata, Mapping) else ""
     return words if len(words) <= LONGEST else f"{words[: LONGEST - 1]}…"
 
 
 def batch_texts(metadata: Any, wanted: str, *, details: bool = False) -> Iterator[tuple[str, str]]:
-    """List the texts that a search for a batch looks through: texts in its metadata, and its files with their folder.
+    """List the texts in which a search for a batch looks: texts of its metadata, and its files with their folder.
 
     Each text comes with the name of the rows that it describes, such as `orders-0:7` for `orders-0:7 (5 to 9)`.
 
@@ -63,7 +64,7 @@ def batch_texts(metadata: Any, wanted: str, *, details: bool = False) -> Iterato
 
 
 def _texts(value: Any, detail: str = "") -> Iterator[tuple[str, str]]:
-    """List the texts of metadata, each with the detail that it describes; "" if it names rows."""
+    """List the texts of metadata, each with the detail that it describes, or with "" if the text names rows."""
     if isinstance(value, str):
         yield detail, value
     elif isinstance(value, list):
@@ -95,7 +96,7 @@ def _places(rows: Any, wanted: str) -> Iterator[tuple[str, str]]:
 def counted(count: int, unit: str) -> str:
     """Format a number with its unit, such as `1 file` or `2 files`.
 
-    :param unit: in the plural.
+    :param unit: unit in the plural.
     """
     return f"{count} {unit.removesuffix('s') if count == 1 else unit}"
 
@@ -140,7 +141,7 @@ def _file_names(metadata: Any) -> list[str]:
 
 
 def _ends(metadata: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Return the place before the rows of a source or partition (None: there is none), and the last of the rows.
+    """Return the place before the rows of a source or partition (None if there is none), and the place of the last row.
 
     The metadata of numbered rows has the number after the last row. The metadata of a table has ranges with row counts.
     """
@@ -160,7 +161,7 @@ def _key(values: Any) -> str:
 
 
 def _partitions(metadata: Mapping[str, Any]) -> str:
-    """Name the rows by partition; "" if one of the first ones has no name."""
+    """Name the rows by partition; "" if one of the first partitions has no name."""
     some = list(metadata.items())[:_PARTITIONS_SHOWN]
     words = [(name, _range(each) if isinstance(each, Mapping) else "") for name, each in some]
     if not words or not all(text for _, text in words):

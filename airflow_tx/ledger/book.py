@@ -1,6 +1,6 @@
 """The book of ends: a line for each final transaction, kept permanently. Source: docs/protocol.md §12.
 
-The history forgets transactions, and a binding is found only by run key. The book names, for every transaction, which
+The history forgets transactions, and a binding can only be found by run key. The book shows for every transaction which
 transaction of its chain counts.
 """
 
@@ -24,7 +24,7 @@ from airflow_tx.ledger.records import (
 )
 
 LINES_A_PAGE = 50
-"""A page stays far below the size limit of a multi, even if each line has a range and the rows of several tables."""
+"""The number of lines in a page. A page stays far below the size limit of a multi, even with long lines."""
 
 
 class Book:
@@ -37,7 +37,7 @@ class Book:
         self._stored: set[int] = set()
 
     def line(self, txid: int) -> EndLine | None:
-        """Read the line of a transaction; None: it is not final, or ended before the book began."""
+        """Read the line of a transaction. Return None if it is not final, or ended before the book began."""
         return self._page(txid // LINES_A_PAGE).get(txid)
 
     def lines(self, first: int, last: int) -> dict[int, EndLine]:
@@ -86,9 +86,9 @@ def end_line(receipt: Receipt, taken: TakenRange | None = None) -> EndLine:
 
 
 def chained(lines: Iterable[EndLine]) -> dict[int, EndLine]:
-    """Link the lines of each chain: each line names the first transaction, and the first names the newest that counts.
+    """Link the lines of each chain. Each line names the first transaction, whose line names the newest that counts.
 
-    :param lines: in order.
+    :param lines: lines in the order of the txids.
     """
     found = dict[int, EndLine]()
     for line in lines:
@@ -110,7 +110,7 @@ def ended_lines(
 ) -> tuple[Write, ...]:
     """Return the writes that note the end of a transaction in the book, if the topology keeps one.
 
-    :param record: the record before the end.
+    :param record: record of the transaction before its end.
     """
     if not topology.book:
         return ()
@@ -118,7 +118,7 @@ def ended_lines(
     book = Book(read, paths)
     before = book.line(line.first) if line.first else None
     if before is not None and before.first:
-        # The line of the restated transaction was written after this restatement had begun.
+        # When this restatement began, the restated transaction had no line yet.
         line = replace(line, first=before.first)
     return book.with_lines([line, *_ended(book, line)])
 
@@ -126,7 +126,7 @@ def ended_lines(
 def _taken(
     read: Reader, paths: Paths, topology: TopologyRecord, record: TransactionRecord
 ) -> TakenRange | None:
-    """Read the upstream range of an open transaction's batch; None: there is none, or it is not known."""
+    """Read the upstream range of an open transaction's batch. Return None if there is none, or it is not known."""
     if not topology.upstream:
         return None
     rows = RotatingTransactionalState(read, paths).get_state(record.txid).rows

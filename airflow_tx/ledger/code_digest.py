@@ -1,7 +1,7 @@
 """Digests of the code that processed a batch. They ignore names, comments and layout.
 
-They are computed from the syntax tree of the source. Compiled code differs between versions of Python, so that two
-workers could not compare it.
+They are computed from the syntax tree of the source. Compiled code differs between versions of Python, so two workers
+could not compare it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def function_digest(source: str, line: int) -> str:
 
     :param source: the source of the whole file.
     :param line: the first line of the function, as its code object gives it.
-    :return: 16 hex digits; "": no function begins at this line, or the source cannot be parsed.
+    :return: 16 hex digits; "" if no function begins at this line, or the source cannot be parsed.
     """
     try:
         found = _found(_parsed(source), line, ())

@@ -35,7 +35,7 @@ def digest(value: Any) -> str:
 _DIGEST = "tx_digest"
 _LENGTH = "tx_length"
 NOT_KEPT = {_DIGEST: "", _LENGTH: 0}
-"""A value whose digest is not known either."""
+"""The kept form of a value whose digest is not known."""
 
 
 def as_kept(value: Any, most: int) -> Any:
@@ -68,7 +68,7 @@ else:
 
 
 Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-"""A whole number that fits into databases and web pages."""
+"""A whole number of 64 bits, which databases can store."""
 PathElement = Annotated[str, msgspec.Meta(pattern="^[!-.0-~]*$")]
 """A part of a path in ZooKeeper. ZooKeeper drops the connection for some characters."""
 Size = dict[str, Int | bool | str | None]

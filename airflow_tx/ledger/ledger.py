@@ -1,4 +1,4 @@
-"""The ledger of one topology: runs each step as one multi on a store, and reads records.
+"""The ledger of one topology: it runs each step as one multi on a store, and reads records.
 
 Source: docs/protocol.md §1.
 """
@@ -101,9 +101,7 @@ U = TypeVar("U")
 
 PASSES = 100
 LOOKS_AT_POSITION = 3
-UNANSWERED = (
-    5  # passes; a multi that has no answer even then may be one that the servers do not accept
-)
+UNANSWERED = 5  # passes without an answer; after these, the servers may not accept the multi
 
 
 @dataclass(frozen=True)
@@ -158,7 +156,7 @@ class Step(Generic[P, T]):
 class ReadOnlyLedger:
     """Reads the ledger of one topology, for callers that run no steps.
 
-    Each method reads its record from the store. A `Ledger` remembers records that never change.
+    Each method reads its record from the store, while a `Ledger` remembers records that never change.
     """
 
     def __init__(self, store: Store, paths: Paths) -> None:
@@ -184,7 +182,7 @@ class ReadOnlyLedger:
         return self.reader.peek(Counter, self.paths.current).txid
 
     def current_if_any(self) -> int | None:
-        """Read as `current`; None: the topology has not begun."""
+        """Read as `current`. Return None if the topology has not begun."""
         return self._txid_at(self.paths.current)
 
     def allocated(self) -> int:
@@ -195,7 +193,7 @@ class ReadOnlyLedger:
         return self.reader.peek(Counter, self.paths.allocated).txid
 
     def allocated_if_any(self) -> int | None:
-        """Read as `allocated`; None: the topology has not begun."""
+        """Read as `allocated`. Return None if the topology has not begun."""
         return self._txid_at(self.paths.allocated)
 
     def _txid_at(self, path: str) -> int | None:
@@ -212,7 +210,7 @@ class ReadOnlyLedger:
         )
 
     def status(self, txid: int) -> TransactionRecord | None:
-        """Read the record of an open transaction; None: the transaction is final, or has not begun."""
+        """Read the record of an open transaction. Return None if the transaction is final, or has not begun."""
         return self.reader.peek_if_any(TransactionRecord, self.paths.transaction(txid))
 
     def opened(self, txids: Iterable[int]) -> dict[int, TransactionRecord]:
@@ -221,11 +219,11 @@ class ReadOnlyLedger:
         return records_at(self.reader, TransactionRecord, records)
 
     def outcome(self, txid: int) -> TransactionRecord | None:
-        """Read the record of a final transaction; None: the ledger no longer remembers it."""
+        """Read the record of a final transaction. Return None if the ledger no longer remembers it."""
         return self._remembering.peek_if_any(TransactionRecord, self.paths.history(txid))
 
     def skipped(self, txid: int) -> Skipped | None:
-        """Read the rows of a skipped transaction; None: it was not skipped."""
+        """Read the rows of a skipped transaction. Return None if it was not skipped."""
         return self.reader.peek_if_any(Skipped, self.paths.skipped(txid))
 
     def all_skipped(self) -> dict[int, Skipped]:
@@ -238,7 +236,7 @@ class ReadOnlyLedger:
         return is_committed(self.reader, self.paths, txid)
 
     def binding(self, key: str) -> Binding | None:
-        """Read which transaction a run has; None: the run has none.
+        """Read the binding of a run. Return None if the run has no transaction.
 
         :param key: the run key.
         """
@@ -247,7 +245,7 @@ class ReadOnlyLedger:
     def bound(self, key: str) -> Binding:
         """Read the transaction of a run that has one.
 
-        :raises UnreadableRecord: the run has none.
+        :raises UnreadableRecord: the run has no transaction.
         """
         return self.reader.peek(Binding, self.paths.run(key))
 
@@ -268,7 +266,7 @@ class ReadOnlyLedger:
         return Book(self.reader, self.paths)
 
     def followed(self) -> Followed | None:
-        """Read how far the corrections of the upstream topology were compared; None: they never were compared."""
+        """Read how far the corrections of the upstream topology were compared. None if they never were compared."""
         return self.reader.peek_if_any(Followed, self.paths.followed)
 
     def noted_behind(self) -> dict[int, Behind]:
@@ -281,7 +279,7 @@ class ReadOnlyLedger:
         return self.reader.peek_if_any(Wish, self.paths.wish(txid)) is not None
 
     def repairs(self) -> tuple[RepairRecord, ...]:
-        """Read what people changed in the ledger of a topology, oldest first."""
+        """Read the repairs that people made to the ledger of a topology, oldest first."""
         numbers = txids_below(self.store, self.paths.repairs)
         found = {number: self.paths.repair(number) for number in numbers}
         return tuple(records_at(self.reader, RepairRecord, found).values())
@@ -302,7 +300,7 @@ class ReadOnlyLedger:
         return self.reader.peek(TopologyRecord, self.paths.record)
 
     def topology_if_any(self) -> TopologyRecord | None:
-        """Read as `topology`; None: the topology has not begun."""
+        """Read as `topology`. Return None if the topology has not begun."""
         return self.reader.peek_if_any(TopologyRecord, self.paths.record)
 
     def beside(self, topology: str) -> ReadOnlyLedger:
@@ -367,7 +365,7 @@ class ReadOnlyLedger:
         return self.store.announce(self.paths.lane(task_try), dumps(shown).encode())
 
     def acked(self, record: TransactionRecord) -> frozenset[tuple[str, int]] | None:
-        """Name the task instances that have started or acked; None: the transaction is already final."""
+        """Return the task instances that have started or acked, or None if the transaction is already final."""
         children = self.store.children(self.paths.acks(record.acks))
         return None if children is None else frozenset(map(ack_element, children.names))
 
@@ -379,7 +377,7 @@ class ReadOnlyLedger:
     ) -> bool:
         """Ask whether every task that must ack has acked.
 
-        :param acked: task instances, as `acked` gives them.
+        :param acked: task instances, as `acked` returns them.
         :param mapped: the tasks that ack only by their mapped instances.
         """
         names = [ack_name(*instance) for instance in acked]
@@ -401,7 +399,7 @@ class ReadOnlyLedger:
     def held_at(
         self, topology: TopologyRecord, taken_back: Mapping[str, str], sole: Collection[str] = ()
     ) -> str:
-        """Return a digest of what the ledger knows of the values in the states: see `replay.held_at`."""
+        """Return a digest of the facts about the states on which a difference depends, see `replay.held_at`."""
         return replay.held_at(self.reader, self.paths, topology, taken_back, sole)
 
     def version_of(self, txids: Sequence[int]) -> str:
@@ -427,14 +425,14 @@ class ReadOnlyLedger:
         return loss.next_position(self.reader, self.paths)
 
     def start_after(self, topology: TopologyRecord, position: Any) -> Any:
-        """Return the position from which rows are decided, after the losses that a person accepted."""
+        """Return the position from which rows are decided: `position`, or the end of accepted losses after it."""
         return loss.start_after(self.reader, self.paths, topology, position).position
 
 
 class Ledger(ReadOnlyLedger):
     """The transactions of one topology, as one process sees them.
 
-    No method waits: an answer such as `NotYet` goes back to the caller, who decides how to wait. The ledger remembers
+    No method waits. It returns an answer such as `NotYet`, and the caller decides how to wait. The ledger remembers
     records that it wrote, so that the next step need not read them. Each multi checks the remembered versions. Several
     threads may run steps on one ledger.
 
@@ -514,7 +512,7 @@ class Ledger(ReadOnlyLedger):
     ) -> T:
         """Run one step and return its result after its multi, or its answer if it writes nothing.
 
-        :raises Refused, UnreadableRecord: what the step raises, based on everything written until now.
+        :raises Refused, UnreadableRecord: the step raises it, from everything written until now.
         :raises OutcomeUnknown, StoreUnavailable, TooMuchContention: see `Store.multi`.
         """
         name = _name_of(step)
@@ -538,7 +536,7 @@ class Ledger(ReadOnlyLedger):
     ) -> Decision[T]:
         """Decide one step on everything written until now, but write nothing.
 
-        :raises Refused, UnreadableRecord: what the step raises.
+        :raises Refused, UnreadableRecord: the step raises it.
         :raises TooMuchContention: other steps changed the records in every pass.
         """
         for _ in range(PASSES):
@@ -562,7 +560,7 @@ class Ledger(ReadOnlyLedger):
     ) -> BeginAnswer:
         """Run the step `begin`. It asks the source and Airflow if necessary, and creates the ledger on first use.
 
-        :param task: a task that starts in the same multi, if one process begins a new transaction and works on it.
+        :param task: task that starts in the same multi, if one process begins a new transaction and works on it.
         :raises Refused: the ledger has not changed.
         """
         step = begin if task is None else partial(begin_started, task=task)
@@ -615,13 +613,13 @@ class Ledger(ReadOnlyLedger):
     def joined(
         first: BoundStep[T], then: Callable[[T], BoundStep[U] | None]
     ) -> BoundStep[answers.Joined[T, U]]:
-        """Join two steps into one: the second follows from the answer of the first, in the same multi."""
+        """Join two steps into one. `then` makes the second step from the answer of the first; both share one multi."""
         return partial(in_one_multi, first=first, then=then)
 
     # --- reading
 
     def past_time(self) -> datetime:
-        """Return a time that is certainly past: the earlier one of this machine's clock and the store's clock."""
+        """Return a time that is certainly past: the earlier time of this machine's clock and the store's clock."""
         now = self.clock.now()
         node = self.store.get(self.paths.record)
         return min(now, (node and node.modified) or now)
@@ -634,9 +632,9 @@ class Ledger(ReadOnlyLedger):
         return record.incarnation
 
     def pace(self, unit: str = "rows") -> list[list[float]]:
-        """Read, of the last committed transactions, the rows of each, and the seconds it was in process.
+        """Read the number of rows and the seconds in process of each of the last committed transactions.
 
-        :param unit: the unit that was counted, if it is not rows.
+        :param unit: unit that was counted, if it is not rows.
         """
         record = Reader(self.store).peek_if_any(TopologyRecord, self.paths.record)
         pace = [] if record is None else record.pace
@@ -646,7 +644,7 @@ class Ledger(ReadOnlyLedger):
         return self._seen(loss.position_now)
 
     def deciding_from(self) -> list[Any]:
-        """Read every position from which rows will still be decided, from everything written until now."""
+        """Sync, and read every position from which rows will still be decided."""
         self.store.sync()
         self._known.clear()
         return self._seen(loss.deciding_from)
@@ -660,7 +658,7 @@ class Ledger(ReadOnlyLedger):
         return end.holds(self.status(token.txid), self.topology(), token)
 
     def remember(self, look: ReadOnlyLedger) -> None:
-        """Keep the records that a caller has read, for the next step. Its multi checks their versions."""
+        """Keep the records that a caller has read, for the next step, whose multi checks their versions."""
         self._keep(look.reader)
 
     def _keep(self, read: Reader) -> None:
@@ -696,7 +694,7 @@ class Ledger(ReadOnlyLedger):
             try:
                 decided: Decision[T] | Refused | UnreadableRecord = step(read, stamp, self.paths)
             except Unanswered as question:
-                # The multi that follows the answer checks the records that led to the question.
+                # After the answer, the multi checks the records that led to the question.
                 self._known.add(read.seen)
                 return question
             except (Refused, UnreadableRecord) as error:
@@ -734,7 +732,7 @@ class Ledger(ReadOnlyLedger):
                 self.store.sync()
                 found = self.store.get(decision.proof)
             except StoreUnavailable:
-                raise unknown from None  # StoreUnavailable would say that nothing was written
+                raise unknown from None  # StoreUnavailable would mean that nothing was written
             made = found is not None and f'"op":"{stamp.op}"'.encode() in found.data
             if made or again:
                 return made

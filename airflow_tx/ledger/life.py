@@ -1,7 +1,8 @@
 """The life of a state: its transactions, changes and losses, from its beginning until now. Source: docs/protocol.md §5.
 
-Since a transaction, people may have renamed, forgotten, lost or changed a state. Each of these is a repair at a
-transaction. This module uses no clock. A name is always the name that the state had at that transaction.
+After a transaction, people may have renamed or forgotten a state, changed its values, or accepted a loss. Each of these
+is a repair, which names the transaction that had the turn. This module uses no clock. A name is always the name that
+the state had at that transaction.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ ROLL_FORWARD = "roll-forward"
 BACK = "back"
 ENDS = "ends"
 BEGAN = "began"
-"""The key of a state's first transaction in the topology record; 0: the state had values before it."""
+"""The key of a state's first transaction in the topology record. The value is 0 if the state had values before it."""
 HOLES = "holes"
 """The key of the transactions that a table lacks, in the note of a roll forward."""
 EMPTIED = "emptied"
@@ -37,9 +38,9 @@ CHANGE = "change"
 
 
 class Segment(NamedTuple):
-    """The transactions that a state got under one name.
+    """The transactions that were written to a state under one name.
 
-    :param last: the last transaction; None: the state still has this name.
+    :param last: the last transaction; None if the state still has this name.
     """
 
     name: str
@@ -51,13 +52,14 @@ class Segment(NamedTuple):
 
 
 class StateLoss(NamedTuple):
-    """A loss that a person accepted.
+    """A loss of a state that a person accepted.
 
     :param number: number of the repair.
-    :param generation: generation of the ledger after the repair; an older fence is from before it.
-    :param txid: the transaction that had the turn.
-    :param found: the last transaction that the state had; 0: it was empty; None: unknown.
-    :param change: the newest accepted change that the state had.
+    :param generation: generation of the ledger after the repair; a fence with a lower generation is older than the
+        repair.
+    :param txid: the transaction that had the turn at the repair.
+    :param found: the last transaction that the state had after the loss; 0 if it was empty; None if unknown.
+    :param change: the newest accepted change that the state had after the loss.
     """
 
     number: int
@@ -70,8 +72,9 @@ class StateLoss(NamedTuple):
 class Pending(NamedTuple):
     """The accepted changes that a state may lack.
 
-    :param missing: in the order in which they were made.
-    :param asked: whether a person must decide which changes the values include; otherwise all of them are missing.
+    :param missing: missing changes, in the order in which they were made.
+    :param asked: whether a person must decide which changes the values include. Otherwise the values lack all these
+        changes.
     """
 
     missing: tuple[RepairRecord, ...]
@@ -85,17 +88,17 @@ NOTHING_PENDING = Pending(())
 class Life:
     """The life of one state.
 
-    :param segments: its names, oldest first.
+    :param segments: its transactions under each of its names, oldest first.
     :param began_empty: whether the state was empty before its first transaction.
     :param changes: the manual changes of its values that people accepted, in order.
     :param losses: the accepted losses that no roll forward has healed.
-    :param rebuilt: the ledger remembers nothing up to this transaction.
+    :param rebuilt: the last transaction before a rebuild of the ledger. Nothing is remembered up to it.
     :param vouched: the last transaction that a rebuild found complete in all states.
     :param receipts: the known receipts of final transactions.
     :param own: the receipts that the state itself keeps.
     :param back: transactions that were taken back, with all of their rows.
-    :param holes: of a table, transactions whose rows no journal entry kept.
-    :param passed: the repair that skipped these transactions.
+    :param holes: transactions that a table lacks, since no journal entry kept their rows.
+    :param passed: number of the repair that skipped these transactions.
     :param passing: the holes that an unfinished roll forward skips.
     """
 
@@ -131,7 +134,8 @@ class Life:
             if walk.begins_after(each):
                 break
         began = topology.accepted.get(state, {}).get(BEGAN)
-        # Without a fence, or in a rebuilt ledger, this is not noted. A state as old as the ledger was empty.
+        # Without a fence, or in a rebuilt ledger, this is not noted. A state that is as old as the
+        # ledger was empty.
         empty = began > 0 if began is not None else walk.first == 1
         emptied = topology.accepted.get(state, {}).get(EMPTIED, 0)
         noted = [] if topology.rolling is None else topology.rolling.holes.get(state, [])
@@ -159,7 +163,7 @@ class Life:
 
     @cached_property
     def given(self) -> Mapping[int, Written]:
-        """Return the rows that each transaction gave to the state, in the order of the txids."""
+        """Return the rows that each transaction wrote to the state, in the order of the txids."""
         found = {
             txid: each.written[segment.name]
             for segment in self.segments
@@ -180,20 +184,20 @@ class Life:
         return self.segments[0].first
 
     def name_at(self, txid: int) -> str | None:
-        """Return the name of the state at a transaction; None: the topology did not have the state then."""
+        """Return the name of the state at a transaction, or None if the topology did not have the state then."""
         return next((each.name for each in self.segments if each.has(txid)), None)
 
     def held(self, txid: int, as_of: int | None = None) -> bool | None:
-        """Ask whether the state has a transaction; None: unknown.
+        """Return whether the state has a transaction, or None if that is unknown.
 
-        :param as_of: the generation of a fence whose values are examined; None: the current values.
+        :param as_of: the generation of a fence whose values are examined; None means the current values.
         """
         if txid not in self.given:
             return False
         return self.kept(txid, as_of)
 
     def kept(self, txid: int, as_of: int | None = None) -> bool | None:
-        """Ask as `held` about a transaction that was given to the state, even if its receipt is forgotten."""
+        """Return as `held` for a transaction that was written to the state, even if its receipt is forgotten."""
         if txid <= self.rebuilt and txid != self.vouched and txid not in self.own:
             return None
         unknown = False
@@ -203,21 +207,22 @@ class Life:
             if loss.found is not None and txid > loss.found:
                 return False
             unknown = unknown or loss.found is None
-        # A receipt of its own may survive beside values that were restored from an older backup.
+        # The state may still have its receipt although its values were restored from an older
+        # backup.
         return None if unknown else True
 
     def is_accepted(self, txid: int) -> bool:
-        """Ask whether a person, or a rebuild, has accepted the content of the state since a transaction."""
+        """Ask whether, after a transaction, a person or a rebuild has accepted the content of the state."""
         return not self.kept(txid) or any(txid < loss.txid for loss in self.losses)
 
     def expected(self, last: int, as_of: int | None = None) -> tuple[int, ...] | None:
-        """List the transactions up to `last` whose rows the values include; None: unknown."""
+        """List the transactions up to `last` whose rows the values include. Return None if unknown."""
         if self.unknown(last, as_of):
             return None
         return tuple(txid for txid in self.given if txid <= last and self.kept(txid, as_of))
 
     def unknown(self, last: int, as_of: int | None = None) -> str:
-        """Explain why the expected totals after transaction `last` are unknown; "": they are known."""
+        """Explain why the expected totals after transaction `last` are unknown. Return "" if they are known."""
         if self.rebuilt:
             return f"the ledger was rebuilt after transaction {self.rebuilt}"
         if not self.began_empty:
@@ -229,7 +234,7 @@ class Life:
         return ""
 
     def forgotten(self, first: int, last: int) -> int | None:
-        """Return the first of these transactions that is no longer known; None: all are known."""
+        """Return the first of these transactions that is no longer known, or None if all are known."""
         known = self.receipts.keys() | self.back
         return next((txid for txid in range(first, last + 1) if txid not in known), None)
 
@@ -250,12 +255,12 @@ class Life:
     def changes_after(
         self, last: int, mark: int, totals: Mapping[str, int] | None, *, as_of: int | None = None
     ) -> Pending | None:
-        """Find the accepted changes that values lack; None if the totals match no number of changes.
+        """Find the accepted changes that values lack. Return None if no choice of changes explains the totals.
 
         The values include all transactions up to `last`.
 
-        :param mark: the newest change that the values include, by the fence.
-        :param totals: by column; None: they cannot be compared.
+        :param mark: the newest change that the values include according to the fence.
+        :param totals: totals of the values, by column; None if they cannot be compared.
         :param as_of: the generation of the fence.
         """
         open_ = [
@@ -271,7 +276,8 @@ class Life:
         if not fits:
             return None
         missing = tuple(open_[fits[0] :])
-        # A change after an accepted loss may have replaced lost values. The loss has since been healed.
+        # A change after an accepted loss may have replaced lost values, which a roll forward has
+        # restored since.
         after = as_of is not None and any(
             each.generation > as_of and change.number > each.number
             for each in self.losses
@@ -294,7 +300,7 @@ class Life:
         return txid in self.holes & self.given.keys() and not given_up
 
     def cannot_restate(self, txid: int) -> str:
-        """Explain why the rows of a transaction cannot be removed from the state; "": they can."""
+        """Explain why the rows of a transaction cannot be removed from the state. Return "" if they can."""
         if self.kept(txid) is not True:
             done = "the ledger was rebuilt" if txid <= self.rebuilt else "what it held was accepted"
             return f"{done} since, so state {self.state!r} may lack transaction {txid}"
@@ -306,15 +312,15 @@ class Life:
 
 @dataclass
 class _Walk:
-    """The walk through the repairs of a state, from the newest to the oldest.
+    """Follows the repairs of a state from the newest to the oldest.
 
     :param name: the name of the state at the current repair.
-    :param until: its last transaction under that name.
+    :param until: the last transaction of the state under that name.
     :param healed: the lowest transaction from which a later roll forward began.
-    :param vouched: of a rebuilt ledger, by state the last transaction that was complete in all states.
+    :param vouched: last transaction that a rebuild found complete in all states, by state.
     :param unwanted: numbers of the changes that a person withdrew.
     :param back: transactions that were taken back.
-    :param mark: the newest change that the restored state had. Later changes up to the restore are gone.
+    :param mark: the newest change that the restored state had. The restore removed later changes.
     """
 
     name: str
@@ -332,7 +338,7 @@ class _Walk:
     mark: float = math.inf
 
     def begins_after(self, each: RepairRecord) -> bool:
-        """Process one repair. True: before it, another state had the name."""
+        """Process one repair. Return True if another state had the name before this repair."""
         change = each.change
         renamed = renaming(each)
         if renamed is not None:
@@ -380,7 +386,7 @@ class _Walk:
             self._heals(rolled["found"])
 
     def _heals(self, found: int) -> None:
-        """Note that the state continued from a backup: later losses are restored, or taken back."""
+        """Note that the state continued from a backup of transaction `found`, which ends the later losses."""
         self.healed = found if self.healed is None else min(self.healed, found)
 
     def _takes_loss(self, each: RepairRecord) -> None:
@@ -421,7 +427,7 @@ def all_taken_back(repairs: Iterable[RepairRecord]) -> set[int]:
 
 
 def renaming(repair: RepairRecord) -> tuple[str, str, int] | None:
-    """Return the old name, the new name, and the first transaction under the new name; None: it is no renaming."""
+    """Return the old name, the new name, and the first transaction under the new name, or None if it is no renaming."""
     change = repair.change
     return (change["state"], change["to"], change["txid"]) if repair.what == RENAMED else None
 
@@ -485,7 +491,7 @@ def holds_for_good(given: Iterable[_Given], txid: int, birth: str, incarnation: 
 
 
 def accepted_code(repairs: Sequence[RepairRecord]) -> dict[tuple[str, str], int]:
-    """Read the code that people accepted: by task and digest, the last transaction for which it counts."""
+    """Return the code that people accepted, as the last accepted transaction for each task and digest."""
     accepted = dict[tuple[str, str], int]()
     for each in repairs:
         if each.what == ACCEPT_CODE:

@@ -1,8 +1,8 @@
 """The output of a transactional state as a text that a replay can compare. Source: docs/protocol.md §7.
 
 Two outputs are equal if they have the same keys and values. Floats in value columns may differ slightly, since the
-order of addition changes their rounding. The sum of all floats, each weighted by its key and column, must agree to 1e-9
-of the sum of their absolute values.
+order of addition changes their rounding. The sums of all floats, each weighted by its key and column, may differ by at
+most 1e-9 of the sum of absolute values.
 """
 
 from __future__ import annotations

@@ -45,17 +45,17 @@ from airflow_tx.ledger.records import (
 )
 
 # --- reader -------------------------------------------------------------------------------------------------------
-# Each record that a step reads becomes a requirement of the step's multi, so that no requirement is forgotten.
+# Each record that a step reads automatically becomes a requirement of the step's multi.
 
 
 _A = TypeVar("_A")
 _K = TypeVar("_K")
 
 Answers = dict[str, tuple[object, Any]]
-"""By kind of question, the last question and its answer. A source remembers only its last decision."""
+"""The last question of each kind, and its answer. Only the last, since a source remembers only its last decision."""
 
 PRESENT = Node(b"", ANY_VERSION)
-"""The record that `Reader.exists` assumes. If there is no record, the multi is refused."""
+"""The record that `Reader.exists` assumes without a read. If there is no record, the multi is refused."""
 
 UNKNOWN = Node(b"", ANY_VERSION)
 """The mark of a record that this process has not read."""
@@ -65,7 +65,7 @@ MOST_KNOWN = 2000
 
 
 class Unanswered(Exception):
-    """Signals that the pass needs an answer from outside the ledger. `Ledger.run` gets it and runs the step again."""
+    """Signals that the pass needs an answer from outside the ledger. `Ledger.run` gets it and repeats the step."""
 
     def __init__(self, kind: str, about: object, call: Callable[[], object]) -> None:
         super().__init__(kind, about)
@@ -104,7 +104,7 @@ class KnownRecords:
                 self.children[path] = children
 
     def made_by(self, writes: Sequence[Write], seen: KnownRecords) -> KnownRecords:
-        """Return the records and names that these writes will produce; None marks a record that is not known.
+        """Return the records and names that these writes will produce. None marks a record that is not known.
 
         Call this before you send the multi: another thread may note a later change before this thread notes its own.
 
@@ -162,12 +162,12 @@ class KnownRecords:
 
 
 class Reader:
-    """The reads of one pass of a step, or of several steps that share a multi.
+    """Reads the records for one pass of a step, or of several steps that share a multi.
 
     :param store: the store of the records.
     :param known: records that this process has read or written, which are not read again. If they are outdated, the
         multi is refused, and the next pass runs without them. They never decide a step that writes nothing.
-    :param hasty: whether this pass may assume the most likely content of some records.
+    :param hasty: whether this pass may assume that some records exist, or do not exist, without reading them.
     :param answers: the answers that earlier passes got from outside the ledger.
     """
 
@@ -226,7 +226,7 @@ class Reader:
         return _present(self.find(cls, path), path)
 
     def peek(self, cls: type[R], path: str) -> R:
-        """Read the record at `path` without a requirement, for values that only grow, where an old value is safe."""
+        """Read the record at `path` without a requirement. Use it if the value only grows and an old value is safe."""
         return _present(self.peek_if_any(cls, path), path)
 
     def peek_if_any(self, cls: type[R], path: str) -> R | None:
@@ -288,7 +288,7 @@ class Reader:
         return tuple(found)
 
     def still_holds(self) -> bool:
-        """Ask whether all records read still hold now, so that an answer never mixes records of different times."""
+        """Ask whether all records read are still unchanged, so that no answer mixes records of different times."""
         requirements = self.requirements(frozenset())
         try:
             if requirements:
@@ -331,7 +331,7 @@ def _present(record: R | None, path: str) -> R:
 
 
 # --- rotating state -----------------------------------------------------------------------------------------------
-# RotatingTransactionalState: which rows each transaction has, and the position of its source after them.
+# RotatingTransactionalState stores which rows each transaction has, and the position after them.
 #
 # `begin` and a replay decide from the state of the previous transaction. The end of a transaction drops that state.
 # Source: docs/protocol.md §§1, 4; Trident's class of this name.
@@ -340,8 +340,8 @@ def _present(record: R | None, path: str) -> R:
 class RotatingTransactionalState:
     """Rows and position by txid, one record for each transaction, covering every partition of its source.
 
-    It reads as a step does: each state that is read becomes a requirement of the multi that follows. A missing state is
-    an error, never an empty state.
+    Each state that is read becomes a requirement of the multi that follows. A missing state is an error, never an empty
+    state.
     """
 
     def __init__(self, read: Reader, paths: Paths) -> None:
@@ -371,7 +371,7 @@ class RotatingTransactionalState:
     ) -> tuple[Metadata, tuple[Write, ...]]:
         """Read the state of `txid`, or decide it and return the writes that store it.
 
-        :param initializer: decides the state from the position before.
+        :param initializer: function that decides the state from the position before the batch.
         """
         path = self._paths.meta(txid)
         if self._read.find(Metadata, path, new=True) is not None:
@@ -393,7 +393,7 @@ class RotatingTransactionalState:
     def cleanup_before(self, txid: int) -> tuple[Write, ...]:
         """Remove the state before `txid`.
 
-        One is enough, since each transaction that ends removes the state before it.
+        To remove one state is enough, since every transaction removes the state before it when it ends.
         """
         return self.remove_state(txid - 1) if txid > 1 else ()
 
@@ -414,17 +414,17 @@ def position_after(before: Any, after: Any, *, partitioned: bool) -> Any:
 
 
 def unmoved(before: Any, rows: Any, *, partitioned: bool) -> Any:
-    """Return the position of a batch that has rows and leaves every partition at its position."""
+    """Return the position after a batch whose rows do not move the source."""
     return {name: (before or {}).get(name) for name in rows or {}} if partitioned else before
 
 
 def stale_successors(
     opened: Mapping[int, TransactionRecord], *, current: int, position: str
 ) -> list[int]:
-    """List the txids whose batch starts at another position than their predecessor's end. These must be replayed.
+    """List the transactions whose predecessor does not end where their batch starts. They must be replayed.
 
-    Storm replays all later transactions when a transaction fails. This layer replays only the ones whose base moved.
-    More may become stale when these end at another position.
+    Storm replays all later transactions when a transaction fails. This package replays only transactions whose base has
+    changed. Their new ends may make more transactions stale.
 
     :param opened: the open transactions from `current` on.
     :param position: digest of the position after transaction `current` − 1.
@@ -444,9 +444,9 @@ def stale_successors(
 
 
 READINGS = 50
-"""How many times a ledger is read again because a transaction became final during the read."""
+"""The maximum number of times that a ledger is read because a transaction became final during the read."""
 MOST_UNREADABLE = 100
-"""The maximum number of records that are named one by one. A damaged counter makes many records unreadable."""
+"""The maximum number of records that are named one by one. After damage to a counter, many records cannot be read."""
 NO_TOPOLOGY = TopologyRecord("", "", "", 0)
 """The record of a topology that has no ledger yet."""
 
@@ -466,7 +466,7 @@ class TurnReading:
 
     @property
     def record(self) -> TransactionRecord | None:
-        """Return the record of the transaction that has the turn; None: it has not begun, or was not requested."""
+        """Return the record of the transaction that has the turn, or None if it has not begun, or was not requested."""
         return self.opened.get(self.current)
 
     @property
@@ -485,7 +485,7 @@ class LedgerReading(TurnReading):
 
     :param allocated: the last allocated txid.
     :param base: digest of the position after transaction `current` − 1, if a transaction is open.
-    :param unreadable: by txid of the other open transactions, why their records cannot be read.
+    :param unreadable: reason why a record cannot be read, by txid of the other open transactions.
     """
 
     allocated: int = 0
@@ -499,7 +499,7 @@ class LedgerReading(TurnReading):
 
     @cached_property
     def stale(self) -> frozenset[int]:
-        """List the open transactions whose batch starts at another position than their predecessor's end."""
+        """List the open transactions whose predecessor does not end where their batch starts."""
         return frozenset(stale_successors(self.opened, current=self.current, position=self.base))
 
     def room(self, max_pending: int) -> bool:
@@ -517,7 +517,7 @@ class LedgerReader:
         self._base: tuple[int, str] | None = None
 
     def read(self, *, last: int | None = None, shown: bool = False) -> LedgerReading | None:
-        """Read the ledger; None: a transaction became final while it was read.
+        """Read the ledger. Return None if a transaction became final while it was read.
 
         :param last: read no transaction after this txid.
         :param shown: for display only: report open transactions that cannot be read, and read the others.

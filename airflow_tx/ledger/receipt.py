@@ -30,7 +30,7 @@ from airflow_tx.ledger.row_digest import MODULUS
 
 RECEIPT_FORMAT: Final = 1
 METADATA_KEPT = 16_384
-"""Characters of JSON. A receipt keeps only the digest of longer metadata, since ZooKeeper holds all receipts."""
+"""Most characters of metadata as JSON. A receipt keeps only the digest of longer metadata to save space."""
 POSITION_KEPT = 8_192
 REPLAYS_KEPT = 20
 _LEFT_OUT = frozenset({"size", "unproven", "journal", "replaces", "wish", "checks", "hash"})
@@ -62,9 +62,9 @@ class DeedOfAttempt(Deed, frozen=True):
 class Replayed(Record, frozen=True, omit_defaults=True):
     """An earlier attempt, and when and why it was replayed.
 
-    :param rows: how many rows it had, if its tasks counted them.
-    :param size: otherwise, how many rows the source counted.
-    :param by: the person who replayed it; None: no person did.
+    :param rows: number of rows of the attempt, if its tasks counted them.
+    :param size: number of rows that the source counted, if no task counted them.
+    :param by: the person who replayed it; None if no person did.
     """
 
     attempt: Int
@@ -79,7 +79,7 @@ class Replaced(Record, frozen=True, omit_defaults=True):
     """The transaction that a restatement replaces.
 
     :param entry: the name of its journal entry.
-    :param first: the transaction that began its chain; 0: the replaced transaction itself began it.
+    :param first: the transaction that began its chain; 0 if the replaced transaction itself began it.
     """
 
     txid: Int
@@ -110,7 +110,7 @@ class CheckNote(Record, frozen=True, omit_defaults=True):
 class Written(Record, frozen=True, omit_defaults=True):
     """The rows that a state got in one transaction, or in a part of it.
 
-    :param keys: how many keys were written, or how many rows if the state stores rows unchanged.
+    :param keys: number of keys that were written, or of rows if the state stores rows unchanged.
     :param digest: digest of these rows, in any order: 16 hex digits.
     :param sums: totals of the added value columns that held only whole numbers.
     :param left: whether a restatement skipped the state, because a person had accepted its content.
@@ -139,9 +139,10 @@ NOTHING_WRITTEN = Written(0, "0" * 16)
 class TaskRows(Record, frozen=True, omit_defaults=True):
     """The rows that a task read and emitted, over all its instances.
 
-    :param rows: how many it read; None: not counted.
-    :param outputs: how many it emitted, by output.
-    :param digests: digests of these rows by output, "" for the batch, if all instances hashed them in one form.
+    :param rows: number of rows that the task read; None if not counted.
+    :param outputs: number of rows that the task emitted to each output.
+    :param digests: digest of the rows of each output, if all instances hashed them in the same form. The key "" is the
+        batch.
     """
 
     instances: Int
@@ -151,7 +152,7 @@ class TaskRows(Record, frozen=True, omit_defaults=True):
 
 
 class Code(Record, frozen=True, omit_defaults=True):
-    """The code that processed a batch: the version of its DAG, and by task the digest of the task's code."""
+    """The code that processed a batch: the version of its DAG, and the digest of the code of each task."""
 
     dag_version: str | None = None
     tasks: dict[str, str] = field(default_factory=dict)
@@ -160,17 +161,17 @@ class Code(Record, frozen=True, omit_defaults=True):
 class TransactionFacts(Record, frozen=True, kw_only=True):
     """The facts that the record and the receipt of a transaction share.
 
-    :param epoch: part of the token of its last grant, together with txid, attempt, nonce and birth.
-    :param birth: random, the same for every attempt. A ledger that was set back can repeat a txid, but no birth. "" if
-        unknown.
-    :param replays: the last earlier attempts: when and why each was replayed, `by` which person, and its `rows`, or its
-        `size` if no task counted.
+    :param epoch: epoch of its last grant. The token of that grant consists of epoch, txid, attempt, nonce and birth.
+    :param birth: random id that all attempts share. A ledger that was set back can repeat a txid, but not a birth. ""
+        if unknown.
+    :param replays: the last earlier attempts. Each has the time and the reason of its replay, the person (`by`), and
+        its `rows`, or its `size` if no task counted.
     :param lost: the rows before the batch that a person accepted as lost, in words.
     :param changed: who requested that its rows be decided again, when and why, and the attempt whose rows they replace.
     :param skip: who requested its skip, when and why.
     :param size: how many rows, or files, the source counted in the batch, and why it took this many.
     :param journal: name of the journal entry with its contribution; None if there is none.
-    :param replaces: the `txid` and the `entry` of the transaction that it restates; None: it is no restatement.
+    :param replaces: the `txid` and the `entry` of the transaction that it restates; None if it is no restatement.
     :param wish: who requested that restatement, when and why.
     """
 
@@ -192,7 +193,7 @@ class TransactionFacts(Record, frozen=True, kw_only=True):
 
     @property
     def restates(self) -> int | None:
-        """Return the transaction that it restates; None: it is no restatement."""
+        """Return the transaction that it restates, or None if it is no restatement."""
         return None if self.replaces is None else self.replaces.txid
 
     def facts(self) -> dict[str, Any]:
@@ -205,18 +206,19 @@ class Receipt(TransactionFacts, frozen=True, kw_only=True):
 
     :param outcome: COMMITTED or SKIPPED.
     :param granted: when its last grant was given.
-    :param metadata: exactly which rows it has. Long values are kept as a digest, here and in `before` and `after`.
+    :param metadata: value that defines exactly which rows it has. A long value is kept as a digest, also in `before`
+        and `after`.
     :param before: the position of the source before the batch.
     :param after: the position of the source after the batch.
     :param rows: how many rows of the batch its tasks read, if they counted.
-    :param digest: the digests of these rows, one by hash method.
-    :param tasks: by task, the rows that it read and emitted.
+    :param digest: the digests of these rows, one for each hash method.
+    :param tasks: rows that each task read and emitted.
     :param code: the code that processed it.
     :param previous: the hash of the receipt before it; "" if there is none.
-    :param written: by state, the rows that it got, as `Written.to_json` gives them.
-    :param unproven: why the rows that its tasks consumed are not proven, one line for each reason; None for a skip.
-    :param checks: by check of the committer, whether it `passed`. A failed check has its finding (`found`), its
-        `severity` if that is not "error", and who `accepted` it. None: the committer has no checks.
+    :param written: rows that each state got, in the form of `Written.to_json`.
+    :param unproven: reasons why the rows that its tasks consumed are not proven, one line each; None for a skip.
+    :param checks: result of each check of the committer, with whether it `passed`. A failed check has its finding
+        (`found`), its `severity` if that is not "error", and who `accepted` it. None if the committer has no checks.
     """
 
     topology: str
@@ -240,12 +242,12 @@ class Receipt(TransactionFacts, frozen=True, kw_only=True):
 
     @property
     def takes_out(self) -> bool:
-        """Whether a table removed the rows of another transaction with this one; a replay cannot restore these rows."""
+        """Whether a table removed rows of another transaction together with this one. A replay cannot restore them."""
         return self.replaces is not None and self.skip is None
 
     @property
     def text(self) -> str:
-        """Give the receipt as canonical JSON: equal receipts have equal texts."""
+        """Return the receipt as canonical JSON. Equal receipts have equal texts."""
         return dumps(self.said())
 
     def said(self) -> dict[str, Any]:
@@ -268,7 +270,7 @@ class Receipt(TransactionFacts, frozen=True, kw_only=True):
     def from_json(cls, value: Any, *, path: str = "a receipt") -> Receipt:
         """Read the result of `to_json`, or the JSON of its text. The hash is not compared.
 
-        :param path: the location of the receipt, for the error.
+        :param path: location of the receipt, for the error.
         :raises UnreadableRecord: the value is no receipt, or has another format.
         """
         found = value.get("format", RECEIPT_FORMAT) if isinstance(value, Mapping) else None
@@ -278,7 +280,7 @@ class Receipt(TransactionFacts, frozen=True, kw_only=True):
         return read_as(cls, value, path)
 
     def with_written(self, written: Mapping[str, Written]) -> Receipt:
-        """Return the receipt with the rows of these states; it has another hash."""
+        """Return the receipt with the rows of these states, and so with another hash."""
         return replace(self, written=dict(written), stored_hash="")
 
     def differences(self, other: Receipt) -> list[str]:
@@ -292,16 +294,17 @@ class FenceBatch(Record, frozen=True, omit_defaults=True):
     """The facts of a transaction that a fence keeps, from which a lost ledger can be rebuilt.
 
     :param granted: when its grant was given.
-    :param skip: who skipped it, when and why; None: it is committed.
+    :param skip: who skipped it, when and why; None if it is committed.
     :param rows: the exact rows of the batch.
     :param position: the position of the source after the batch.
     :param prev: the position of the source before the batch.
-    :param outputs: by transactional state, the output that is about to be written. A later grant compares its own
-        output.
+    :param outputs: output that is about to be written to each transactional state. A later grant compares its own
+        output with it.
     :param journal: name of its journal entry; None if there is none.
-    :param replaces: the transaction that it restates; None: it is no restatement.
-    :param change: number of the newest accepted change that the values of the state include; 0: none is known.
-    :param was_empty: whether the state was empty before its first transaction; None: this is not the first, or unknown.
+    :param replaces: the transaction that it restates; None if it is no restatement.
+    :param change: number of the newest accepted change that the values of the state include; 0 if none is known.
+    :param was_empty: whether the state was empty before its first transaction; None if this is not the first, or
+        unknown.
     """
 
     key: str
@@ -319,12 +322,12 @@ class FenceBatch(Record, frozen=True, omit_defaults=True):
 
     @property
     def text(self) -> str:
-        """Give the text that a fence keeps."""
+        """Return the text that a fence keeps."""
         return dumps(as_plain(self))
 
     @classmethod
     def of_text(cls, text: str) -> FenceBatch | None:
-        """Read the text of a fence; None: the text has another form."""
+        """Read the text of a fence. Return None if the text has another form."""
         try:
             return read_as(cls, json.loads(text), "a fence")
         except (ValueError, UnreadableRecord):
@@ -367,10 +370,10 @@ ASIDE = (REJECTED, MALFORMED)
 
 
 def rejected_of(tasks: Mapping[str, TaskRows]) -> dict[str, tuple[int | None, int]]:
-    """Count the rows that each task read and the rows that it kept aside, for tasks that kept rows aside.
+    """Count the rows that tasks read and kept aside, for each task that kept rows aside.
 
     :param tasks: as `tasks_of` gives them.
-    :return: by task, the rows read (None: not counted) and the rows kept aside.
+    :return: number of rows read (None if not counted) and number of rows kept aside, by task.
     """
     aside = {
         task: sum(rows or 0 for name, rows in each.outputs.items() if name.startswith(ASIDE))

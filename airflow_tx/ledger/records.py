@@ -1,7 +1,7 @@
 """The records of the ledger, frozen, and their JSON with its format version. Source: docs/protocol.md §1.
 
-A reader stops and names the path if it meets another format, an unknown field, or a value of another type. A damaged
-record never counts as an empty record.
+Another format, an unknown field, or a value of another type is an error that names the path. A damaged record never
+counts as an empty record.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ MOST_OF_REASON = 1000
 class ReplayNote(Record, frozen=True, omit_defaults=True):
     """The last automatic replay that was requested.
 
-    :param attempt: the attempt to replay.
-    :param count: how many automatic replays were requested in a row.
-    :param given_up: whether the coordinator has already skipped the restatement once.
+    :param attempt: the attempt that will be replayed.
+    :param count: number of automatic replays that were requested in a row.
+    :param given_up: whether the coordinator has already given up the restatement once.
     """
 
     attempt: Int
@@ -75,12 +75,12 @@ class BlockMark(Record, frozen=True):
 
 
 class Waiter(Record, frozen=True):
-    """A run that waits, and offers to give up its run slot.
+    """A waiting run that offers to give up its run slot.
 
     :param txid: its transaction; None while it waits in `begin` for a transaction.
     :param task_try: the try of the waiting task; later tries compare as greater.
-    :param blocking: the txid whose run needs a run slot.
-    :param when: when the run made the offer; "" if it has not.
+    :param blocking: txid of the transaction whose run needs a run slot.
+    :param when: time of the offer; "" if the run has made none.
     """
 
     run_id: str
@@ -109,9 +109,9 @@ class Yield(Record, frozen=True):
 class RollingNote(Deed, frozen=True, omit_defaults=True):
     """A roll forward that a person has begun.
 
-    :param found: by state that is being rewritten, the last transaction that the state had.
+    :param found: last transaction of each state that is being rewritten, from before the roll forward.
     :param nonces: the nonces of the command's runs, the newest last.
-    :param holes: by table, the transactions whose rows no journal entry kept.
+    :param holes: transactions whose rows no journal entry kept, by table.
     """
 
     found: dict[str, Int]
@@ -121,9 +121,9 @@ class RollingNote(Deed, frozen=True, omit_defaults=True):
 
 
 class BatchRows(Record, frozen=True):
-    """The number and the digests of the rows of a batch, on which all its consumers agree.
+    """The number of rows of a batch and their digests. All consumers of the batch agree on them.
 
-    :param digests: by form, since Spark and Python hash rows differently.
+    :param digests: one digest for each form of hashing, since Spark and Python hash rows differently.
     """
 
     rows: Int
@@ -153,35 +153,40 @@ class TopologyRecord(Record, frozen=True):
     """The facts that hold for all transactions of a topology.
 
     :param incarnation: uuid of this ledger; a fence of another ledger is refused.
-    :param generation: each repair raises it.
-    :param states: by state, the last txid whose grant raised its fence and that became final.
-    :param births: by state, the birth in its fence: of its last final transaction, or the one that a rebuilt ledger
-        set.
-    :param rebuilt: the last final txid when the ledger was rebuilt. Earlier transactions without history are unknown.
+    :param generation: number that each repair raises.
+    :param states: last final txid of each state whose grant raised the fence of the state.
+    :param births: birth that the fence of each state holds: the birth of its last final transaction, or the birth that
+        a rebuild set.
+    :param rebuilt: the last final txid when the ledger was rebuilt. Nothing is known of transactions up to this one
+        that have no history.
     :param partitioned: whether the source has partitions.
     :param blocked: the transaction that the coordinator no longer replays, and the reason.
     :param bid: the waiter that is about to give up its run slot.
-    :param yielded: by run_id, a waiter that gave up its run slot and will be started again.
-    :param yields: how many waiters have given up their run slots in total.
+    :param yielded: waiters that gave up their run slots and will be started again, by run_id.
+    :param yields: total number of times that a waiter gave up its run slot.
     :param skips: the open transactions that will be skipped at their turn, in order.
-    :param pace: of the last committed transactions, the rows of each, and the seconds it was in process. A third item
-        names the unit if it is not rows.
-    :param hours: how many transactions became final in each of the last hours, in UTC, such as 2013-01-01T17.
-    :param losses: numbers of the repairs that accepted lost rows, until the source has passed all these rows.
-    :param accepted: by state, what its fence is compared with. `change`: the number of its newest accepted change. For
-        an accepted loss: the `generation` since then, the `fence` that a person saw (None: none), and whether the state
-        was `whole`. `began`: the first transaction of a state that was empty before it; 0: the state was not empty;
-        missing: unknown. `emptied`: the first transaction after an accepted loss of a state that was empty again.
+    :param pace: for each of the last committed transactions, its number of rows and its seconds in process. A third
+        item names the unit if it is not rows.
+    :param hours: number of transactions that became final in each of the last hours. The key is the hour in UTC, such
+        as 2013-01-01T17.
+    :param losses: numbers of the repairs that accepted lost rows. A number is removed once the source has passed all
+        rows of its repair.
+    :param accepted: facts about each state with which its fence is compared. `change` is the number of its newest
+        accepted change. An accepted loss adds the `generation` after it, the `fence` that a person saw (None if there
+        was none), and whether the state was `whole`. `began` is the first transaction of a state that was empty before
+        it. It is 0 if the state was not empty, and missing if that is unknown. `emptied` is the first transaction after
+        an accepted loss, if the state was empty again.
     :param garbage: paths of records that no step reads and that did not fit into one multi, relative to the topology.
     :param receipt: hash of the last receipt; "" if there is none.
     :param origin: the position before the first transaction.
-    :param renamed: by earlier name of a state, its current name.
+    :param renamed: current name of each renamed state, by earlier name.
     :param zone: the time zone of the DAG's schedule, which sets where a day begins; "" is UTC.
-    :param grants: by state, attempt and epoch of the grant that marked its last final transaction.
+    :param grants: attempt and epoch of the grant that marked the last final transaction of each state.
     :param rolling: the roll forward that is under way; None if there is none.
-    :param columns: by state, its value columns, each with the first txid that it holds; 0: as old as the state.
-    :param book: the first transaction with a line in the book of ends; 0: the topology keeps no book.
-    :param upstream: the topology whose table the source reads; "": the source reads something else.
+    :param columns: value columns of each state, each with the first txid that has values in it. 0 means that the column
+        is as old as the state.
+    :param book: the first transaction with a line in the book of ends; 0 if the topology keeps no book.
+    :param upstream: the topology whose table the source reads; "" if the source reads something else.
     """
 
     incarnation: str
@@ -226,7 +231,7 @@ class Counter(Record, frozen=True):
 
 
 class Binding(Record, frozen=True):
-    """The record `runs/<key>`: the txid of a run's identity. Only the end of a transaction changes which txid counts.
+    """The record `runs/<key>`: the txid of a run key. Only the end of a transaction changes which txid counts.
 
     :param entry: name of the journal entry of this transaction; "" if there is none.
     :param restating: the `txid` and the `birth` of the transaction that began to restate this one. If no record has
@@ -243,7 +248,7 @@ class Metadata(Record, frozen=True):
 
     :param rows: the value that the source calls the metadata of its batch.
     :param partitions: always None; the field is part of the format.
-    :param begin: by partition without an earlier position, where it begins. Replays of an opaque source use it.
+    :param begin: first position of each partition without an earlier position. Replays of an opaque source use it.
     """
 
     attempt: Int
@@ -254,13 +259,13 @@ class Metadata(Record, frozen=True):
 
 
 class TakenRange(Record, frozen=True, omit_defaults=True):
-    """The upstream transactions that a batch takes: the metadata of the batch, and a part of its line.
+    """The upstream transactions that a batch takes. This is the metadata of the batch, and a part of its line.
 
-    :param ends: by transaction that begins a chain, the restatement that counts in its place.
-    :param counts: by transaction that counts, how many rows the table has. A line omits them.
-    :param incarnation: of the upstream ledger. A line omits it.
-    :param birth: of the `last` transaction. A line omits it.
-    :param again: in a line, whether the batch was readmitted.
+    :param ends: restatement that counts for each transaction that begins a chain.
+    :param counts: number of rows that the table has of each transaction that counts. A line omits them.
+    :param incarnation: incarnation of the upstream ledger. A line omits it.
+    :param birth: birth of the `last` transaction. A line omits it.
+    :param again: whether the batch was readmitted; only in a line.
     """
 
     first: Int
@@ -275,7 +280,7 @@ class TakenRange(Record, frozen=True, omit_defaults=True):
     def of(cls, metadata: Any) -> TakenRange:
         """Read the metadata of a batch.
 
-        :raises UnreadableRecord: it is the batch of another source.
+        :raises UnreadableRecord: the batch belongs to another kind of source.
         """
         return read_as(cls, metadata, "the metadata of the batch")
 
@@ -284,7 +289,7 @@ class TakenRange(Record, frozen=True, omit_defaults=True):
         return as_plain(self)
 
     def in_line(self, *, again: bool) -> TakenRange:
-        """Give the fields that its line keeps."""
+        """Return the range with the fields that a line keeps."""
         return TakenRange(self.first, self.last, self.ends, again=again)
 
     def __str__(self) -> str:
@@ -292,17 +297,17 @@ class TakenRange(Record, frozen=True, omit_defaults=True):
         return str(self.first) if self.first == self.last else f"{self.first} to {self.last}"
 
     def end_of(self, txid: int) -> int:
-        """Name the transaction that counts for the transaction that begins a chain."""
+        """Return the transaction that counts for a transaction that begins a chain."""
         return self.ends.get(str(txid), txid)
 
 
 class EndLine(Record, frozen=True, omit_defaults=True):
     """The line of a final transaction in the book of ends.
 
-    :param outcome: COMMITTED or SKIPPED; None: a repair removed the outcome.
-    :param rows: by state, how many rows or keys it got. States that got none are left out.
-    :param first: of a restatement, the transaction that begins its chain; 0: this one begins a chain.
-    :param end: of a transaction that begins a chain, the restatement that counts; 0: the transaction itself counts.
+    :param outcome: COMMITTED or SKIPPED; None if a repair removed the outcome.
+    :param rows: number of rows or keys that each state got. States without rows are left out.
+    :param first: transaction that begins the chain of this restatement; 0 if this transaction begins a chain itself.
+    :param end: restatement that counts for a transaction that begins a chain; 0 if the transaction itself counts.
     :param taken: the upstream range that its batch took, if the topology reads the table of another topology.
     """
 
@@ -317,7 +322,7 @@ class EndLine(Record, frozen=True, omit_defaults=True):
 
     @property
     def counts(self) -> bool:
-        """Whether it is committed and begins a chain, whose end counts."""
+        """Whether the transaction is committed and begins a chain. The end of that chain counts."""
         return self.outcome is Outcome.COMMITTED and not self.first
 
 
@@ -330,7 +335,7 @@ class BookPage(Record, frozen=True):
 class End(Record, frozen=True, omit_defaults=True):
     """The end of a final transaction.
 
-    :param readmitted_as: of a skipped transaction, the txid that has its rows now.
+    :param readmitted_as: txid that now has the rows of this skipped transaction.
     """
 
     outcome: Outcome
@@ -347,26 +352,26 @@ class TransactionRecord(TransactionFacts, frozen=True, kw_only=True, omit_defaul
     :param epoch: each grant and each restart raises it; it never falls within a txid.
     :param op: nonce of the last step, which identifies a write whose answer was lost.
     :param granted: true from the first grant of any attempt on.
-    :param receipt: the receipt as the last grant knew it.
+    :param receipt: the part of the receipt that was known at the last grant.
     :param base: digest of the position from which the batch was decided.
     :param ended: digest of the position after the batch.
-    :param pinned: whether it was readmitted: its rows stay, unless a person requests that they be decided again.
-    :param yielded: the txid to whose run this run gave up its slot.
-    :param replay: the last automatic replay that was requested: its attempt, the number in a row, when and why.
-    :param asked: the last replay by a person: of which attempt, who, when and why.
+    :param pinned: whether the batch was readmitted. Its rows stay unless a person requests that they be decided again.
+    :param yielded: txid of the transaction to whose run this run gave up its slot.
+    :param replay: the last automatic replay that was requested.
+    :param asked: the last replay that a person requested: who, when, why, and for which attempt.
     :param tasks: the tasks that must ack, each with the id of the message that `begin` emitted for it (16 hex digits).
     :param rows_digest: digest of the batch's rows.
-    :param outputs: by transactional state, the output that a grant was about to write, as `output_text` gives it.
-    :param fenced: names of the states that a grant was about to write.
+    :param outputs: output that a grant was about to write to each transactional state, as `output_text` returns it.
+    :param fenced: names of the states to which a grant was about to write.
     :param by_phase: whether several tasks hold the last grant, one after the other.
     :param error: the failure of the last try, until another try begins.
     :param remedy: the remedy of that failure.
-    :param failed_task: the task that failed with `error`; "": no single task failed.
-    :param acks: the name of the folder with the acks of this attempt, unique across all lives of a ledger.
+    :param failed_task: the task that failed with `error`; "" if no single task failed.
+    :param acks: name of the folder with the acks of this attempt. It is unique across all lives of a ledger.
     :param counted: the rows of its first complete attempt.
-    :param for_good: the generation of the ledger in which `error` refused its commit permanently; 0: none.
-    :param repairable: of a restatement: whether a repair, or a store that recovers, can end `error`.
-    :param checks: by failed check, its finding (`found`), the output (`digest`), and who `accepted` it.
+    :param for_good: generation of the ledger in which `error` refused the commit permanently; 0 if it did not.
+    :param repairable: whether a repair, or a store that recovers, can end the `error` of a restatement.
+    :param checks: finding (`found`) of each failed check, the output (`digest`), and who `accepted` it.
     :param end: None while the transaction is open.
     """
 
@@ -404,7 +409,7 @@ class TransactionRecord(TransactionFacts, frozen=True, kw_only=True, omit_defaul
 
     @classmethod
     def unknown(cls, txid: int, **known: Any) -> TransactionRecord:
-        """Make the record of a transaction for which only these fields are known."""
+        """Make the record of a transaction of which only these fields are known."""
         rest: dict[str, Any] = dict.fromkeys(
             "key run_id request op base ended rows_digest created began".split(), ""
         )
@@ -422,18 +427,18 @@ class TransactionRecord(TransactionFacts, frozen=True, kw_only=True, omit_defaul
         return self.end
 
     def with_outcome(self, outcome: Outcome, readmitted_as: int | None = None) -> TransactionRecord:
-        """Change the outcome of a final transaction: another transaction has its rows, or its rows no longer count."""
+        """Change the outcome of a final transaction whose rows no longer count or belong to another transaction."""
         end = replace(self.final, outcome=outcome, readmitted_as=readmitted_as)
         return replace(self, end=end)
 
     @property
     def rows(self) -> int | None:
-        """Return how many rows of the batch its tasks read; None: there is no receipt yet, or no count."""
+        """Return how many rows of the batch its tasks read. None if there is no receipt yet, or no count."""
         return None if self.receipt is None else self.receipt.rows
 
     @property
     def digest(self) -> str:
-        """Return the digests of its rows, one by hash method, joined into one text; "" if there are none."""
+        """Return the digests of its rows as one text, with one digest for each hash method. "" if there are none."""
         return "" if self.counted is None else " ".join(sorted(self.counted.digests.values()))
 
     @property
@@ -442,7 +447,7 @@ class TransactionRecord(TransactionFacts, frozen=True, kw_only=True, omit_defaul
         return self.phase.value if self.end is None else self.end.outcome.value
 
     def at_end(self, op: str, end: End, receipt: Receipt) -> TransactionRecord:
-        """Make it final. Drop the fields that only its tries needed, and the fields that its receipt repeats."""
+        """Make it final. Remove the fields that only its tries needed, and the fields that its receipt repeats."""
         return replace(
             self.without_failure(),
             op=op,
@@ -466,7 +471,7 @@ class TransactionRecord(TransactionFacts, frozen=True, kw_only=True, omit_defaul
         return {name: each for name, each in self.checks.items() if each.accepted is not None}
 
     def without_failure(self) -> TransactionRecord:
-        """Remove the last failure: another try works on the transaction, or no try is needed."""
+        """Remove the last failure, since another try works on the transaction or no try is needed."""
         return replace(self, error=None, failed_task="", remedy=None, for_good=0, repairable=False)
 
     def with_failure(
@@ -478,7 +483,7 @@ class TransactionRecord(TransactionFacts, frozen=True, kw_only=True, omit_defaul
         repairable: bool,
         failed_task: str = "",
     ) -> TransactionRecord:
-        """Note one more failure, for people: the problem, the task, and, separately, the remedy."""
+        """Note a further failure for people: the problem, the task and, in a field of its own, the remedy."""
         return replace(
             self,
             failures=self.failures + 1,
@@ -501,19 +506,19 @@ class TransactionRecord(TransactionFacts, frozen=True, kw_only=True, omit_defaul
 
     @property
     def to_change(self) -> DeedOfAttempt | None:
-        """Return who wants the rows of this attempt decided again; None: no person, or a newer attempt exists."""
+        """Return who requested other rows for this attempt. None if no person did, or if a newer attempt exists."""
         return next((each for each in self.changed if each.attempt == self.attempt), None)
 
 
 class Ack(Record, frozen=True):
     """The contribution of one task (or of one mapped instance) of the newest attempt to the ack val.
 
-    :param emitted: id of a message that only this entry knows (a mapped instance's own); 16 hex digits.
-    :param acked: the id that it acked: once done, the emitted id, or the id that `begin` emitted.
-    :param rows: rows consumed, if the task counted them.
-    :param trees: how many trees of messages this try began.
+    :param emitted: message id of a mapped instance, which only this entry holds; 16 hex digits.
+    :param acked: id that the instance acked when it was done: the emitted id, or the id that `begin` emitted.
+    :param rows: number of rows consumed, if the task counted them.
+    :param trees: number of message trees that this try began.
     :param outputs: references to its output.
-    :param read: the rows that it read, as `RowsRead` gives them.
+    :param read: rows that it read, in the form of `RowsRead.to_json`.
     :param code: digest of its code.
     :param unproven: why the rows that it consumed are not proven, one line for each reason.
     """
@@ -534,11 +539,12 @@ class Ack(Record, frozen=True):
 class Skipped(Record, frozen=True):
     """The record `skipped/<txid>`: the facts that are needed to readmit a skipped transaction.
 
-    :param rows: the rows of all partitions; None once it is readmitted, and for a restatement.
+    :param rows: rows of all partitions; None for a restatement, and once the transaction is readmitted.
     :param skip: who skipped it, when and why.
-    :param readmit: who wants it back.
+    :param readmit: who requested its readmission.
     :param readmitted_as: the txid that has its rows now.
-    :param replaces: the transaction that it restated, which still counts. The rows of this one cannot come back.
+    :param replaces: transaction that it restated, which still counts. If set, the rows of the skipped transaction
+        cannot be readmitted.
     """
 
     key: str
@@ -552,13 +558,14 @@ class Skipped(Record, frozen=True):
 
 
 class Loss(Record, frozen=True, omit_defaults=True):
-    """Rows that come next in a source, but that the source can no longer give.
+    """Rows that come next in a source, but that the source no longer has.
 
     :ivar partition: "" for a source without partitions.
     :ivar position: the position of the partition that the lost rows would follow.
-    :ivar resume_at: the position from which the source can give rows again.
+    :ivar resume_at: the position from which the source has rows again.
     :ivar description: the lost rows in words.
-    :ivar went_back: whether the source was reset to an earlier position and gives rows again that were already taken.
+    :ivar went_back: whether the source was reset to an earlier position, so that it repeats rows that were already
+        taken.
     """
 
     partition: str
@@ -571,8 +578,8 @@ class Loss(Record, frozen=True, omit_defaults=True):
 class RepairRecord(Record, frozen=True):
     """The record `repairs/<number>`: a change that a person made to the ledger.
 
-    :param what: such as `state-lost` or `rename`. `told` has the finding and the result in words.
-    :param generation: of the ledger after the repair.
+    :param what: kind of the repair, such as `state-lost` or `rename`. `told` has the finding and the result in words.
+    :param generation: generation of the ledger after the repair.
     :param change: its fields depend on `what`. `accept-change`: the `state`, the last final `txid`, and the change of
         the total of each of its `columns`. Of a table, how many `rows` a transaction has. Digests of the `keys` that
         are gone; `unknown` says that some of these are not known. `state-lost` and `state-forgotten`: the `state` and
@@ -598,10 +605,10 @@ class RepairRecord(Record, frozen=True):
 
 
 class Wish(Record, frozen=True):
-    """The record `wanted/<txid>`: a person requested a restatement, and no run has begun it yet.
+    """The record `wanted/<txid>`: a restatement that a person requested and no run has begun yet.
 
     :param key: the run key of the run whose next `begin` restates the transaction.
-    :param changed_rows: whether that `begin` decides the rows again, with their current content.
+    :param changed_rows: whether that `begin` decides the rows again and takes their current content.
     """
 
     txid: Int
@@ -617,7 +624,7 @@ class Wish(Record, frozen=True):
 class Followed(Record, frozen=True):
     """The record `follow`: how far the corrections of the upstream topology were compared.
 
-    :param incarnation: of the upstream topology; another incarnation has other transactions.
+    :param incarnation: incarnation of the upstream topology. Another incarnation has other transactions.
     :param txid: each correction up to this transaction is in a batch, or noted as behind.
     :param birth: birth of that transaction. Another birth means that the upstream ledger was set back.
     """
@@ -632,9 +639,9 @@ class Behind(Record, frozen=True):
     """The record `behind/<txid>`: a committed transaction that lacks corrections of the upstream topology.
 
     :param txid: the transaction that begins the chain.
-    :param ends: by upstream transaction, the end of its chain that counts now.
+    :param ends: end of the chain that counts now, by upstream transaction that begins the chain.
     :param when: when this was first noticed.
-    :param why: why no restatement was requested for these ends; "": a restatement was requested.
+    :param why: why no restatement was requested for these ends; "" if a restatement was requested.
     """
 
     txid: Int
@@ -653,8 +660,8 @@ class AlarmNote(Record, frozen=True, omit_defaults=True):
 
     :param of: the subject of the alert.
     :param when: when it was raised.
-    :param dag_id: of the run that is red while the alert is raised; "" if there is none.
-    :param run_id: of that run.
+    :param dag_id: DAG id of the run that is red while the alert is raised; "" if there is none.
+    :param run_id: run id of that run.
     """
 
     of: str
@@ -673,7 +680,8 @@ class RaisedAlarms(Record, frozen=True):
 class WatcherRecord(Record, frozen=True):
     """The record of a watcher.
 
-    :param incarnation: of the ledger whose transactions were handed on; another incarnation has other transactions.
+    :param incarnation: incarnation of the ledger whose transactions were handed on. Another incarnation has other
+        transactions.
     :param txid: the last transaction that was handed on.
     """
 
@@ -699,13 +707,13 @@ _REMEDY = "remedy"
 _PARTS = "parts"
 """A record stores only the parts of a remedy."""
 _HALF = "\\ud"
-"""The beginning of half a surrogate pair in JSON."""
+"""The beginning of an unpaired surrogate in JSON."""
 _TEXTS = frozenset(("error", "found", "lost", "reason", "remedy", "told", "unproven", "who", "why"))
-"""Fields with texts for people. Names and positions stay unchanged, since another text would mean another batch."""
+"""Fields with texts for people. Only these are escaped, since a changed name or position would mean another batch."""
 
 
 def _fit(value: Any, name: str = "") -> Any:
-    """Escape half surrogate pairs in texts for people, since HTTP answers and databases do not accept them.
+    """Escape unpaired surrogates in texts for people, since HTTP answers and databases do not accept them.
 
     A receipt stays unchanged, because its digest is kept.
     """
@@ -735,7 +743,7 @@ def decode(cls: type[R], path: str, data: bytes) -> R:
         raise UnreadableRecord(
             path=path, reason=f"it has format {found!r}, this version reads format {RECORD_FORMAT}"
         )
-    # Airflow's database refuses other texts, and these ids are looked up there.
+    # These ids are looked up in Airflow's database, which refuses unpaired surrogates.
     value |= {
         name: _fit_text(value[name])
         for name in _OF_AIRFLOW & value.keys()

@@ -23,7 +23,7 @@ class RowsDigest:
 
     :param rows: the number of rows.
     :param digest: the sum of their 64-bit hashes, modulo 2^64.
-    :param form: how each row was hashed, including its columns. Digests are only comparable in the same form.
+    :param form: method by which each row was hashed, and its columns. Digests are only comparable in the same form.
     """
 
     rows: int
@@ -39,17 +39,17 @@ class RowsDigest:
         return RowsDigest(rows, (self.digest + other.digest) % MODULUS, self.form)
 
     def agrees(self, other: RowsDigest) -> bool:
-        """Compare the counts, and the digests if their forms agree."""
+        """Compare the counts, and also the digests if both have the same form."""
         return self.rows == other.rows and (self.form != other.form or self.digest == other.digest)
 
     @property
     def text(self) -> str:
-        """Form and digest, as records and references keep them; "" without a digest."""
+        """Form and digest as one text, as records and references keep them; "" if there is no digest."""
         return "" if self.form == COUNT else f"{self.form}:{self.digest:016x}"
 
     @classmethod
     def of(cls, rows: int, text: str) -> RowsDigest:
-        """Read what `text` wrote."""
+        """Read the result of `text`."""
         form, _, digits = text.rpartition(":")
         return cls(rows, int(digits, 16), form) if form else cls(rows)
 
@@ -68,15 +68,15 @@ class RowsDigest:
 
 
 def form_of_columns(names: Iterable[str]) -> str:
-    """Name the form of rows that Spark's `xxhash64` hashes, column by column in the order of their names.
+    """Name the form of rows that Spark's `xxhash64` hashes, with their columns in the order of the names.
 
-    Each column adds a mark, see `column_marks`.
+    A mark is hashed with each column, see `column_marks`.
     """
     return f"xxh64c-{hashlib.sha256(repr(sorted(names)).encode()).hexdigest()[:8]}"
 
 
 def column_marks(name: str, hashed: str) -> tuple[int | None, int]:
-    """Return the number hashed before a value of a column, and the number hashed for NULL: signed, 64 bits.
+    """Return the number that is hashed before a value of a column, and the one hashed for NULL (signed, 64 bits).
 
     Spark's hash skips NULL, and gives true, 1 and the second day of 1970 the same hash. Each type except whole numbers
     therefore has a mark.

@@ -485,7 +485,7 @@ def changing_values(scope: Scope, root: ast.AST) -> Iterator[ValueHit]:
 
 
 def value_of(scope: Scope, call: ast.Call) -> str | None:
-    """Return the code of the rule for a call whose result differs each time; None: the result is the same."""
+    """Return the code of the rule for a call whose result differs each time. Return None if the result is the same."""
     name = scope.name_of(call.func)
     if name in _TIMES:
         return None if name in _SHORT and len(call.args) > _SHORT[name] else _CLOCK

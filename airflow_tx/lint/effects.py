@@ -235,7 +235,7 @@ class Effect:
 
     :param kind: `database`, `request` or `file`.
     :param node: the call.
-    :param adds: whether two executions have another result than one.
+    :param adds: whether two executions have a different result than one.
     :param statement: the SQL statement; None: not SQL.
     :param message: whether the call sends a message to a queue or a person.
     """

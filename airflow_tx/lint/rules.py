@@ -60,7 +60,7 @@ _RULES = (
     LintRule(
         "TX107",
         "catchup creates a run for each date, but the source gives each run its next rows, not the rows of that date",
-        "say catchup=False, or use a DataIntervalSource",
+        "set catchup=False, or use a DataIntervalSource",
     ),
     LintRule(
         "TX108",
@@ -75,7 +75,7 @@ _RULES = (
     LintRule(
         "TX110",
         "a task or an application changes a variable of its module. Its value depends on earlier runs",
-        "make the variable inside of the function",
+        "create the variable inside the function",
     ),
     LintRule(
         "TX111",

@@ -106,7 +106,7 @@ class Scope:
         return node.id if node.id in home.inner else ""
 
     def constant(self, node: ast.expr | None, depth: int = _DEPTH) -> object:
-        """Return the value of a constant, or of a name that was assigned one; None: not a constant."""
+        """Return the value of a constant, or of a name that was assigned one. Return None if it is not a constant."""
         if isinstance(node, ast.Constant):
             return node.value
         if node is None or depth == 0:
@@ -387,7 +387,7 @@ class LintedProject:
         return [own] if own == self._root else [own, self._root]
 
     def _module(self, path: Path) -> Scope | None:
-        """Read a module; None: it cannot be read, which is an error only if its own file is linted."""
+        """Read a module. Return None if it cannot be read, which is an error only if its own file is linted."""
         return self._read(path.with_name(f"{path.name}.py")) or self._read(path / "__init__.py")
 
     def _read(self, file: Path) -> Scope | None:
@@ -496,7 +496,7 @@ class PlainDag:
 
     @property
     def dag_id(self) -> str:
-        """Return the dag_id, or the name of its function; "": the file computes the dag_id."""
+        """Return the dag_id, or the name of its function. Return "" if the file computes the dag_id."""
         given = self.scope.argument(self.call, "dag_id") or (
             self.call.args[0] if self.call.args else None
         )

@@ -1,4 +1,4 @@
-"""The operators that begin and commit a transaction, and the lineage that other tasks report too.
+"""The operators that begin and commit a transaction, and the lineage that these and other tasks report.
 
 Source: protocol.md §§2, 4, 6, 7.
 """
@@ -79,12 +79,12 @@ if TYPE_CHECKING:
 
 
 # --- lineage ------------------------------------------------------------------------------------------------------
-# If OpenLineage's provider is installed, it reports the transaction as a facet of the run. It reports the places of the
-# source and the states as input and output datasets.
+# If OpenLineage's provider is installed, it reports the transaction as a facet of the run. It
+# reports the source as an input dataset, and the states as output datasets.
 
 
 _LISTENER = "airflow.providers.openlineage"
-"""The package of OpenLineage's provider. Airflow imports it before a task begins, if its listener is active."""
+"""The package of OpenLineage's provider. If its listener is active, Airflow imports it before a task begins."""
 FACET = "airflow_tx"
 """The name of the facet in the run."""
 _FIELDS = ("topology", "txid", "attempt", "position", "rows", "restates")
@@ -108,8 +108,8 @@ class LineageOperator:
     ) -> None:
         """Keep the transaction that the task works on, and its datasets.
 
-        The places are looked up here. OpenLineage may read them in a fork of this process, and a fork must not use the
-        connections of its parent.
+        The datasets are looked up here. OpenLineage may read them in a fork of this process, and a fork must not use
+        the connections of its parent.
 
         :param rows: number of rows of the batch; None if they are not counted.
         :param source: the source that the transaction reads.
@@ -144,7 +144,7 @@ class LineageOperator:
 
 
 def _datasets(place: Source | FencedState, name: Callable[[], Any]) -> list[Dataset]:
-    """Return the places of a source or a state. An error becomes one line of the log, and the task does not fail."""
+    """Return the datasets of a source or a state. An error is logged in one line, and does not fail the task."""
     try:
         found = name()
         return [Dataset(*each) for each in ([found] if isinstance(found, Dataset) else found or ())]
@@ -157,7 +157,7 @@ def _datasets(place: Source | FencedState, name: Callable[[], Any]) -> list[Data
 def _add_datasets(operator: Any, lineage: Any) -> None:
     """Add the datasets of a transaction to the inlets and outlets of its task.
 
-    OpenLineage's provider reads inlets and outlets only if the operator names no dataset. So this function reads them.
+    If an operator returns datasets, OpenLineage's provider does not read its inlets and outlets. So this function does.
     """
     from airflow.providers.openlineage.extractors.manager import (  # type: ignore[import-not-found]
         ExtractorManager,
@@ -185,10 +185,11 @@ def _facet_class() -> Any:
 
 log = logging.getLogger(__name__)
 C = TypeVar("C", bound="Commit")
-_SKEW = timedelta(hours=1)  # between the clocks of a worker and of Airflow's API server
+_SKEW = timedelta(hours=1)  # between the clocks of a worker and of Airflow's API server, at most
 
-# Another try may succeed: it outranks the other writer, or finds the transaction committed. Airflow may mark a task as
-# succeeded a moment before its ack is in the ledger. A task whose output is missing may be running again.
+# Errors after which another try may succeed. It may outrank the other writer, or find the
+# transaction committed. An ack may be missing since Airflow marked its task as success a moment
+# earlier. An output may be missing since its task is running again.
 _TRY_AGAIN = (StateUnavailable, FenceOutranked, Outranked, IncompleteBatch, StagingError)
 
 
@@ -235,15 +236,14 @@ _OWN: Mapping[str, Any] = {
     "map_index_template": None,
 }
 FOR_WORK = tuple(_OWN)
-"""The options that `default_args`, the configuration and cluster policies set for tasks that work."""
+"""The options that `default_args`, the configuration and cluster policies set for tasks that process data."""
 
 
 class RetriedOperator(BaseOperator):
-    """A task that waits and is retried. Each line of the task can be killed and run again.
+    """A task that waits and is retried. It may be killed at any line, and then run again.
 
-    The task ignores `default_args` for working tasks, such as a time limit: the limit would fail a task that only
-    waits. You can still pass these options as arguments of the operator. Options such as `queue`, `pool` and `email`
-    apply to it as to any task.
+    The task ignores some `default_args`, such as a time limit, which would fail a task that only waits. You can still
+    pass these options as arguments of the operator. Options such as `queue`, `pool` and `email` apply as to any task.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -256,7 +256,6 @@ class InTurnOperator(RetriedOperator, LineageOperator):
     ui_color = "#cfe2ff"
 
     def execute_turn(self, context: Context, event: dict[str, Any] | None = None) -> Any:
-        """Resume after the deferral: the turn is near, or this run must give up its run slot."""
         from airflow_tx.transaction import yield_slot
 
         if event and "yield" in event:
@@ -272,7 +271,7 @@ class InTurnOperator(RetriedOperator, LineageOperator):
         checks: Sequence[Check],
         kind: type[C],
     ) -> C:
-        """Commit if the transaction has the turn, or defer until the turn is near.
+        """Commit if the transaction gets the turn, or defer until the turn is near.
 
         :param kind: `Commit` for a single committer, `PhaseCommit` for a commit phase.
         """
@@ -355,7 +354,7 @@ def connected(
     log: Any,
     checks: Sequence[Check] = (),
 ) -> Iterator[C]:
-    """Connect a task's part of a commit to the ledger, until the `with` block ends."""
+    """Connect the `Commit` of a task to the ledger, until the `with` block ends."""
     ti = context["ti"]
     spec = spec_of(context["dag"])
     begun = begun_by(ti, spec)
@@ -366,18 +365,19 @@ def connected(
 
 
 def push_new_values(ti: Any, left: Mapping[str, Any]) -> None:
-    """Push references to the new values that the updates output for later tasks, one XCom each."""
+    """Push references to the new values that the updates output for later tasks, each as one XCom."""
     for name, ref in left.items():
         ti.xcom_push(key=name, value=ref)
 
 
 def note_commit(operator: Any, context: Context, commit: Commit, *, is_first: bool) -> None:
-    """Add the commit to the asset events of the task. Drop an outlet whose event Airflow has already stored.
+    """Add the commit to the asset events of the task. Remove each outlet whose event Airflow has already stored.
 
-    :param is_first: whether this try has committed, so that Airflow has no event yet.
+    :param is_first: whether this try made the commit, so that Airflow has no event yet.
     """
     own = commit.begun.attempt
-    # Airflow stores an event together with the success of its task. A try that died after the commit left no event.
+    # Airflow stores an event together with the success of its task. So a try that died after the
+    # commit has stored no event.
     if not is_first:
         operator.outlets = [each for each in operator.outlets if not _is_emitted(each, commit)]
     replaces = commit.begun.replaces
@@ -399,7 +399,7 @@ def _is_emitted(outlet: Any, commit: Commit) -> bool:
 
     own = commit.begun.attempt
     said = {"topology": commit.spec.topology, "txid": own.txid}
-    if own.birth:  # else the ledger has forgotten it
+    if own.birth:  # otherwise the ledger has forgotten the transaction
         said["birth"] = own.birth
     history = commit.ledger.outcome(own.txid)
     ended = None if history is None else moment(history.final.when)
@@ -418,8 +418,8 @@ class CommitOperator(InTurnOperator):
 
     :param updates: the updates of states, see `persistent_aggregate`. Without them, the operator only orders the runs.
     :param checks: the checks that outputs must pass before the commit, see `check`.
-    :param together: write all updates of the states with one `conn_id`, and `rejected=` of the block, in one database
-        transaction of any size. A `SqlGuard` sees the rows of the updates before it.
+    :param together: whether one database transaction of any size writes all states that share a `conn_id`, with the
+        table `rejected` of the block. A `SqlGuard` sees the rows of the updates before it.
     """
 
     template_fields: Sequence[str] = ("inputs",)
@@ -448,7 +448,7 @@ class CommitOperator(InTurnOperator):
         return cast("PlainXComArg", super().output)
 
     def render_template_fields(self, context: Any, jinja_env: Any = None) -> None:
-        """Render nothing. A value read before the turn may differ from the acked value, and the UI cannot show rows."""
+        """Render nothing. A value may differ from the acked value before the turn, and the UI cannot show rows."""
 
     def execute(self, context: Context) -> dict[str, Any] | None:
         """Commit, or defer until the turn is near. In a commit phase, write the updates.
@@ -475,7 +475,7 @@ class CommitOperator(InTurnOperator):
 
 
 # --- commit phase -------------------------------------------------------------------------------------------------
-# The first and the last task of a commit phase, and the hooks of the tasks between them.
+# The first and last task of a commit phase, and the hooks of the tasks between them.
 
 
 class AcquireTurnOperator(InTurnOperator):
@@ -532,7 +532,7 @@ def _committers(context: Context) -> list[CommitOperator]:
 
 
 def before_inside(context: Context) -> None:
-    """Check, before a task of the phase runs, that its transaction has the turn.
+    """Before a task of the phase runs, check that its transaction has the turn.
 
     :raises AirflowSkipException: the transaction is already committed.
     :raises AirflowFailException: a later grant has taken the turn.
@@ -558,7 +558,7 @@ def before_inside(context: Context) -> None:
 
 
 def after_inside(context: Context, result: Any = None) -> None:
-    """Note, after a task of the phase, which attempt its result belongs to."""
+    """After a task of the phase, note the attempt that its result belongs to."""
     from airflow_tx.transaction import INSIDE_KEY, check_returned, xcom_fingerprint
 
     ti = context["ti"]
@@ -573,7 +573,7 @@ def after_inside(context: Context, result: Any = None) -> None:
 def hook_up_inside(task: Any) -> None:
     """Add the hooks of the commit phase to a task of any operator.
 
-    The task's success is not written to the ledger. The last task of the phase checks the states of the other tasks.
+    The ledger does not record the success of the task. The last task of the phase checks the states of all other tasks.
     """
     compat.add_hooks(
         task,
@@ -592,7 +592,7 @@ _WHY_KEPT = 1000
 
 
 class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, LineageOperator):
-    """An operator that gives the run the next batch of the source, or the run's own batch again in a replay.
+    """An operator that gives the run the next batch of the source, or in a replay the same batch again.
 
     `Transaction` creates it; do not create it. Its XCom is the batch as plain JSON: topology, txid, attempt, rows,
     position, rows_digest, replay.
@@ -600,7 +600,8 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
     :param transaction: the description of the `Transaction` block.
     """
 
-    # With this flag the scheduler skips a task again that this operator skipped and that you clear alone.
+    # If you clear only a task that this operator skipped, the flag makes the scheduler skip it
+    # again.
     inherits_from_skipmixin = True
     template_fields: Sequence[str] = ()
     ui_color = "#d9f2e6"
@@ -623,13 +624,14 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
         try:
             answer = self._ask(context)
         except SkippedTransaction as error:
-            # The task succeeds, like `begin` of a run whose skip is requested but not yet done.
+            # The task succeeds, as it does while the skip of a transaction is requested and not
+            # done.
             self.log.warning("%s", error)
             self._skip_tasks(ti, spec.inside)
         except AheadOfOrder as ahead:
             self._wait_in_order(context, ahead)
         except TxError as error:
-            # For the Transactions page, which has no other record of a task without a transaction.
+            # The Transactions page shows this. A task without a transaction has no other record.
             advice = advice_of(error)
             said = {
                 "problem": error.problem_text[:_WHY_KEPT],
@@ -653,7 +655,7 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
     def execute_again(
         self, context: Context, event: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Resume after the deferral: the window may have room, or this run must give up its run slot."""
+        """Resume after the deferral. The window may have room, or this run must give up its run slot."""
         from airflow_tx.transaction import yield_slot
 
         if event and "yield" in event:
@@ -670,7 +672,7 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
 
     def _check_entry(self, entry: Entry, topology: TopologyRecord) -> Collection[str]:
         from airflow_tx.transaction import (
-            check_entry,  # only a restatement loads it
+            check_entry,  # imported here, since only a restatement needs it
         )
 
         return check_entry(self.transaction, self.dag, entry, topology)
@@ -781,7 +783,7 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
         )
 
     def _skip(self, context: Context, begun: Begun) -> None:
-        """Skip a transaction that a person wants skipped. If it has no turn yet, the process with the turn skips it."""
+        """Skip a transaction as a person requested. If it has no turn yet, the process with the turn skips it."""
         from airflow_tx.transaction import TaskRuns, pass_on, states_of, take_skip_or_wait
 
         spec = self.transaction
@@ -801,7 +803,7 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
         self._skip_tasks(context["ti"], spec.inside)
 
     def _already_committed(self, ti: Any, txid: int) -> dict[str, Any]:
-        """Skip the tasks before the commit. The committer finds the commit done, and the tasks after the commit run.
+        """Skip the tasks before the commit. The committer then finds it done, and the tasks after it run.
 
         :raises AirflowFailException: Airflow would skip tasks after the commit as well.
         """

@@ -1,4 +1,4 @@
-"""`commit_phase`: several committers, and tasks after the first one, in one commit phase."""
+"""`commit_phase`, which groups several committers, and tasks between them, in one commit phase."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class CommitPhase(TaskGroup):
-    """A task group whose tasks run in the commit phase, in the order of txids; see `commit_phase`.
+    """A task group whose tasks run in the commit phase, in the order of txids. See `commit_phase`.
 
     :param outlets: assets that get an event for each commit.
     """
@@ -55,7 +55,7 @@ class PhaseTasks:
 
     @property
     def others(self) -> tuple[Any, ...]:
-        """Return the tasks inside that are not committers."""
+        """Return the tasks of `inside` that are not committers."""
         return tuple(task for task in self.inside if not commits(task))
 
     @property
@@ -69,7 +69,7 @@ class PhaseTasks:
         )
 
     def wire(self) -> None:
-        """Set the dependencies: tasks before the phase, then the first task, then tasks inside, then the last task."""
+        """Set the order of the tasks before the phase, its first task, the tasks inside, and its last task."""
         inside = {task.task_id for task in self.inside}
         for task in self.inside:
             for before in sorted(task.upstream_task_ids - inside - {self.acquire.task_id}):

@@ -32,11 +32,11 @@ class TransactionCommittedSensor(BaseSensorOperator):
     rows.
 
     :param topology: name of the topology.
-    :param txid: wait for this transaction.
-    :param run_id: wait for the transaction of this run, if the source does not use the run's interval or partition.
-    :param data_interval: wait for the transaction with this start and end, if the source is a `DataIntervalSource`.
-    :param up_to: wait until all data up to this file, `PARTITION:OFFSET` or date is committed or skipped. The source
-        defines the spelling. A date alone means the whole day in the time zone of the topology's schedule.
+    :param txid: the transaction to wait for.
+    :param run_id: the run whose transaction to wait for, if the source does not use the run's interval or partition.
+    :param data_interval: start and end of the transaction to wait for, if the source is a `DataIntervalSource`.
+    :param up_to: the file, `PARTITION:OFFSET` or date up to which all data must be committed or skipped. The source
+        defines the format. A date alone means the whole day in the time zone of the topology's schedule.
     :param source: the source of the topology; required with `up_to`.
     :param zookeeper_conn_id: connection of the ledger; default: `[tx] zookeeper_conn_id`.
     :param root: znode that holds the topology; default: `[tx] root`.
@@ -113,11 +113,12 @@ class TransactionCommittedSensor(BaseSensorOperator):
         return int(found["txid"])
 
     def execute_again(self, context: Context, event: dict[str, Any] | None = None) -> int:
-        """Resume after the deferral: the transaction is committed, or the triggerer cannot read the ledger."""
+        """Resume after the deferral. The transaction has ended, or the triggerer cannot read the ledger."""
         return self.execute(context)
 
     def _fail(self, reason: str) -> NoReturn:
-        # For a deferred task, Airflow itself applies `soft_fail`. For a task that did not defer, it does not.
+        # For a deferred task, Airflow itself applies `soft_fail`. For a task that did not defer, it
+        # does not.
         if self.soft_fail or self.never_fail:
             raise AirflowSkipException(reason)
         raise AirflowFailException(reason)

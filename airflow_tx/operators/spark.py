@@ -1,4 +1,4 @@
-"""`SparkBatchOperator`: one Spark application processes one transaction's batch."""
+"""`SparkBatchOperator`, which processes the batch of a transaction with one Spark application."""
 
 from __future__ import annotations
 
@@ -40,22 +40,22 @@ class SparkBatchOperator(RunsApplication, LineageOperator, SparkSubmitOperator):
     """A SparkSubmitOperator that submits an application decorated with `batch_app`.
 
     The outputs that the application emits are XComs: ``operator.output["counts"]`` refers to
-    ``batch.emit("counts", ...)``. A retry in the same attempt continues with a driver that still runs in a cluster. Its
-    rows, inputs, application, arguments and connection must be the same. Another attempt always submits again.
+    ``batch.emit("counts", ...)``. A retry in the same attempt continues with a driver that still runs in a cluster. For
+    this, rows, inputs, application, arguments and connection must be the same. Another attempt always submits again.
 
-    If SIGKILL ends the task, its driver keeps running and writes into a folder that no task reads.
+    If SIGKILL ends the task, its driver continues and writes to a folder that no task reads.
 
     :param application: absolute path, URI, or path relative to the DAG file's folder or to the folder above.
-    :param conn_id: Spark connection. A missing connection is an error; SparkSubmitOperator would use YARN instead.
+    :param conn_id: Spark connection. If it is missing, the task fails, where SparkSubmitOperator would use YARN.
     :param inputs: output of other tasks, by name. ``batch.read_input("counts")`` reads
         ``inputs={"counts": other.output["counts"]}``.
-    :param reliable: True: the transaction is committed only if the application reads each row of its batch and inputs
-        exactly once. False: the application may leave out rows, or read rows twice.
+    :param reliable: whether the commit requires that the application reads each row of its batch and inputs exactly
+        once. With False, the application may leave out rows, or read rows twice.
     :param connections: ids of connections that the application itself uses, such as the connection of a state in
         `batch.look_up`. A driver on this machine finds them as this task does.
-    :param spark_binary: name or path of spark-submit. By default, the operator uses the spark-submit on PATH; if PATH
-        has none, it uses the spark-submit of this Python.
-    :param deploy_mode: client or cluster; None: the connection decides.
+    :param spark_binary: name or path of spark-submit. By default, the operator uses the spark-submit on PATH, or
+        otherwise the spark-submit of this Python.
+    :param deploy_mode: client or cluster, or None for the mode of the connection.
     :param retries: how often Airflow tries the task again. The application must tolerate a kill at any line.
     :param retry_delay: the time between two tries.
     :param kwargs: other arguments of SparkSubmitOperator, such as `conf`, `jars` and `application_args`. The
@@ -126,7 +126,7 @@ class SparkBatchOperator(RunsApplication, LineageOperator, SparkSubmitOperator):
             self._forget_driver(store)
 
     def _store(self, context: Context, descriptor: Descriptor) -> AttemptStore | None:
-        """Return the store that keeps the driver for a retry with the same request; None: Airflow offers no store."""
+        """Return the store of the driver, for a retry with the same request, or None if Airflow has no such store."""
         kept = context.get("task_state_store")
         if kept is None:
             return None
@@ -150,7 +150,7 @@ class SparkBatchOperator(RunsApplication, LineageOperator, SparkSubmitOperator):
         try:
             return read_manifest(self._where(processing))
         except StagingError as error:
-            # The driver succeeded without output. The next try must not continue with this driver.
+            # The driver succeeded without output, so the next try must not continue with it.
             self._forget_driver(context.get("task_state_store"))
             raise explain(self._where(processing), self.application, error) from error
 
@@ -196,7 +196,7 @@ class SparkBatchOperator(RunsApplication, LineageOperator, SparkSubmitOperator):
         :param extra: the extra of the connection.
         :raises ConfigError: a setting is missing. The remedy names both settings.
         """
-        # An older provider asks YARN for no driver, and its hook lacks these attributes.
+        # An older provider does not ask YARN for the driver, and its hook lacks these attributes.
         hook = vars(self._get_hook())
         tracks = hook.get("_yarn_track_via_rm_api")
         is_durable = vars(self).get("durable")
@@ -229,8 +229,8 @@ class SparkBatchOperator(RunsApplication, LineageOperator, SparkSubmitOperator):
         if store is not None:
             store.delete(self.external_id_key)
 
-    # A driver writes into the folder of the try that submitted it. So the store keeps the driver with its try. A later
-    # try that continues with the driver reads the output in that folder.
+    # A driver writes to the folder of the try that submitted it. So the store keeps the driver with
+    # this try. A later try that continues with the driver reads the output in that folder.
 
     def submit_job(self, context: Context) -> Any:
         """Submit the application, and return the driver with its try, which the store keeps."""

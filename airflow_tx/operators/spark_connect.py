@@ -1,4 +1,4 @@
-"""`SparkConnectBatchOperator`: a warm Spark Connect server processes one transaction's batch."""
+"""`SparkConnectBatchOperator`, which processes the batch of a transaction on a running Spark Connect server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class SparkConnectBatchOperator(RunsApplication, LineageOperator, RetriedOperator):
     """An operator that processes the batch in a Spark Connect session, with an application decorated with `batch_app`.
 
-    It runs the same applications as SparkBatchOperator, and saves the ten seconds in which a new driver starts. The
+    It runs the same applications as SparkBatchOperator, and saves the ten seconds that the start of a driver takes. The
     application's code runs in the process of the task, and its DataFrames are computed on the server. Its outputs are
     XComs: ``operator.output["counts"]``.
 
@@ -94,7 +94,7 @@ class SparkConnectBatchOperator(RunsApplication, LineageOperator, RetriedOperato
         """Find the application's file.
 
         :param dag_file: path of the DAG file.
-        :param arguments: arguments of the application; None: `application_args`.
+        :param arguments: arguments of the application; default: `application_args`.
         :raises ConfigError: the file does not exist, or the application is a URI.
         """
         from airflow_tx.spark import ConnectApplication

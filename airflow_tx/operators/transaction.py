@@ -1,4 +1,4 @@
-"""`Transaction`: the block in a DAG file that makes its tasks one transaction."""
+"""`Transaction`, the block in a DAG file that makes its tasks one transaction."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ if TYPE_CHECKING:
 
 
 # --- rules --------------------------------------------------------------------------------------------------------
-# The rules of a `Transaction` block. Airflow checks them when it parses the DAG file; they do no I/O.
+# The rules of a `Transaction` block. They are checked when Airflow parses the DAG file, without
+# I/O.
 
 
 _EXACTLY_ONCE = {
@@ -65,7 +66,7 @@ class Block:
     """A `Transaction` block of a DAG file.
 
     :param tasks: all tasks of the block except `begin`.
-    :param window: max_pending of the block.
+    :param window: the `max_pending` of the block.
     :param phase: the commit phase; None if the block has a single committer.
     """
 
@@ -88,7 +89,7 @@ class Block:
 
     @property
     def ends(self) -> tuple[str, ...]:
-        """Return the ids of the tasks that a committed run still runs, so that tasks after the block run."""
+        """Return the ids of the tasks that still run if the transaction is committed, so that later tasks run too."""
         last = (self.gate,) if self.phase is None else (self.gate, self.phase.mark)
         return tuple(task.task_id for task in last)
 
@@ -130,7 +131,7 @@ class Block:
 
     @property
     def tables(self) -> dict[tuple[str, str], AppendTable]:
-        """Return the tables that the Spark applications write into, by task id and output name."""
+        """Return the tables that Spark applications write to, by task id and output name."""
         return {
             (update.input.operator.task_id, update.input.key): table
             for _, update in self.updates
@@ -157,7 +158,7 @@ class Block:
         return tuple((task, name, getattr(task, name)) for task in own for name in FOR_WORK)
 
     def complete(self) -> None:
-        """Set this package's hooks and options on the tasks. A cluster policy may have replaced them."""
+        """Set the hooks and options of this package on the tasks. A cluster policy may have replaced them."""
         compat.make_log_fit()
         for task, name, value in self._own_options:
             setattr(task, name, value)
@@ -180,7 +181,7 @@ def refusal(spec: TransactionSpec, problem: str, remedy: str) -> TransactionDefi
 def check_block(block: Block) -> None:
     """Refuse a block that cannot work.
 
-    :raises TransactionDefinitionError: the first thing that is wrong.
+    :raises TransactionDefinitionError: a rule is broken. The error names the first broken rule.
     """
     for rule in _RULES:
         rule(block)
@@ -388,7 +389,7 @@ def _states(block: Block) -> None:
 
 
 def _appended(block: Block) -> None:
-    """Refuse to append new values of a committer, or an output that another update reads: its rows are in a table."""
+    """Refuse to append new values of a committer, or an application's output that another update reads too."""
     for committer, update in block.updates:
         task = update.input.operator.task_id
         is_appended = update.state.takes_back_by_txid
@@ -421,7 +422,7 @@ def _kinds(block: Block) -> None:
         if (source, kind) not in _EXACTLY_ONCE:
             raise block.refusal(
                 f"a source that is {source.value} and state {state.name!r} that is {kind.value} "
-                "cannot give exactly once",
+                "cannot count each row exactly once",
                 'Use kind="opaque" (of a map, OpaqueMap; a state or factory of your own says it), or, if rows may be '
                 "counted more than once: Transaction(at_least_once=True)."
                 if source is not SourceKind.NON_TRANSACTIONAL
@@ -448,7 +449,7 @@ def _is_ours(operator: type) -> bool:
 
 
 def _shown(block: Block) -> None:
-    """Refuse names with unprintable characters, which a task id, a table or a file may have."""
+    """Refuse names of tasks, states and outputs with unprintable characters."""
     named = [("task", task.task_id) for task in block.tasks]
     named += [("state", state.name) for state in block.states]
     named += [("output", str(taken.input.key)) for _, taken in block.taken]
@@ -531,7 +532,7 @@ _defined: dict[str, Block] = {}
 def complete_again(dag: DAG) -> None:
     """Restore hooks and options that cluster policies, or later lines of the file, removed from tasks of a block.
 
-    :raises TransactionDefinitionError: the block cannot work with an option that they have set.
+    :raises TransactionDefinitionError: the block cannot work with an option that was set there.
     """
     for block in _defined.values():
         if block.dag is dag:
@@ -551,12 +552,12 @@ class Transaction:
     the CommitOperator must succeed before the transaction commits. Tasks on side branches may fail.
 
     :param source: the source of the batches.
-    :param topology: the name of the transactions in the ledger and in `airflow tx`; default: the dag_id. Each DAG needs
-        a different name.
+    :param topology: the name of the topology in the ledger and in `airflow tx`; default: the dag_id. Each DAG needs a
+        different name.
     :param max_pending: the highest number of open transactions; default: `[tx] max_pending`.
-    :param processing_timeout: seconds from begin until all tasks have acked; default: `[tx] processing_timeout`. Later
-        the transaction counts as failed, and the coordinator or a person may replay it. A committer that waits for
-        messages fails at this time.
+    :param processing_timeout: seconds from begin until all tasks have acked; default: `[tx] processing_timeout`. After
+        this time the transaction counts as failed, and the coordinator or a person may replay it. A committer that
+        waits for messages then fails.
     :param zookeeper_conn_id: the connection of the ledger; default: `[tx] zookeeper_conn_id`.
     :param root: the znode that holds the topology; default: `[tx] root`.
     :param ackers: the number of ackers that track the messages of the tasks, see `docs/acks.md`. With 0 the commit
@@ -564,17 +565,18 @@ class Transaction:
     :param acker_store: the connection id of the ackers' store, of type redis or zookeeper; default: the ledger's.
     :param on_blocked: an Airflow callback or notifier, or a list of them, called once each time the topology is
         blocked. The context has the `Alarm` as `alarm`, see `docs/alarms.md`.
-    :param on_late: the same, for a topology that is late, or behind a correction of its upstream topology.
+    :param on_late: the same as `on_blocked`, for a topology that is late, or behind a correction of its upstream
+        topology.
     :param late_after: how long the oldest transaction may be open before the topology is late.
-    :param max_lag: how far the source may be ahead before the topology is late, in the unit of `airflow tx list`.
+    :param max_lag: the largest lag of the source before the topology is late, in the unit of `airflow tx list`.
     :param journal: how long a committed transaction can be restated, see `docs/journal.md`; default: `[tx] journal`,
         in days. With timedelta(0) no transaction can be restated.
     :param at_least_once: allow a source and a state that cannot guarantee exactly once together.
     :param message_timeout: the earlier name of `processing_timeout`.
     :param rejected: the table, such as a `DeltaTable`, for rows that tasks reject and malformed rows of the source. The
         commit appends them with the reason. Default: tasks cannot reject rows.
-    :param max_rejected: the most rows that a task may reject, as a share of the batch such as 0.01, or as a number. If
-        a task rejects more, the commit is refused until a person acts. Default: no limit.
+    :param max_rejected: the limit of rows that a task may reject, as a number or as a share of the batch such as 0.01.
+        If a task rejects more, the commit is refused until a person acts. Default: no limit.
     """
 
     def __init__(
@@ -639,7 +641,7 @@ class Transaction:
 
     @property
     def begin(self) -> BeginTransactionOperator:
-        """Return the first task. It exists inside the block and after the block."""
+        """Return the first task, which is created when the block is entered."""
         if self._begin is None:
             raise refusal(self._spec, "it was not entered", "Write: with Transaction(...) as tx:")
         return self._begin
@@ -705,7 +707,8 @@ class Transaction:
             compat.give_intervals(self._dag)
         check_block(block)
         needed = block.gate.upstream_task_ids - {begin.task_id}
-        # A run whose transaction is committed skips the other tasks. Its committer runs, so that tasks after it run.
+        # A run whose transaction is committed skips the tasks before the commit. Its committer
+        # runs, so that later tasks run.
         compat.run_after_skipped(block.gate)
         if begin.task_id not in block.gate.upstream_task_ids:
             begin.set_downstream(block.gate)
@@ -738,7 +741,7 @@ class Transaction:
         if self._spec.rejected is not None:
             # The first committer writes the rejected rows.
             first = next(filter(commits, ordered(block.tasks)))
-            # It writes them before its guard runs, so that the guard sees these rows.
+            # The rejected rows are written before its guard runs, so that the guard sees them.
             guards = [number for number, each in enumerate(first.updates) if each.state.runs_once]
             at = guards[0] if guards else len(first.updates)
             aside = rejected_update(self._spec.rejected)
@@ -753,7 +756,7 @@ class Transaction:
 
 
 def _try_out(*args: Any, **options: Any) -> Any:
-    """Run the trial of a DAG. The import is here since most processes that parse a DAG file never run a trial."""
+    """Run the trial of a DAG. The import is in the function, since most processes that parse DAG files run no trial."""
     from airflow_tx.operators.trial import try_out
 
     return try_out(*args, **options)
@@ -811,7 +814,7 @@ def _current_dag(topology: str | None) -> DAG:
 
 
 def defined(topology: str) -> tuple[TransactionSpec, DAG]:
-    """Return the transaction of a topology, and its DAG, from a DAG file that this process has parsed.
+    """Return the specification and the DAG of a topology, from a DAG file that this process has parsed.
 
     :raises TransactionDefinitionError: no block with this name has ended yet.
     """

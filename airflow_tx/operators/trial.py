@@ -1,4 +1,4 @@
-"""A trial of a DAG: one run of its transaction that changes no ledger, no source and no state.
+"""A trial of a DAG, which is a run of its transaction that changes no ledger, no source and no state.
 
 Source: Airflow's DAG.test; Storm's LocalCluster.
 """
@@ -56,7 +56,7 @@ _NO_EXECUTOR = "Leave --use-executor (use_executor=True) out."
 
 @dataclass(frozen=True)
 class TrialSpec(TransactionSpec):
-    """The transaction of a DAG as a trial runs it: its ledger is in memory.
+    """The description of a DAG's transaction for a trial, with a ledger in memory.
 
     :param ledger_store: the in-memory store of the ledger.
     """
@@ -77,11 +77,11 @@ class TrialResult:
     """The result of a trial.
 
     :param state: the state of the run: "success" or "failed".
-    :param outputs: the rows or the value of each output, by task and output, such as ``count`` or ``count.totals``.
+    :param outputs: the rows or the value of each output, by names such as ``count`` or ``count.totals``.
     :param states: the trial states with the changes that a real run would make, by state name.
-    :param checks: the result of each check in the form of the receipt, by check name. After a failed run, only the
+    :param checks: the result of each check as in the receipt, by check name. After a failed run, it contains only the
         failed checks.
-    :param rejected: the name of the state with the rejected rows; "": tasks cannot reject rows.
+    :param rejected: the name of the state with the rejected rows, or "" if tasks cannot reject rows.
     """
 
     state: str
@@ -118,8 +118,8 @@ class TrialResult:
 class Trial:
     """A replacement for the ledger, the source, the staging area and the states of a DAG during one run.
 
-    :param rows: the rows of the batch, dicts or a frame; None: the first rows of the source.
-    :param states: the rows of each state before the run, by state name; None: the rows of the real states.
+    :param rows: the rows of the batch as dicts or a frame, or None for the first rows of the source.
+    :param states: the rows of each state before the run, by state name, or None for the rows of the real states.
     :raises TrialRefused: a trial of the DAG is not possible.
     """
 
@@ -156,7 +156,8 @@ class Trial:
     def running(self) -> Iterator[None]:
         """Make each run of the DAG in this process a trial until the `with` block ends. Then remove staged output."""
         changes: list[tuple[Any, str, Any]] = [(task, "retries", 0) for task in self._dag.tasks]
-        # Without outlets no asset event starts other DAGs for a commit that did not happen.
+        # Remove the outlets, so that no asset event starts other DAGs for a commit that did not
+        # happen.
         changes += [(task, "outlets", []) for task in self._dag.tasks]
         for task in self._dag.tasks:
             if isinstance(task, HasTransaction):
@@ -214,7 +215,7 @@ def try_out(
 
     :param test: Airflow's `test` method, bound to the DAG.
     :return: the DAG run.
-    :raises SystemExit: a trial of the DAG is not possible. The text says why, in one line.
+    :raises SystemExit: a trial of the DAG is not possible. The text explains this in one line.
     """
     try:
         if use_executor:

@@ -214,10 +214,10 @@ class Contribution:
     :param keys: the key columns in order, with the types of their values.
     :param values: aggregator and type of each stored value column, as in `Columns.serialized`.
     :param count: the number of rows, one per key.
-    :param inline: the rows, if they are few, as in `encoded_rows`; None: the rows are in files.
+    :param inline: the rows, if they are few, as in `encoded_rows`, or None if they are in files.
     :param files: the files with the rows, if they are many.
-    :param columns: the columns of the files that the state reads; (): all columns.
-    :param refusal: a clause that says why the contribution cannot be taken back; "": it can be taken back.
+    :param columns: the columns of the files that the state reads, or () for all columns.
+    :param refusal: a clause with the reason why the contribution cannot be taken back, or "" if it can.
     :param place: the place of the files.
     """
 
@@ -307,7 +307,7 @@ class Entry:
     :param written: when the entry was written, in UTC.
     :param metadata: the complete metadata of the batch.
     :param source: the result of `Source.serialize`.
-    :param replaces: {txid, entry} of the restated transaction; None: this is not a restatement.
+    :param replaces: {txid, entry} of the restated transaction, or None if this is not a restatement.
     :param contributions: the contribution to each state, by state name.
     """
 
@@ -389,7 +389,7 @@ def sha256_of(files: Files, path: str) -> str:
 INLINE_ROWS = 1_000
 """The most rows of a contribution that are stored in its entry."""
 INLINE_SIZE = 256 * 1024
-"""The longest JSON of these rows, in characters."""
+"""The longest JSON of rows that are stored in an entry, in characters."""
 ROWS_A_FILE = 10_000
 FILES = "rows"
 RESTATED = "restated"
@@ -443,7 +443,7 @@ class JournalArea:
         :param columns: the columns of the state.
         :param rows: the unconverted rows of the tasks, one per key.
         :param day: the day of the entry.
-        :param staged: the staged files of the rows; None: the rows are not staged.
+        :param staged: the staged files of the rows, or None if the rows are not staged.
         :raises StagingUnavailable, StagingUnreachable: the rows cannot be kept.
         """
         iterator = iter(rows)
@@ -463,7 +463,7 @@ class JournalArea:
         """Keep the rows of a table for an entry, in the order of the outputs.
 
         :param outputs: the rows of each output.
-        :param staged: the staged files of outputs, by number of the output. If there are many rows, they are copied.
+        :param staged: the staged files of outputs, by number of the output. Files with many rows are copied.
         :param day: the day of the entry.
         :raises StagingUnavailable, StagingUnreachable: the rows cannot be kept.
         """
@@ -581,7 +581,7 @@ class JournalArea:
         return entry
 
     def finding(self, name: str, txid: int, key: str) -> str | None:
-        """Return, as a sentence, what is wrong with the entry in the binding of a key; None: the entry is intact.
+        """Return a sentence about the damage to the entry in the binding of a key, or None if the entry is intact.
 
         :raises StagingUnreachable: the staging area does not answer.
         """
@@ -599,7 +599,7 @@ class JournalArea:
 
         An entry that no binding and no record names does not count.
 
-        :param txid: the transaction; None: all transactions.
+        :param txid: the transaction, or None for all transactions.
         """
         found = (f"{day}/{name}" for day in self.days() for name in self._entries(day))
         named = ((parts, parts[0]) for each in found if (parts := _NAME.fullmatch(each)))
@@ -632,16 +632,17 @@ class JournalArea:
     # --- remove -------------------------------------------------------------------------------------------------
 
     def _restated(self, day: str) -> str:
-        """Return the last day with an entry that restates an entry of this day; "": no such day."""
+        """Return the last day with an entry that restates an entry of this day, or "" if there is no such day."""
         return max(self._files.list(self._path(f"{day}/{RESTATED}")), default="")
 
     def sweep(self, before: date, kept: Callable[[], Collection[str]]) -> list[str]:
         """Remove the folders of days before a day, except days with a kept entry.
 
-        A day also stays if an entry of a day from `before` on restates one of its entries. The difference needs both.
+        A day also stays if an entry of a day from `before` on restates one of its entries. The difference between them
+        needs both.
 
         :param before: the first day to keep.
-        :param kept: a function that returns the names of entries to keep. It is called only if a day is due.
+        :param kept: a function that returns the names of entries to keep. It is called only if a day can be removed.
         :return: the removed days.
         """
         due = self.days(before)
@@ -669,13 +670,13 @@ def _described(columns: Columns, first: Mapping[str, Any]) -> Contribution:
 
 
 # --- entry view ---------------------------------------------------------------------------------------------------
-# Read a transaction from the journal that is no longer in the history of the ledger.
+# Read from the journal a transaction that is no longer in the history of the ledger.
 
 
 def forgotten_details(
     store: Store, paths: Paths, journal: JournalArea, txid: int
 ) -> TransactionDetails | None:
-    """Return the details of a committed transaction from its journal entry; None: no binding leads to an entry.
+    """Return the details of a committed transaction from its journal entry, or None if no binding leads to an entry.
 
     :raises JournalError, StagingUnreachable: the journal cannot be read.
     """

@@ -61,7 +61,7 @@ def rejected_rows(where: TryDir, rows: Any, reason: str) -> list[dict[str, str]]
 def _one_row(given: Any) -> Any:
     """Return a single row as a dict, a text or bytes. It may be a pandas row, a named tuple or a Row of Spark.
 
-    :return: None: the argument is not a single row, and may be several rows.
+    :return: the row, or None if the argument is not a single row, but perhaps several rows.
     """
     if isinstance(given, (Mapping, str, bytes)):
         return given
@@ -87,9 +87,9 @@ def _a_row(given: Any) -> Any:
 def row_aside(task: str, reason: str, where: str, content: str) -> dict[str, str]:
     """Return a rejected or malformed row in the columns of the `rejected` table.
 
-    :param task: the task that has rejected the row; "": the row is malformed.
+    :param task: the task that has rejected the row, or "" for a malformed row.
     :param reason: why the row was rejected.
-    :param where: the place of the row in its source; "": unknown.
+    :param where: the place of the row in its source, or "" if unknown.
     :param content: the row, as `content_of_row` writes it.
     """
     values = map(_plain, (task, reason, where, content))

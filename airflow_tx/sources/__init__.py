@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         PartitionLog as PartitionLog,
     )
 
-# Only other rooms of this package use these names. They are not public.
+# Only other modules of this package use these names. They are not public.
 if TYPE_CHECKING:
     from airflow_tx.sources.api import (
         BatchStaging as BatchStaging,

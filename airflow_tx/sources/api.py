@@ -64,7 +64,7 @@ GROWTH = 10
 ROWS_SHARE = 0.2
 """Rows get at least this share of the target time, even if the overhead alone takes the whole target."""
 FADING = 0.7
-"""The weight of a measurement relative to the next newer one, so that a slow day fades."""
+"""The weight of a measurement relative to the next newer measurement. So a slow day soon has little effect."""
 UNEVEN = 0.5
 """The share by which a large batch may be slower than its rows suggest, since it may not fit into memory."""
 
@@ -77,8 +77,8 @@ class Limit:
     """The size limit of one batch.
 
     :param rows: maximum number of rows; None for no limit.
-    :param bytes: maximum number of bytes, estimated if the source cannot know sizes; None for no limit.
-    :param reason: why `rows` has this value, as text.
+    :param bytes: maximum number of bytes, estimated if the exact sizes are unknown; None for no limit.
+    :param reason: text that explains the value of `rows`.
     """
 
     rows: int | None = None
@@ -140,7 +140,7 @@ class BatchSize:
     :param max_rows: maximum number of rows in a batch.
     :param max_bytes: maximum number of bytes in a batch.
     :param target_seconds: makes the limit adaptive: a batch gets as many rows as should be processed in this time, by
-        the speed of the last transactions. A backlog is processed in few large batches, a trickle in small ones.
+        the speed of the last transactions. A backlog is processed in a few large batches, a trickle in small batches.
     :param first: adaptive limit before any transaction is measured.
     :param least: lower bound of the adaptive limit.
     :param most: upper bound of the adaptive limit; None for no bound.
@@ -239,11 +239,11 @@ class BatchSize:
 def _line(measured: Measured) -> tuple[float, float, int]:
     """Estimate the overhead of a transaction and the seconds of each row, by weighted least squares.
 
-    The estimate omits the oldest transactions while they contradict newer ones: fewer rows took longer, or a row took
-    many times as long. If all batches have about the same size, the overhead counts as 0, which rather makes the next
-    batch too small.
+    Older transactions may contradict newer transactions: they took longer for fewer rows, or many times as long for
+    each row. The estimate omits the oldest transactions until no contradiction is left. If all batches have about the
+    same size, the overhead counts as 0. The next batch is then rather too small than too large.
 
-    :return: the seconds of overhead, the seconds a row, and the number of transactions used.
+    :return: the seconds of overhead, the seconds per row, and the number of transactions used.
     """
     for first in range(len(measured)):
         rows, seconds = zip(*measured[first:], strict=True)
@@ -275,12 +275,12 @@ def _mean(values: Sequence[float], weights: Sequence[float]) -> float:
 
 _Self = TypeVar("_Self", bound="Source")
 EmittedRows: TypeAlias = "DataFrame | Iterable[Mapping[str, Any]]"
-"""The rows of a batch: a DataFrame if the source gets a SparkSession, else mappings, or a frame of polars, pandas,
-DuckDB or pyarrow."""
+"""The rows of a batch. With a SparkSession, they are a DataFrame. Without one, they are mappings, or a frame of polars,
+pandas, DuckDB or pyarrow."""
 RowTypes: TypeAlias = Mapping[str, Any]
 """The pyarrow type of each column, by name; None if the type is not declared."""
 PreviousEnd: TypeAlias = Callable[[datetime, datetime], datetime | None]
-"""Returns the end of the schedule's interval before the given one; None if it is unknown."""
+"""Returns the end of the schedule's interval before the given interval; None if the end is unknown."""
 
 
 @dataclass(frozen=True)
@@ -322,7 +322,7 @@ def fails(problem: Column) -> Column:
 class BatchStaging:
     """A folder where a source stages the rows of a batch, so that Spark can read them.
 
-    :param columns: columns that the reader asks for; empty for all columns.
+    :param columns: columns that the reader requests; empty for all columns.
     :ivar frame: the staged rows; None if the source has staged none.
     :ivar rows: number of staged rows.
     :ivar malformed: the malformed rows that the source found.
@@ -366,7 +366,7 @@ class BatchStaging:
         return not self._asked or (bool(names) and names <= self._asked)
 
     def asked_of(self, schema: pa.Schema, *, whole: bool = False) -> pa.Schema:
-        """Return the schema of the columns to stage: the requested ones, or all if a requested name is not found."""
+        """Return the schema of the requested columns. Return the whole schema if it lacks a requested column."""
         import pyarrow as pa
 
         asked = [field for field in schema if field.name.lower() in self._asked]
@@ -380,7 +380,7 @@ class BatchStaging:
     ) -> DataFrame:
         """Write rows into a Parquet file, and return a DataFrame of it. This runs no Spark job.
 
-        :param whole: whether to write all columns, because more than the requested ones are used.
+        :param whole: whether to write all columns, because the caller uses more than the requested columns.
         """
         import pyarrow.parquet as pq  # type: ignore[import-untyped]
         from pyspark.sql.pandas.types import from_arrow_schema
@@ -413,7 +413,7 @@ class BatchStaging:
         return self._id in told and any(each in told for each in _NOT_FOUND)
 
     def remove(self) -> None:
-        """Remove the staged file, and ignore errors: the file is also removed with its try."""
+        """Remove the staged file. Ignore errors, since the file is also removed with the folder of its try."""
         with suppress(Exception):
             self._files.remove_tree(self._folder)
 
@@ -449,7 +449,7 @@ class Source(Described, ABC):
     in_order: bool = False
     """Whether batches are data intervals whose txids follow the dates."""
     counts_rows: ClassVar[bool] = False
-    """Whether the metadata has digests of the files that hold the rows, so that the rows are only counted."""
+    """Whether tasks only count rows and compute no digest of them, since the metadata has digests of their files."""
     unit: ClassVar[str] = "rows"
     """The unit of `backlog`. A source of files counts files, since it does not know the number of rows."""
     _for_spark: tuple[BatchStaging, ...] = ()
@@ -458,10 +458,10 @@ class Source(Described, ABC):
     keeps_rows: ClassVar[bool] = True
     """Whether a restatement reads the same rows by default. False if a batch is all current rows of an interval."""
     stages: ClassVar[bool] = False
-    """Whether the source stores the rows that it takes in the staging area, because its server then deletes them. A
-    coordinator that waits for rows then asks for its `backlog`."""
+    """Whether the source stores the rows that it takes in the staging area, because its server then deletes them. To
+    find out whether there are rows, the coordinator calls `backlog` of such a source, and not `decide`."""
     upstream: str = ""
-    """The topology whose table the source reads; "" if it reads no such table."""
+    """The topology whose table the source reads; "" if it reads no table of a topology."""
     upstream_table: str = ""
     """The state name of the upstream table."""
     on_correction: str = "restate"
@@ -469,13 +469,13 @@ class Source(Described, ABC):
     topology: str = "TOPOLOGY"
     """The topology that errors name in their commands; see `named`."""
     zone: str = ""
-    """The time zone of the DAG's schedule, which gives dates their days; "" is UTC; see `in_zone`."""
+    """The time zone of the DAG's schedule, in which a date begins and ends. "" is UTC. See `in_zone`."""
     staging: str = ""
     """The root of the staging area, for a source that `stages`. It is set where batches are decided and committed."""
     malformed: str = "refuse"
     """How to handle a row that does not fit the schema: ``refuse`` fails the batch, ``reject`` keeps the row aside."""
     batch_size: BatchSize | None = None
-    """The limits that the arguments set. A source that sets `batch_size` observes `limit` in `decide`."""
+    """The limits that the arguments set. A source that sets `batch_size` must keep to `limit` in `decide`."""
     limit: Limit = Limit()
     """The limit of the batch that the source decides next."""
 
@@ -504,8 +504,8 @@ class Source(Described, ABC):
     def decide(self, attempt: TransactionAttempt, position: Json) -> Batch | None:
         """Decide the rows of a transaction; None if there is no data.
 
-        :param position: where the preceding transaction ended; None for the first one. A partitioned source gets a
-            mapping from partitions to positions.
+        :param position: position where the preceding transaction ended; None for the first transaction. A partitioned
+            source gets a mapping from partitions to positions.
         """
 
     def decide_again(self, attempt: TransactionAttempt, metadata: Json) -> Batch | Json:
@@ -515,7 +515,7 @@ class Source(Described, ABC):
         position alone. A source whose metadata has digests of the content returns the current digests.
 
         :param metadata: earlier decision.
-        :return: the current metadata; as a `Batch` without a position if the number of rows may differ.
+        :return: the current metadata, or a `Batch` without a position if the number of rows may differ.
         :raises SourceError: the current content does not end where the batch ended.
         """
         return metadata
@@ -553,9 +553,9 @@ class Source(Described, ABC):
         return None
 
     def types_without_rows(self, attempt: TransactionAttempt, position: Json) -> RowTypes | None:
-        """Return the types of all columns if a replay has found no rows; None if the types are unknown.
+        """Return the types of all columns for a replay that found no rows; None if the types are unknown.
 
-        :param position: where the transaction ends.
+        :param position: position where the transaction ends.
         """
         return self.row_types(attempt, None)
 
@@ -578,11 +578,11 @@ class Source(Described, ABC):
 
     @property
     def _may_use_others(self) -> bool:
-        """Whether this class is a subclass of a user, which may need columns that the reader did not request."""
+        """Whether this class is a user's subclass, which may need columns that the reader did not request."""
         return not type(self).__module__.startswith("airflow_tx.")
 
     def _stage(self, spark: SparkSession, batches: pa.RecordBatchReader) -> DataFrame:
-        """Stage rows for Spark, and move the malformed rows that it finds into the staging."""
+        """Stage rows for Spark, and move the malformed rows that were found into the staging."""
         staging = BatchStaging.current()
         self._for_spark = (
             *self._for_spark,
@@ -605,8 +605,8 @@ class Source(Described, ABC):
     def key(self, run: RunInfo) -> str:
         """Return the run key: runs with the same key always get the same transaction.
 
-        By default it is the run_id. A source whose batch is the interval or partition of the run returns that, since
-        another run can have the same interval.
+        By default the key is the run_id. If a batch is the interval or partition of the run, that interval or partition
+        is the key, since several runs can have the same one.
         """
         return run.run_id
 
@@ -687,7 +687,7 @@ class Source(Described, ABC):
         )
 
     def connections(self) -> Mapping[str, str]:
-        """Return the Airflow connections that the source needs, as connection id to connection type."""
+        """Return the type of each Airflow connection that the source needs, by connection id."""
         return {}
 
     def datasets(self) -> Sequence[Dataset]:
@@ -698,9 +698,9 @@ class Source(Described, ABC):
         return ()
 
     def backlog(self, position: Json) -> int | None:
-        """Count the rows (or files, see `unit`) that follow `position` now; None if the source does not know.
+        """Count the rows (or files, see `unit`) that follow `position` now; None if the number is unknown.
 
-        :param position: where the last committed transaction ended; None before the first commit.
+        :param position: position where the last committed transaction ended; None before the first commit.
         """
         return None
 
@@ -722,7 +722,7 @@ class Source(Described, ABC):
     def reaches(self, position: Json, what: str) -> bool | None:
         """Return whether this position is past a given offset, file or date; None if the source cannot tell.
 
-        :param position: where a transaction ended.
+        :param position: position where a transaction ended.
         :param what: search text as in `contains`; `PARTITION:WHAT` for one partition.
         """
         return None
@@ -732,7 +732,7 @@ class Source(Described, ABC):
 
         A roll forward checks this before it writes. If the source gave rows again, they would count twice.
 
-        :param position: where the last final transaction ended.
+        :param position: position where the last final transaction ended.
         """
         return None
 
@@ -752,7 +752,7 @@ class Source(Described, ABC):
         return error
 
     def in_ledger(self, conn_id: str | None, root: str | None) -> Source:
-        """Return a copy of the source that knows the ZooKeeper connection and the root of the topology's ledger."""
+        """Return a copy of the source with the ZooKeeper connection and the root of the topology's ledger."""
         return self
 
     def corrections(self, ledger: ReadOnlyLedger, now: datetime) -> Corrections | None:
@@ -776,17 +776,17 @@ class Source(Described, ABC):
         return ()
 
     def begun(self, txid: int, metadata: Json) -> None:
-        """React when the ledger has recorded the batch that this object decided, for example ack its messages.
+        """React when the ledger has recorded the batch that this object decided. For example, ack its messages.
 
         It is called at most once, on the object that still has the connections of `decide`. If the process dies first,
         it is never called. The next `decide` then learns from its position that the batch was recorded.
         """
 
     def committed(self, txid: int, metadata: Json) -> None:
-        """React when a batch is committed, for example delete its messages (Storm's ack of a spout).
+        """React when a batch is committed. For example, delete its messages (Storm's ack of a spout).
 
-        It is called at least once: again if the committer died or this method raised an error. An error fails the try
-        of the commit task, not the transaction.
+        It is called at least once, and again if the committer died or this method raised an error. An error fails the
+        try of the commit task, not the transaction.
 
         :param metadata: metadata of the batch; None if a replay found no rows.
         """
@@ -802,8 +802,8 @@ class Source(Described, ABC):
     def cleanup_before(self, txid: int) -> None:
         """Delete the data that the source kept for transactions before `txid`.
 
-        It is called after every commit. These transactions are final, and so are their runs, as far as known. Keep the
-        data of `txid` itself: a task outside the `with Transaction` block may still read its rows.
+        It is called after every commit. The transactions before `txid` are final, and their runs have ended as far as
+        known. Keep the data of `txid` itself: a task outside the `with Transaction` block may still read its rows.
         """
 
     def close(self) -> None:
@@ -825,7 +825,7 @@ class DatedSource(Source):
 
     @abstractmethod
     def on_schedule(self, previous_end: PreviousEnd) -> DatedSource:
-        """Return a copy of the source that knows the schedule, whose intervals may have gaps between them."""
+        """Return a copy of the source with the schedule, whose intervals may have gaps between them."""
 
     @property
     def can_omit_runs(self) -> bool:
@@ -839,8 +839,8 @@ class DatedSource(Source):
     def next_interval(self, position: Json) -> ScheduledInterval | None:
         """Return the interval that follows a position.
 
-        :return: None if the interval has not ended, the schedule has no more, or the run must name it.
-        :raises SourceError: this worker cannot tell.
+        :return: None if the interval has not ended, the schedule has no more intervals, or only a run can name it.
+        :raises SourceError: this worker cannot find the interval.
         """
         return None
 

@@ -22,10 +22,10 @@ class Span(NamedTuple):
 
 
 def span_of(what: str, zone: str | None = "") -> Span:
-    """Parse a date; a date without a time is the whole day.
+    """Parse a date. A date without a time is the whole day.
 
     :param what: ISO date or time.
-    :param zone: zone of a date that names none: such as Europe/Berlin, or an offset; "" is UTC, None adds no zone.
+    :param zone: zone of a date without a zone, such as Europe/Berlin or an offset. "" is UTC; None adds no zone.
     :raises ValueError: the text is not a date.
     """
     moment = datetime.fromisoformat(f"{what[:-1]}+00:00" if what.endswith("Z") else what)
@@ -43,7 +43,7 @@ def _zone(zone: str) -> tzinfo:
 
 
 def _in_utc(moment: datetime, zone: tzinfo) -> datetime:
-    """Convert as Airflow's schedules do: an hour that repeats is the second one, a skipped hour is the next one."""
+    """Convert a time like Airflow's schedules. Of a repeated hour, use the second; for a skipped hour, the next."""
     both = (moment.replace(tzinfo=zone, fold=fold) for fold in (0, 1))
     return max(each.astimezone(timezone.utc) for each in both)
 

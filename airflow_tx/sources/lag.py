@@ -43,7 +43,7 @@ def lags(sources: Mapping[str, SourcePosition], *, seconds: float) -> dict[str, 
     """Return the lag of each topology, or the reason why it is unknown. All sources are asked in parallel.
 
     :param sources: source and position, by topology.
-    :param seconds: how long to wait for all answers together.
+    :param seconds: seconds to wait for all answers together.
     """
     inquiries = {name: Inquiry[Lag | LagUnknown](f"lag of {name}") for name in sources}
     for name, inquiry in inquiries.items():
@@ -75,14 +75,14 @@ def _lag(name: str, source: Source, position: Json) -> Lag | LagUnknown:
 
 
 LAG_EVERY = 30.0
-"""How often a `LagWatch` asks its source, in seconds."""
+"""Seconds between two queries of a `LagWatch` to its source."""
 
 
 class LagWatch(Inquiry[Lag | LagUnknown]):
     """Asks one source for its lag periodically.
 
     :param topology: name of the topology.
-    :param make: creates a source that only this watch uses.
+    :param make: function that creates a source for only this watch.
     :param patience: seconds to wait for the first answer.
     :param every: seconds between two requests.
     """
@@ -100,9 +100,9 @@ class LagWatch(Inquiry[Lag | LagUnknown]):
         self._make = make
 
     def latest(self, position: Callable[[], Json]) -> Lag | None:
-        """Return the last known lag, and ask again if it is old; None if the lag is unknown.
+        """Return the last known lag, or None if the lag is unknown. Query the source again if the lag is old.
 
-        :param position: reads the position after the last committed transaction.
+        :param position: function that reads the position after the last committed transaction.
         """
         self.ask(lambda: partial(self._lag_behind, position()))
         return self.answer if isinstance(self.answer, Lag) else None

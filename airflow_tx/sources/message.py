@@ -111,7 +111,7 @@ def declared_columns(
 
     :param option: name of the argument that declares the columns, for the error.
     :param schema: Spark DDL; None for texts.
-    :raises SourceError: a column has a type that JSON cannot express, or the schema says NOT NULL.
+    :raises SourceError: a column has a type that JSON cannot express, or the schema has NOT NULL.
     """
     if schema is None:
         return None

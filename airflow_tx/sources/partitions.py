@@ -1,6 +1,6 @@
 """The bases of partitioned sources, and of partitions that are logs: ordered rows, with a position after each row.
 
-A `PartitionLog` finds the rows of one partition after a position, takes the next ones and reads them. `LogSource` does
+A `PartitionLog` finds the rows of one partition after a position, takes the next rows and reads them. `LogSource` does
 the rest for all logs. It divides the batch limit among the partitions, explains the batch size, lists lost rows, and
 omits partitions that it cannot reach.
 """
@@ -70,7 +70,7 @@ class PartitionedTransactionalSource(Source):
     ) -> Batch | Json | None:
         """Decide the rows of one partition in a transaction. Unlike Storm's spout, this method reads no rows.
 
-        :param position: position of the partition; None if the partition never took part.
+        :param position: position of the partition; None if no batch has included the partition yet.
         :return: a `Batch`; plain JSON that serves as both metadata and position; None if the partition has no new rows.
         :raises PartitionUnavailable: the partition cannot be reached now.
         """
@@ -104,7 +104,7 @@ class PartitionedTransactionalSource(Source):
         partitions: Sequence[str],
         take: Callable[[str], Batch | None],
     ) -> Batch | None:
-        """Join the decisions of all partitions to one batch, and omit partitions that cannot be reached."""
+        """Join the decisions of all partitions into one batch, and omit partitions that cannot be reached."""
         taken: dict[str, Batch] = {}
         for partition in partitions:
             before = positions.get(partition)
@@ -240,12 +240,12 @@ class PartitionedTransactionalSource(Source):
         return found
 
     def _check_moved(self, partition: str, before: Json, batch: Batch) -> None:
-        # The ledger cannot detect this if other partitions have moved.
+        # The ledger cannot detect an unchanged position if other partitions have moved.
         if batch.position == before:
             raise self.refused(
                 f"partition {partition} has rows {str(batch.metadata)[:80]}, and stays at {str(before)[:80]}: "
                 "the next batch would have them again",
-                "Nothing was allocated; let the source give a position after the rows.",
+                "Nothing was allocated. The source must return a position after these rows.",
             )
 
     def _gone(self, partitions: Sequence[str]) -> None:
@@ -272,7 +272,7 @@ class PartitionedTransactionalSource(Source):
 
 
 class OpaquePartitionedTransactionalSource(PartitionedTransactionalSource):
-    """The base of a partitioned source that works while some partitions are away.
+    """The base of a partitioned source that continues while some partitions cannot be reached.
 
     A batch omits a partition that is gone or cannot be reached. The partition keeps its position, so a later batch
     contains its rows. A replay decides its rows again, from the end of the preceding transaction.
@@ -303,11 +303,11 @@ def is_number_below(what: str, end: int) -> bool | None:
 
 @dataclass(frozen=True)
 class Gone:
-    """The next rows of a log that no longer exist.
+    """The next rows of a log, if they no longer exist.
 
-    :param description: which rows are gone, as text.
+    :param description: text that names the rows that are gone.
     :param resume_at: position of the next row that exists.
-    :param went_back: whether the log was reset to before the position, so that it gives rows again that were taken.
+    :param went_back: whether the log was reset to before the position, so that it repeats rows that were taken.
     """
 
     description: str
@@ -328,8 +328,8 @@ class LogSnapshot:
     """The state of a log after a position.
 
     :param position: parsed position.
-    :param available: number of rows that the log reports, although some may be missing; None if `count` must find out.
-    :param gone: rows that are known to be gone; None if no row is.
+    :param available: number of rows that the log reports, although some may be missing; None if only `count` can tell.
+    :param gone: rows that are known to be gone; None if there are none.
     """
 
     position: Any
@@ -357,13 +357,13 @@ class LogBatch(Batch):
 
 
 class PartitionLog(ABC):
-    """The ordered rows of one partition. An object serves one decision, or one batch that is read."""
+    """The ordered rows of one partition. Each object is for one decision, or for reading one batch."""
 
     @abstractmethod
     def snapshot(self, position: Json) -> LogSnapshot:
         """Find the rows after a position.
 
-        :param position: position of the partition; None if the partition never took part.
+        :param position: position of the partition; None if no batch has included the partition yet.
         :raises PartitionUnavailable: the partition cannot be reached now.
         """
 
@@ -377,7 +377,7 @@ class PartitionLog(ABC):
         """
 
     def sizes(self, snapshot: Any) -> Sequence[int]:
-        """Return the sizes of some of the next rows, in bytes. If it is empty, a limit of bytes has no effect."""
+        """Return the sizes of some of the next rows, in bytes. Without any size, a limit of bytes has no effect."""
         return ()
 
     def count(self, snapshot: Any, most: int) -> int:
@@ -512,7 +512,7 @@ class LimitedSource(Source):
         :param kind: ``transactional`` or ``opaque``.
         :param max_rows_per_batch: maximum number of rows in a batch, over all partitions.
         :param max_bytes_per_batch: maximum bytes in a batch, estimated from a sample of rows.
-        :param target_seconds: as many rows as should be processed in this time, by the speed of the last transactions.
+        :param target_seconds: seconds that a batch should take. The speed of the last transactions gives its size.
         """
         self.kind = source_kind(kind, type(self).__name__)
         size = BatchSize.checked(
@@ -527,7 +527,7 @@ class LimitedSource(Source):
     def gone_refused(self, gone: Iterable[Gone], problem: str, remedy: Remedy | str) -> SourceError:
         """Return the error for rows that are gone.
 
-        :param remedy: what to do if only the source went back, and not the states.
+        :param remedy: remedy if only the source went back, and not the states.
         """
         if any(each.went_back for each in gone):
             remedy = Remedy.of(
@@ -549,7 +549,7 @@ class LogSource(LimitedSource, PartitionedTransactionalSource):
     def logs(self, positions: Mapping[str, Json]) -> Mapping[str, PartitionLog]:
         """Return the logs of the current partitions, by name.
 
-        :param positions: positions of the partitions that took part before.
+        :param positions: positions of the partitions that earlier batches included.
         """
 
     def gone_words(self, gone: Mapping[str, Gone]) -> tuple[str, Remedy]:

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 
 # --- taken --------------------------------------------------------------------------------------------------------
-# The messages that were taken from a queue. Until their transaction is committed, only the staging area has them.
+# The messages that were taken from a queue. Until their transaction is committed, only the
+# staging area holds them.
 #
 # ::
 #
@@ -68,7 +69,10 @@ class QueueMessage:
     body: bytes
 
     def identity(self, by: str) -> bytes:
-        """Return a digest that identifies a message: of its id, or for "content" of the whole message."""
+        """Return a digest that identifies the message.
+
+        :param by: "content" for a digest of routing key, headers and body; otherwise the digest is of the message id.
+        """
         own = json.loads(self.headers)
         parts = [self.message_id.encode()]
         if by == "content":
@@ -140,7 +144,7 @@ class TakenMessages:
         return self._write(f"ids/{number}/{uuid4().hex}", b"".join(ids))
 
     def left(self, number: int) -> list[QueueMessage]:
-        """Return the messages that are staged from this number on, without a transaction.
+        """Return the messages that are staged from this number on, which belong to no transaction.
 
         :param number: number of messages that the ledger's transactions have taken.
         """
@@ -442,13 +446,13 @@ class RabbitQueueSource(Source):
     :param queue: name of an existing queue.
     :param schema: Spark DDL, such as ``user STRING, amount DOUBLE``, of messages that are JSON objects. The column
         `message` is then a STRUCT. By default a message is a text.
-    :param identity: ``message_id``, which the publisher sets, or ``content``: equal messages count as one.
-    :param remember: how many of the last ids to remember.
-    :param max_deliveries: number of earlier deliveries, as the queue counts them, at which a message is not taken.
+    :param identity: ``message_id``, which the publisher sets, or ``content``, which counts equal messages as one.
+    :param remember: number of last ids to remember.
+    :param max_deliveries: number of earlier deliveries, counted by the queue, from which on a message is not taken.
     :param set_aside: queue for messages without an id or with too many deliveries. By default they stop the source.
     :param max_rows_per_batch: maximum messages in a batch; a broker allows at most 65,535.
     :param max_bytes_per_batch: maximum bytes in a batch. A single message may exceed it.
-    :param target_seconds: as many messages as should be processed in this time, by the speed of the last transactions.
+    :param target_seconds: seconds that a batch should take. Its size follows from the speed of the last transactions.
     """
 
     rows_can_change: ClassVar[bool] = False

@@ -52,7 +52,7 @@ class UpstreamSource(Source):
         with Transaction(source=UpstreamSource(orders, topology="orders"), max_pending=2):
             ...
 
-    A batch is a range of transactions. If one of them was restated, the batch has the rows of its last restatement. A
+    A batch is a range of transactions. If a transaction was restated, the batch has the rows of its last restatement. A
     restatement that is committed later is a correction. The batch is then behind until it is restated, too.
 
     :param table: `SqlTable` or `DeltaTable` of the other topology.
@@ -60,12 +60,12 @@ class UpstreamSource(Source):
     :param start: txid with which the first batch begins.
     :param max_transactions: maximum transactions in a batch, up to 1000. A correction processes the whole batch again.
     :param max_rows_per_batch: maximum rows in a batch. A single transaction may exceed it.
-    :param target_seconds: as many rows as should be processed in this time, by the speed of the last transactions.
+    :param target_seconds: seconds that a batch should take. Its size follows from the speed of the last transactions.
     :param upstream_txid: whether each row has a column `upstream_txid` with the txid of its transaction.
     :param on_correction: ``restate``: the coordinator requests a restatement of a batch that is behind. ``report``:
         the commands, the Transactions page and an alert name the batch.
-    :param zookeeper_conn_id: ZooKeeper connection of the ledgers; must be the one of the `Transaction`.
-    :param root: root path of the ledgers; must be the one of the `Transaction`.
+    :param zookeeper_conn_id: ZooKeeper connection of the ledgers. The `Transaction` must have the same connection.
+    :param root: root path of the ledgers. The `Transaction` must have the same root.
     """
 
     kind = SourceKind.OPAQUE
@@ -165,7 +165,8 @@ class UpstreamSource(Source):
         last = min(upstream.current - 1, first + self.max_transactions - 1)
         taken = upstream.taken(first, last, self.limit.rows)
         count = taken.last - first + 1
-        # Collect upstream transactions without rows, so that each does not cause a transaction here.
+        # Collect upstream transactions without rows in one batch, so that they cause only one
+        # transaction here.
         if not any(taken.counts.values()) and count < self.max_transactions:
             return None
         return self._batch(taken, UpstreamPosition.behind(taken).to_json(), upstream)
@@ -215,7 +216,7 @@ class UpstreamSource(Source):
         upstream = self._beside(ledger)
         if position is None or upstream is None:
             return None
-        # If this is another topology, its transactions do not compare. The next `decide` refuses it.
+        # The transactions of another topology cannot be compared. The next `decide` refuses it.
         if self._other_life(self._position(position), upstream) is not None:
             return None
         # A correction may be newer than the last transaction that was taken.
@@ -251,11 +252,11 @@ class UpstreamSource(Source):
         return ReadOnlyLedger(store, Paths(self.root or settings.root, self.topology))
 
     def _beside(self, ledger: ReadOnlyLedger) -> UpstreamReading | None:
-        """Read the upstream ledger, which is in the same ZooKeeper as the given one."""
+        """Read the upstream ledger, which is in the same ZooKeeper as `ledger`."""
         return UpstreamReading.of(ledger.beside(self.upstream), self.table.name)
 
     def _first(self, upstream: UpstreamReading | None, position: Json) -> int:
-        """Return the txid with which the next range begins; raises like `_check_life`."""
+        """Return the txid with which the next range begins. It raises like `_check_life`."""
         if position is None:
             return self.start
         before = self._position(position)
@@ -273,12 +274,12 @@ class UpstreamSource(Source):
             raise OtherSource(source=repr(self), problem=problem) from None
 
     def _other_life(self, before: UpstreamPosition, upstream: UpstreamReading | None) -> str | None:
-        """Return a clause that explains how the upstream topology differs from the one read before, else None."""
+        """Return a clause that explains how the upstream topology differs from that at the last batch, else None."""
         place = self._place().beside(self.upstream) if upstream is None else upstream.ledger
         return before.difference(place, upstream)
 
     def _check_life(self, upstream: UpstreamReading | None, before: UpstreamPosition) -> None:
-        """Refuse an upstream topology that is not the one read before, or that went back.
+        """Refuse an upstream topology that went back, or that is not the topology of the last batch.
 
         :raises SourceError: the topology differs. The error names the remedy.
         """
@@ -298,7 +299,7 @@ class UpstreamSource(Source):
         )
 
     def _check_table(self, upstream: UpstreamReading, first: int) -> None:
-        """Refuse a table of another topology, and transactions that the book of ends does not have.
+        """Refuse a table of another topology, and transactions that are not in the book of ends.
 
         :raises SourceError: the table or the book does not fit. The error names the remedy.
         """
@@ -363,16 +364,16 @@ class UpstreamSource(Source):
         super().close()
 
     def _counts(self, metadata: Json) -> TableCounts:
-        """Count the rows of a batch in the same snapshot from which they are then read; raises like `_count`."""
+        """Count the rows of a batch in the snapshot from which they are then read. It raises like `_count`."""
         self._taken = TakenRange.of(metadata)
         counted = self._count(self._taken)
         self._counted.append(counted)
         return counted
 
     def _count(self, taken: TakenRange) -> TableCounts:
-        """Count the rows of each transaction of a range that counts.
+        """Count the rows of the transactions in `taken.counts`.
 
-        :raises SourceNotSettled: the table does not have the number of rows that the book of ends says.
+        :raises SourceNotSettled: the number of rows in the table differs from the number in the book of ends.
         """
         counted = self.table.counts([int(txid) for txid in taken.counts])
         problem = self._difference(taken, counted)

@@ -89,7 +89,7 @@ class Failure:
 
 
 def worker_cause(error: BaseException) -> Failure | None:
-    """Return the error of airflow_tx that a Python worker raised; None if Spark reports another error."""
+    """Return the error of airflow_tx that a Python worker raised, or None if Spark reports another error."""
     is_of_spark = type(error).__module__.startswith(("pyspark.", "py4j."))
     ours = _IN_A_WORKER.search(str(error)) if is_of_spark else None
     if ours is None:
@@ -99,7 +99,7 @@ def worker_cause(error: BaseException) -> Failure | None:
 
 
 def jvm_cause(error: BaseException) -> Failure | None:
-    """Return the root cause of an error in the JVM that py4j reports; None for another error."""
+    """Return the root cause of an error in the JVM that py4j reports, or None for another error."""
     causes = [*_CAUSE.finditer(str(error))] if str(error).startswith(_IN_THE_JVM) else []
     if not causes:
         return None
@@ -113,7 +113,7 @@ def write_failure(where: TryDir, failure: Failure) -> None:
 
 
 def read_failure(where: TryDir) -> Failure | None:
-    """Read the failure that the application wrote; None if the application was killed or never started."""
+    """Read the failure that the application wrote. Return None if it was killed or never started."""
     try:
         return Failure(**json.loads(where.files.read(where.child(FAILED))))
     except (FileNotFoundError, ValueError, TypeError):
@@ -130,7 +130,7 @@ class BatchApp:
     """An application: a function that processes one batch, and the steps around the call.
 
     :param function: ``main(spark, batch)``, which reads `batch` and emits at least one output.
-    :ivar code: digest of the function's file; "": a notebook or an archive has no such file.
+    :ivar code: digest of the function's file, or "" for a notebook or an archive, which has no such file.
     :ivar small: names of the outputs that had few rows in the last batch.
     """
 

@@ -176,7 +176,7 @@ class Batch:
         return python_frame(self._spark, given), len(given)
 
     def _asked(self, read: RowsRead) -> RowsRead:
-        """Find out whether a reading of the batch that stopped early left rows unread, by reading one more row."""
+        """Find out whether a reading that stopped early left rows of the batch unread, by reading one more row."""
         if read.outputs or read.more or not read.stopped or self._source is None:
             return read
         rows = read.found.rows
@@ -226,7 +226,7 @@ class Batch:
         :param state: a state with columns, a map, a StateFactory, a StaticState, or your own state. The driver looks up
             its connection. Executors get the address and the password in a form that no plan and no log shows.
         :param frame: the rows.
-        :param query: the query function; None: `MapGet()`. Your own function gets all columns of the rows.
+        :param query: the query function, or None for `MapGet()`. Your own function gets all columns of the rows.
         :param fields: the added columns, as DDL. You can omit them for a state with columns, whose numeric and json
             columns are added as text.
         :raises ConfigError: executors cannot read the state, or columns are missing, or a column already exists.
@@ -241,7 +241,7 @@ class Batch:
 
         :param name: the name of the output. Committers and tasks read it as ``task.output[name]``.
         :param df: the rows.
-        :param reliable: False: a reader of the output may leave out rows, or read rows twice.
+        :param reliable: whether a reader of the output must read each row exactly once.
         :raises StagingError: the name cannot be used, or was already used, or this process does not find the rows.
         """
         check_own_name(self._where, name)

@@ -89,9 +89,9 @@ class _Place:
     """A place of a plan where rows are counted.
 
     :param name: the name of the observation.
-    :param outputs: the outputs that are read at this place; (): the batch.
+    :param outputs: the outputs that are read at this place, or () for the batch.
     :param form: the form of the digest.
-    :param rows: the number of rows to read; None: unknown.
+    :param rows: the number of rows to read, or None if unknown.
     :param hidden: whether only the number of rows can show that a stage was repeated.
     """
 
@@ -152,12 +152,12 @@ class RowsObserver:
         columns: Sequence[str] | None = None,
         rows: int | None = None,
     ) -> DataFrame:
-        """Observe rows that the application reads. If it reads them several times, the fullest reading counts.
+        """Observe rows that the application reads. If it reads them several times, the longest reading counts.
 
         :param df: the rows.
-        :param outputs: the outputs that are read together; (): the batch.
-        :param columns: the columns to hash; None: all columns. Spark reads them even if the application does not.
-        :param rows: the exact number of rows of `df`; None: unknown. If the application reads fewer, the commit is
+        :param outputs: the outputs that are read together, or () for the batch.
+        :param columns: the columns to hash, or None for all columns. Spark reads them even if the application does not.
+        :param rows: the exact number of rows of `df`, or None. If the application reads fewer, the commit is
             refused.
         """
         name = f"airflow_tx_read_{uuid.uuid4().hex}"
@@ -271,7 +271,7 @@ def observed_once(
     :param df: the rows.
     :param columns: the columns to hash.
     :param rows: the number of rows of `df`.
-    :return: the DataFrame to read, and a function that returns the rows read afterwards; None: unknown.
+    :return: the DataFrame to read, and a function that then returns the rows read, or None if unknown.
     """
     from pyspark.sql import Observation
 
@@ -321,7 +321,7 @@ class _Executions:
 
     @classmethod
     def of(cls, df: DataFrame) -> _Executions | None:
-        """Listen to the session of a DataFrame; None if the session allows no listener."""
+        """Listen to the session of a DataFrame. Return None if the session allows no listener."""
         # If the JVM cannot call back, the only effect is that rows are not counted.
         with suppress(Exception):
             from pyspark.java_gateway import ensure_callback_server_started

@@ -92,7 +92,7 @@ def seal(
     :param state: a state that works without Airflow.
     :param grant: the grant.
     :param schema: the schema of the rows in pyarrow.
-    :param place: the place for new values of the keys; None: the update outputs no new values.
+    :param place: the place for new values of the keys, or None if the update outputs no new values.
     """
     # A writer compares only the token, and the fence already has the batch. So both are left out.
     return pickled(
@@ -138,7 +138,7 @@ def run_writers(spark: SparkSession, job: WriteJob, sealed: bytes) -> list[dict[
 
 
 def read_by(told: Iterable[Mapping[str, Any]]) -> RowsDigest | None:
-    """Return the number and digest of the rows that Spark read for the chunks; None: unknown."""
+    """Return the number and digest of the rows that Spark read for the chunks, or None if unknown."""
     return next((RowsDigest.from_json(each["read"]) for each in told if "read" in each), None)
 
 

@@ -81,7 +81,7 @@ if TYPE_CHECKING:
         TableSnapshot as TableSnapshot,
     )
 
-# Names for other rooms; they are not public.
+# Names for other packages of airflow_tx. They are not public.
 if TYPE_CHECKING:
     from airflow_tx.state.aggregators import (
         REFUSALS as REFUSALS,

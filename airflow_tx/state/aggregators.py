@@ -1,6 +1,6 @@
 """Trident's aggregators, which combine the deltas of a batch with stored values. A store computes some of them itself.
 
-NULL follows SQL: it is no value and changes nothing. A sum, minimum or set of only NULLs is NULL.
+NULL behaves as in SQL: it is no value and changes nothing. A sum, minimum or set of only NULLs is NULL.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class StoredReducer(ReducerAggregator[_T], Protocol[_T]):
 
     @property
     def name(self) -> str:
-        """The aggregator's name in the description of the state. Stores do not know this name."""
+        """The aggregator's name in the description of the state. Stores do not use this name."""
 
     @property
     def type(self) -> str:
@@ -87,8 +87,8 @@ class Reduced:
         return [value]
 
     def delta(self, rows: Any) -> Iterable[Mapping[str, Any]] | None:
-        """Check the rows of a key, and raise TypeError for anything else; None if no rows came, which changes
-        nothing."""
+        """Check the rows of a key, and raise TypeError for anything else. Return None, which changes nothing, if there
+        are no rows."""
         if rows is None:
             return None
         if isinstance(rows, (str, bytes, Mapping)) or not isinstance(rows, Iterable):
@@ -102,7 +102,7 @@ class Reduced:
 
         :raises ValueError: the reducer failed. The message names the row.
         """
-        # The reducer may change its copy. An opaque state keeps the original as the value before.
+        # The reducer may change its copy. An opaque state stores the original as the previous value.
         value = self.reducer.init() if stored is None else copy.deepcopy(stored)
         for row in rows:
             try:
@@ -152,9 +152,10 @@ def can_invert(aggregator: Any) -> bool:
 
 
 def difference(aggregator: Any, old: Any, new: Any) -> Any:
-    """Compute the delta that replaces `old` by `new` in a stored value, with any other content.
+    """Compute the delta that replaces `old` by `new` in a stored value that may also contain other values.
 
-    :param aggregator: the aggregator of the stored column, whose type `old` and `new` have. None is NULL, and no value.
+    :param aggregator: the aggregator of the stored column. `old` and `new` have the type of the column; None is NULL,
+        and no value.
     :raises ValueError: the aggregator cannot take `old` back. Its `invert` may raise other errors.
     """
     invert = getattr(aggregator, "invert", None)
@@ -183,13 +184,13 @@ class CombinerAggregator(Protocol):
     value. Your own aggregator needs a name that is not in `PUSHED_DOWN`. States never call its `combine` with None.
 
     For restatements, an aggregator may have one more attribute. ``invert(value)`` makes the value that takes `value`
-    back: ``combine(combine(a, b), invert(b))`` is `a`. ``idempotent = True`` says that ``combine(a, a)`` is `a`. With
+    back: ``combine(combine(a, b), invert(b))`` is `a`. ``idempotent = True`` means that ``combine(a, a)`` is `a`. With
     either attribute, the result must not depend on the order of the rows.
     """
 
     @property
     def name(self) -> str:
-        """The name by which stores know the aggregation that they compute."""
+        """The name of the aggregation for stores that compute it themselves."""
 
     @property
     def type(self) -> str:
@@ -256,7 +257,7 @@ class Sum(_Typed):
     You choose the type, because the first batch may have only NULLs. With the default, whole numbers are exact up to 64
     bits. A float such as 2.0 counts as 2, and 2.5 is refused.
 
-    :param type: "bigint"; "double" for floats (as inexact as floats are); "numeric" for Decimal, exact.
+    :param type: "bigint"; "double" for floats, with their rounding errors; "numeric" for exact Decimals.
     """
 
     name: ClassVar[str] = "sum"
@@ -280,7 +281,7 @@ class Sum(_Typed):
 
 @dataclass(frozen=True)
 class Count:
-    """Counts rows whose value is not NULL. Its delta is a count that Spark or Python has made of the batch."""
+    """Counts rows whose value is not NULL. Its delta is a count that Spark or Python has computed for the batch."""
 
     name: ClassVar[str] = "count"
     type: ClassVar[str] = "bigint"
@@ -546,7 +547,7 @@ class Columns:
         return tuple(name for name, each in self.values.items() if isinstance(each, Reduced))
 
     def expanded(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Replace the plain values of composite columns by their parts. Raises as the composite."""
+        """Replace the plain values of composite columns by their parts. Raises the same errors as the composite."""
         for name, composite in self.composites.items():
             if name in row and not set(row).intersection(composite.parts(name)):
                 rest = {column: value for column, value in row.items() if column != name}
@@ -558,7 +559,7 @@ class Columns:
     def combined(
         self, key: Cells, stored: Cells | None, deltas: Cells, *, replacing: bool = False
     ) -> Cells:
-        """Combine stored values with deltas, for a store that reads and writes values; None is NULL.
+        """Combine stored values with deltas, for a store that cannot combine them itself; None is NULL.
 
         :param stored: the stored values; None if there is no such key yet.
         :param deltas: deltas as `portions` yields them.

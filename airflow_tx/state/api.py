@@ -62,7 +62,7 @@ def fenced_kind(kind: StateKind | str, *, state: str) -> StateKind:
 
 
 COVERS = "covers"
-"""The key in the batch of a look under which the look keeps the fence that it covers."""
+"""A key in the batch of a look. Its value is the fence that the look covers."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,9 @@ class Fence:
     :param token: token of the grant.
     :param applied: whether all updates of the grant are in the store.
     :param batch: rows and position of the transaction, as JSON. A repair rebuilds a lost ledger from them.
-    :param state: name of the state that raised the fence; "" if the store does not know it.
-    :param wrote: whether the grant wrote to a place beside the fence, such as a table, which can be lost alone.
+    :param state: name of the state that raised the fence; "" if the store has not recorded it.
+    :param wrote: whether the grant wrote to a place outside the fence, such as a table, which can be lost without the
+        fence.
     """
 
     incarnation: str
@@ -96,12 +97,12 @@ class Fence:
 
     @property
     def kept(self) -> FenceBatch | None:
-        """Read the batch; None if the fence is a look, or keeps no batch."""
+        """Read the batch; None if the fence is a look, or has no batch."""
         return FenceBatch.of_text(self.batch)
 
     @property
     def covered(self) -> Fence | None:
-        """Read the fence that this look covers; None if this fence is no look, or covers no fence."""
+        """Read the fence that this look covers; None if this fence is not a look, or covers no fence."""
         if not self.token.is_look or f'"{COVERS}"' not in self.batch:
             return None
         found = json.loads(self.batch)[COVERS]
@@ -109,7 +110,7 @@ class Fence:
 
     @property
     def change(self) -> int:
-        """Return the number of the newest accepted change that the values have; 0 if none is known."""
+        """Return the number of the newest change by a person that the fence notes as accepted; 0 if it notes none."""
         fence = self.covered or self
         # Parsing a long batch is slow, and few batches name a change.
         kept = fence.kept if f'"{CHANGE}"' in fence.batch else None
@@ -117,13 +118,13 @@ class Fence:
 
     @property
     def began(self) -> bool | None:
-        """Return whether the first transaction found the place empty; None if unknown, or for a later transaction."""
+        """Return whether the first transaction found the state empty; None if unknown, or for a later transaction."""
         kept = self.kept
         return None if kept is None else kept.was_empty
 
 
 class FenceMoved(Exception):
-    """Another grant changed the fence between the reading of the fence and the write. The write must begin again."""
+    """Another grant changed the fence after it was read and before the write. The write must begin again."""
 
     def mend(self) -> None:
         """Prepare the next try, after the store has undone this one."""
@@ -135,8 +136,8 @@ class StateReading:
 
     :param fence: the fence; None if no grant has ever raised it.
     :param key_types: type by key column; None before the first update.
-    :param rows: key columns and value columns of each key, in no order. Composites such as Avg come as their parts. A
-        key may come twice.
+    :param rows: key columns and value columns of each key, in any order. A composite such as Avg is given as its parts.
+        A key may occur twice.
     """
 
     fence: Fence | None
@@ -146,7 +147,7 @@ class StateReading:
 
 @dataclass(frozen=True)
 class StoredReceipt:
-    """A receipt in the form in which a state keeps it. Nothing has checked it yet.
+    """A receipt as a state stores it. It has not been checked yet.
 
     :param text: the text that `Receipt.text` gave.
     :param hash: hash of the text.
@@ -166,15 +167,16 @@ class StoredReceipt:
 
 @dataclass(frozen=True)
 class StateWrite:
-    """The work of one state in one store transaction.
+    """One store transaction's changes to one state.
 
     :param state: name of the state.
     :param grant: the grant that the fence holds, or will hold if the write raises it.
     :param rows: rows of the update; None if the write has no update and only raises the fence or notes a skip.
     :param chunk: number of the writer within the grant.
-    :param parts: reads the rows in portions, each with its chunk, in place of `rows`. Each call reads them again.
-    :param require: check that runs once the fence is raised. It gets a function that looks up keys, and raises an error
-        if the values do not fit.
+    :param parts: function that reads the rows in portions, each with its chunk, in place of `rows`. Each call reads the
+        rows again.
+    :param require: check that runs after the fence is raised. It gets a function that looks up keys, and raises an
+        error if the values do not fit.
     :param raising: whether the write raises the fence; if False, the fence must already hold the grant.
     :param undoing: whether the write undoes what the same grant has written.
     :param complete: whether this write puts the last updates of the grant into the store.
@@ -196,7 +198,7 @@ class StateWrite:
         return list(self.rows or ())
 
     def portions(self) -> Iterator[StateWrite]:
-        """Yield one write for each portion of the rows; the write itself if its rows are one portion."""
+        """Yield one write for each portion of the rows, or this write itself if its rows are one portion."""
         if self.parts is None:
             yield from [self] if self.rows is not None else []
             return
@@ -229,25 +231,26 @@ class State(Protocol):
 class FencedState(Described, ABC):
     """A store of values that a committer writes under a grant.
 
-    A subclass has `name`, `kind`, `raise_fence`, `write` and `fence`. If it does not
-    override another method, the state lacks that ability. `name` identifies the table in the topology record, so two
-    tables have two names.
+    A subclass defines `name`, `kind`, `raise_fence`, `write` and `fence`. If it does not override one of the other
+    methods, the state lacks that ability. `name` identifies the table in the topology record, so two tables must have
+    different names.
     """
 
     name: str
     kind: StateKind
-    # None if the state takes rows unchanged.
+    # The key and value columns; None if the state takes rows unchanged.
     columns: Columns | None = None
     # Whether an opaque state undoes every key that a replaced attempt wrote.
     can_roll_back: bool = True
     # Whether a separate raise takes as long as a write. Otherwise the raise is part of the write.
     slow_to_raise: bool = False
-    # Whether each row has its txid. A write deletes the rows of replaced attempts and of the
-    # restated transaction.
+    # Whether each row has the txid of its transaction. A write then deletes the rows of replaced
+    # attempts and of the restated transaction.
     takes_back_by_txid: bool = False
     # Whether the journal keeps the rows of a table, so that a roll forward can write them again.
     journal_rows: bool = True
-    # How a person restores the newest values of a state that keeps versions; "" if from a backup.
+    # How a person restores the newest values, if the state keeps versions; "" if only a backup has
+    # them.
     restored_by: str = ""
     has_fence: bool = True
     # The part of a write that needs all rows together, such as the statements of a guard; "" if the
@@ -255,10 +258,11 @@ class FencedState(Described, ABC):
     runs_once: ClassVar[str] = ""
     can_clear: bool = False
     can_release: bool = False
-    # How many receipts the state keeps at least before it deletes older ones; None if it keeps all,
-    # or none.
+    # Minimum number of receipts that the state keeps when it deletes older ones; None if it keeps
+    # all receipts, or none.
     receipts_kept: int | None = None
-    # States with equal keys are written in one transaction of their store; None if each needs its own.
+    # States with equal keys are written in one transaction of their store; None if this state
+    # shares no transaction.
     store_key: Hashable | None = None
 
     @property
@@ -269,7 +273,7 @@ class FencedState(Described, ABC):
     def dataset(self) -> Dataset | None:
         """Name the place of the values for OpenLineage, without user and password; None if it is unknown.
 
-        A committer calls this after the commit. An error fails no task.
+        A committer calls this after the commit. An error in this method does not fail the task.
         """
         return None
 
@@ -352,7 +356,7 @@ class FencedState(Described, ABC):
         :param complete: whether this call ends the update. It sets `applied`, and keeps the receipt of the grant if the
             state keeps receipts. With several writers, each passes False, and the last call of the grant passes True
             (with or without rows).
-        :return: how many keys were written.
+        :return: number of written keys.
         :raises FenceOutranked: a later grant has raised the fence.
         :raises ChunkConflict: another chunk of this transaction has written one of the keys.
         :raises StateError: the state cannot take these rows.
@@ -365,7 +369,7 @@ class FencedState(Described, ABC):
         """Undo what this grant has written, as far as the state can. The committer then writes again, perhaps fewer
         rows.
 
-        A state without a fence undoes at the start of its next write. Raises as `write`.
+        A state without a fence undoes at the start of its next write. Raises the same errors as `write`.
         """
 
     def _written(self, write: StateWrite) -> int:
@@ -427,9 +431,9 @@ class FencedState(Described, ABC):
     def at(self, txid: int, newest: int) -> str:
         """Write the line that a person pastes to read the values as of a final transaction; "" if there is none.
 
-        The line stays right while later transactions commit, or reads no rows.
+        If later transactions commit before a person runs the line, it reads the same values or no rows.
 
-        :param newest: the newest final transaction, which was read before.
+        :param newest: the newest final transaction. The caller must read it before this call.
         :raises StateError: no line can read the values as of `txid`.
         """
         return ""
@@ -546,9 +550,9 @@ def replaces(chunk: int | None) -> bool:
 
 
 class SoleWriterState(QueryableState):
-    """A state whose rows say which transaction wrote them, and whether the key had a value before.
+    """A state that records in each row which transaction wrote it, and whether the key had a value before.
 
-    So a restatement can replace the values of a key to which only one transaction has contributed.
+    A restatement can then replace the values of a key to which only one transaction has contributed.
     """
 
     @abstractmethod
@@ -559,13 +563,14 @@ class SoleWriterState(QueryableState):
 
         A key that does not exist has NULL in every column.
 
-        :param txids: the transaction must be one of these. A key whose values were replaced before counts the same way.
-        :param own: the transaction that asks. Its own writes do not count.
+        :param txids: the only transaction of a key must be one of these. A key whose values were already replaced also
+            counts.
+        :param own: the transaction that calls this method. Its own writes do not count.
         """
 
 
 class StateUpdate:
-    """An update of a state. A query that gets this update asks the state."""
+    """An update of a state. A query may get this object in place of the state itself."""
 
     state: FencedState
 
@@ -576,7 +581,7 @@ class Addressed(Described, ABC, Generic[_Opened]):
     Copies, such as those for other processes, keep the address. Each copy opens the store itself.
 
     :param conn_id: id of the connection, which is looked up when the store is used, not when Airflow parses a DAG.
-    :param place: the place behind the address, such as a table or a prefix.
+    :param place: the place within the store, such as a table or a prefix.
     """
 
     def __init__(self, conn_id: str, place: str) -> None:
@@ -615,34 +620,34 @@ def named(made: Any) -> Any:
 # --- store transaction --------------------------------------------------------------------------------------------
 # How every store carries out a write in one transaction. Source: protocol.md §7 and §10.
 #
-# Each store defines how a transaction begins, puts rows and ends. All stores share the rules of
-# which columns a receipt sums up and when the store keeps the receipt. A write begins again when
-# the fence moves.
+# Each store defines how a transaction begins, puts rows and ends. All stores share the rules for
+# the columns that a receipt sums up, and for the time at which the receipt is stored. If the fence
+# changes, the write begins again.
 
 
-# How often a write begins again because the fence changed between its reading and the write.
+# Maximum number of tries of a write, if the fence changes each time before the write.
 TRIES = 100
 
 
 class StoreTransaction(Protocol):
-    """A transaction of a store that has raised the fence, or has found its grant on the fence."""
+    """A transaction of a store that has raised the fence, or has found that the fence holds its grant."""
 
     def put(self) -> int:
         """Add the rows to the values, and return the number of keys. Not called if the write has no update."""
 
     def end(self, receipt: Receipt | None) -> None:
-        """Note the receipt of a complete update; with None, note that one portion is in the store."""
+        """Note the receipt of a complete update. With None, note that a portion is in the store."""
 
 
 class StatePart(Protocol):
-    """The part of one state in a store transaction that several states may share, like a `StoreTransaction`."""
+    """The part of one state in a store transaction that several states may share; see `StoreTransaction`."""
 
     def put(self, write: StateWrite) -> int:
         """Add a portion of the rows to the values, and return the number of keys. Not called if the write has no
         update."""
 
     def end(self, receipt: Receipt | None) -> None:
-        """Note the receipt of a complete update; with None, note that one portion is in the store."""
+        """Note the receipt of a complete update. With None, note that a portion is in the store."""
 
 
 @dataclass(frozen=True)
@@ -679,7 +684,8 @@ class StoredState(FencedState):
     def rows_by_grant(self) -> Mapping[tuple[int, int, int], int] | None:
         """Count keys by the grant that wrote them last: txid, attempt and epoch. Epoch 0 counts undone keys.
 
-        :return: None if the state does not keep who wrote a key. A repair then does not raise a fence to look at it.
+        :return: None if the state does not record which grant wrote a key. A repair then does not raise the fence for a
+            look.
         """
         return None
 
@@ -710,8 +716,8 @@ class StoredState(FencedState):
     def _transactions(
         self, writes: Sequence[tuple[StoredState, StateWrite]]
     ) -> Iterator[list[StatePart]]:
-        """Open one transaction for states that share the `store_key`. It replaces `_transaction`, and raises as that
-        does."""
+        """Open one transaction for states that share the `store_key`. It is used in place of `_transaction`, and raises
+        the same errors."""
         ((_, write),) = writes
         with self._transaction(write) as transaction:
             yield [_OnlyPart(transaction)]
@@ -726,7 +732,7 @@ def write_together(writes: Sequence[tuple[StoredState, StateWrite]]) -> list[Wri
 
     An error undoes the whole transaction, and names the state that refused.
 
-    :param writes: the states, with one `store_key`, and the work of each. The rows are written in this order.
+    :param writes: the states, with one `store_key`, and the write for each. The rows are written in this order.
     :return: what was written into each state.
     :raises StateError: as the methods of a state.
     """
@@ -778,7 +784,8 @@ def sharing_a_store(states: Iterable[FencedState]) -> list[list[FencedState]]:
 
 
 def raise_fences(states: Iterable[FencedState], grant: Grant) -> None:
-    """Raise the fences of states, in one transaction for states that share a store. Raises as `raise_fence`."""
+    """Raise the fences of states, in one transaction for states that share a store. Raises the same errors as
+    `raise_fence`."""
     for group in sharing_a_store(states):
         shared = [each for each in group if isinstance(each, StoredState)]
         if len(shared) > 1:
@@ -804,9 +811,9 @@ REJECTED_COLUMNS = ("tx_task", "tx_reason", "tx_where", "tx_content")
 
 
 class Misfit(ValueError):
-    """A file does not fit its table. The message is a clause that names the problem.
+    """A file does not fit its table. Its message is a clause that names the problem.
 
-    :param remedy: what to do about it; "" if the rows must change.
+    :param remedy: how to solve the problem; "" if the rows must change.
     """
 
     def __init__(self, problem: str, remedy: str = "") -> None:

@@ -1,4 +1,4 @@
-"""Rows of a state as exact Arrow tables, and their tally: a digest and sums that are computed during the reading.
+"""Rows of a state as exact Arrow tables, and their tally: a digest and sums that are computed while they are read.
 
 A value without an Arrow type becomes a text, and the metadata of the field names its type.
 """
@@ -41,7 +41,7 @@ def schema_of(types: Mapping[str, str]) -> pa.Schema:
 
 
 def _type(kind: str) -> StateType:
-    """Return a type by its name; text for an unknown name."""
+    """Return a type by its name, or the type text for an unknown name."""
     return STATE_TYPES.get(kind, STATE_TYPES["text"])
 
 
@@ -99,7 +99,7 @@ _ROWS_AT_ONCE = 1000
 _WHOLE = {int, type(None)}
 _PLAIN = {*_WHOLE, str, float, bool, bytes}
 _MODULUS = 2**64
-# Version 2 of marshal writes no references, which would depend on who else uses a value.
+# Version 2 of marshal writes no references, which would depend on other uses of the same value.
 _MARSHAL = 2
 
 
@@ -116,7 +116,7 @@ class RowsInParts(Iterable[Mapping[str, Any]], ABC):
 
 
 class RowTally(Iterable[Mapping[str, Any]]):
-    """Digests rows during the reading; a second reading begins again.
+    """Computes a digest of rows while they are read. A second reading starts the digest again.
 
     The digest is the sum of 64-bit hashes. It does not depend on the order, and counts a repeated row twice.
 
@@ -215,7 +215,8 @@ class RowTally(Iterable[Mapping[str, Any]]):
                 del self._sums[name]  # the store may convert it to another number
 
     def written(self, keys: int) -> Written:
-        """Return the digest and the sums of the rows that were read, for a state that has made `keys` keys of them."""
+        """Return the digest and the sums of the rows that were read, for a state that has stored them under `keys`
+        keys."""
         return Written(keys, f"{self._sum % _MODULUS:016x}", dict(self._sums) if keys else {})
 
 

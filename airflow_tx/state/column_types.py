@@ -18,7 +18,7 @@ from airflow_tx.base.errors import ConfigError
 PREV = "tx_prev_"
 """The prefix of a column that keeps the previous value of another column."""
 LONGEST_NAME = 63
-"""Length in bytes up to which every database accepts a name without cutting it."""
+"""Maximum length in bytes of a name that every database accepts without cutting it."""
 
 
 def split_table(
@@ -128,7 +128,7 @@ def _timestamptz(value: Any) -> dt.datetime:
 
 
 def _to_the_microsecond(value: dt.datetime) -> dt.datetime:
-    """Make a plain datetime, also of pandas' Timestamp. NaT and nanoseconds are refused."""
+    """Convert a datetime, such as pandas' Timestamp, to a plain datetime. NaT and nanoseconds are refused."""
     if type(value) is dt.datetime:
         return value
     if value != value:
@@ -193,10 +193,10 @@ class StateType(NamedTuple):
     :param convert: makes a value of the type. It raises ValueError, TypeError or OverflowError if no value is equal.
     :param holds: returns whether a column of values of this class needs no conversion; None to convert each value.
     :param size: counts the bytes of a value; None if each value has eight.
-    :param plain: writes a value as plain JSON; None if JSON has such values, which the class makes.
-    :param read: reads what `plain` wrote; None for the class.
-    :param to_arrow: makes the Arrow value; None if it is the same.
-    :param from_arrow: makes a value of an Arrow value; None if it is the same.
+    :param plain: writes a value as plain JSON; None if JSON has such values. `made` then writes them.
+    :param read: reads a value that `plain` wrote; None if `made` reads it.
+    :param to_arrow: makes the Arrow value; None if the value stays the same.
+    :param from_arrow: makes a value from an Arrow value; None if the value stays the same.
     """
 
     name: str
@@ -231,8 +231,8 @@ STATE_TYPES: Mapping[str, StateType] = {
             _numeric,
             size=lambda value: len(value.as_tuple().digits),
             plain=str,
-            # Arrow decimals have a fixed number of digits, so Arrow gets a text. CAST makes a
-            # DECIMAL of it.
+            # Arrow decimals have a fixed number of digits, so Arrow gets a text. CAST converts the
+            # text to a DECIMAL.
             to_arrow=lambda value: format(value, "f"),
             from_arrow=Decimal,
         ),

@@ -26,7 +26,7 @@ from airflow_tx.state.trident import TridentState
 
 _TRIES = 3
 _ROWS_READ_AT_ONCE = 10_000
-# How many rows stay in memory before they are appended to the files of their parts.
+# Number of rows that stay in memory before they are appended to the files of their parts.
 _ROWS_HELD = 100_000
 # With 10,000,000 keys, a part has 39,000.
 _PARTS = 256
@@ -85,7 +85,7 @@ def compared(
     """Compare two states, in memory that does not grow with the number of keys.
 
     :param tolerance: relative difference up to which doubles count as equal.
-    :param limit: how many keys of each kind of difference the result lists.
+    :param limit: maximum number of keys that the result lists for each kind of difference.
     :raises NotComparable: the states cannot be compared.
     :raises NotComparableNow: the fences are at different positions, or a commit is writing one of the states.
     """
@@ -249,12 +249,14 @@ def _key_types(pair: _Pair, first: StateReading, second: StateReading) -> list[s
     return [mine.get(name, "text") for name in pair.keys]
 
 
-# Keys and their values, in two lists: Python's garbage collector would visit every tuple of a pair.
+# Keys and values are in two lists, because Python's garbage collector would visit the tuple of
+# every pair.
 _Held = tuple[list[bytes], list[Cells]]
 
 
 class _Parts:
-    """The rows of a state in files, divided by a digest of their keys, so that equal keys have parts of one number."""
+    """The rows of a state in files, divided by a digest of their keys. Equal keys of both states are in parts of one
+    number."""
 
     def __init__(
         self, folder: Path, pair: _Pair, state: QueryableState, types: Sequence[str]

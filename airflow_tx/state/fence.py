@@ -40,13 +40,14 @@ def raised(
     missing: Callable[[], str] = str,
     is_empty: Callable[[], bool] = lambda: True,
 ) -> Fence:
-    """Raise a fence: check identity, rank and continuity, in this order, and then what the state holds.
+    """Raise a fence: check identity, rank and continuity, in this order, and then the content of the state.
 
     The callables run under the same exclusive lock as the reading of the fence.
 
     :param stored: the fence in the store; None if there is none.
-    :param there: whether the place beside the fence that holds the values exists, for a state that has such a place.
-    :param holds: returns whether the state has rows of this transaction that it cannot undo; None if it cannot know.
+    :param there: whether the place of the values exists, for a state that keeps its values outside the fence.
+    :param holds: returns whether the state has rows of this transaction that it cannot undo; None if the state cannot
+        determine this.
     :param missing: describes what that place has lost since the fence was complete; "" if nothing.
     :param is_empty: returns whether a state without a fence has no values.
     :raises FenceForeign: the fence belongs to another ledger, or to another life of this one.
@@ -106,8 +107,8 @@ def raised(
 def if_held(stored: Fence, grant: Grant, *, state: str) -> OutputChanged | SkipRefused | None:
     """Return the error to raise if a state that cannot undo has rows of this transaction.
 
-    The fence keeps what its grant was about to write. So the state can decide even if the ledger was restored from a
-    backup and has forgotten that grant.
+    The fence records the output that its grant was about to write. So the state can decide even if the ledger was
+    restored from a backup and has forgotten that grant.
 
     :return: the error; None if the fence is of another transaction, or if the output is unchanged or unknown.
     """
@@ -185,7 +186,7 @@ def uncovered(stored: Fence | None, grant: Grant, *, state: str) -> Fence:
 
 
 def with_change(stored: Fence, change: int) -> Fence:
-    """Note on a fence that its values have a change that a person accepted.
+    """Note in a fence that a person has accepted a change of its values.
 
     :param change: number of the repair; 0 if it is unknown.
     """
@@ -198,7 +199,7 @@ def check_as_of(stored: Fence | None, txid: int, newest: int, *, state: str, kep
     """Refuse to read values as of a final transaction if a later transaction has replaced them.
 
     :param newest: the newest final transaction.
-    :param kept: for how many transactions the state keeps the earlier values.
+    :param kept: number of transactions for which the state keeps the earlier values.
     :raises StateError: the values are gone. The message names the transaction as of which they are readable.
     """
     if stored is not None and stored.txid > txid + kept:
@@ -221,7 +222,7 @@ def not_as_of(txid: int, newest: int, *, later: int, why: str, state: str) -> St
 
 
 def applied(stored: Fence) -> Fence:
-    """Note on the fence that all updates of its grant are in the store."""
+    """Note in the fence that all updates of its grant are in the store."""
     return replace(stored, applied=True)
 
 
@@ -238,7 +239,7 @@ def _text(batch: FenceBatch | None, change: int, was_empty: bool | None) -> str:
 
 
 def _output(batch: FenceBatch | None, state: str) -> str | None:
-    """Return what a grant was about to write; None if the batch does not say it."""
+    """Return the output that a grant was about to write, or None if the batch does not contain it."""
     return None if batch is None else batch.outputs.get(state)
 
 
@@ -265,7 +266,8 @@ def _check_rank(stored: Fence, grant: Grant, *, state: str) -> None:
 
 
 def _check_no_look(stored: Fence, grant: Grant, last: int | None, *, state: str) -> None:
-    """Refuse a look: it proves nothing about the values, which may be older than the fence that it covers."""
+    """Refuse a fence that is a look. A look proves nothing about the values, which may be older than the covered
+    fence."""
     known = state in grant.over or accepted(stored, grant, state=state)
     if stored.token.is_look and not known:
         found = f"{stored.token.txid}, of a roll forward that has not ended"
@@ -298,8 +300,8 @@ def _check_change(stored: Fence, grant: Grant, known: Mapping[str, Any], *, stat
 
 
 def _check_by_hand(found: Token, grant: Grant, last: int | None, *, state: str) -> None:
-    """Refuse a fence that has the birth of an earlier transaction, which a person has changed. The ledger did not go
-    back."""
+    """Refuse a fence with the birth of an earlier transaction: a person has changed the fence, and the ledger did not
+    go back."""
     births = {grant.births.get(state, ""): last or found.txid, grant.token.birth: grant.txid}
     refusal = found.by_hand(births, state, grant.topology)
     if refusal:
@@ -312,7 +314,8 @@ def _is_another(found: Token, mine: Token) -> bool:
 
 
 def _check_birth(stored: Fence, grant: Grant, last: int | None, *, state: str) -> None:
-    """Refuse another transaction with the same txid. Attempts, epochs and generations of the two do not compare."""
+    """Refuse another transaction with the same txid. Attempts, epochs and generations of the two transactions cannot be
+    compared."""
     found = stored.token
     known = grant.births.get(state)
     if found.birth == known or accepted(stored, grant, state=state):
@@ -331,7 +334,8 @@ def _check_birth(stored: Fence, grant: Grant, last: int | None, *, state: str) -
 
 
 def _check_one_update(stored: Fence, *, state: str) -> None:
-    """Refuse a second update of one table. It would start from the values before the first, and so replace it."""
+    """Refuse a second update of one table. It would start from the values before the first update, and so replace that
+    update."""
     if stored.state != state:
         problem = f"two updates of this DAG write to one table: {stored.state!r} and {state!r}"
         remedy = "Make them one update, or give one of them another table."
@@ -343,7 +347,7 @@ def _check_continuity(stored: Fence, grant: Grant, last: int | None, *, state: s
     if found == grant.txid or accepted(stored, grant, state=state):
         return
     # Compare final transactions before granted ones. Otherwise a fence that matched a later `last`
-    # would go down.
+    # would be lowered.
     if found == last and found < grant.txid:
         final = grant.grants.get(state)
         mine = final is None or (stored.token.attempt, stored.token.epoch) == tuple(final)
@@ -369,7 +373,7 @@ def _check_continuity(stored: Fence, grant: Grant, last: int | None, *, state: s
 def may_have_written(before: Token, token: Token) -> bool:
     """Return whether an earlier grant may have written rows of the transaction, which must be undone.
 
-    If the fence holds this token, its raise has undone them. If it holds an earlier transaction, no grant of this one
-    has written rows. After a repair this is unknown.
+    If the fence holds this token, its raise has undone them. If it holds an earlier transaction, no grant of this
+    transaction has written rows. After a repair this is unknown.
     """
     return before != token and (before.txid >= token.txid or before.generation != token.generation)

@@ -29,7 +29,7 @@ Key: TypeAlias = tuple[Any, ...]
 
 
 def as_key(key: Any) -> Key:
-    """Make a tuple of a key. A value that is no list or tuple is the key of one column."""
+    """Make a tuple of a key. A value that is not a list or tuple is the key of one column."""
     return tuple(key) if isinstance(key, (list, tuple)) else (key,)
 
 
@@ -80,7 +80,7 @@ def partition_of(key: Sequence[Any], count: int) -> int:
 
 
 _AS_THEY_ARE = frozenset((str, int, bytes, type(None)))
-# Python writes no text of a whole number with more digits: sys.get_int_max_str_digits.
+# Python refuses to write a whole number with more digits as text: sys.get_int_max_str_digits.
 _MOST_DIGITS = 4300
 
 
@@ -202,9 +202,13 @@ def _misfit(
             STATE_TYPES[kind].convert(value)
         except (ValueError, TypeError, ArithmeticError) as error:
             return _no_key(
-                columns, number, key, f"{name} = {value!r} {error}", f"The column is a {kind}."
+                columns,
+                number,
+                key,
+                f"{name} = {value!r} {error}",
+                f"The column has the type {kind}.",
             )
-    return _no_key(columns, *keys[0], f"{name} does not fit", f"The column is a {kind}.")
+    return _no_key(columns, *keys[0], f"{name} does not fit", f"The column has the type {kind}.")
 
 
 def _no_key(columns: Columns, number: int, key: Key, problem: str, remedy: str) -> StateError:

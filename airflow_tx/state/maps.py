@@ -1,4 +1,4 @@
-"""Trident's maps: they update stored values so that a replay does not count twice, over any store of values.
+"""Trident's maps over any store of values. They update a value so that a replay does not count twice.
 
     counts = OpaqueMap(CachedMap(MemoryMap()))
     counts.begin_commit(3)
@@ -32,8 +32,8 @@ from airflow_tx.state.column_types import json_text
 from airflow_tx.state.keys import Key, as_key, canonical_number
 
 # --- values -------------------------------------------------------------------------------------------------------
-# How a stored value remembers its updates so that a replay does not count twice, and the updates of
-# a value.
+# Stored values, which record their updates so that a replay does not count twice, and the updaters
+# of a value.
 #
 # Source: trident-state seed (OpaqueValue, ValueUpdater, persistentAggregate).
 
@@ -75,16 +75,16 @@ def _refuse_earlier(stored: int, txid: int | None) -> None:
 
 @dataclass(frozen=True)
 class TransactionalValue(Generic[_T]):
-    """A value and the last transaction in it: exact if a replay has the same rows (Trident's TransactionalValue).
+    """A value and the last transaction in it (Trident's TransactionalValue), exact if a replay has the same rows.
 
-    Each update by an earlier transaction raises TxidBehind.
+    An update by an earlier transaction raises TxidBehind.
 
     :param txid: the last transaction in the value.
     :param value: the value after that transaction; None if the key was removed.
     :param token: the grant that wrote the value; None outside of a fenced state.
     :param chunk: number of the writer within that grant.
-    :param updates: how many updates of `txid` are in the value; None if all are. A batch may update a key several times
-        and end between two updates.
+    :param updates: number of updates of `txid` in the value; None for all of its updates. A batch may update a key
+        several times, and be interrupted between two updates.
     """
 
     txid: int
@@ -101,10 +101,11 @@ class TransactionalValue(Generic[_T]):
     def update(
         self, txid: int, value: _T, token: Token | None = None, chunk: int | None = None
     ) -> TransactionalValue[_T]:
-        """Compute what to store for `txid`: the stored value if it has the update of `txid` already, else `value`."""
+        """Compute the value to store for `txid`: the stored value if it already has the update of `txid`, else
+        `value`."""
         _refuse_earlier(self.txid, txid)
-        # Note the writer even if the value stays, so that a replay also finds two chunks with one
-        # key.
+        # Record the writer even if the value stays the same. A replay then also detects that two
+        # chunks have the same key.
         return TransactionalValue(txid, self.value if txid == self.txid else value, token, chunk)
 
     def updated(self, writer: Writer, combine: Callable[[_T | None], _T]) -> TransactionalValue[_T]:
@@ -113,7 +114,7 @@ class TransactionalValue(Generic[_T]):
         return self.update(writer.txid, value, writer.token, writer.chunk)
 
     def undone(self, writer: Writer) -> TransactionalValue[_T]:
-        """Return the value unchanged, because it does not keep the value before it."""
+        """Return this object unchanged, because it does not store the previous value."""
         return self
 
 
@@ -121,7 +122,7 @@ class TransactionalValue(Generic[_T]):
 class OpaqueValue(Generic[_T]):
     """A value, the last transaction in it, and the value before that transaction (Trident's OpaqueValue).
 
-    Exact even if a replay has other rows.
+    It is exact even if a replay has other rows.
 
     :param txid: the last transaction in the value.
     :param value: the value after that transaction; None if the key was removed.
@@ -177,10 +178,10 @@ def updated_value(
     writer: Writer,
     combine: Callable[[_T | None], _T],
 ) -> StoredValue[_T]:
-    """Compute what to store under a key that `writer` may write.
+    """Compute the value to store under a key that `writer` may write.
 
     :param stored: the stored value; None if there is no such key.
-    :param combine: computes the new value from the value that an update starts from; None if there is no value.
+    :param combine: computes the new value from the value that an update starts from, which is None for a new key.
     """
     if stored is not None:
         return stored.updated(writer, combine)
@@ -200,7 +201,7 @@ class ValueUpdater(Protocol[_T]):
 
 
 class CombinerValueUpdater(Generic[_T]):
-    """Combines the stored value with the delta that an aggregator has made of the batch.
+    """Combines the stored value with the delta that an aggregator has computed from the batch.
 
     :param aggregator: the aggregator, such as `Sum()`.
     :param delta: the delta; NULL changes nothing.
@@ -274,7 +275,7 @@ def from_trident(data: bytes | str, kind: str, *, committed: int) -> Any:
         counts = OpaqueMap(RedisMap("redis_default", prefix="counts"))
         counts.multi_put([("man",)], [from_trident(b"[7,5,3]", "opaque", committed=7)])
 
-    :param data: what JSONOpaqueSerializer, JSONTransactionalSerializer or JSONNonTransactionalSerializer wrote.
+    :param data: the output of JSONOpaqueSerializer, JSONTransactionalSerializer or JSONNonTransactionalSerializer.
     :param kind: kind of the map: "opaque", "transactional" or "non-transactional".
     :param committed: the last txid that Storm has committed. A later transaction is taken out of an opaque value.
     :return: the value after that transaction; None if there was no value.
@@ -302,8 +303,8 @@ def from_trident(data: bytes | str, kind: str, *, committed: int) -> Any:
 
 
 def key_text(key: tuple[Any, ...]) -> str:
-    """Write a key as text. Different keys have different texts, and equal numbers of one type the same. Raises as
-    `to_text`."""
+    """Write a key as text. Different keys have different texts. Equal numbers of one type have the same text. Raises
+    the same errors as `to_text`."""
     return json_text([_plain(_key_part(part)) for part in key])
 
 
@@ -392,7 +393,7 @@ def _transactional(value: TransactionalValue[Any]) -> Any:
     return [value.txid, _plain(value.value), _plain_token(value.token), value.chunk, value.updates]
 
 
-# In this order: a datetime is a date, too.
+# The order matters, because a datetime is also a date.
 _WRITE: tuple[tuple[type, str, Callable[[Any], Any]], ...] = (
     (OpaqueValue, "$opaque", _opaque),
     (TransactionalValue, "$transactional", _transactional),
@@ -426,7 +427,8 @@ def _value(plain: Any) -> Any:
 
 
 # --- portable -----------------------------------------------------------------------------------------------------
-# Maps and factories for processes without Airflow: the copies hold the addresses of their stores.
+# Copies of maps and factories for processes without Airflow. They contain the addresses of their
+# stores.
 
 
 def portable(made: Any, *parts: str) -> Any:
@@ -446,7 +448,7 @@ def portable(made: Any, *parts: str) -> Any:
 
 
 _V = TypeVar("_V")
-# Earlier than any transaction: the txid of a value that was written outside of a transaction.
+# The txid of a value that was written outside of a transaction. It is lower than every real txid.
 _BEFORE_ALL = 0
 
 
@@ -457,7 +459,7 @@ class BackingMap(Protocol[_V]):
         """Read the value of each key, in the order of the keys; None for a key without a value."""
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[_V]) -> None:
-        """Store the value of each key; no key comes twice. None removes the key, and only a NonTransactionalMap puts
+        """Store the value of each key; each key occurs once. None removes the key, and only a NonTransactionalMap puts
         None.
 
         :raises Exception: some of the values may be stored.
@@ -473,7 +475,8 @@ class MapState(State, Protocol[_T]):
     def multi_update(
         self, keys: Sequence[Sequence[Any]], updaters: Sequence[ValueUpdater[_T]]
     ) -> list[_T | None]:
-        """Update the values, and return the new values. If a key comes twice, the second update sees the first."""
+        """Update the values, and return the new values. If a key occurs twice, the second update starts from the result
+        of the first."""
 
     def multi_put(self, keys: Sequence[Sequence[Any]], values: Sequence[_T | None]) -> None:
         """Replace the value of each key; None removes the key."""
@@ -485,13 +488,13 @@ def store_name(backing: Any) -> str:
 
 
 def place_of(made: Any) -> Dataset | None:
-    """Name the place of a map, a factory or a state, as its `dataset` method does; None if it has no such method."""
+    """Return the result of the `dataset` method of a map, a factory or a state, or None if it has no such method."""
     found = made.dataset() if callable(getattr(made, "dataset", None)) else None
     return found if isinstance(found, Dataset) else None
 
 
 class _Map(Generic[_V, _T]):
-    """The common part of the maps: one get and one put for each update, and the memory of the open batch.
+    """The common part of the maps: it updates with one get and one put, and keeps the values of the open batch.
 
     :param backing: store of the values.
     :param name: name for messages and the ledger; None for the name of the store, or of its class.
@@ -526,7 +529,7 @@ class _Map(Generic[_V, _T]):
         :param txid: None for updates outside the order of transactions, which no replay undoes or repeats.
         :param token: token of the grant, in a state with a fence.
         :param chunk: number of the writer within the grant.
-        :param found: what the fence held before `token` raised it. With it, a cache can outlive its batch.
+        :param found: the token in the fence before `token` raised it. It allows a cache to outlive its batch.
         """
         self._txid = txid
         self._writer = Writer(txid or _BEFORE_ALL, token, chunk)
@@ -549,8 +552,8 @@ class _Map(Generic[_V, _T]):
         self._mine = {}
 
     def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[_T | None]:
-        """Read the values that the current transaction sees, with its own updates; outside of one, the newest
-        values."""
+        """Read the values that the current transaction sees, including its own updates. Outside of a transaction, read
+        the newest values."""
         normal = [as_key(key) for key in keys]
         stored = self._stored(normal)
         return [copy.deepcopy(self._seen(stored[key], key in self._mine)) for key in normal]
@@ -599,7 +602,7 @@ class _Map(Generic[_V, _T]):
     def _updated(
         self, key: Key, stored: _V | None, mine: bool, updater: ValueUpdater[_T]
     ) -> _V | None:
-        """Compute what to store. Return the very object `stored` to store nothing."""
+        """Compute the value to store. Return the object `stored` itself to store nothing."""
         raise NotImplementedError
 
     def _stored(self, keys: Sequence[Key]) -> dict[Key, _V | None]:
@@ -616,7 +619,7 @@ class _Map(Generic[_V, _T]):
     def _check_whole(self) -> None:
         if self._failed and self._txid is not None:
             raise self._refusal(
-                f"an update of transaction {self._txid} failed, and may have been stored or not",
+                f"an update of transaction {self._txid} failed, and may or may not have been stored",
                 f"Replay the batch: begin_commit({self._txid}), then all of its updates.",
             )
 
@@ -643,7 +646,7 @@ class NonTransactionalMap(_Map[_T, _T]):
 
 
 class TransactionalMap(_Map[TransactionalValue[_T], _T]):
-    """Keeps the last txid with the value: exactly once if a replay brings the same updates in the same order.
+    """Keeps the last txid with the value. Updates count exactly once if a replay repeats them in the same order.
 
     A removed key leaves a value of None, so that a replay finds the removal.
 
@@ -683,7 +686,7 @@ class TransactionalMap(_Map[TransactionalValue[_T], _T]):
 
 
 class OpaqueMap(_Map[OpaqueValue[_T], _T]):
-    """Keeps the last txid and the value before it: exactly once even if a replay brings other values.
+    """Keeps the last txid and the value before it. Updates count exactly once even if a replay brings other values.
 
     A removed key leaves a value of None, so that a replay can bring the key back.
 
@@ -706,7 +709,7 @@ class OpaqueMap(_Map[OpaqueValue[_T], _T]):
             return self._updated_outside(stored, updater)
         if stored is not None:
             self._writer.check(stored, state=self.name, key=key)
-        # A second update of a key within the batch sees the first.
+        # A second update of a key within the batch starts from the result of the first.
         own = stored if mine else None
         value: Any = updated_value(
             self.kind,
@@ -747,7 +750,7 @@ class Snapshottable(State, Protocol[_T]):
 
 
 class SnapshottableMap(Generic[_T]):
-    """Uses one key of a map as a state of one value. It is itself a map, too.
+    """Uses one key of a map as a state of one value. It also has the methods of a map.
 
     :param map_state: the map.
     :param key: the fixed key of the value.
@@ -798,7 +801,8 @@ class SnapshottableMap(Generic[_T]):
 
 
 # --- cached -------------------------------------------------------------------------------------------------------
-# A cache of values that is never older than the store. Source: trident-state seed (CachedMap), protocol.md §7.
+# A cache of values that is never older than the store. Source: trident-state seed (CachedMap),
+# protocol.md §7.
 
 
 class CachedMap(Generic[_V]):
@@ -836,9 +840,9 @@ class CachedMap(Generic[_V]):
         """Begin a batch, and keep the cached values only if no other writer can have changed them.
 
         :param token: token of the grant.
-        :param found: what the fence held before `token` raised it. If this is the token of the last batch that this
-            object completed, there was no write since. A replay of that batch has undone its writes, so it empties the
-            cache.
+        :param found: the token in the fence before `token` raised it. If it is the token of the last batch that this
+            object completed, no other writer has written since. A replay of that batch has undone its writes, so it
+            empties the cache.
         """
         ended = self._ended
         self._ended = None

@@ -38,8 +38,8 @@ from airflow_tx.state.maps import (
 
 _PORT = 11211
 LONGEST_KEY = 250
-# The replies to so many writes fit into the buffers of a connection, so that neither side waits for
-# the other.
+# The replies to this many writes fit into the buffers of a connection, so that neither side waits
+# for the other.
 _AT_ONCE = 1_000
 _DONE = {b"STORED", b"DELETED"}
 _OVERTAKEN = {b"EXISTS", b"NOT_FOUND", b"NOT_STORED"}
@@ -221,14 +221,14 @@ class MemcachedMap(Described):
 
     A key is `<prefix>["man"]`, percent-encoded where Memcached demands it. A key of more than 250 bytes becomes
     `<prefix>#` and its SHA-256. With several servers, each key belongs to one server. If that server does not answer,
-    no other server gets the key, since its value would begin at nothing there.
+    no other server gets the key, since its value would start from nothing there.
 
     A value is replaced only if no writer has replaced it since the map read it (gets and cas; add if there was no
     value). This refuses most overtaken writers, but not all. If the overtaken writer reads after the other writer has
     written, it counts as a later writer. A second write of a key within a batch also counts as later.
 
-    :param servers: "host:port" or (host, port) for each server. Or the id of an Airflow connection of type memcached,
-        which is looked up when the map is used.
+    :param servers: "host:port" or (host, port) for each server, or the id of an Airflow connection of type memcached.
+        The connection is looked up when the map is used.
     :param prefix: the beginning of all keys, without spaces.
     :param timeout: seconds within which a server must answer.
     """
@@ -326,9 +326,10 @@ class MemcachedState(Described):
         factory = MemcachedState.opaque(["cache1:11211", "cache2:11211"], prefix="words:")
         counts = factory.make_state({}, 0, 1)
 
-    A state is exactly once among writers that take turns, as long as Memcached keeps its values. If Memcached evicts a
-    value, or loses it in a restart, the key silently begins at nothing. And a committer that was declared dead can
-    still write if it wakes up before its get (docs/stores.md). RedisState and SqlState have neither gap.
+    A state counts each update exactly once among writers that take turns, as long as Memcached keeps its values. If
+    Memcached evicts a value, or loses it in a restart, the key silently starts from nothing again. Also, a committer
+    that was declared dead can still write if it wakes up before its get (docs/stores.md). RedisState and SqlState have
+    neither gap.
 
     :param servers: "host:port" or (host, port) for each server; or the id of an Airflow connection of type memcached.
     :param kind: "opaque", "transactional" or "non-transactional".
@@ -363,17 +364,17 @@ class MemcachedState(Described):
 
     @classmethod
     def opaque(cls, servers: Servers, **options: Any) -> MemcachedState:
-        """Keep values with their last txid and the value before it. The options are the options of the class."""
+        """Keep values with their last txid and the value before it. `options` are parameters of the class."""
         return cls(servers, StateKind.OPAQUE, **options)
 
     @classmethod
     def transactional(cls, servers: Servers, **options: Any) -> MemcachedState:
-        """Keep values with their last txid. The options are the options of the class."""
+        """Keep values with their last txid. `options` are parameters of the class."""
         return cls(servers, StateKind.TRANSACTIONAL, **options)
 
     @classmethod
     def non_transactional(cls, servers: Servers, **options: Any) -> MemcachedState:
-        """Keep only values, so a replay counts twice. The options are the options of the class."""
+        """Keep only values, so a replay counts twice. `options` are parameters of the class."""
         return cls(servers, StateKind.NON_TRANSACTIONAL, **options)
 
     def make_state(

@@ -73,7 +73,7 @@ class MemoryDatabase:
     """The content of one state in a store: its fence, and its values with their writers.
 
     :param fence: the fence; None before the first write.
-    :param rows: by key the tuple of its values, with their writer.
+    :param rows: tuple of values with their writer, by key.
     :param receipts: one receipt per transaction.
     """
 
@@ -223,7 +223,7 @@ class MemoryState(StoredState, SoleWriterState):
     ) -> list[Cells]:
         """Convert rows to cells, keys first, and raise StateError if a row does not fit.
 
-        :param database: the database that knows the types of the keys; None for the database of the state.
+        :param database: the database from which the types of the keys are read; None for the database of the state.
         """
         checks = CheckedRows(self.columns)
         if not given:

@@ -1,4 +1,4 @@
-"""States that users write, as a commit sees them. Source: Trident's partitionPersist."""
+"""States that users write, as a commit uses them. Source: Trident's partitionPersist."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from airflow_tx.state.trident import (
 )
 
 # --- query --------------------------------------------------------------------------------------------------------
-# Look up rows in a state in bulk. Users write such states: they make, query and update them.
+# Look up rows in a state in bulk. Users write the classes that make, query and update such a state.
 # Source: trident-state seed.
 
 
@@ -87,14 +87,14 @@ class StateUpdater(Protocol[S_contra]):
 def query(
     state: S, rows: Iterable[StateRow], function: QueryFunction[S, _T]
 ) -> Iterator[dict[str, Any]]:
-    """Add fields from a state to rows. Raises as `results_of`."""
+    """Add fields from a state to rows. Raises the same errors as `results_of`."""
     batch = list(rows)
     for number, fields in results_of(state, batch, function):
         yield {**batch[number], **fields}
 
 
 def for_readers(state: Any, *, local: bool) -> Any:
-    """Copy a state, or the state of a factory, for Spark executors that query it; None if they cannot.
+    """Copy a state, or the state of a factory, for Spark executors that query it; None if they cannot query it.
 
     :param local: whether the executors run on this machine.
     """
@@ -154,9 +154,9 @@ def state_query(
     transaction that the next batch does not see, and values of an open commit may still change.
 
     :param rows: the rows, which are read on demand: `batch_size` rows are in memory.
-    :param state: any state of this package, a map, a state that you write, or a StateFactory. An update from
-        `partition_persist` or `persistent_aggregate` means its state. A state without updates is a static state, such
-        as `StaticState` or a table that you fill by hand.
+    :param state: any state of this package, a map, a state that you write, or a StateFactory. For an update from
+        `partition_persist` or `persistent_aggregate`, its state is queried. A state without updates is a static state,
+        such as `StaticState` or a table that you fill by hand.
     :param query: the query function; None for `MapGet()`.
     :param batch_size: how many rows are looked up together.
     :raises StateError: the state refuses a row, or the function does not return one result per row.
@@ -173,7 +173,7 @@ def state_query(
 
 
 def resolved_state(state: Any) -> Any:
-    """Return the state that a query asks: the state that a factory makes, or the state behind a static state."""
+    """Return the state that a query reads: the state that a factory makes, or the state behind a static state."""
     state = state_of(state)
     if isinstance(state, StaticState):
         return state.state
@@ -224,8 +224,8 @@ class MapGet:
 
     :param keys: the fields of a row that make the key, in the order of the key columns. None for the fields with the
         names of these columns.
-    :param values: the fields to add. Of a state with value columns: some of these columns; None for all columns. Of a
-        map, which has no column names: the name for its value, or several names if a value is a dict.
+    :param values: the fields to add. For a state with value columns, some of these columns, or None for all. For a map,
+        which has no column names, a name for its value, or several names if a value is a dict.
     """
 
     def __init__(
@@ -243,7 +243,7 @@ class MapGet:
         return f"MapGet(keys={self._keys}, values={self._values})"
 
     def batch_retrieve(self, state: Any, rows: Sequence[StateRow]) -> _Rows:
-        """Look up the fields to add to each row, with one `multi_get` that has each key once.
+        """Look up the fields to add to each row, with one `multi_get` that contains each key once.
 
         :raises StateError: a row lacks a key field, or the state refuses a key.
         """
@@ -333,7 +333,7 @@ class StaticState:
 
     @cached_property
     def state(self) -> Any:
-        """Return the state that a query asks: this object, or the state that the factory makes."""
+        """Return the state that a query reads: this object, or the state that the factory makes."""
         return self if isinstance(self._values, Mapping) else made_by(self._values)
 
     def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[Any]:
@@ -397,9 +397,10 @@ class Writers:
 class PersistedState(TridentState):
     """Applies the rows of a transaction in three steps: `begin_commit(txid)`, the updater, `commit(txid)`.
 
-    The attribute `kind` of the state says whether a replay counts twice. Its attribute `can_roll_back` says that
-    `begin_commit(txid)` undoes all updates of that txid, also for keys that the following rows do not have. An opaque
-    map without this attribute is made to undo them. A skipped transaction has no rows, and the updater is not called.
+    The attribute `kind` of the state determines whether a replay counts twice. If its attribute `can_roll_back` is
+    true, `begin_commit(txid)` undoes all updates of that txid, also for keys that the following rows do not have. An
+    opaque map without this attribute is wrapped, so that it undoes them. A skipped transaction has no rows, and the
+    updater is not called.
 
     :param state: a state with `begin_commit` and `commit`, or a factory with `make_state`.
     :param updater: an object with `update_state(state, rows)`.
@@ -531,7 +532,8 @@ def as_aggregate(
 
 
 # --- trial --------------------------------------------------------------------------------------------------------
-# The states of a trial. They begin with the values of the real states, and never write to these.
+# The states of a trial. They begin with the values of the real states, and never write to the real
+# states.
 
 
 @dataclass(frozen=True)

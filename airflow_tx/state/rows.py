@@ -1,6 +1,6 @@
 """Check and convert the rows of an update in portions, in one way for every store.
 
-Each delta is checked before the store sees it. So every store refuses the same rows with the same words.
+Each delta is checked before the store sees it. So every store refuses the same rows with the same message.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ class CheckedRows:
             )
 
     def _misfit(self, portion: _Rows, name: str, kind: str, start: int) -> StateError:
-        remedy = f"The column is a {kind}."
+        remedy = f"The column has the type {kind}."
         if name in self.columns.values and self.columns.values[name].name == "sum":
             remedy += " Another type: Sum(type=...) with a new table."
         for number, row in enumerate(portion):
@@ -244,14 +244,15 @@ def _shown(value: Any) -> str:
 
 
 # --- combined rows ------------------------------------------------------------------------------------------------
-# Combine rows to one row per key, as a state takes them.
+# Combine rows into one row per key, which is the form that a state takes.
 
 
 _Row = Mapping[str, Any]
 _Key = tuple[Hashable, ...]
 _ROWS_AT_ONCE = 10_000
 _PLAIN = {int, str, float, bool, bytes, Decimal, dt.date}
-"""Classes whose equal values are one key. Datetimes are not: in autumn, two of one zone compare equal an hour apart."""
+"""Classes whose equal values are one key. Datetimes are left out: in autumn, two times of one zone can compare equal
+and be an hour apart."""
 
 
 def has_reducers(state: FencedState) -> bool:
@@ -278,7 +279,8 @@ def combined(rows: Iterable[_Row], state: FencedState) -> Iterator[dict[str, Any
 
 
 def combined_runs(rows: Iterable[_Row], state: Any) -> Iterator[dict[str, Any]]:
-    """Combine rows that are sorted by key, with the rows of only one key in memory. Raises as `combined`."""
+    """Combine rows that are sorted by key, with the rows of only one key in memory. Raises the same errors as
+    `combined`."""
     keys = state.columns.keys
     for _, run in groupby(rows, lambda row: tuple(row[name] for name in keys)):
         yield from combined(run, state)
@@ -373,7 +375,7 @@ class _Group:
         if len(known) <= 1 and known <= _PLAIN:
             return
         if self._key_types is None:
-            # Not earlier, because this may cost a request.
+            # Read the types only when needed, because this may cost a request.
             stored = getattr(self._state, "key_types", None)
             self._key_types = (stored and stored()) or self._types_of_first()
         # If a key that was combined earlier does not fit, the state gets this key, and refuses it.

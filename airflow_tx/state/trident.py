@@ -1,7 +1,7 @@
-"""A state with Trident's two methods, or a factory of such states, as a commit sees it. Source: trident-state seed.
+"""A state with Trident's two methods, or a factory of such states, as a commit uses it. Source: trident-state seed.
 
 Such a state has no fence. The ledger keeps the commits in order, and the values of a map keep what a replay needs. But
-nothing refuses a late write of a committer that was declared dead, and nothing notices that the store lost values.
+nothing refuses a late write of a committer that was declared dead, and a loss of values in the store is not detected.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from airflow_tx.state.maps import (
 from airflow_tx.state.rows import CheckedRows
 
 # --- roll back ----------------------------------------------------------------------------------------------------
-# A map that can be rolled back: it notes in itself which keys a transaction updates. Source:
-# protocol.md §7.
+# A map that can be rolled back, because it also stores a note of the keys that a transaction
+# updates. Source: protocol.md §7.
 #
 # Trident's opaque values undo a key when a replay updates it again. A key that only the failed
 # attempt updated would keep its value. The note names this key, so it is undone, too.
@@ -229,9 +229,9 @@ def made_by(
 
 
 class TridentState(FencedState):
-    """A state without a fence: how a transaction begins, commits and is undone in it.
+    """Begins, commits and undoes transactions in a state without a fence.
 
-    The class of the state may be a user's own. This class alone reads the attributes of such a state.
+    Users may write the class of such a state. Only TridentState reads the attributes of the state.
 
     :param given: a state or a factory. The factory is called when the state is used, not when Airflow parses a DAG.
     :param kind: kind of the state; None for its attribute `kind`, or non-transactional without that attribute.
@@ -283,7 +283,7 @@ class TridentState(FencedState):
         return self.prepared(made, index, count)
 
     def prepared(self, made: Any, index: int = 0, count: int = 1) -> Any:
-        """Prepare the state for use. An opaque map without an attribute `can_roll_back` gets notes of its keys."""
+        """Prepare the state for use. An opaque map without an attribute `can_roll_back` is wrapped in a RollBackMap."""
         if self.can_roll_back and is_map(made) and not hasattr(made, "can_roll_back"):
             return RollBackMap(made, index, count)
         return made
@@ -346,7 +346,7 @@ def _kind(given: Any, kind: StateKind | str | None, option: str) -> StateKind:
 
 
 # --- aggregate ----------------------------------------------------------------------------------------------------
-# A map, or one value, that aggregators update, as a commit sees it. Source: Trident's
+# A map, or one value, that aggregators update, as a commit uses it. Source: Trident's
 # persistentAggregate.
 
 
@@ -446,7 +446,7 @@ class TridentAggregate(TridentState, QueryableState):
         return result
 
     def key_types(self) -> dict[str, str] | None:
-        """Return the type of each key column, once this process has written rows; None before."""
+        """Return the type of each key column; None before this process has written rows."""
         return self._found_types if self.columns.keys else {}
 
     def _updates(

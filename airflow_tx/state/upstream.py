@@ -1,6 +1,7 @@
 """Tables whose rows are the source of another topology, which reads the committed rows by txid.
 
-It never reads rows of a released topology, which have a negative txid, or rows that a person wrote, which have none.
+The reading topology skips rows of a released topology, which have a negative txid, and rows that a person wrote, which
+have no txid.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class TableSnapshot:
 
 @dataclass(frozen=True)
 class TableCounts:
-    """How many rows a table had of some transactions, in one reading.
+    """The number of rows of some transactions in a table, from one reading.
 
     :param rows: number of rows by txid; 0 for a transaction without rows. Txids below 1, which no transaction has, are
         left out.
@@ -48,11 +49,13 @@ class TableCounts:
 
 @dataclass(frozen=True)
 class RejectedFilter:
-    """Says which rejected rows are wanted.
+    """Selects rejected rows.
 
-    :param first: the first transaction, `last`: the last one.
-    :param task: the task that has rejected them, with all of its map indexes; "": malformed rows; None: any.
-    :param reason: the whole reason; None: any.
+    :param first: the first transaction.
+    :param last: the last transaction.
+    :param task: the task that has rejected the rows, with all of its map indexes; "" for malformed rows, None for any
+        task.
+    :param reason: the complete reason; None for any reason.
     """
 
     first: int
@@ -63,10 +66,10 @@ class RejectedFilter:
 
 @dataclass(frozen=True)
 class RejectedCount:
-    """Counts the rows that a task has rejected for one reason.
+    """The number of rows that a task has rejected for one reason.
 
-    :param task: "": the source has kept malformed rows aside.
-    :param transactions: how many have such rows, from transaction `first` to transaction `last`.
+    :param task: name of the task; "" if the source has kept malformed rows aside.
+    :param transactions: number of transactions with such rows, from transaction `first` to transaction `last`.
     """
 
     task: str
@@ -81,9 +84,9 @@ class RejectedCount:
 class RejectedCounts:
     """The counts of a table.
 
-    :param counts: most rows first.
-    :param others: how many further counts there are.
-    :param rows: how many rows all of these counts have.
+    :param counts: the counts, those with most rows first.
+    :param others: number of further counts, which are not listed.
+    :param rows: number of rows in all counts, listed or not.
     """
 
     counts: tuple[RejectedCount, ...] = ()
@@ -95,9 +98,9 @@ class RejectedCounts:
 
 
 class CommittedTable(StoredState):
-    """A table whose rows say which transaction has committed them, so that another topology can read them.
+    """A table that records for each row which transaction has committed it, so that another topology can read the rows.
 
-    Rows come without the columns of this package, `tx_txid` and `tx_row`. A batch has exactly the rows of its
+    Rows are read without the columns of this package, `tx_txid` and `tx_row`. A batch has exactly the rows of its
     transactions.
     """
 
@@ -138,29 +141,29 @@ class CommittedTable(StoredState):
     ) -> list[dict[str, Any]]:
         """Let the engine of the table count rejected rows by task and reason, or read some of them.
 
-        A table that has none yet gives nothing.
+        The result is empty if the table has no rejected rows yet.
 
-        :param most: how many counts or rows to give.
+        :param most: maximum number of counts or rows to return.
         :raises StateError: the table is none that can be read.
         :raises StateUnavailable: the store cannot be reached.
         """
 
     def rejected_counts(self, wanted: RejectedFilter, *, most: int) -> RejectedCounts:
-        """Count rejected rows by task and reason. Raises as `select_rejected`.
+        """Count rejected rows by task and reason. Raises the same errors as `select_rejected`.
 
-        :param most: how many counts to give, 1 at least.
+        :param most: maximum number of counts to return, at least 1.
         """
         selected = self.select_rejected(wanted, most, counting=True)
         if not selected:
             return RejectedCounts()
         rows = [tuple(row.values()) for row in selected]
         *_, every, of_all = rows[0]
-        # Some databases have other numbers than int for a sum.
+        # Some databases return a sum as a number of another type than int.
         counts = tuple(RejectedCount(*row[:2], *map(int, row[2:6])) for row in rows)
         return RejectedCounts(counts, int(every) - len(counts), int(of_all))
 
     def rejected_rows(self, wanted: RejectedFilter, *, most: int) -> list[dict[str, str]]:
-        """Read some rejected rows, with the columns `REJECTED_COLUMNS`. Raises as `select_rejected`."""
+        """Read some rejected rows, with the columns `REJECTED_COLUMNS`. Raises the same errors as `select_rejected`."""
         return self.select_rejected(wanted, most, counting=False)
 
     @abstractmethod

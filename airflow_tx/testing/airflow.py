@@ -57,7 +57,7 @@ class LocalAirflow(AirflowClient):
 
     :param home: AIRFLOW_HOME, created if it is missing.
     :param dags_folder: folder of the DAG files.
-    :param env: further environment of every process, which overrides the settings of this class.
+    :param env: more environment variables for every process; they override the settings of this class.
     :param password: password of its only user; None: a random one.
     """
 

@@ -16,7 +16,7 @@ JsonObject = dict[str, Any]
 
 RUN_ENDED = ("success", "failed")
 TASK_ENDED = ("success", "failed", "skipped", "upstream_failed", "removed")
-# Seconds to wait; a busy machine may need long.
+# Seconds to wait, enough for a busy machine.
 AIRFLOW_PATIENCE = 300.0
 _LOG_TAIL = 25
 _TRIES = 7
@@ -154,7 +154,7 @@ class AirflowClient:
 
         :param state: expected state; None: any.
         :param timeout: seconds.
-        :raises AssertionError: the run ended in another state, or not in time; with its tasks and last log lines.
+        :raises AssertionError: the run ended in another state, or not in time. The error has its tasks and last logs.
         """
 
         def ended() -> JsonObject | None:
@@ -176,7 +176,7 @@ class AirflowClient:
 
         :param states: expected state by run_id.
         :param timeout: seconds.
-        :raises AssertionError: not in time; with the tasks of the other runs, and their last log lines.
+        :raises AssertionError: not in time; the error has the tasks of the other runs, and their last log lines.
         """
 
         def others() -> list[str]:

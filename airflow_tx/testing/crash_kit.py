@@ -69,12 +69,12 @@ class CrashKit:
         with CrashKit(tmp_path, "dags", zookeeper, env) as kit:
             kit.check("text_words", totals, feed)
 
-    AIRFLOW_HOME is `airflow` in the folder. Relative paths of sources begin at the folder.
+    AIRFLOW_HOME is the subfolder `airflow` of `folder`. Relative paths of sources are below `folder`.
 
     :param folder: folder for all files of the test.
     :param dags_folder: folder of the DAG files.
     :param zookeeper: ZooKeeper of the ledger.
-    :param env: further environment of all processes, such as the connections of the states.
+    :param env: more environment variables for all processes, such as the connections of the states.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class CrashKit:
     ) -> list[str]:
         """Check that a run adds the same at each kill, and adds nothing when it is cleared after its commit.
 
-        :param totals: returns the numbers that the DAG adds to, by any key.
+        :param totals: returns the totals that the DAG adds to, by any key.
         :param feed: adds the same rows to the source before each run; its argument is the run_id. The run_ids sort in
             the order of the runs.
         :param topology: name of the topology, if it is not the dag_id.

@@ -9,7 +9,7 @@ from typing import TypeVar
 from airflow_tx.testing.deadline import Deadline
 
 T = TypeVar("T")
-# The pause is so many times longer than a check, so that checks do not load a busy machine.
+# Factor by which a pause is longer than the check, so that checks do not load a busy machine.
 _PAUSE = 12
 _LONGEST_PAUSE = 3.0
 

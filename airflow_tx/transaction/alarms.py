@@ -1,4 +1,4 @@
-"""Alerts of a topology: find the alerts that are due, note them in the ledger, then call the callbacks."""
+"""Alerts of a topology. Find the alerts that are due, note them in the ledger, then call the callbacks."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class AlarmKind(str, Enum):
 class Alarm:
     """An alert. Callbacks and templates of notifiers find it as `alarm` in their context.
 
-    :param kind: `blocked`: nothing commits until a person acts. `late`: a limit of the `Transaction` is exceeded.
-        `behind`: a transaction lacks a correction of the upstream topology, and no restatement is requested.
+    :param kind: `blocked` if nothing commits until a person acts, `late` if a limit of the `Transaction` is exceeded.
+        With `behind`, a transaction lacks a correction of the upstream topology, and no restatement is requested.
     :param topology: the name of the topology.
     :param dag_id: the DAG of the topology.
     :param reason: the problem, in one sentence.
-    :param remedy: the commands that help.
-    :param txid: the transaction; None if the alert is about no single transaction, such as a lag.
+    :param remedy: the commands that solve the problem.
+    :param txid: the transaction; None if the alert does not concern a single transaction, as for a lag.
     :param attempt: the attempt of the transaction.
     :param run_id: the run of the transaction.
     :param since: for `behind`, when the newest missing correction was noted.
@@ -60,7 +60,7 @@ class Alarm:
 
     @property
     def of(self) -> str:
-        """Return the cause. A later blocked attempt or a later correction is a new alert; lateness is one alert."""
+        """Return the cause, to tell alerts of a kind apart. Each blocked attempt and each correction is a new alert."""
         return f"{self.txid}.{self.attempt}" if self.kind is AlarmKind.BLOCKED else self.since
 
     @property
@@ -74,7 +74,7 @@ class AlarmLimits:
     """The limits beyond which a topology is late.
 
     :param late_after: seconds that the oldest transaction may be open.
-    :param max_lag: how far the source may be ahead, in the unit of the source.
+    :param max_lag: the largest lag of the source, in the unit of the source.
     """
 
     late_after: float | None = None
@@ -93,7 +93,7 @@ class AlarmCallbacks:
         return bool(self.on_blocked or self.on_late)
 
     def call(self, alarm: Alarm, context: Mapping[str, Any], log: Any) -> None:
-        """Call the callbacks for the kind of the alert. A callback that fails is logged, and the others are called."""
+        """Call all callbacks for the kind of the alert. The failure of a callback is only logged."""
         for callback in self.on_blocked if alarm.kind is AlarmKind.BLOCKED else self.on_late:
             try:
                 # Each callback gets a copy, since a notifier changes its context.
@@ -121,7 +121,7 @@ async def _awaited(found: Awaitable[Any]) -> None:
 
 @dataclass(frozen=True)
 class AlarmTopology:
-    """A topology whose alerts are searched.
+    """A topology, to find its alerts.
 
     :param name: the name of the topology.
     """
@@ -142,8 +142,8 @@ class AlarmTopology:
         """Return the alerts that are due now, at most one of each kind.
 
         :param opened: the open transactions, by txid.
-        :param blocked: the transaction that its coordinator no longer replays, and why.
-        :param lag: the lag of the source; None: unknown.
+        :param blocked: the mark of the transaction that its coordinator no longer replays, with the reason.
+        :param lag: the lag of the source, or None if it is unknown.
         :param behind: the transactions that lack corrections.
         """
         found = [self._blocked(opened, blocked), self._late(opened, now, lag), self._behind(behind)]
@@ -233,8 +233,8 @@ def _words(seconds: float) -> str:
 class AlarmChange:
     """An alert to raise, or the end of an alert.
 
-    :param alarm: the alert to raise; None: the raised alert is over.
-    :param note: the note of the raised alert in the ledger; None: no alert of this kind is raised.
+    :param alarm: the alert to raise, or None if the raised alert has ended.
+    :param note: the note of the raised alert in the ledger, or None if no alert of this kind is raised.
     """
 
     kind: AlarmKind
@@ -243,7 +243,7 @@ class AlarmChange:
 
 
 def changes(alarms: Sequence[Alarm], raised: Mapping[str, AlarmNote]) -> list[AlarmChange]:
-    """Compare the alerts that are due with the alerts that are raised, by kind, and return the differences."""
+    """Compare, by kind, the alerts that are due with the raised alerts, and return the differences."""
     found = {alarm.kind: alarm for alarm in alarms}
     compared = [AlarmChange(kind, found.get(kind), raised.get(kind.value)) for kind in AlarmKind]
     return [
@@ -270,7 +270,7 @@ def raise_alarm(
 ) -> None:
     """Raise an alert, unless another process has raised it, or end an alert.
 
-    :param shown: the note for the ledger with the run that shows the alert; None: no run shows it.
+    :param shown: the note for the ledger with the run that shows the alert, or None if no run shows it.
     """
     from airflow_tx.ledger import AlarmNote
 

@@ -1,4 +1,4 @@
-"""The metrics of a topology. Airflow sends them, if you have configured its metrics.
+"""The metrics of a topology. Airflow sends them if you have configured its metrics.
 
 A metric never fails a task. If its value is unknown, the log says why.
 """
@@ -122,7 +122,7 @@ def _durations(own: TransactionRecord, before: TransactionRecord | None) -> dict
         Metric.HANDOFF: granted - ready,
         Metric.COMMIT: ended - granted,
     }
-    # The clocks of two hosts may differ by more than a hand-off takes.
+    # The clocks of two hosts may differ by more than a measured time, which is then negative.
     return {metric: max(each.total_seconds(), 0.0) for metric, each in found.items()}
 
 

@@ -1,4 +1,4 @@
-"""The description of a transaction. The `Transaction` block builds it, and tasks read it from their task `begin`."""
+"""The description of a transaction. The `Transaction` block builds it, and tasks read it from the task `begin`."""
 
 from __future__ import annotations
 
@@ -59,32 +59,34 @@ class PhaseSpec:
 class TransactionSpec:
     """The description of one `Transaction` block.
 
-    :param max_pending: the highest number of open transactions; None: `[tx] max_pending`.
-    :param message_timeout: `processing_timeout` of the block, in seconds; None: `[tx] processing_timeout`. Rules that
-        triggers store use the same earlier name.
-    :param zookeeper_conn_id: the connection of the ledger; None: `[tx] zookeeper_conn_id`.
-    :param root: the znode that holds the topology; None: `[tx] root`.
+    :param max_pending: the highest number of open transactions, or None for `[tx] max_pending`.
+    :param message_timeout: the `processing_timeout` of the block in seconds, or None for `[tx] processing_timeout`. The
+        field keeps its earlier name, which stored triggers use too.
+    :param zookeeper_conn_id: the connection of the ledger, or None for `[tx] zookeeper_conn_id`.
+    :param root: the znode that holds the topology, or None for `[tx] root`.
     :param begin: task id of the first task.
     :param tasks: ids of the tasks that must ack, which are upstream of the committer.
     :param mapped: ids of the mapped tasks among `tasks`.
     :param inside: ids of all tasks of the block except `begin`.
-    :param ends: ids of the tasks that tasks after the block follow: the committer, or the first and the last task of
-        the commit phase.
-    :param needed: ids of the tasks directly before the committer or the phase. If one is skipped, so is the commit.
+    :param ends: ids of the tasks directly before the tasks after the block. They are the committer, or the first and
+        the last task of the commit phase.
+    :param needed: ids of the tasks directly before the committer or the phase. If Airflow skips such a task, the
+        commit is skipped too.
     :param phase: the commit phase; None if the block has a single committer.
     :param stages: whether tasks stage output.
     :param committed: ids of the tasks whose output a committer reads.
-    :param tables: the tables that Spark applications write into, by task id and output name.
-    :param ackers: the number of ackers that track messages; 0: messages are not tracked; None: the block has none.
-    :param acker_store: the id of the Airflow connection of the ackers' store; None: the ledger's ZooKeeper.
-    :param area: the staging area of task output; None: the area that `[tx] staging` sets.
-    :param journal: how long the journal keeps committed transactions; None: `[tx] journal`.
-    :param limits: when the topology is late.
+    :param tables: the tables that Spark applications write to, by task id and output name.
+    :param ackers: the number of ackers that track messages. With 0, messages are not tracked. With None, the tasks
+        emit no messages.
+    :param acker_store: the id of the Airflow connection of the ackers' store, or None for the ledger's ZooKeeper.
+    :param area: the staging area of task output, or None for the area that `[tx] staging` sets.
+    :param journal: how long the journal keeps committed transactions, or None for `[tx] journal`.
+    :param limits: the limits beyond which the topology is late.
     :param callbacks: the callbacks of a topology that is late, behind or blocked.
-    :param zone: the time zone of the DAG's schedule, in which a date is a day; "" is UTC.
-    :param rejected: the table of rejected rows; None: tasks cannot reject rows.
-    :param max_rejected: the most rows that a task may reject: a share of the batch below 1, or a number of rows. If a
-        task rejects more, the commit is refused. None: no limit.
+    :param zone: the time zone of the DAG's schedule, in which a day begins and ends; "" is UTC.
+    :param rejected: the table of rejected rows, or None if tasks cannot reject rows.
+    :param max_rejected: the limit of rows that a task may reject, or None for no limit. A limit below 1 is a share of
+        the batch, a higher limit is a number of rows. If a task rejects more, the commit is refused.
     :param appends: whether one of the states is a table, which other topologies can read.
     :param coordinated: whether a coordinator raises the alerts. Otherwise the tasks of the block raise them.
     """
@@ -149,7 +151,7 @@ class TransactionSpec:
 
     @property
     def place(self) -> str:
-        """Return the place of the topology as JSON text, which a serialized DAG can hold; "" is the `[tx]` value."""
+        """Return the place of the topology as JSON text for the serialized DAG. A "" in it means the `[tx]` option."""
         place = {
             "topology": self.topology,
             "conn_id": self.zookeeper_conn_id or "",
@@ -164,7 +166,7 @@ class TransactionSpec:
 
     @property
     def allocates(self) -> bool:
-        """Return whether the coordinator may begin transactions. If each run has its own batch, it may not."""
+        """Return whether the coordinator may begin transactions. It may not if each run has its own batch."""
         return not self.source.per_run
 
     @property
@@ -212,12 +214,12 @@ class TransactionSpec:
 
     @cached_property
     def journal_time(self) -> timedelta:
-        """Return how long a committed transaction can be restated; timedelta(0): never."""
+        """Return how long a committed transaction can be restated, or timedelta(0) if it never can."""
         return timedelta(days=Settings.load().journal) if self.journal is None else self.journal
 
     @property
     def requires_proof(self) -> bool:
-        """Return whether a commit is refused if its rows are not proven."""
+        """Return whether a commit is refused if it is not proven that its tasks read all rows of the batch."""
         return Settings.load().require_rows == "proven"
 
     def open_ackers(self, store: Store) -> AbstractContextManager[AckerStore]:
@@ -254,7 +256,7 @@ class TransactionSpec:
 
 
 class PlacedTask:
-    """A task whose serialized form has the place of its topology, for the Transactions page.
+    """A task whose serialized form contains the place of its topology, for the Transactions page.
 
     List this class before Airflow's base class.
     """
@@ -301,14 +303,14 @@ def spec_of(dag: DAG) -> TransactionSpec:
 
 
 def is_beginning(ti: Any, spec: TransactionSpec) -> bool:
-    """Return whether `begin` of the run has not ended. After a clear, Airflow may start a later task before that."""
+    """Return whether `begin` of the run has not ended. After a clear, Airflow may start a later task too early."""
     return is_live(task_states(ti, [spec.begin]).get(spec.begin))
 
 
 def put_back(ti: Any, why: str = "") -> NoReturn:
     """End the running task so that Airflow starts it again after its upstream tasks. No try is counted.
 
-    :param why: the log line that says what the task waits for; "": it waits for `begin` of its run.
+    :param why: the log line that says what the task waits for; by default, for `begin` of its run.
     :raises AirflowRescheduleException: always.
     """
     from airflow.sdk.exceptions import AirflowRescheduleException
@@ -317,7 +319,7 @@ def put_back(ti: Any, why: str = "") -> NoReturn:
         f"Run {ti.run_id} begins again: Airflow starts this task once more when `begin` has ended."
     )
     log.info("%s", why or begins)
-    # If it came back sooner, Airflow would fail it like a deferred task that wakes too early.
+    # If the task started sooner, Airflow would fail it, like a deferred task that wakes too early.
     at = datetime.now(timezone.utc) + timedelta(seconds=Settings.load().min_deferral)
     raise AirflowRescheduleException(at)  # type: ignore[no-untyped-call]
 
@@ -327,7 +329,7 @@ def begun_by(ti: Any, spec: TransactionSpec) -> Begun:
 
     :raises AirflowRescheduleException: `begin` was cleared, and has not ended yet.
     :raises AirflowSkipException: `begin` has skipped this task, which was already running.
-    :raises AirflowFailException: `begin` stored nothing: it did not run, or a person marked it as success.
+    :raises AirflowFailException: `begin` stored nothing, since it did not run, or a person marked it as success.
     """
     from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 

@@ -36,15 +36,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class LedgerTrigger(BaseTrigger):
-    """The base of triggers that read the ledger of a topology. Its fields are its arguments, without passwords.
+    """The base of triggers that read the ledger of a topology. Its fields are its arguments, and hold no password.
 
     :param zookeeper_conn_id: ZooKeeper connection of the ledger.
     :param root: root path of the ledgers.
     :param topology: name of the topology.
     :param hold: minimum seconds to wait after the deferral.
     :param poll: seconds between two readings.
-    :param since: when the task deferred itself, in seconds since 1970. A triggerer may start a trigger late, and starts
-        it again after a restart.
+    :param since: time when the task deferred itself, in seconds since 1970. A triggerer may start a trigger late, and
+        starts it again after a restart.
     """
 
     zookeeper_conn_id: str
@@ -126,7 +126,7 @@ async def until(
     If the ledger cannot be reached, the function continues to wait, since a woken task would only fail. If the ledger
     is damaged or deleted, it returns an event with the reason, so that the task raises the error.
 
-    :param read: reads the ledger, and returns an event or None.
+    :param read: function that reads the ledger, and returns an event or None.
     :param conn_id: ZooKeeper connection of the ledger.
     :param hold: minimum seconds to wait.
     :param poll: seconds between two calls.

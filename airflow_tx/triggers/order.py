@@ -36,7 +36,7 @@ class ReadyTrigger(WaitTrigger):
 
 
 class OrderWatch(SlotWatch):
-    """Watches for a run whose data interval is ahead. If no run has the next interval, it logs a warning.
+    """The `SlotWatch` of a run whose data interval is ahead. It logs a warning if no run has the next interval.
 
     :param paths: paths of the ledger.
     :param run: result of `slots_of` for the waiting run.

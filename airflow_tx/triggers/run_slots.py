@@ -19,11 +19,11 @@ Ask = Callable[[Callable[[Store], Any]], Awaitable[Any]]
 
 # Seconds between two queries of Airflow's database.
 _PACE = 3.0
-# A bid must lead for the grace divided by this number.
+# A run yields once its bid has led for the grace time divided by this number.
 _SETTLE = 5
-# A run waits this many times longer if a run slot seems to be free.
+# If a run slot seems to be free, a run waits this many grace times, and not one, before it bids.
 _DOUBT = 10
-# The minimum seconds that a leader has to yield, since its task must first resume from its deferral.
+# A leader has two grace times and these seconds to yield. Its deferred task must resume first.
 _LEAST = 30.0
 
 
@@ -43,12 +43,12 @@ class SlotWatch:
         self._clock = clock
         self._pace = min(_PACE, run["grace"] / _SETTLE)
         self._asked_at = float("-inf")
-        # The current txid, its run, and the number of yields so far. If any of them changes, the grace starts again.
+        # The current txid, its run, and the number of yields. A change restarts the grace time.
         self._turn: tuple[int, str, int] | None = None
         self._since = 0.0
         self._leads_since: float | None = None
         self._most: int = run.get("most", 0)
-        """The most runs that were running at the same time."""
+        """The largest number of runs that were running at the same time."""
         self._patience = 1
 
     async def event(self, ask: Ask) -> dict[str, Any] | None:
@@ -90,9 +90,9 @@ class SlotWatch:
         return await self._lacks_slot(turn, is_queued=states[run_id] == QUEUED)
 
     async def _lacks_slot(self, turn: TurnReading, *, is_queued: bool) -> bool:
-        """Return whether the run of the current transaction waits for a run slot, as far as Airflow tells.
+        """Return whether the run of the current transaction waits for a run slot, as far as Airflow shows this.
 
-        Airflow does not tell the limit of a backfill. If fewer runs are running than before, a slot seems to be free.
+        Airflow does not show the limit of a backfill. If fewer runs are running than before, a slot seems to be free.
         Airflow may then have another reason not to start the run, such as a paused or cancelled backfill. In this case
         one run yields after a longer time, and no second run yields.
         """

@@ -32,8 +32,8 @@ def commit_of(store: Store, paths: Paths, wanted: Mapping[str, Any]) -> Event | 
     """Return an event if the wanted commit has happened or can no longer happen; None to continue waiting.
 
     :param wanted: a `txid`, the `key` of a run, or `up_to` with a `source` (class path and arguments).
-    :return: the `txid`; with `skipped` (who, when and why) if the transaction was skipped. Or `unknown` if the source
-        cannot tell.
+    :return: the `txid`, with `skipped` (who, when and why) if the transaction was skipped. If the source cannot tell,
+        the event contains `unknown` instead.
     :raises UnreadableRecord: a record is damaged. The error names it.
     """
     ledger = ReadOnlyLedger(store, paths)
@@ -70,7 +70,7 @@ def missing_topology(store: Store, paths: Paths) -> str | None:
 
 
 _NAMED = 3
-"""How many names to list for a missing topology."""
+"""The number of names to list for a missing topology."""
 
 
 def _final(ledger: ReadOnlyLedger, txid: int, current: int) -> Event | None:

@@ -54,9 +54,9 @@ class TurnTrigger(TransactionTrigger):
 
     :param op: `op` of the transaction's record when the task deferred itself.
     :param mapped: ids of the mapped tasks.
-    :param waited: transactions in line for which the task has already waited in its worker as long as it may. The
-        trigger does not fire again for the same line.
-    :param places: number of transactions before the turn that wait in their worker.
+    :param waited: transactions for which the task has already waited in its worker for the maximum time. The trigger
+        does not fire again for the same transactions.
+    :param places: number of transactions before the turn that wait in a worker instead of the triggerer.
     """
 
     watched: ClassVar[bool] = True

@@ -190,7 +190,7 @@ def committed_asset(
         with DAG("report", schedule=committed_asset("flights", every=10)): ...
 
     The extra of an event has a `payload`: the topology, the first and last txid, the number of commits, their rows, and
-    the transactions that they restate. The rows of restatements do not count, since an earlier event had them.
+    the transactions that they restate. The rows of restatements do not count, since an earlier event counted them.
 
     :param topology: name of the topology.
     :param every: number of transactions in one event.

@@ -1,4 +1,4 @@
-"""The DAGs of the pictures of the board: the orders, payments and returns of a shop, one file a transaction."""
+"""The DAGs in the pictures of the Transactions page: orders, payments and returns of a shop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FOLDER = Path(os.environ["AIRFLOW_TX_DATA"])
 
 
 def take_time(least: float, most: float) -> str:
-    """Work for a while, as long for the same file each time; its name."""
+    """Wait for a time that depends only on the file, and return the file's name."""
     name = Path(current_batch().metadata["files"][0]["name"])
     time.sleep(random.Random(str(name)).uniform(least, most))  # noqa: TX105 - the time to wait is no value
     return name.stem
@@ -25,7 +25,7 @@ def take_time(least: float, most: float) -> str:
 
 @task
 def count_products() -> list[dict[str, Any]]:
-    """The amount of each row; a row that has none is a mistake in its file."""
+    """Return the product and the amount of each row. Fail if a row has no amount."""
     rows = list(current_batch().read())
     number = take_time(8, 14)
     if (FOLDER / "unpriced" / number).exists():
@@ -38,14 +38,14 @@ def count_products() -> list[dict[str, Any]]:
 
 @task
 def count_customers() -> list[dict[str, Any]]:
-    """One row a customer."""
+    """Return the customer of each row."""
     rows = list(current_batch().read())
     take_time(5, 10)
     return [{"customer": row["customer"], "orders": 1} for row in rows]
 
 
 def shop_dag(name: str) -> DAG:
-    """A DAG with two tasks that work side by side."""
+    """Create a DAG with two tasks that run in parallel."""
     products = SqlState(
         "tx_state", table=f"{name}_products", keys=["product"], values={"orders": Count(), "amount": Sum()}
     )

@@ -452,7 +452,7 @@ def test_a_file_that_is_listed_twice_is_refused(table: DeltaTable, grants: Grant
 
 def test_files_of_another_attempt_are_refused(table: DeltaTable, grants: Grants) -> None:
     files = staged(table, grants(1).attempt, numbers(10))
-    with pytest.raises(StateError, match=r"not one of attempt 1\.2"):
+    with pytest.raises(StateError, match=r"does not belong to attempt 1\.2"):
         table.raise_and_write(grants(1, 2), files)
     files = staged(table, grants(2).attempt, numbers(10))
     with pytest.raises(StateError, match="not every row"):

@@ -155,7 +155,7 @@ def test_a_broken_file_stops_the_batch_in_spark_and_in_python(
         by_spark(source, spark, tmp_path)
 
 
-def test_json_of_another_encoding_stops_the_batch_in_spark_and_in_python(tmp_path: Path, spark: SparkSession) -> None:
+def test_json_that_is_not_utf_8_stops_the_batch_in_spark_and_in_python(tmp_path: Path, spark: SparkSession) -> None:
     source = files_of(tmp_path / "in", JSON[:2], "\n")
     (tmp_path / "in" / "b.json").write_bytes(b'{"word": "c\xe4t"}\n')
     with pytest.raises(SourceError):

@@ -61,7 +61,7 @@ def in_a_table(table: str) -> SqlState:
 
 
 @pytest.mark.parametrize("extra", HELD, ids=str)
-def test_a_server_that_meets_the_settings_of_the_connection_is_written(
+def test_a_server_that_meets_the_settings_of_the_connection_is_written_to(
     connect: Callable[[Extras], None], table: str, extra: Extras
 ) -> None:
     connect(extra)

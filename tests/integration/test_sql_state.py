@@ -279,7 +279,7 @@ def test_a_key_of_another_type_than_the_table_has_is_refused(url: str, table: st
     grants = Grants()
     SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum()}).raise_and_write(grants(1), rows({"a": 1}))
     state = SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum()})
-    with pytest.raises(StateError, match="key = 1 is not a text. The column is a text"):
+    with pytest.raises(StateError, match="key = 1 is not a text. The column has the type text"):
         state.raise_and_write(grants(1, 2), [{"key": 1, "n": 1}])
 
 

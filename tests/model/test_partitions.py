@@ -148,7 +148,7 @@ class TestSkippedPartitions:
         assert (again.metadata, again.position) == ({"A": [0, 1], "B": [0, 2]}, {"A": 2, "B": 2, "C": 1})
         assert Run(partitioned, "r4").whole({"A": 1, "B": 1}).metadata == {"A": [2, 3], "B": [2, 3]}
 
-    def test_a_readmitted_batch_replayed_behind_one_that_lost_its_partition_keeps_its_rows(
+    def test_a_readmitted_batch_keeps_its_rows_after_an_earlier_batch_loses_a_partition(
         self, partitioned: Topology
     ) -> None:
         first, second, fourth = (Run(partitioned, name) for name in ("r1", "r2", "r4"))

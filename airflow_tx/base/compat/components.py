@@ -11,7 +11,7 @@ _FORKING = ("dag-processor", "scheduler", "triggerer")
 
 
 def forking_component() -> str | None:
-    """Name the component of this process if it forks other processes; None: no such component, or a child process."""
+    """Name the component of this process if it forks other processes. Return None for other or child processes."""
     from multiprocessing import parent_process
 
     # While plugins are loaded, only the command line shows which component is starting.
@@ -43,12 +43,12 @@ def dag_folders() -> list[str]:
 
 @cache
 def is_airflow_3_2() -> bool:
-    """Ask whether this is Airflow 3.2, which lacks some features of Airflow 3.3: see docs/versions.md."""
+    """Return whether this is Airflow 3.2. It lacks some features of Airflow 3.3, see docs/versions.md."""
     return version("apache-airflow-task-sdk").startswith("1.2.")
 
 
 def version_note() -> str | None:
-    """Return a note about this version of Airflow; None: all tests run on it."""
+    """Return a note about this version of Airflow, or None if all tests run on it."""
     from airflow import __version__ as airflow
 
     if is_airflow_3_2():

@@ -97,7 +97,7 @@ def clear_run(
 
 
 def _runs_latest(dag_id: str, session: Any) -> bool:
-    """Ask whether a cleared run uses the newest version of its DAG. Airflow 3.2 has no setting for this."""
+    """Return whether a cleared run uses the newest version of its DAG. Airflow 3.2 has no setting for this."""
     if is_airflow_3_2():
         return False
     from airflow.api_fastapi.common.dagbag import resolve_run_on_latest_version
@@ -154,7 +154,7 @@ def create_run(
 
 
 def _dates(dag_id: str, interval: tuple[datetime, datetime] | None) -> dict[str, Any]:
-    """Return the dates of a run; none if the schedule has no such interval, or if another run has the date."""
+    """Return the dates of a run. It has none if the schedule has no such interval, or another run has the date."""
     from airflow.models.dagbag import DBDagBag
 
     if interval is None:
@@ -190,7 +190,7 @@ def runs_of(dag_id: str, run_ids: Collection[str]) -> dict[str, str]:
 
 
 def run_ends(runs: Collection[tuple[str, str]]) -> dict[tuple[str, str], str | None]:
-    """Return the final states of runs that have ended; None: there is no such run.
+    """Return the final states of runs that have ended, with None for a run that does not exist.
 
     A queued run that Airflow does not start has the state `STRANDED` or `DAG_PAUSED`. Other runs, runs that ended just
     now, and runs of DAGs that this Airflow does not know are left out.
@@ -241,7 +241,7 @@ def run_ends(runs: Collection[tuple[str, str]]) -> dict[tuple[str, str], str | N
 
 
 def is_paused_there(dag_id: str) -> bool | None:
-    """Return whether the DAG is paused; None if Airflow does not know it."""
+    """Return whether the DAG is paused, or None if Airflow does not know it."""
 
     with sessions.create_session() as session:
         found = session.execute(
@@ -251,7 +251,7 @@ def is_paused_there(dag_id: str) -> bool | None:
 
 
 def why_none_starts(dag_id: str, *, once_unpaused: bool = False) -> str | None:
-    """Explain why Airflow starts no run of a DAG, with the remedy; None: it starts runs.
+    """Explain why Airflow starts no run of a DAG, with the remedy. Return None if it starts runs.
 
     :param once_unpaused: ignore that the DAG is paused.
     """
@@ -297,7 +297,7 @@ def log_action(
 ) -> None:
     """Add entries to Airflow's audit log.
 
-    :param entries: the details, each with its run; None: the entry concerns no run.
+    :param entries: the details, each with its run, or with None if the entry concerns no run.
     """
     import json
 
@@ -324,7 +324,7 @@ class DagFile(NamedTuple):
 
 
 def dag_file(dag_id: str) -> DagFile | None:
-    """Return the location of a DAG in Airflow; None if Airflow does not know it."""
+    """Return the location of a DAG in Airflow, or None if Airflow does not know it."""
 
     with sessions.create_session() as session:
         query = sa.select(models.DagModel.bundle_name, models.DagModel.relative_fileloc).where(
@@ -337,7 +337,7 @@ def dag_file(dag_id: str) -> DagFile | None:
 
 
 def code_since(dag_id: str) -> datetime | None:
-    """Return when the file of a DAG got its current code; None: Airflow does not know the DAG."""
+    """Return when the file of a DAG got its current code, or None if Airflow does not know the DAG."""
     from airflow.models.dagcode import DagCode
 
     with sessions.create_session() as session:
@@ -385,7 +385,7 @@ def is_scheduled(dag_id: str) -> bool:
 def run_that_a_test_deletes(dag_id: str, logical_date: datetime | None) -> str | None:
     """Name a run that `DAG.test` would delete or clear, other than the run of an earlier test.
 
-    :param logical_date: date of the test; None: it has none, and clears every run.
+    :param logical_date: date of the test. A test without a date (None) clears every run.
     """
     from airflow.utils.types import DagRunTriggeredByType, DagRunType
 

@@ -40,9 +40,9 @@ _EVENTS_AT_ONCE = 100
 
 
 class RunNotStarted(TxError):
-    """Airflow refused to start or clear a run, or did not answer. The message has its answer in one line.
+    """Airflow refused to start or clear a run, or did not answer. The message contains Airflow's answer in one line.
 
-    :param status: status of Airflow's HTTP answer; None if there was none.
+    :param status: HTTP status of Airflow's answer, or None if there was no answer.
     :param forbidden: whether the DAG itself forbids such a run, so that only a change of its file helps.
     """
 
@@ -66,9 +66,9 @@ def start_run(
 
     False may also mean that this call created the run, since Airflow repeats a request whose answer was lost.
 
-    :param conf: conf of a new run; a run that is reset keeps its own.
-    :param reset: clear all tasks of the run if it exists.
-    :param dated: whether its logical date is now; otherwise it has none. Airflow's home page only shows dated runs.
+    :param conf: conf of a new run. A run that is reset keeps its conf.
+    :param reset: whether to clear all tasks of the run if it exists.
+    :param dated: whether the run gets a logical date, which is now. Airflow's home page only shows dated runs.
     :param interval: data interval of a new run, which the schedule must have. Without it, the run has no logical date.
         Airflow 3.2 never sets it. If another run has this date, that run is started, since Airflow allows only one.
     :raises RunNotStarted: the DAG is unknown, stale or not importable, or its rules forbid such a run.
@@ -111,7 +111,7 @@ def operator_run_type() -> Any:
 
 
 def why_not_started(dag: Any) -> tuple[str, str] | None:
-    """Explain why no task can start a run of a DAG, with the remedy; None: a task can."""
+    """Explain why no task can start a run of a DAG, with the remedy. Return None if a task can start one."""
     missing = []
     for name in dag.params:
         try:
@@ -151,7 +151,7 @@ def restart_dead(dag_id: str, run_id: str) -> bool:
 
 
 def run_state(ti: Any, dag_id: str, run_id: str) -> str | None:
-    """Return the state of a run through a task instance; None if the run was deleted."""
+    """Return the state of a run through a task instance, or None if the run was deleted."""
     try:
         return text(ti.get_dagrun_state(dag_id=dag_id, run_id=run_id))
     except exceptions.AirflowRuntimeError as error:
@@ -161,7 +161,7 @@ def run_state(ti: Any, dag_id: str, run_id: str) -> str | None:
 
 
 def is_paused(dag_id: str) -> bool | None:
-    """Return whether the DAG is paused; None if there is no such DAG."""
+    """Return whether the DAG is paused, or None if there is no such DAG."""
     dag = _or_missing(comms.GetDag(dag_id=dag_id))
     return None if dag is None else bool(dag.is_paused)
 
@@ -204,7 +204,7 @@ def has_event(asset: Any, said: Mapping[str, Any], *, after: datetime | None) ->
     """Whether Airflow has stored an event of an asset with these values in its extra.
 
     :param asset: an asset, or a reference to one.
-    :param after: earlier events are not read; None: all events are.
+    :param after: time before which events are ignored, or None to read all events.
     """
     from airflow.sdk.definitions.asset import AssetNameRef, AssetUriRef
 
@@ -226,9 +226,9 @@ def has_event(asset: Any, said: Mapping[str, Any], *, after: datetime | None) ->
 
 
 async def run_states(dag_id: str, run_ids: Collection[str]) -> dict[str, str | None]:
-    """Return the states of runs, None for a deleted run.
+    """Return the states of runs, with None for a deleted run.
 
-    It sends one message for each run, since Airflow has no other.
+    It sends one message for each run, since Airflow has no message for several runs.
     """
     import asyncio
 
@@ -239,7 +239,7 @@ async def run_states(dag_id: str, run_ids: Collection[str]) -> dict[str, str | N
 
 
 async def is_paused_async(dag_id: str) -> bool | None:
-    """Return None: a trigger cannot ask whether a DAG is paused. Use `is_paused` before deferring."""
+    """Return None, since a trigger cannot ask whether a DAG is paused. Use `is_paused` before deferring."""
     return None
 
 
@@ -276,7 +276,7 @@ async def _ask_async(message: Any) -> Any:
 
 
 def is_current_try(task_try: str) -> bool:
-    """Whether Airflow still knows the calling task's id as its current try. Most retries and clears change the id.
+    """Ask Airflow whether this is still the current try of the calling task. Most retries and clears change its id.
 
     :param task_try: the id, or the result of `task_try`.
     """
@@ -338,7 +338,7 @@ _EVER = datetime(1, 1, 1, tzinfo=timezone.utc)
 
 
 def zone_of(dag: Any) -> str:
-    """Return the time zone of a DAG's cron schedule; "" is UTC, or a schedule without a zone."""
+    """Return the time zone of a DAG's cron schedule, or "" for UTC or a schedule without a zone."""
     from airflow.sdk.bases.timetable import BaseTimetable
     from airflow.sdk.definitions.timetables._cron import CronMixin
     from airflow.sdk.definitions.timetables.assets import AssetOrTimeSchedule
@@ -370,7 +370,7 @@ class ScheduledInterval(NamedTuple):
 def previous_end(dag: Any, start: datetime, end: datetime) -> datetime | None:
     """Return the end of the last data interval of a DAG's schedule before the interval from `start` to `end`.
 
-    None: the schedule has no interval near it, or only the Task SDK is installed.
+    Return None if the schedule has no interval near it, or only the Task SDK is installed.
     """
     try:
         core = _core(dag.timetable)
@@ -389,8 +389,8 @@ class IntervalSchedule:
     """The schedule of a DAG from its file. Airflow's core is imported on first use.
 
     :param timetable: timetable of the DAG.
-    :param earliest: no interval begins before it.
-    :param latest: no interval begins after it.
+    :param earliest: date before which no interval begins.
+    :param latest: date after which no interval begins.
     :param catchup: whether the first interval is the earliest one, and not the last one that has ended.
     """
 
@@ -424,7 +424,7 @@ class IntervalSchedule:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain JSON, for another process."""
+        """Return the schedule as plain JSON, for another process."""
         from airflow.serialization.encoders import encode_timetable
 
         # A text, since Airflow would convert a mapping that names a class to an object in a trigger's arguments.
@@ -433,8 +433,9 @@ class IntervalSchedule:
         return {"timetable": encoded, "dates": dates, "catchup": self.catchup}
 
     def next_interval(self, after: datetime | None, now: datetime) -> ScheduledInterval | None:
-        """Find the first interval that begins at or after a date, or the first of all; None: it has not ended.
+        """Find the first interval that begins at or after a date. Return None if it has not ended.
 
+        :param after: the date, or None for the first interval of all.
         :raises ImportError: only the Task SDK is installed.
         """
         if after is None:
@@ -446,7 +447,7 @@ class IntervalSchedule:
         return None if found is None or max(found.end, found.run_after) > now else found
 
     def previous_end(self, start: datetime, end: datetime) -> datetime | None:
-        """Return the end of the last interval before the one from `start` to `end`; None: there is none nearby."""
+        """Return the end of the last interval before the one from `start` to `end`, or None if there is none nearby."""
         return previous_end(self, start, end)
 
     def run_id(self, interval: ScheduledInterval) -> str:
@@ -471,7 +472,7 @@ class IntervalSchedule:
 
 
 def first_intervals(timetable: Any, since: datetime, count: int) -> list[ScheduledInterval]:
-    """List the first intervals of a timetable since a date; fewer if there are no more, or the timetable fails."""
+    """List the first intervals of a timetable since a date. Return fewer if it has no more, or fails."""
     try:
         return list(islice(_asked(_core(timetable), since), count))
     except Exception:  # noqa: BLE001 - a custom timetable may raise any error
@@ -507,18 +508,18 @@ def _asked(
 def _in_a_row(
     core: Any, since: datetime, earliest: datetime | None = None, latest: datetime | None = None
 ) -> Iterator[ScheduledInterval]:
-    """Yield the intervals from `since` on that follow from an interval that begins before it.
+    """Yield the intervals from `since` on, of a timetable that is asked from an earlier date.
 
     A cron schedule that is asked from `since` omits an interval that ends when the clocks go forward.
 
-    :param earliest: the date from which the scheduler asks; None: unknown.
+    :param earliest: the date from which the scheduler asks, or None if unknown.
     """
     asked = _asked(core, _before(core, since, earliest), latest)
     return (each for each in asked if each.start >= since)
 
 
 def _before(core: Any, since: datetime, earliest: datetime | None) -> datetime:
-    """Find a date from which intervals lead to `since`; if there is none, return `since`."""
+    """Find an earlier date from which intervals lead to `since`. Return `since` if there is none."""
     found = next(_asked(core, since), None)
     if found is None:
         return since
@@ -564,7 +565,7 @@ INTERVAL_KEYS = frozenset(
 
 
 class DatedRun(NamedTuple):
-    """A run of a logical date."""
+    """A run that has a logical date."""
 
     run_id: str
     state: str
@@ -573,7 +574,7 @@ class DatedRun(NamedTuple):
 def scheduled_intervals(dag_id: str, first: datetime, last: datetime) -> list[ScheduledInterval]:
     """List the ended intervals of a DAG with logical dates from `first` to `last`, earliest first.
 
-    `airflow backfill create` makes the same, but omits a first interval that ends when the clocks go forward.
+    `airflow backfill create` uses the same intervals, but omits a first interval that ends when the clocks go forward.
 
     :raises RunNotStarted: Airflow does not know the DAG, or it cannot be backfilled.
     """
@@ -585,7 +586,7 @@ def scheduled_intervals(dag_id: str, first: datetime, last: datetime) -> list[Sc
 
 
 def dated_runs(dag_id: str, intervals: Sequence[ScheduledInterval]) -> dict[datetime, DatedRun]:
-    """Return, by logical date, the runs that have intervals, sorted by date."""
+    """Return the runs with the logical dates of these intervals, by date."""
     from airflow.models.dagrun import DagRun
     from sqlalchemy import select
 
@@ -602,9 +603,9 @@ def dated_runs(dag_id: str, intervals: Sequence[ScheduledInterval]) -> dict[date
 
 
 def create_backfill_run(dag_id: str, interval: ScheduledInterval, user: str) -> bool:
-    """Create the run of an interval as `airflow backfill create` does, but without a backfill; False if it exists.
+    """Create the run of an interval as `airflow backfill create` does, but in no backfill. Return False if it exists.
 
-    It uses the run slots of the DAG, and need not wait for another backfill to end.
+    The run uses the run slots of the DAG, and need not wait for another backfill to end.
 
     :raises RunNotStarted: Airflow does not know the DAG, or it cannot be backfilled.
     """

@@ -34,7 +34,7 @@ def pushes_xcom(task: Any) -> bool:
 
 
 def argument_of(task: Any, name: str) -> Any:
-    """Read an argument of a task, or of each instance of a mapped task; None if it is not set."""
+    """Read an argument of a task, or of each instance of a mapped task. Return None if it is not set."""
     found = getattr(task, name, None)
     return getattr(task, "partial_kwargs", {}).get(name) if found is None else found
 
@@ -57,7 +57,7 @@ DECORATED_TASKS = (
 
 
 def put_into_module(task: Any, module: str) -> None:
-    """Set another module in the serialized form of a `@task`, by which a plugin's links recognise it."""
+    """Set the module in the serialized form of a `@task`. The links of a plugin recognise the task by it."""
     if task.task_type in DECORATED_TASKS:
         task._task_module = module
 
@@ -78,9 +78,9 @@ def add_hooks(
 
     :param before: called with the context, before the task is executed.
     :param after: called with the context and the result, before the result becomes an XCom. It is not called if a task
-        succeeds by an exception, such as a branch.
+        succeeds by raising an exception, as a branch does.
     :param final: exceptions after which the task is not retried. Airflow 3.2 still retries.
-    :param succeeded: called with the context after Airflow knows that the task has succeeded.
+    :param succeeded: called with the context after Airflow has recorded the success of the task.
     :param failed: called with the context after the task has failed and will not be retried.
     :param skipped: called with the context after the task has skipped itself.
     """
@@ -127,7 +127,7 @@ _after_policies: set[Callable[[Any], None]] = set()
 
 
 def policies_are_over(dag: Any) -> None:
-    """Pass a DAG to the functions of `after_policies`, after its file and all cluster policies have changed it."""
+    """Pass a DAG, which all cluster policies have changed, to the functions that `after_policies` registered."""
     for changed in _after_policies:
         changed(dag)
 
@@ -199,9 +199,9 @@ def no_retry_after(final: tuple[type[BaseException], ...], other: Any = None) ->
 
 
 def empty_interval(dag: Any) -> str | None:
-    """Name the timetable of a DAG whose data intervals are empty, like `@daily` in Airflow 3.
+    """Return the name of a DAG's timetable if its data intervals are empty, as with `@daily` in Airflow 3.
 
-    The timetable itself gives the intervals of two runs.
+    The timetable is asked for its first two intervals. Return None if neither is empty.
     """
     first = first_intervals(dag.timetable, dag.start_date or datetime.now(timezone.utc), 2)
     is_empty = any(each.start == each.end for each in first)
@@ -238,7 +238,7 @@ _SKIPPED_WITH_ALL = frozenset({AFTER_SKIPPED, "one_success"})
 
 
 def skipped_along(dag: Any, skipped: Collection[str]) -> frozenset[str]:
-    """Return the given skipped tasks, and the tasks that Airflow then also skips if all others succeed."""
+    """Return the given skipped tasks, and the tasks that Airflow then also skips if all other tasks succeed."""
     found = set(skipped)
     for task in dag.topological_sort():
         before = task.upstream_task_ids
@@ -298,9 +298,9 @@ _SKIPS_ITSELF = "tx_skips_itself"
 class RunInfo:
     """A run as its own tasks see it.
 
-    :param interval_start: start of its data interval. Like the other dates, it is None if the run has none.
-    :param partition_date: identifies a partitioned run, whose key may be renamed.
-    :param started: when Airflow started it, unless it was scheduled, or is a trial.
+    :param interval_start: start of its data interval. Like the other dates, it is None if the run does not have it.
+    :param partition_date: date that identifies a partitioned run, since its key may be renamed.
+    :param started: start time; None for a scheduled run and for a trial.
     """
 
     run_id: str
@@ -315,7 +315,7 @@ class RunInfo:
 
 
 def run_info(context: Mapping[str, Any]) -> RunInfo:
-    """Return the run of a task's context, which lacks the keys of dates that the run does not have."""
+    """Describe the run in a task's context. The context lacks the keys of dates that the run does not have."""
     run = context["dag_run"]
     by_schedule = text(run.run_type) == "scheduled" or is_test_run()
     return RunInfo(
@@ -410,7 +410,7 @@ def map_index(ti: Any) -> int:
 def task_try(ti: Any) -> str:
     """Name the current try of a task instance.
 
-    Its id may stay the same over a retry, so two tries may run under one id.
+    The name includes the try number, since the id may stay the same over a retry.
     """
     return f"{ti.id}.{ti.try_number}"
 
@@ -421,7 +421,7 @@ def dag_version(ti: Any) -> str:
 
 
 def pull(ti: Any, task_id: str, key: str = "return_value", index: int = -1) -> Any:
-    """Read the XCom of one task instance of this run; None if there is none.
+    """Read the XCom of one task instance of this run. Return None if there is no such XCom.
 
     :param index: map index, −1 if the task is not mapped.
     """
@@ -451,7 +451,7 @@ def replace_test(dag: Any, made: Callable[..., Any]) -> None:
 
 
 def skip_tasks(operator: Any, ti: Any, tasks: Collection[Any]) -> NoReturn:
-    """End `operator` as success and skip `tasks`, now and whenever they are cleared without it.
+    """End `operator` successfully and skip `tasks`, now and whenever they are cleared without `operator`.
 
     Tasks that Airflow has already started skip themselves, see `is_skipped_by`. If the scheduler found a running task
     that must be skipped, it would consider the run deadlocked and fail it.
@@ -487,10 +487,10 @@ def is_skipped_by(ti: Any, task_id: str) -> bool:
 
 
 def canonical(value: Any) -> Any:
-    """Return a value as XCom returns it, in a form with exactly one JSON text, for values that are not plain JSON."""
+    """Return the JSON form of a value that is not plain JSON, after a round trip through XCom. Its text is unique."""
     from airflow.sdk.serde import deserialize, serialize
 
-    # One round trip first, since some types change in it (a datetime gets another kind of zone), but only once.
+    # The first round trip may change a type, such as a datetime's zone. A second one would not.
     return serialize(deserialize(serialize(value)))
 
 
@@ -499,12 +499,12 @@ def masked(text: str) -> str:
     from airflow._shared.secrets_masker import redact as redact_there
     from airflow.sdk.log import redact  # type: ignore[attr-defined]
 
-    # The Task SDK and the rest of Airflow each know the secrets that they have read.
+    # The Task SDK and the rest of Airflow each only mask the secrets that they have read.
     return str(redact_there(redact(text)))
 
 
 # --- metrics ------------------------------------------------------------------------------------------------------
-# The part of `compat` for metrics. They are sent as Airflow's own metrics are, by the section [metrics].
+# The part of `compat` for metrics. They are sent like Airflow's own, as [metrics] configures.
 
 
 class MetricKind(str, Enum):
@@ -529,7 +529,7 @@ def _stats() -> Any:
 
 
 def _chosen_sender() -> Any:
-    """Return the factory that Airflow chose at the start of the process; None: it has not chosen one."""
+    """Return the factory that Airflow chose at the start of the process, or None if it has not chosen one."""
     from airflow.sdk._shared.observability.metrics import stats as own
 
     return _stats().factory if is_airflow_3_2() else own._factory
@@ -545,9 +545,9 @@ def _configured_sender() -> Any:
 def send_metric(
     kind: MetricKind, name: str, value: float, *, tags: Mapping[str, str], named: str
 ) -> None:
-    """Send a value as Airflow sends its own: with tags, and again with a tag in its name for servers without tags.
+    """Send a value like Airflow's own metrics: with tags, and again with a tag in the name for servers without tags.
 
-    :param value: for a timer, in seconds.
+    :param value: value of the metric. For a timer, it is in seconds.
     :param named: the tag in the second name. The option legacy_names_on of [metrics] turns that name off.
     """
     from airflow.sdk.configuration import conf
@@ -578,7 +578,7 @@ def _send(kind: MetricKind, name: str, value: float, tags: dict[str, str]) -> No
 
 
 def prepare_metrics() -> None:
-    """Prepare a process to send metrics by Airflow's current configuration."""
+    """Prepare a process to send metrics with Airflow's current configuration."""
     from airflow.sdk.configuration import conf
 
     legacy = conf.getboolean("metrics", "legacy_names_on", fallback=True)
@@ -616,8 +616,8 @@ class TaskFunction:
     :param arguments: positional and keyword arguments. Results of other tasks are XComArgs.
     :param multiple: whether each entry of a returned mapping also becomes a separate XCom.
     :param pushes: whether the result becomes an XCom.
-    :param dates: the keys of the context that it takes as arguments.
-    :param timeout: seconds that it may take; None: no limit.
+    :param dates: the keys of the context that the function takes as arguments.
+    :param timeout: seconds that the function may take, or None for no limit.
     """
 
     function: Callable[..., Any]
@@ -631,7 +631,7 @@ class TaskFunction:
 def task_function(task: Any, *, dated: bool = False) -> TaskFunction:
     """Return the function of a task if any process can call it.
 
-    :param dated: whether that process knows the dates of its run.
+    :param dated: whether that process can pass the dates of its run to the function.
     :raises ValueError: the function needs Airflow; the message gives the reason.
     """
     from airflow.providers.standard.decorators.python import _PythonDecoratedOperator
@@ -667,7 +667,7 @@ def task_function(task: Any, *, dated: bool = False) -> TaskFunction:
 
 
 def time_allowed(task: Any) -> float | None:
-    """Return the seconds that a task may take; None: no limit."""
+    """Return the seconds that a task may take, or None for no limit."""
     return None if task.execution_timeout is None else float(task.execution_timeout.total_seconds())
 
 
@@ -751,7 +751,7 @@ def without_context(known: Mapping[str, Any] = MappingProxyType({})) -> Iterator
 
 
 def time_limit(seconds: float, reason: str) -> AbstractContextManager[None]:
-    """Raise AirflowTaskTimeout, which is no Exception, in the block after this time. Only works in the main thread.
+    """Raise AirflowTaskTimeout (not an `Exception`) in the block after this time. This only works in the main thread.
 
     :param reason: message of the error.
     """

@@ -25,7 +25,7 @@ _CODE = re.compile(r"<Code>(\w+)</Code>")
 
 
 def options_of_connection(conn_id: str, *, what: str) -> dict[str, str]:
-    """Read the storage options of deltalake from an Airflow connection; ConfigError names `what`."""
+    """Read the storage options of deltalake from an Airflow connection. A ConfigError names `what`."""
     option = f"{what}(conn_id=)"
     connection = airflow_connection(conn_id, option=option, conn_type="aws", host="")
     if connection.conn_type != "aws":
@@ -85,7 +85,7 @@ def checked_s3_options(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def endpoint_of(options: Mapping[str, str]) -> str:
-    """Return the address of the server; "" for Amazon S3."""
+    """Return the address of the server, or "" for Amazon S3."""
     around = _by_name({n: v for n, v in os.environ.items() if n.startswith("AWS_")})
     found = {**around, **_by_name(options)}
     return found.get("endpoint_url_s3") or found.get("endpoint_url") or ""

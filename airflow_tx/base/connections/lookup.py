@@ -37,7 +37,7 @@ class Endpoint:
 
     @cached_property
     def extra_dejson(self) -> dict[str, Any]:
-        """Parse the extra; empty if it is no JSON object."""
+        """Parse the extra. Return an empty dict if it is not a JSON object."""
         try:
             found = json.loads(self.extra or "{}")
         except ValueError:
@@ -72,7 +72,7 @@ def airflow_connection(conn_id: str, *, option: str, conn_type: str, host: str =
 
 
 def connection_of_airflow(conn_id: str) -> Any:
-    """Find Airflow's own connection object, in a task, a trigger or a command; None if there is none."""
+    """Find Airflow's own connection object in a task, a trigger or a command. Return None if there is none."""
     from airflow.sdk import BaseHook
     from airflow.sdk.exceptions import AirflowNotFoundException
 
@@ -96,7 +96,7 @@ def _in_task() -> bool:
 
 
 def _reason_unreadable(conn_id: str) -> str:
-    """Name the secrets backend whose connection Airflow cannot read, with the error; "" if there is none.
+    """Name the secrets backend whose connection Airflow cannot read, with the error. Return "" if there is none.
 
     Airflow itself treats such a connection as missing. A task cannot find the reason, since the API server also reports
     it as missing.

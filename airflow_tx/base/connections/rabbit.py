@@ -44,7 +44,7 @@ def require_pika(*, needed_by: str) -> None:
 class RabbitBroker:
     """A broker, a virtual host and the login. The repr only shows the connection id.
 
-    :param authorities: file of trusted certificates; None: the system's certificates.
+    :param authorities: file of trusted certificates, or None for the system's certificates.
     """
 
     conn_id: str

@@ -102,7 +102,7 @@ def parameters_of_url(url: str) -> dict[str, Any]:
 
 
 def redis_dataset(parameters: Mapping[str, Any], key: str) -> Dataset:
-    """Name a key, or a prefix of keys, as a dataset; "" names the whole database."""
+    """Name a key, or a prefix of keys, as a dataset. The key "" names the whole database."""
     server = (
         parameters.get("path")
         or f"{parameters.get('host', 'localhost')}:{parameters.get('port', 6379)}"

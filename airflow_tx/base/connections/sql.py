@@ -67,7 +67,7 @@ MYSQL_SSL = {
     "key": "ssl_key",
     "check_hostname": "ssl_check_hostname",
 }
-# Whether the host name of the server is checked; None: encryption is not required.
+# Whether the host name of the server is checked, or None if encryption is not required.
 _SSL_MODES = {
     "": None,
     "DISABLED": None,
@@ -79,7 +79,7 @@ _SSL_MODES = {
 
 
 def signs_of_life(url: URL) -> dict[str, int]:
-    """Return the keepalive settings that a database URL does not set; none for a driver that does not know them."""
+    """Return the keepalive settings that a database URL does not set. Some drivers do not support any."""
     known = SIGNS_OF_LIFE if "psycopg" in url.get_driver_name() else {}
     return {name: value for name, value in known.items() if name not in url.query}
 

@@ -1,4 +1,4 @@
-"""Python rows and frames as Arrow batches, exactly. A value that its column would change is refused with its row."""
+"""Convert Python rows and frames to Arrow batches exactly. A column refuses a value that it would change."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _A_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _DAY = 86_400
 _EARLIEST = dt.date.min.toordinal() - dt.date(1970, 1, 1).toordinal()
 _BEYOND = dt.date.max.toordinal() - dt.date(1970, 1, 1).toordinal() + 1
-"""The first day after the year 9999."""
+"""The first day after the year 9999, in days since 1970."""
 _EXACT: Mapping[type, str] = {
     int: r"int\d+",
     str: "string",
@@ -36,7 +36,7 @@ _EXACT: Mapping[type, str] = {
     dt.date: r"date32\[day\]",
     Decimal: r"decimal128\(.*\)",
 }
-"""Classes whose values an Arrow type stores unchanged or refuses, so that no single value is checked."""
+"""Classes whose values an Arrow type stores unchanged or refuses. These values are not checked one by one."""
 _LACKING = b"airflow_tx.lacking"
 """The mark of a column that some row lacks. The column is NULL in that row, although no None was given."""
 AT_ONCE = 32_768
@@ -46,9 +46,9 @@ AT_ONCE = 32_768
 class NoTable(ValueError):
     """Rows that no Arrow table can hold unchanged. The message is a clause with the row, the column and the value.
 
-    :ivar remedy: the change that helps; "": the clause contains it.
+    :ivar remedy: the change that helps, or "" if the clause contains it.
     :ivar passes: whether another try may succeed, for example if a file store does not answer now.
-    :ivar place: the place of the value that the clause quotes; "": the clause quotes none.
+    :ivar place: the place of the value that the clause quotes, or "" if it quotes no value.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class NoTable(ValueError):
     @classmethod
     @contextmanager
     def of_libraries(cls) -> Iterator[None]:
-        """Convert the errors that libraries raise while they give rows. Errors of other code pass unchanged.
+        """Convert the errors that libraries raise while they return rows. Errors of other code pass unchanged.
 
         :raises NoTable: a library refuses the rows, or cannot read them now.
         """
@@ -90,7 +90,7 @@ _RAISED: Mapping[str, Mapping[str, bool]] = {
     "pyarrow": {"ArrowCancelled": True, "ArrowMemoryError": True, "ArrowException": False},
     "pandas": {"*": False},
 }
-"""The errors that libraries raise while they give rows, by class, and whether another try may succeed."""
+"""The errors that libraries raise while they return rows, by class, and whether another try may succeed."""
 _OF_DUCKDB = re.compile(
     r"(?!IO|HTTP|Connection|Out of Memory|INT|FATAL|Trans)[A-Z][A-Za-z -]+ Error: "
 )
@@ -98,7 +98,7 @@ _OF_DUCKDB = re.compile(
 
 
 def _passes(error: BaseException) -> bool | None:
-    """Return whether another try may read rows that a library did not give; None: no library raised this error."""
+    """Return whether another try may read the rows, or None if no library raised this error."""
     if type(error) is OSError and error.errno is None and _OF_DUCKDB.match(str(error)):
         return False
     named = _RAISED.get(_library(type(error)))
@@ -116,13 +116,13 @@ def _library(kind: type) -> str:
 
 def is_frame(rows: Any) -> bool:
     """Whether rows are a frame of columns, such as of pandas, polars, DuckDB or pyarrow."""
-    # A polars LazyFrame has only the last attribute. It is refused with its name.
+    # A polars LazyFrame has only the last attribute. The error that refuses it names its class.
     found = ("__arrow_c_stream__", "__arrow_c_array__", "collect_schema")
     return any(hasattr(rows, name) for name in found)
 
 
 def reader_of(rows: Any) -> pa.RecordBatchReader:
-    """Read rows as record batches, with equal values for each reader of the files that are written from them.
+    """Read rows as record batches. All readers of the files that are written from them get equal values.
 
     Frames of all libraries get the same form: one type each for texts, bytes and lists; signed numbers; values for
     codes; times in microseconds.
@@ -204,8 +204,8 @@ def exact_table(
     """Make an Arrow table from dicts. A key that a row lacks is NULL.
 
     :param types: the types of known columns. Another column gets the type that holds its values.
-    :param decimals: the type of other decimal columns; None: as many digits as the values have.
-    :param named: formats a type for messages.
+    :param decimals: the type of other decimal columns, or None for as many digits as the values have.
+    :param named: a function that formats a type for messages.
     :param notes: whether to mark columns that some row lacks.
     :raises NoTable: a value does not have the type of its column.
     """
@@ -474,7 +474,7 @@ def _of_frame(frame: Any) -> pa.RecordBatchReader:
 
 # --- one form -----------------------------------------------------------------------------------------------------
 # Libraries use different Arrow types for the same values: polars has views of texts, pandas has codes of categories.
-# Files, digests and Spark only know one type for each.
+# Files, digests and Spark use only one type for each kind of value.
 
 
 _PLAIN: Mapping[str, str] = {
@@ -533,7 +533,7 @@ def _plain_field(field: pa.Field, unsigned: pa.DataType | None = None) -> pa.Fie
 def plain_type(kind: pa.DataType, unsigned: pa.DataType | None = None) -> pa.DataType:
     """Return the type that all readers have for the values of a type.
 
-    :param unsigned: the type for unsigned 64-bit numbers; None: a signed type.
+    :param unsigned: the type for unsigned 64-bit numbers, or None for a signed type.
     """
     types = pa.types
     if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
@@ -663,7 +663,7 @@ def _check_values(name: str, column: pa.Array, first: int, *, unsigned: bool) ->
 def _leaves(column: pa.Array, rows: pa.Array | None) -> Iterator[tuple[pa.Array, pa.Array | None]]:
     """Yield the values of a column, without the lists, structs and maps around them.
 
-    :param rows: the row of each value; None: the index of a value is its row. The yielded rows have the same form.
+    :param rows: the row of each value, or None if its index is its row. The yielded rows have the same form.
     """
     types = pa.types
     column = _decoded(column)

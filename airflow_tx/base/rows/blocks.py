@@ -1,4 +1,4 @@
-"""Blocks of a file or of messages as record batches. Arrow reads them; unproven columns are read by the rule.
+"""Read blocks of a file or of messages as record batches. Arrow reads them, and the rule reads unproven columns.
 
 The rule is `ColumnType`. Arrow accepts some texts that the rule refuses. Each column from Arrow is therefore checked as
 a whole, by its bytes and its values. If these prove nothing, the rule reads the texts of the column.
@@ -36,7 +36,7 @@ else:
 
 
 class NotProven(Exception):
-    """Signals that Arrow may read a value differently from the rule, so that the rule must read it. Gives the cause."""
+    """Signals that the rule must read a value, since Arrow may read it differently. The message is the cause."""
 
 
 # --- columns of texts ---------------------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ def _moment(texts: pa.Array, kind: ColumnType, to: pa.DataType) -> pa.Array:
 
 
 def _has_zone(texts: pa.Array, *, zoned: bool) -> bool:
-    """Ask whether all times have a zone, or none. Raises NotProven if Arrow may read another time."""
+    """Return whether the times have a zone. Raise NotProven if only some have one, or Arrow may read another time."""
     sizes = pc.binary_length(texts)
     shortest, longest = (each.as_py() for each in pc.min_max(sizes).values())
     if shortest == longest == _IN_UTC and zoned and _are_in_utc(texts):
@@ -148,7 +148,7 @@ def _has_zone(texts: pa.Array, *, zoned: bool) -> bool:
 
 
 def _are_in_utc(texts: pa.Array) -> bool:
-    """Ask whether times of 20 characters each all look like 2013-01-31T10:00:00Z."""
+    """Return whether all times, which have 20 characters, look like 2013-01-31T10:00:00Z."""
     found = _bytes_of(texts).reshape(-1, _IN_UTC)
     return all(
         bool((found[:, at] == ord(sign)).all()) for at, sign in ((13, ":"), (16, ":"), (19, "Z"))
@@ -217,7 +217,7 @@ _MOST_DIGITS = 1000
 _MOST_BRACKETS = 500
 _FIRST_LINES = 16
 _MOST_LINES = 2048
-# Four times the number of keys by which a piece may exceed the previous piece and a quarter of it.
+# A piece may exceed the keys of the previous piece by a quarter of them and of this number.
 _NEW_KEYS = 128
 
 
@@ -302,7 +302,7 @@ def _lines(block: bytes) -> tuple[Any, Any]:
 
 
 def _check_others(block: bytes, first: Any, last: Any) -> None:
-    """Check the parts that Arrow may read at keys that were not requested."""
+    """Check the values that Arrow may read at keys that were not requested."""
     longest = (last - first).max()
     if _matches(block, _NO_NUMBER):
         raise NotProven("a number that is not finite")
@@ -325,7 +325,7 @@ def _matches(block: bytes, pattern: str) -> bool:
 def _read(block: bytes, lines: int, asked: pa.Schema, *, others: str) -> pa.Table:
     """Read lines of objects with Arrow.
 
-    :param others: the action at a key that was not requested. For an ignored key, Arrow does not notice duplicates.
+    :param others: Arrow's action at a key that was not requested. If it ignores the key, it does not find duplicates.
     """
     from pyarrow import json
 

@@ -147,7 +147,7 @@ def _address(url: URL) -> str:
 
 
 def _unknown_to_jdbc(url: URL) -> str:
-    """Return a setting that Spark would ignore; "" if there is none."""
+    """Return a setting that Spark would ignore, or "" if there is none."""
     known = {*_POSTGRES, *_OF_TASKS}
     found = (each for each in url.query if each not in known)
     return next(found, "") if _family(url) == "postgresql" else ""

@@ -116,7 +116,7 @@ _HELD: Mapping[str, Mapping[str, str]] = {
         "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED EXCEPTION",
     },
 }
-"""The allowed values of settings without a reader option, by format; "": the setting must not be set."""
+"""The allowed values of settings without a reader option, by format. "" means that the setting must not be set."""
 
 
 def held_settings(file_format: str) -> dict[str, str]:
@@ -150,7 +150,7 @@ def python_frame(
 ) -> DataFrame:
     """Make a DataFrame from Python rows that does not depend on settings.
 
-    :param schema: None: Spark infers the types from the values.
+    :param schema: schema of the rows, or None to infer the types from the values.
     :raises ConfigError: a setting of the session changes rows.
     """
     check_settings(spark, _TYPED if schema else _UNTYPED)

@@ -29,7 +29,7 @@ _PLACES = 18
 _DATE = r"(?!0000)[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _TRUTHS = {"0": False, "1": True}
 _TIME = _DATE + r" [0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?"
-# The drivers only know arrays of these types.
+# The drivers only support arrays of these types.
 _LISTED = (
     *(sa.SMALLINT, sa.INTEGER, sa.BIGINT, sa.BOOLEAN),
     *(sa.TEXT, sa.VARCHAR, sa.CHAR),
@@ -40,9 +40,10 @@ _LISTED = (
 class Exact:
     """How a column is read.
 
-    :param query: builds the expression that is selected for the column.
-    :param value: converts the selected value for Python. ValueError: Spark has no such value. None: no conversion.
-    :param pattern: the pattern of texts that Spark can cast to `spark`; None: Spark converts nothing.
+    :param query: function that builds the expression that is selected for the column.
+    :param value: function that converts the selected value for Python, or None. It raises ValueError if Spark has no
+        such value.
+    :param pattern: the pattern of texts that Spark can cast to `spark`, or None if Spark converts nothing.
     :param zone: the zone that Spark appends to the text of a time.
     """
 
@@ -72,7 +73,7 @@ def exact(found: Declared, backend: str) -> Exact:
 
 
 def arrow_type_of(found: Declared, backend: str) -> Any:
-    """Return the Arrow type of a column's values; None: it depends on the values."""
+    """Return the Arrow type of a column's values, or None if it depends on the values."""
     import pyarrow as pa  # type: ignore[import-untyped]
 
     found = base_type(found)
@@ -257,8 +258,8 @@ _KEY = "<key>"
 class ExactColumns:
     """The columns of a table, as Python and Spark read them.
 
-    :param reads: by column name, how it is read.
-    :param unfit: makes the error for a value that cannot be read, from the column, the value and the row's key.
+    :param reads: rule for reading each column, by column name.
+    :param unfit: function that makes the error for an unreadable value from the column, the value and the row's key.
     """
 
     reads: Mapping[str, Exact]

@@ -108,7 +108,7 @@ class ColumnType:
 
     @staticmethod
     def of_arrow(kind: pa.DataType) -> PlainType | None:
-        """Find the type of an Arrow column; None: the column is nested, or no type holds its values unchanged."""
+        """Find the type of an Arrow column. Return None if it is nested, or no type holds its values unchanged."""
         if pa.types.is_decimal128(kind):
             return DecimalType.of(kind.precision, kind.scale)
         if pa.types.is_timestamp(kind) and kind.unit == "us":
@@ -122,7 +122,7 @@ class PlainType(ColumnType):
 
     :param arrow: name in Arrow, such as ``int64``.
     :param delta: name in Delta and in the JSON of a Spark schema, such as ``long``.
-    :param hashed: the mark that `column_marks` hashes before a value; types with the same mark hash alike. "": no mark.
+    :param hashed: the mark that `column_marks` hashes before a value, or "". Types with the same mark hash alike.
     :param takes: other Arrow types that a Parquet column may have, since this type holds all their values.
     """
 
@@ -303,7 +303,7 @@ class TimestampType(PlainType):
 class StringType(PlainType):
     """The types STRING, VARCHAR(n) and CHAR(n).
 
-    :param longest: the maximum number of characters; None: any length.
+    :param longest: the maximum number of characters, or None for any length.
     :param only_texts: whether it refuses JSON values that are not texts, for a column without a declared type.
     """
 
@@ -355,7 +355,7 @@ COLUMN_TYPES: Mapping[str, PlainType] = {
 }
 """The types of columns by their DDL.
 
-DECIMAL is listed in one size. A schema cannot declare BINARY, since no text fits.
+DECIMAL is listed with one size. A schema cannot declare BINARY, since no text is a value of this type.
 """
 _OF_ARROW = {each.arrow: each for each in COLUMN_TYPES.values()}
 _SIMPLE: Mapping[str, PlainType] = {
@@ -400,7 +400,7 @@ def columns_of(schema: str) -> dict[str, PlainType]:
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Raise ValueError if two column names are equal to readers that ignore case, such as Spark and SQL."""
+    """Raise ValueError if two column names are equal for readers that ignore case, such as Spark and SQL."""
     known: dict[str, str] = {}
     for name in names:
         if (other := known.get(name.lower())) is not None:
@@ -413,7 +413,7 @@ _NOT_NULL = re.compile(r"\bNOT\s+NULL\b", re.IGNORECASE)
 
 
 def says_not_null(schema: str | None) -> bool:
-    """Ask whether a schema declares NOT NULL, which no reader checks."""
+    """Return whether a schema declares NOT NULL. No reader checks this constraint."""
     return _NOT_NULL.search(_QUOTED.sub("", schema or "")) is not None
 
 
@@ -526,10 +526,10 @@ _TOO_DEEP = "it is nested too deeply"
 
 
 class UnfitText(ValueError):
-    """A text that is no value of its type, or contains such a value.
+    """A text that is not a value of its type, or contains such a value.
 
-    :ivar reason: a reason without the value and its position, so that it is equal for texts of the same kind.
-    :ivar place: the place of the value that the message quotes; "": the message quotes no value.
+    :ivar reason: the reason without the value and its position. It is the same for all texts with this problem.
+    :ivar place: the place of the value that the message quotes, or "" if it quotes no value.
     """
 
     def __init__(self, message: str, reason: str = "", place: str = "") -> None:
@@ -544,9 +544,9 @@ class UnfitText(ValueError):
 
     @staticmethod
     def place_of(error: ValueError, *, within: str) -> str:
-        """Return the place of the value that an error quotes; "": it quotes none.
+        """Return the place of the value that an error quotes, or "" if it quotes no value.
 
-        Errors of other code may quote a value.
+        An error of other code may quote a value, so its place is `within`.
         """
         if not isinstance(error, UnfitText):
             return within

@@ -1,4 +1,4 @@
-"""The chain of receipts: whether it is unbroken and its positions match. Pure. Source: docs/protocol.md §10.
+"""The chain of receipts: whether it is unbroken and its positions match. Source: docs/protocol.md §10.
 
 A contradiction is a finding. Other facts are notes.
 """
@@ -52,7 +52,7 @@ from airflow_tx.ledger.records import (
 
 
 LOOKS = 50
-"""How many times rapidly changing records are read again until they hold at one moment."""
+"""The number of times that rapidly changing records are read, until none changes during the read."""
 
 
 class HeldFence(Protocol):
@@ -93,9 +93,9 @@ class StateEvidence:
 
     :param fence: None if it has no fence.
     :param receipts: None if it keeps no receipts.
-    :param receipts_kept: the minimum number of receipts that it keeps; None: all receipts.
-    :param totals: by added value column, the total over all keys; None: the values were not read.
-    :param rows: by transaction, how many rows the state has; None: they were not counted.
+    :param receipts_kept: the minimum number of receipts that it keeps; None means all receipts.
+    :param totals: total of each added value column over all keys; None if the values were not read.
+    :param rows: number of rows that the state has of each transaction; None if they were not counted.
     """
 
     name: str
@@ -112,10 +112,10 @@ class Decisive:
 
     :param allocated: the last txid. It is read at the same moment as `opened`, `metas` and `LedgerEvidence.current`.
     :param opened: the records of open transactions, by txid.
-    :param metas: rows and positions of open transactions, and of the last final one.
+    :param metas: rows and positions of open transactions and of the last final transaction.
     :param skipped: the skip records, by txid.
-    :param bindings: by run key, the txid of the run.
-    :param entries: by run key, the journal entry that the binding names.
+    :param bindings: txid of each run, by run key.
+    :param entries: journal entry in the binding of each run, by run key.
     :param latest: the last txid after everything was read.
     :param wanted: the transactions that people requested to restate.
     """
@@ -136,11 +136,11 @@ class LedgerEvidence:
 
     :param current: the txid that has the turn. Earlier transactions are final.
     :param histories: the remembered records, by txid.
-    :param unreadable: by txid, why a record cannot be read.
+    :param unreadable: reason why a record cannot be read, by txid.
     :param position: the position of the source after the last final transaction; None before the first one.
     :param repairs: the repairs that people made, oldest first.
     :param latest: the txid that had the turn after the states were read.
-    :param decisive: the records that decide later transactions; None: they never held at one moment.
+    :param decisive: the records that decide later transactions; None if they changed during every read.
     :param book: the lines of the book of ends, by txid; empty if the topology keeps no book.
     """
 
@@ -167,7 +167,7 @@ class LedgerEvidence:
 
     @property
     def oldest(self) -> int:
-        """The oldest transaction that is remembered; the next transaction if none is."""
+        """The oldest transaction in the history, or the current transaction if the history is empty."""
         return min({*self.histories, *self.unreadable}, default=self.current)
 
 
@@ -177,7 +177,7 @@ def ledger_evidence(
     """Read a ledger, while transactions may commit. Transactions that become final during the read are left out.
 
     :param partly: whether to continue if the history of a transaction cannot be read.
-    :param receipts_alone: leave out skips, bindings, requests and the book, each of which costs a request.
+    :param receipts_alone: whether to leave out skips, bindings, requests and the book, each of which costs a request.
     :raises UnknownTransaction: there is no such topology.
     :raises UnreadableRecord: a record cannot be read; the error names it.
     """
@@ -219,7 +219,7 @@ def ledger_evidence(
 
 
 def _at_one_moment(store: Store, paths: Paths) -> LedgerEvidence:
-    """Read the records that change with every step, until they hold at one moment.
+    """Read the records that change with every step again, until none changes during the read.
 
     :raises UnreadableRecord: a record cannot be read; the error names it.
     """
@@ -240,7 +240,7 @@ def _at_one_moment(store: Store, paths: Paths) -> LedgerEvidence:
 
 
 def _moment(read: Reader, paths: Paths) -> LedgerEvidence:
-    """Read the records of one moment. The list of open transactions decides, not the counters."""
+    """Read the records of one moment. The open transactions are taken from their list, and not from the counters."""
     topology = read.get(TopologyRecord, paths.record)
     current = read.get(Counter, paths.current).txid
     allocated = read.get(Counter, paths.allocated).txid
@@ -269,12 +269,12 @@ def _moment(read: Reader, paths: Paths) -> LedgerEvidence:
 class Expected:
     """The content of a ledger that receipts, repairs and open transactions imply.
 
-    :param generation: of the topology record, unless a roll forward is in progress.
+    :param generation: generation of the topology record, unless a roll forward is in progress.
     :param skips: the open transactions that will be skipped, in order.
-    :param states: by current name of a state, the last transaction that it got.
-    :param bindings: by run key, the transaction that counts, and the name of its journal entry.
-    :param skipped: by txid, the skip record. For a long batch it has only the digest of the rows.
-    :param lines: by txid, the line of the book of ends, without the upstream range of the batch.
+    :param states: by current name of a state, the last transaction that was written to it.
+    :param bindings: transaction that counts for each run key, and the name of its journal entry.
+    :param skipped: skip records, by txid. For a long batch, a skip record has only the digest of the rows.
+    :param lines: lines of the book of ends, by txid, without the upstream range of the batch.
     """
 
     generation: int
@@ -292,7 +292,7 @@ def expected(
 ) -> Expected:
     """Derive the expected content of a ledger. `verify` compares each field, and a rebuild writes it.
 
-    :param receipts: of final transactions, by txid.
+    :param receipts: receipts of final transactions, by txid.
     :param repairs: all repairs, oldest first.
     :param opened: the records of open transactions, by txid.
     """
@@ -303,13 +303,15 @@ def expected(
         before = bindings.get(each.key)
         bindings[each.key] = _bound_after(txid, each)
         if before is not None and before.txid in skipped:
-            # The run of a skipped transaction only gets another transaction by a readmission.
+            # If the run of a skipped transaction has a later transaction, that transaction readmits
+            # it.
             kept = skipped[before.txid]
             skipped[before.txid] = replace(kept, rows=None, readmitted_as=txid)
         if isinstance(each, Receipt) and each.skip is not None:
             kept = Skipped(each.key, each.run_id, each.metadata, each.skip, op="")
             if each.replaces is not None:
-                # The restated transaction counts, so the rows of this one cannot come back.
+                # The restated transaction counts, so the rows of the skipped restatement cannot
+                # come back.
                 kept = replace(kept, rows=None, replaces=each.replaces.txid)
             skipped[txid] = kept
     return Expected(
@@ -362,10 +364,10 @@ class Chain:
         """The transactions whose receipt was assembled from the states."""
         self.held: dict[str, dict[int, Receipt]] = {}
         self.changed: set[tuple[str, int]] = set()
-        """State ("" for the ledger) and txid of changed receipts, which are useless for further comparisons."""
+        """The state ("" for the ledger) and the txid of each changed receipt. Other comparisons omit these receipts."""
         self._lives: dict[str, Life] = {}
         self.begins: int | None = None
-        """The first transaction of the unbroken chain; None: there is no receipt."""
+        """The first transaction of the unbroken chain, or None if there is no receipt."""
         self._read_ledger()
         self._read_states()
 
@@ -441,7 +443,7 @@ class Chain:
             self.receipts[txid] = replace(next(iter(of_states.values())), written=written)
 
     def _read(self, state: str, txid: int, value: Any, noted: Any) -> Receipt | None:
-        """Read a receipt of a state, or of the ledger (""); None: the receipt was changed."""
+        """Read a receipt of a state, or of the ledger if `state` is "". Return None if the receipt was changed."""
         what = f"its receipt in state {state}" if state else "its receipt"
         try:
             receipt = value if isinstance(value, Receipt) else Receipt.from_json(value)
@@ -461,7 +463,7 @@ class Chain:
             value = each.text
         receipt = self._read(state.name, each.txid, value, each.hash)
         if receipt is None or receipt.incarnation != self.ledger.topology.incarnation:
-            return None  # of a ledger before its reset
+            return None  # the receipt is from before a reset of the ledger
         if (each.txid, each.attempt) != (receipt.txid, receipt.attempt):
             said = f"it is of {receipt.txid}.{receipt.attempt}, and {each.txid}.{each.attempt} stands beside it"
             self.find(each.txid, f"its receipt in state {state.name} was changed: {said}")
@@ -563,7 +565,7 @@ class Chain:
         )
 
     def _rebuilt_and_lost(self, before: Receipt, generation: int) -> bool:
-        """Ask whether a later loss of the ledger also lost the record of a rebuild."""
+        """Ask whether the repair record of a rebuild may be missing because the ledger was lost again later."""
         later = any(
             each.what == LEDGER_LOST and each.generation > generation for each in self.ledger.life
         )
@@ -584,7 +586,7 @@ class Chain:
                 )
 
     def apart(self, one: Any, two: Any) -> Iterator[tuple[str, Any, Any]]:
-        """Find the differences between two positions, by partition if neither is shortened."""
+        """Yield the differences between two positions, for each partition if neither position is shortened."""
         if digest_of(one) == digest_of(two):
             return
         whole = not (is_shortened(one) or is_shortened(two))

@@ -38,7 +38,7 @@ _BYTES = 200_000
 
 
 def mark_of(data: bytes) -> Mapping[str, Any] | None:
-    """Read the mark of a closed topology; None: the record is no mark."""
+    """Read the mark of a closed topology. Return None if the record is not such a mark."""
     try:
         found = json.loads(data)
         return found if "moving" in found else None
@@ -104,7 +104,7 @@ class Mover:
     def rename(self, new: Paths, dag_id: str, audit: Audit) -> Repaired:
         """Give the topology another name. Its incarnation stays, so that its states still accept it.
 
-        :param new: the paths under the new name. If the renamed DAG made a ledger there, it is replaced if it has
+        :param new: paths under the new name. A ledger that the renamed DAG created there is replaced, if it has
             committed nothing.
         :raises MoveRefused: a ledger under the new name has committed transactions.
         """
@@ -134,9 +134,9 @@ class Mover:
     def _close(
         self, title: str, new: Paths | None, command: str, allocated: int | None = None
     ) -> str:
-        """Write the marks. Their nonce identifies this call, and a later call outranks it.
+        """Write the marks and return their nonce, which identifies this call. A later call outranks it.
 
-        :param allocated: the last transaction when the runs were examined; None: any.
+        :param allocated: last allocated transaction when the runs were examined; None means any.
         """
         old = self._paths
         op = self._ledger.ids.nonce()
@@ -151,7 +151,7 @@ class Mover:
                 raise self._refused(f"it is {before['format']}", "Let that command finish first.")
             record = before["record"] if before is not None else json.loads(node)
             if before is None:
-                decode(TopologyRecord, old.record, node)  # other records stay
+                decode(TopologyRecord, old.record, node)  # a damaged record stays
                 self._check_allocated(read, allocated)
             mark = dumps(
                 {"format": title, "moving": command, "record": record, "by": op, "op": stamp.op}
@@ -229,15 +229,15 @@ class Mover:
     # --- an end -----------------------------------------------------------------------------------------------------
 
     def allocated(self) -> int | None:
-        """Read the last allocated transaction; None: its counter is already deleted."""
+        """Read the last allocated transaction. Return None if its counter is already deleted."""
         found = Reader(self._store).peek_if_any(Counter, self._paths.allocated)
         return None if found is None else found.txid
 
     def close_for_deletion(self, allocated: int | None = None) -> None:
         """Close the topology. Every later step is refused and names the command.
 
-        :param allocated: the last transaction when the runs were examined; None: any. A transaction that began since
-            would be lost with the ledger, and may have acked messages of a queue.
+        :param allocated: last allocated transaction when the runs were examined; None means any. A transaction that
+            began since would be lost with the ledger, and may have acked messages of a queue.
         :raises UnknownTransaction: there is no such topology.
         :raises MoveRefused: a transaction has begun since the runs were examined.
         """
@@ -263,7 +263,7 @@ class Mover:
     # --- portions ---------------------------------------------------------------------------------------------------
 
     def _emptied(self) -> Iterator[Write]:
-        """Return the writes that delete every record below, except the topology record, children first."""
+        """Yield the writes that delete all records of the topology, except the topology record, children first."""
         below = [path for path, _ in self._below(self._paths.base)]
         return (
             Delete(path)
@@ -272,7 +272,7 @@ class Mover:
         )
 
     def _guarded(self, op: str, writes: Iterator[Write]) -> None:
-        """Write in portions. Each portion is only written if no later call has taken over."""
+        """Write in portions. A portion is only written if no later call has replaced the mark."""
         portion: list[Write] = []
         size = 0
         for write in writes:

@@ -35,10 +35,10 @@ MOST_OF_PAGES = 300_000
 class OlderLines:
     """The lines that a book of ends lacks, and existing lines whose chain these lines change.
 
-    :param evidence: the evidence from which the lines were made.
+    :param evidence: evidence from which the lines were made.
     :param lines: the older lines and the lines of the book, by txid, each with its chain.
     :param txids: the txids of the lines to add, newest first.
-    :param summary: where the book begins afterwards, in words.
+    :param summary: transaction with which the book begins afterwards, in words.
     """
 
     evidence: LedgerEvidence
@@ -89,7 +89,7 @@ def older_lines(
     """Add lines in front of the book, so that the book begins with the oldest of them.
 
     :param txids: the txids of these lines. The book already has the newer ones.
-    :param audit: None: an earlier portion has noted the repair.
+    :param audit: person and reason. None if an earlier portion has noted the repair.
     :raises PreviewOutdated: see `OlderLines.put`.
     """
     before = made.evidence
@@ -136,7 +136,7 @@ def lines_told(
 ) -> dict[int, EndLine]:
     """Make lines from receipts, each with the upstream range of its batch.
 
-    :param upstream: the name of the upstream topology; "": the source reads something else.
+    :param upstream: the name of the upstream topology; "" if the source reads something else.
     """
     again = {each.readmitted_as for each in wanted.skipped.values()}
     if not upstream:
@@ -159,7 +159,7 @@ def lines_lacking(
     """Make the lines that a book of ends lacks, as far back as the receipts are unbroken.
 
     :param request: the topology as its DAG describes it.
-    :param tables: the states whose rows other topologies read. A line has the row count of each.
+    :param tables: states whose rows other topologies read. A line has the row count of each of them.
     :raises RepairRefused: the topology keeps no book, or no line can be added.
     """
     topology = ledger.topology
@@ -207,7 +207,7 @@ def _is_whole(chain: Chain, txid: int, tables: Collection[str]) -> bool:
 
 
 def _lost(chain: Chain, first: int) -> str:
-    """Name the transactions before a line that have no receipt; "": there are none."""
+    """Name the transactions before a line that have no receipt. Return "" if there are none."""
     begins = first - 1
     while begins > 1 and begins - 1 not in chain.receipts:
         begins -= 1

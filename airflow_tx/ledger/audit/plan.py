@@ -24,13 +24,13 @@ from airflow_tx.ledger.steps.step import Stamp, acks_of, put_or_create
 class HeldState:
     """The evidence from the fence of a state.
 
-    :param undoable: whether the next grant of the same txid undoes earlier writes (an opaque state).
+    :param undoable: whether the next grant of the same txid undoes earlier writes, as in an opaque state.
     :param holds: whether the state may have output of the token's transaction.
     :param applied: whether the whole update is applied.
     :param batch: the facts of that transaction in the fence.
     :param receipts: the receipts of final transactions that the state keeps.
-    :param change: the newest accepted change in the fence.
-    :param takes_out: the transactions whose receipt says that they removed rows of a restated transaction.
+    :param change: number of the newest accepted change in the fence.
+    :param takes_out: the transactions that removed rows of a restated transaction, according to their receipts.
     """
 
     state: str
@@ -77,7 +77,7 @@ class HeldState:
     ) -> HeldState:
         """Read the evidence from a fence.
 
-        :param holds: returns whether the state has output of a transaction; None: it cannot tell.
+        :param holds: returns whether the state has output of a transaction; None if it cannot tell.
         :param receipts: receipts of the state; changed receipts are ignored.
         :raises UnreadableRecord: the fence keeps no valid batch.
         """
@@ -105,7 +105,7 @@ class HeldState:
 
 
 def _receipt_of(stored: Any, incarnation: str) -> Receipt | None:
-    """Read a receipt of a state; None: the receipt was changed, or is of another ledger."""
+    """Read a receipt of a state. Return None if the receipt was changed, or is of another ledger."""
     try:
         receipt = Receipt.from_json(json.loads(stored.text))
     except (ValueError, UnreadableRecord):
@@ -117,14 +117,15 @@ def _receipt_of(stored: Any, incarnation: str) -> Receipt | None:
 class RebuildPlan:
     """The point from which a rebuilt ledger continues, according to the states.
 
-    :param last: by state, the last final txid in it.
-    :param births: by state, the birth in its fence.
+    :param last: last final txid in each state.
+    :param births: birth in the fence of each state.
     :param meta: metadata of transaction `current` − 1; None if there is none.
-    :param granted: time of the newest grant in the states. No state knows transactions that began later.
-    :param bound: by run key, the transaction that counts for the newest grant's run, if that is an open restatement.
+    :param granted: time of the newest grant in the states. No state has traces of transactions that began later.
+    :param bound: binding of the newest grant's run, by run key, if its transaction is an open restatement. It names the
+        transaction that counts.
     :param last_run: run key of transaction `current` − 1, if a fence has it; otherwise "".
-    :param ended: by txid, the receipts of transactions before `current`, from the fences or the states.
-    :param change: the newest accepted change in a fence.
+    :param ended: receipts of the transactions before `current` by txid, from the fences or the states.
+    :param change: number of the newest accepted change in any fence.
     """
 
     incarnation: str
@@ -159,7 +160,7 @@ class RemadeTransaction:
 
     @classmethod
     def of(cls, held: Sequence[HeldState], newest: HeldState) -> RemadeTransaction | None:
-        """Find the restatement of the newest fence in a state that cannot undo it; None: every state can undo it."""
+        """Find the restatement in the newest fence that a state cannot undo. Return None if every state can undo it."""
         token = newest.token
         kept = [
             each
@@ -226,7 +227,7 @@ class RemadeTransaction:
 
 
 def plan_rebuild(paths: Paths, held: Sequence[HeldState]) -> RebuildPlan:
-    """Decide where the ledger continues, and which ended transactions the states know.
+    """Decide from which transaction the ledger continues, and find the receipts of final transactions in the states.
 
     :raises RepairRefused: no state has a fence, or the states contradict each other.
     """
@@ -286,7 +287,7 @@ def plan_rebuild(paths: Paths, held: Sequence[HeldState]) -> RebuildPlan:
 
 
 def _put_together(held: Sequence[HeldState]) -> dict[int, Receipt]:
-    """Merge the receipts of transactions: each state keeps its own part of the written rows."""
+    """Merge the receipts that the states hold, by txid. Each state holds only the counts of the rows written to it."""
     found = dict[int, Receipt]()
     for each in (receipt for state in held for receipt in state.receipts):
         known = found.get(each.txid)

@@ -83,11 +83,11 @@ def ledger_lost(
     audit: Audit,
     changes: Sequence[RepairRecord] = (),
 ) -> Decision[Repaired]:
-    """Rebuild the ledger as `plan` says. It closes all open transactions, and their runs begin again.
+    """Rebuild the ledger from `plan`. All open transactions are deleted, and their runs begin again.
 
     :param request: the topology as its DAG describes it, for a completely lost ledger.
-    :param changes: the accepted changes that the journal keeps a copy of.
-    :raises RepairRefused: the ledger is ahead of the states, which were set back; or the states belong to another
+    :param changes: accepted changes of which the journal keeps a copy.
+    :raises RepairRefused: the ledger is ahead of the states because they were set back, or the states belong to another
         ledger.
     """
     found = read.find(TopologyRecord, paths.record)
@@ -150,11 +150,11 @@ def ledger_lost(
 
 
 LINES_AGAIN = 500
-"""The maximum number of book lines that a rebuild restores; `repair --ends` makes older lines."""
+"""The maximum number of book lines that a rebuild restores. `repair --ends` restores older lines."""
 
 
 def _lines_again(plan: RebuildPlan, told: Mapping[int, EndLine], next_line: int) -> list[EndLine]:
-    """Make the lines of the lost transactions, as far back as the receipts of the states are unbroken.
+    """Make the book lines of lost transactions, newest first, back to the first gap in the receipts of the states.
 
     :param next_line: the first transaction without a line in the ledger.
     """
@@ -169,14 +169,14 @@ def _lines_again(plan: RebuildPlan, told: Mapping[int, EndLine], next_line: int)
 def _begin_of_book(
     before: int, lines: Sequence[EndLine], plan: RebuildPlan, current: Counter | None
 ) -> int:
-    """Return the first transaction from which on the book is complete."""
+    """Return the first transaction of the range in which the book of ends has no gap."""
     begin = plan.current - len(lines)
     is_whole = before and current is not None and begin <= current.txid
     return before if is_whole else max(begin, 1)
 
 
 def _remade(writes: Sequence[Write], made: Sequence[Write]) -> list[Write]:
-    """Replace the planned writes for a transaction by the writes that create it again."""
+    """Return the planned writes, but with `made` in place of the writes to the same paths."""
     own = {each.path for each in made}
     return [*(each for each in writes if each.path not in own), *made]
 
@@ -215,7 +215,7 @@ def _accepted_again(
 def _check_ledger(
     paths: Paths, plan: RebuildPlan, found: TopologyRecord | None, current: Counter | None
 ) -> None:
-    """Refuse a ledger that is ahead of the states: they were set back, or they belong to another ledger."""
+    """Refuse a ledger that is ahead of the states, since the states were set back or belong to another ledger."""
     has_begun = current is not None and current.txid > 1
     if found is not None and found.incarnation != plan.incarnation and (found.states or has_begun):
         raise rebuild_refused(
@@ -247,7 +247,7 @@ def _topology_after(before: TopologyRecord, plan: RebuildPlan, stamp: Stamp) -> 
         skips=[],
         blocked=None,
         bid=None,
-        # The hash of the last receipt is not known, so the next receipt begins a chain.
+        # The hash of the last receipt is not known, so the next receipt begins a new chain.
         receipt="",
         op=stamp.op,
     )
@@ -256,7 +256,7 @@ def _topology_after(before: TopologyRecord, plan: RebuildPlan, stamp: Stamp) -> 
 def _emptied(
     read: Reader, stamp: Stamp, paths: Paths, plan: RebuildPlan, first: int, *, wanted: Expected
 ) -> list[Write]:
-    """Delete the records of open transactions, and of all from `first` on, whose txids get other batches."""
+    """Delete the records of open transactions, and of all transactions from `first` on. Their txids get new batches."""
     writes = _bindings(read, stamp, paths, plan, first, wanted=wanted)
     writes += [Delete(f"{paths.wishes}/{name}") for name in read.names_if_any(paths.wishes)]
     for name in read.names_if_any(paths.histories):
@@ -266,7 +266,7 @@ def _emptied(
 
 
 def bound_after(planned: Decision[Repaired], paths: Paths, txid: int, key: str) -> int | None:
-    """Return the transaction to which a planned rebuild binds the run of an open transaction; None: to none.
+    """Return the transaction to which a planned rebuild binds the run of an open transaction, or None if it unbinds it.
 
     :param key: the run key.
     """
@@ -278,7 +278,7 @@ def bound_after(planned: Decision[Repaired], paths: Paths, txid: int, key: str) 
 
 
 def _restarted(read: Reader, paths: Paths, plan: RebuildPlan) -> list[Write]:
-    """Keep the position of the last final transaction, and remove all others."""
+    """Keep the position of the last final transaction, and remove all other positions."""
     state = RotatingTransactionalState(read, paths)
     last = plan.current - 1
     kept = None if plan.meta is None else last
@@ -290,7 +290,7 @@ def _restarted(read: Reader, paths: Paths, plan: RebuildPlan) -> list[Write]:
 def _bindings(
     read: Reader, stamp: Stamp, paths: Paths, plan: RebuildPlan, first: int, *, wanted: Expected
 ) -> list[Write]:
-    """Unbind runs whose transaction the states do not know. Bind the run whose transaction the states prove."""
+    """Unbind the runs of deleted transactions. Bind the runs of transactions that the receipts of the states prove."""
     writes = list[Write]()
     bound = dict[str, Binding]()
     opened = {
@@ -317,9 +317,9 @@ def _bindings(
 
 
 def _began_later(record: TransactionRecord, plan: RebuildPlan) -> bool:
-    """Ask whether a transaction began after the newest grant that the states know, in a ledger that was set back.
+    """Ask whether a transaction of a ledger that was set back began after the newest grant in the states.
 
-    A transaction that began earlier, and whose txid the states know, was committed in the lost time.
+    If a transaction began earlier, and a state has its txid, it was committed in the lost time.
     """
     return record.birth not in plan.births.values() and record.created > plan.granted
 
@@ -327,7 +327,7 @@ def _began_later(record: TransactionRecord, plan: RebuildPlan) -> bool:
 def _taken_back(
     read: Reader, stamp: Stamp, paths: Paths, txid: int, skipped: Skipped
 ) -> list[Write]:
-    """Undo a readmission whose transaction is forgotten, since only that transaction has the rows."""
+    """Undo a readmission whose transaction is deleted: move its rows back to the skipped transaction."""
     assert skipped.readmitted_as is not None
     rows = RotatingTransactionalState(read, paths).get_state(skipped.readmitted_as).rows
     writes: list[Write] = [
@@ -346,7 +346,7 @@ def _taken_back(
 def _skipped_again(
     read: Reader, stamp: Stamp, paths: Paths, wanted: Expected
 ) -> tuple[list[Write], list[int]]:
-    """Restore the rows of transactions that were skipped in the lost time, and list those with lost rows."""
+    """Restore the rows of transactions that were skipped in the lost time, and list the txids whose rows are lost."""
     writes = list[Write]()
     without_rows = list[int]()
     for txid, own in wanted.skipped.items():
@@ -367,7 +367,7 @@ def _skipped_again(
 def _bound_by_receipts(
     read: Reader, paths: Paths, plan: RebuildPlan, wanted: Expected
 ) -> dict[str, Binding]:
-    """Bind the runs of transactions that were skipped in the lost time, and of the last transaction in the fences."""
+    """Bind the runs of transactions skipped in the lost time, and the run of the last transaction in the fences."""
     skipped = {
         own.key: wanted.bindings[own.key]
         for txid, own in wanted.skipped.items()
@@ -378,7 +378,8 @@ def _bound_by_receipts(
 
 
 # --- repair -------------------------------------------------------------------------------------------------------
-# Repairs by a person: a state was set back or renamed, or everything begins again. Source: docs/protocol.md §§5, 7.
+# Repairs that a person makes after a state was set back or renamed, or to begin again from nothing. Source:
+# docs/protocol.md §§5, 7.
 #
 # Each repair is one multi. It checks its reads, raises the generation, and notes who made it, when and why. Only a
 # reset needs several multis: the topology stays unusable until the last one, and a person can repeat the reset.
@@ -389,10 +390,10 @@ def _bound_by_receipts(
 
 @dataclass(frozen=True)
 class SeenState:
-    """The content of a state when a person accepted it.
+    """The content that a state had when a person accepted it.
 
-    :param fence: the token in its fence; None: it had no fence.
-    :param found: the last transaction that it had completely; 0: it was empty; None: unknown.
+    :param fence: the token in its fence; None if it had no fence.
+    :param found: the last transaction that the state had completely; 0 if it was empty; None if unknown.
     :param change: the newest accepted change in its fence.
     """
 
@@ -412,8 +413,8 @@ def state_lost(
 ) -> Decision[Repaired]:
     """Accept the content of a state that lacks committed transactions.
 
-    :param seen: the only content that is accepted; None: the state was not examined, so any content is accepted.
-    :raises RepairRefused: the ledger has not committed to a state of this name, and is not about to.
+    :param seen: the only content that is accepted; None accepts any content, since the state was not examined.
+    :raises RepairRefused: the ledger has not committed to a state of this name, and no grant was about to write one.
     """
     topology = read.get(TopologyRecord, paths.record)
     before = {
@@ -439,9 +440,9 @@ def state_lost(
 def forget_state(
     read: Reader, stamp: Stamp, paths: Paths, state: str, audit: Audit
 ) -> Decision[Repaired]:
-    """Continue without a state. A later state of the same name counts as another state.
+    """Continue without a state. A later state of the same name counts as a different state.
 
-    :raises RepairRefused: the ledger has not committed to a state of this name, and is not about to.
+    :raises RepairRefused: the ledger has not committed to a state of this name, and no grant was about to write one.
     """
     told = "state {} was at transaction {}; the topology continues without it"
     last = read.get(TopologyRecord, paths.record).states.get(state, 0)
@@ -463,9 +464,9 @@ def _left(
     change: Mapping[str, Any],
     audit: Audit,
 ) -> Decision[Repaired]:
-    """Remove the last transaction of a state from the topology record, so that its next grant need not follow it.
+    """Remove the last transaction of a state from the topology record, so that the next grant does not require it.
 
-    :param accepted: the entry that the topology record keeps of the state instead.
+    :param accepted: the entry about the state that the topology record keeps instead.
     """
     topology = read.get(TopologyRecord, paths.record)
     current = read.get(Counter, paths.current)
@@ -479,7 +480,8 @@ def _left(
             f"It knows: {known}.",
         )
     others = _without(topology.accepted, state)
-    # A new generation lifts a permanent refusal, so the mark of a blocked transaction is removed, too.
+    # A new generation ends a permanent refusal, so the mark of a blocked transaction is removed,
+    # too.
     generation = topology.generation + 1
     after = replace(
         topology,
@@ -518,7 +520,7 @@ def rename_state(
 ) -> Decision[Repaired]:
     """Rename a state. The new generation outranks a writer under the old name.
 
-    :raises RenameRefused: the ledger does not know the old name, or knows the new one.
+    :raises RenameRefused: the ledger has no state of the old name, or already has one of the new name.
     """
     topology = read.get(TopologyRecord, paths.record)
     check_not_rolling(paths, topology)
@@ -588,16 +590,16 @@ def note_change(
     receipt: str,
     audit: Audit,
 ) -> Decision[Repaired]:
-    """Note that a person changed the values of a state on purpose. Later comparisons use the new values.
+    """Note that a person deliberately changed the values of a state. Later comparisons use the new values.
 
-    :param columns: by column, the difference between its total and the total of receipts and earlier changes.
-    :param rows: of a table, by transaction, how many rows of it the table has.
-    :param keys: names of the deleted keys, from which no restatement removes anything. None: the keys are unknown, so
-        no earlier transaction can be restated.
-    :param made_after: the transaction after which the values were changed; None: the last final one.
+    :param columns: difference of each column between its total and the total of receipts and earlier changes.
+    :param rows: number of rows that a table has of each changed transaction.
+    :param keys: names of the deleted keys, from which no restatement removes anything. If None, the keys are unknown,
+        and no earlier transaction can be restated.
+    :param made_after: the transaction after which the values were changed; None means the last final one.
     :param marked: whether the fence of the state will name the change.
     :param receipt: hash of the last receipt when the totals were compared.
-    :raises PreviewOutdated: a transaction has ended since.
+    :raises PreviewOutdated: a transaction has ended since the totals were compared.
     """
     topology = read.get(TopologyRecord, paths.record)
     if topology.receipt != receipt:
@@ -645,9 +647,9 @@ def note_code(
     last: int,
     audit: Audit,
 ) -> Decision[Repaired]:
-    """Note that transactions which other code processed need no restatement.
+    """Note that transactions need no restatement although an earlier version of the code processed them.
 
-    :param code: by task, the current digest of its code; "": the task is gone.
+    :param code: current digest of the code of each task; "" if the task is gone.
     :param last: the last of these transactions.
     """
     topology = read.get(TopologyRecord, paths.record)
@@ -670,7 +672,7 @@ def note_code(
 
 
 def close_for_reset(read: Reader, stamp: Stamp, paths: Paths) -> Decision[Done]:
-    """Close the topology until `reset` is done. Every other step refuses and names the command."""
+    """Close the topology until `reset` is done. Every other step then fails with an error that names the command."""
     check_raw_not_rolling(paths, read.raw(paths.record))
     command = Command("repair", paths.topology, options=("--reset", "--why", "TEXT"))
     before = {"incarnation": incarnation_of(read, paths)}
@@ -680,7 +682,7 @@ def close_for_reset(read: Reader, stamp: Stamp, paths: Paths) -> Decision[Done]:
 
 
 def incarnation_of(read: Reader, paths: Paths) -> str:
-    """Return the incarnation of the ledger, or of the ledger that a reset closed; "": its record is lost or damaged."""
+    """Return the incarnation of the ledger, even if a reset closed it. Return "" if its record is lost or damaged."""
     data = read.raw(paths.record) or b""
     with suppress(ValueError, AttributeError):
         return str(json.loads(data).get("incarnation", ""))
@@ -691,7 +693,8 @@ def is_being_reset(data: bytes) -> bool:
     """Ask whether the topology record is the mark of `close_for_reset`."""
     try:
         mark = json.loads(data)
-        # The format of a record is a number. The mark of a moving topology has one more field.
+        # A topology record has a number as its format. The mark of a moving topology has one more
+        # field.
         return isinstance(mark["format"], str) and "moving" not in mark
     except (ValueError, KeyError, TypeError):
         return False
@@ -742,7 +745,7 @@ class ResetIncomplete(TxError):
 
 
 class Repairs:
-    """The actions of a person after a ledger, or its states, were set back."""
+    """The repairs that a person makes after a ledger or its states were set back."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -764,9 +767,9 @@ class Repairs:
         *,
         changes: Sequence[RepairRecord] = (),
     ) -> Repaired:
-        """Rebuild the ledger from the states. Clear the runs of open transactions, so that they begin again.
+        """Rebuild the ledger from the states. Afterwards, clear the runs of open transactions to begin them again.
 
-        :param held: the content of every fence.
+        :param held: evidence from every fence.
         :param changes: the accepted changes in the journal.
         :raises RepairRefused: the fences contradict each other, or the ledger is ahead of them.
         :raises UnreadableRecord: the record of another topology, which may own the states, cannot be read.
@@ -800,7 +803,7 @@ class Repairs:
         return plan
 
     def _check_by_hand(self, held: Sequence[HeldState]) -> None:
-        """Refuse a fence whose txid a person has raised, since the transactions up to it never existed."""
+        """Refuse a fence whose txid a person has raised, since the transactions up to that txid never existed."""
         paths, births = self._ledger.paths, dict[str, int]()
         with suppress(UnreadableRecord):
             births = {each.birth: txid for txid, each in self._ledger.open_records().items()}
@@ -810,7 +813,7 @@ class Repairs:
                 raise rebuild_refused(paths, **told)
 
     def _check_owner(self, incarnation: str) -> None:
-        """Refuse a state whose topology still has its ledger: two topologies on one state look like a lost ledger.
+        """Refuse a state that belongs to a topology with a ledger. Two topologies on one state look like a lost ledger.
 
         :raises UnreadableRecord: the record of another topology, which may own the state, cannot be read.
         """
@@ -835,12 +838,12 @@ class Repairs:
     def reset(
         self, request: TopologyRequest, audit: Audit, *, clear: Callable[[], None]
     ) -> Repaired:
-        """Delete everything: the next transaction is 1, from the start of the source. If it fails, repeat it.
+        """Delete everything. The next transaction is 1 and begins at the start of the source. If this fails, repeat it.
 
-        It does not stop a live committer. End the topology's runs first.
+        A reset does not stop a live committer. End the topology's runs first.
 
-        :param clear: empties the states and their fences, while no step can use the topology. Check beforehand that it
-            can, since the records of the ledger are deleted first.
+        :param clear: function that empties the states and their fences, while no step can use the topology. Check first
+            that it can do so, since the records of the ledger are deleted before it runs.
         :raises ResetIncomplete: the reset failed, and the topology stays closed until the reset is repeated.
         """
         ledger = self._ledger

@@ -29,8 +29,8 @@ class StageAudit:
     """Compares the ranges of a topology with the book of its upstream topology.
 
     :param ledger: the ledger of the reading topology.
-    :param table: the state name of the upstream table; "" if it is not known.
-    :param rows: counts the rows of the table; None: they are not compared.
+    :param table: name of the state that is the upstream table; "" if it is not known.
+    :param rows: function that counts the rows of the table; None if they are not compared.
     :ivar findings: the contradictions, one line each.
     :ivar notes: the ranges that are unknown, or not taken yet.
     """
@@ -66,7 +66,7 @@ class StageAudit:
 
     @cached_property
     def _fresh(self) -> list[tuple[EndLine, TakenRange]]:
-        """The lines with a range of their own, in order. They are read before the upstream ledger, which only grows."""
+        """The lines that took new upstream transactions, in order. They are read before the upstream ledger grows."""
         book = self.ledger.topology().book
         lines = self._own.book.lines(book, self.ledger.current() - 1)
         taken = [

@@ -1,4 +1,4 @@
-"""Comparisons of ledger, receipts and fences with each other. Pure. Source: docs/protocol.md §10."""
+"""Comparisons of ledger, receipts and fences with each other. Pure functions. Source: docs/protocol.md §10."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from airflow_tx.ledger.receipt import Receipt, Written, restated
 from airflow_tx.ledger.records import EndLine, Phase, Skipped, TransactionRecord
 
 # --- decisive -----------------------------------------------------------------------------------------------------
-# Compare the records that decide later transactions with the receipts and with each other. Pure. Source:
-# docs/protocol.md §10.
+# Compare the records that decide later transactions with the receipts and with each other. Source: docs/protocol.md
+# §10.
 #
 # These records are the topology record, the counters, open transactions, skipped rows, and the bindings of runs.
 
@@ -43,7 +43,8 @@ from airflow_tx.ledger.records import EndLine, Phase, Skipped, TransactionRecord
 def compare_decisive(chain: Chain, states: Sequence[StateEvidence], *, whole: bool) -> None:
     """Compare the records that decide later transactions.
 
-    :param whole: whether the comparison covers all final transactions, and so also the records that follow them.
+    :param whole: whether all final transactions are compared. Only then are the records of later transactions compared,
+        too.
     """
     now = chain.ledger.decisive
     if now is None:
@@ -63,7 +64,7 @@ _SENTENCES = {
     "run_id": "its kept rows are of run {}, its receipt of {}",
     "rows": "its kept rows are {}, the rows of its receipt {}",
 }
-"""By field of a record, the finding if receipts, repairs and open transactions imply another value."""
+"""The finding for each field of a record, if receipts, repairs and open transactions imply another value."""
 _OF_SKIPPED = "its kept rows are of {name} {}, its receipt of {}"
 """The finding for each other field of a skipped transaction."""
 
@@ -94,7 +95,7 @@ def _topology_findings(chain: Chain) -> Iterator[str]:
 
 
 def _rebuilt_findings(chain: Chain) -> Iterator[str]:
-    """Compare the last transaction before a rebuilt ledger with the generations of the receipts around it."""
+    """Compare the last transaction before a rebuild with the generations of the receipts before and after it."""
     rebuilt = chain.ledger.topology.rebuilt
     current = chain.ledger.current
     generation = max(
@@ -119,7 +120,7 @@ def _rebuilt_findings(chain: Chain) -> Iterator[str]:
 
 
 def _loss_findings(chain: Chain) -> Iterator[str]:
-    """Compare the accepted losses in the topology record with the losses that are still ahead of the source."""
+    """Compare the accepted losses in the topology record with the losses that the source has not passed yet."""
     topology = chain.ledger.topology
     life = chain.ledger.life
     known = {each.number for each in chain.ledger.repairs if each.what == ACCEPT_LOSS}
@@ -146,7 +147,7 @@ def _loss_findings(chain: Chain) -> Iterator[str]:
 
 
 def _compare_states(chain: Chain, states: Mapping[str, StateEvidence]) -> None:
-    """Compare the states that the topology record names, and the birth of the last transaction of each."""
+    """Compare the states in the topology record, and the birth of the last transaction of each state."""
     topology = chain.ledger.topology
     for name in sorted({*topology.states, *topology.births}):
         last = topology.states.get(name, 0)
@@ -181,7 +182,7 @@ def _compare_states(chain: Chain, states: Mapping[str, StateEvidence]) -> None:
 def _is_lost(chain: Chain, state: str, receipt: Receipt) -> bool:
     """Ask whether a person has accepted the content of a state since this transaction.
 
-    :param state: its current name.
+    :param state: current name of the state.
     """
     repairs = chain.ledger.repairs
     return any(
@@ -213,11 +214,12 @@ def _compare_book(chain: Chain) -> None:
 def _line_findings(chain: Chain, line: EndLine, begins: int) -> Iterator[tuple[str, Any, Any]]:
     """Find the fields of a line that differ from the expected line.
 
-    :param begins: the first transaction with a line. A chain that began earlier may name any earlier transaction.
+    :param begins: the first transaction with a line. The line of a chain that began earlier may name any earlier
+        transaction.
     """
     wanted = chain.expected.lines[line.txid]
     receipt = chain.receipts[line.txid]
-    # Receipts that only some states kept name only a part of the written rows.
+    # If only some states kept a receipt, it has only a part of the written rows.
     partly = {"rows"} if line.txid in chain.pieced else set()
     before = (
         {"first"}
@@ -286,7 +288,7 @@ def _open_findings(
 
 
 def _compare_skipped(chain: Chain, now: Decisive) -> None:
-    """Compare the rows that wait for a readmission with the receipts."""
+    """Compare the rows that are kept for a readmission with the receipts."""
     ledger = chain.ledger
     for txid in sorted(chain.expected.skipped.keys() - now.skipped.keys()):
         if txid < ledger.current:
@@ -325,7 +327,8 @@ def _skipped_findings(chain: Chain, now: Decisive, txid: int, skipped: Skipped) 
         yield "it was committed, and it is kept as skipped"
         return
     yield from _apart(skipped, wanted, "run_id", "key", "skip", "replaces")
-    # A rebuilt ledger forgets a readmission and keeps the rows again, and a replay may have changed these rows.
+    # A rebuild may undo a readmission. It then stores the rows of the readmitted transaction as the
+    # skipped rows, and a replay of that transaction may have changed them.
     taken_back = any(
         each.what == LEDGER_LOST and each.generation > receipt.generation
         for each in chain.ledger.repairs
@@ -378,7 +381,7 @@ def _compare_bindings(chain: Chain, now: Decisive) -> None:
 
 
 def _compare_others(chain: Chain, now: Decisive, known: Collection[str]) -> None:
-    """Compare bindings of runs without a receipt, since a binding decides whether a run's rows count as committed.
+    """Compare the bindings of runs without a receipt. A binding decides whether the rows of a run count as committed.
 
     :param known: the run keys with a receipt.
     """
@@ -412,14 +415,14 @@ def _found(chain: Chain, now: Decisive, txid: int, text: str) -> None:
 # --- verification -------------------------------------------------------------------------------------------------
 
 
-"""Repairs that leave the expected totals of states known."""
+"""Repairs after which the expected totals of states are still known."""
 
 
 @dataclass(frozen=True)
 class Verified:
     """The findings of a verification.
 
-    :param first: the first transaction of the unbroken chain; None: there is no receipt.
+    :param first: the first transaction of the unbroken chain; None if there is no receipt.
     :param last: the last final transaction that was examined.
     :param findings: the contradictions, one line each.
     :param notes: skips, losses, repairs, and unknown facts.
@@ -442,7 +445,7 @@ def verified(
 ) -> Verified:
     """Compare ledger and states for the transactions from `first` to `last`.
 
-    :param last: None: the last final transaction.
+    :param last: None means the last final transaction.
     """
     final = ledger.current - 1
     end = final if last is None else min(last, final)
@@ -497,7 +500,7 @@ def _compare_receipts(chain: Chain, state: StateEvidence) -> None:
         if chain.changed & {("", txid), (state.name, txid)}:
             continue
         if own is not None and life.name_at(txid) is None:
-            continue  # another state had the storage, or the name, at that time
+            continue  # a different state had the storage or the name at that time
         if own is not None:
             if receipt is None:
                 chain.find(txid, f"state {state.name} has a receipt of it, and the ledger none")
@@ -516,11 +519,11 @@ def _compare_receipts(chain: Chain, state: StateEvidence) -> None:
 
 
 def _compare_one(chain: Chain, life: Life, own: Receipt, receipt: Receipt) -> None:
-    # After a roll forward, the rows are listed under a later name of the state.
+    # After a roll forward, the receipt lists the rows under a later name of the state.
     given = life.given.get(receipt.txid)
-    # A state that a restatement skipped only records that it got no rows.
+    # If a restatement skipped a state, the state only records that it got no rows.
     written = {} if given is None else dict.fromkeys(own.written, replace(given, left=False))
-    # A table that a roll forward skipped only records that it got no rows.
+    # If a roll forward skipped a transaction, the table only records that it got no rows.
     of_hole = receipt.txid in life.holes
     different = own.differences(replace(receipt, written=own.written if of_hole else written))
     if different:
@@ -593,7 +596,7 @@ def _compare_change(chain: Chain, state: str, fence: HeldFence) -> None:
 
 
 def _look_in_words(chain: Chain, state: str, fence: HeldFence) -> str:
-    """Describe a fence that an unfinished roll forward has raised to read the values."""
+    """Describe a fence that an unfinished roll forward has raised in order to read the values."""
     before = fence.covered
     found = "no fence" if before is None else f"the fence of transaction {before.token.txid}"
     again = Command("repair", chain.ledger.name, options=("--roll-forward", state))
@@ -607,7 +610,7 @@ def _look_in_words(chain: Chain, state: str, fence: HeldFence) -> str:
 class ColumnTotal:
     """The total of a value column, and the total that receipts and accepted changes imply.
 
-    :param unknown: how many receipts do not record their part of the total.
+    :param unknown: number of receipts that do not record their part of the total.
     """
 
     column: str
@@ -626,7 +629,7 @@ class ColumnTotal:
 
 @dataclass(frozen=True)
 class RowCount:
-    """How many rows of a transaction a table has, and how many the receipts and accepted changes imply."""
+    """The number of rows that a table has of a transaction, and the number that receipts and accepted changes imply."""
 
     txid: int
     rows: int
@@ -672,7 +675,7 @@ def _compare_totals(chain: Chain, state: StateEvidence) -> None:
 
 
 def _compare_rows(chain: Chain, state: StateEvidence) -> None:
-    """Compare how many rows a state has of each transaction with its receipts."""
+    """Compare the number of rows that a state has of each transaction with its receipts."""
     if state.rows is None:
         return
     for each in _compared(chain, state.name, "rows", _row_counts(chain, state)):
@@ -688,7 +691,7 @@ def _compare_rows(chain: Chain, state: StateEvidence) -> None:
 
 
 def _compare_holes(chain: Chain, state: StateEvidence) -> None:
-    """Find the transactions whose rows no journal entry kept, until their restatements are committed."""
+    """Report the transactions whose rows no journal entry kept, until their restatements are committed."""
     now = chain.ledger.decisive
     replaced = () if now is None else [each.replaces for each in now.opened.values()]
     wanted = {each.txid for each in replaced if each is not None}
@@ -701,7 +704,7 @@ def _compare_holes(chain: Chain, state: StateEvidence) -> None:
 
 
 def _holes(chain: Chain, state: StateEvidence) -> list[int]:
-    """List the transactions that count but that a table was made to skip, unless the table has rows of them."""
+    """List the transactions that count, but that a roll forward skipped in this table and of which it has no rows."""
     rows = state.rows or {}
     replaced = restated(chain.receipts)
     return [
@@ -712,7 +715,7 @@ def _holes(chain: Chain, state: StateEvidence) -> list[int]:
 
 
 def _compared(chain: Chain, state: str, what: str, found: list[_Compared] | str) -> list[_Compared]:
-    """Note the changes that a person accepted, or why nothing was compared."""
+    """Return the differences. Note the changes that a person accepted, or why nothing was compared."""
     if isinstance(found, str):
         chain.notes.append(f"state {state}: its {what} were not compared: {found}")
         return []
@@ -722,7 +725,7 @@ def _compared(chain: Chain, state: str, what: str, found: list[_Compared] | str)
 
 
 def _unsettled(state: StateEvidence, last: int) -> str | None:
-    """Describe why the values of a state may differ from those after transaction `last`, by its fence."""
+    """Describe from the fence of a state why its values may differ from the values after transaction `last`."""
     fence = state.fence
     if fence is None or (fence.applied and fence.token.txid == last):
         return None
@@ -746,7 +749,8 @@ def _row_counts(chain: Chain, state: StateEvidence) -> list[RowCount] | str:
     }
     expected |= {txid: 0 for txid in _rows_of_none(chain, state) if txid not in written}
     for change in (each.change for each in life.changes):
-        # The change may name a txid that no transaction had then, but that one has now.
+        # The change may name a txid that no transaction had at that time, but that a transaction
+        # has now.
         expected |= {
             int(txid): 0 if int(txid) in replaced else rows
             for txid, rows in change.get("rows", {}).items()
@@ -756,9 +760,9 @@ def _row_counts(chain: Chain, state: StateEvidence) -> list[RowCount] | str:
 
 
 def _rows_of_none(chain: Chain, state: StateEvidence) -> Iterator[int]:
-    """List the txids of rows in a table that have no receipt.
+    """Yield the txids of rows in a table that have no receipt.
 
-    Transactions before the first receipt are unknown.
+    Transactions before the first receipt are left out.
     """
     begins = chain.ledger.current if chain.begins is None else chain.begins
     for txid in sorted(each for each in state.rows or {} if each is not None):
@@ -812,9 +816,9 @@ def _nonces(chain: Chain, state: str) -> set[str]:
 def _fence_apart(
     fence: HeldFence, receipt: Receipt, *, again: bool
 ) -> Iterator[tuple[str, Any, Any]]:
-    """List the fields in which a fence and the receipt of its transaction differ, with both values.
+    """Yield the fields in which a fence and the receipt of its transaction differ, with both values.
 
-    :param again: whether a roll forward wrote the transaction again, so that the grant differs from the receipt's.
+    :param again: whether a roll forward wrote the transaction again, so that fence and receipt have different grants.
     """
     of_the_grant = () if again else ("generation", "nonce")
     for name in ("txid", "attempt", "epoch", "birth", *of_the_grant):

@@ -70,12 +70,13 @@ def begin(
     *,
     open_first: Callable[[], None],
 ) -> Decision[BeginAnswer]:
-    """Give the run its transaction: a new txid, the next attempt, or the answer that it is already committed.
+    """Give the run a new transaction or the next attempt of its open one, or answer that its transaction is committed.
 
     :param open_first: creates the ledger of the topology, or updates its record from the DAG.
     :raises StaleBegin, RunHeld, SkippedTransaction, TopologyClaimed: the ledger has not changed.
     """
-    # Required and not peeked: a rename closes this record and then copies. It would lose a `begin` that commits later.
+    # `find` makes the record a requirement. A rename closes this record and then copies all others,
+    # so it would lose a transaction that begins later.
     topology = read.find(TopologyRecord, paths.record)
     if topology is not None:
         check_claim(topology, paths, request.topology)
@@ -109,7 +110,7 @@ def _final(begins: BeginPass, binding: Binding) -> Decision[BeginAnswer]:
 
 
 def _first_of(begins: BeginPass, txid: int) -> int:
-    """Return the transaction that begins the chain of a committed one; 0: it begins one itself, as far as is known."""
+    """Return the transaction that begins the chain of a committed one. 0 if it begins its chain, or if unknown."""
     line = Book(begins.read, begins.paths).line(txid) if begins.topology.book else None
     return 0 if line is None else line.first
 
@@ -129,7 +130,7 @@ class _Readmission:
         return Batch(None, None) if rows is None else begins.current_batch(attempt, rows)
 
     def counted(self, begins: BeginPass) -> None:
-        """Return None, since the source may have lost rows."""
+        """Return None: no row count is required, since the source may have lost rows."""
 
     def bound(self, txid: int, birth: str) -> Binding:
         """Return the binding of the run."""
@@ -147,7 +148,7 @@ class _Readmission:
 
 
 GivenBatch = _Readmission | Restatement
-"""A batch that an earlier transaction had. Its rows are pinned, and the source keeps its position."""
+"""The batch of an earlier transaction. Its rows are pinned, and the source keeps its position."""
 
 
 def _allocate(begins: BeginPass, given: GivenBatch | None) -> Decision[BeginAnswer]:
@@ -175,7 +176,8 @@ def _allocate(begins: BeginPass, given: GivenBatch | None) -> Decision[BeginAnsw
     found = begins.next_batch(TransactionAttempt(txid, 1), start.position, previous)
     if found is None:
         return Decision(NoData(txid))
-    # A transactional source gives every replay the same rows, so the beginning is not needed.
+    # A transactional source gives every replay the same rows, so the beginnings of partitions are
+    # not needed.
     keeps_begin = topology.partitioned and topology.source_kind != "transactional"
     decided = DecidedBatch(
         found.metadata,
@@ -220,7 +222,7 @@ def _allocated(
 ) -> Decision[Begun]:
     """Decide the writes of a new transaction: its record, the binding of its run, its rows and its position.
 
-    :param run: names the run if no run has asked for the transaction.
+    :param run: batch that names the run, if no run has requested the transaction.
     """
     read = begins.read
     stamp = begins.stamp
@@ -276,7 +278,7 @@ def _allocated(
 
 
 def _new_key(read: Reader, paths: Paths, txid: int, named: str) -> str:
-    """Name a run that does not exist yet, as its source does, or `tx-<txid>` with a suffix if that name is taken.
+    """Name a run that does not exist yet: by its source, or `tx-<txid>`, with a suffix if that name is taken.
 
     :raises UnreadableRecord: the batch that the source names already has a transaction, but the position omits it.
     """
@@ -297,7 +299,7 @@ def open_topology(
     """Create the ledger of a topology, or update its record from the DAG.
 
     :raises TopologyClaimed: another DAG uses the name.
-    :raises SourceKindChanged: the kind changed while transactions are open.
+    :raises SourceKindChanged: the kind of the source changed while transactions are open.
     :raises SourceShapeChanged: the stored position does not fit a source of this shape.
     """
     topology = read.find(TopologyRecord, paths.record)
@@ -375,9 +377,9 @@ def _check_source(
 # --- joined -------------------------------------------------------------------------------------------------------
 # One process runs several consecutive steps in one multi. Source: docs/protocol.md §2.
 #
-# Each step decides as it would alone, on the records that the previous step writes. The multi requires all records that
-# the steps read, so no other step can run between them. A step that refuses, asks a question or writes nothing is left
-# out. It then runs alone and reports the reason.
+# Each step decides as it would alone, from the records that the previous step writes. The multi requires all records
+# that the steps read, so no other step can run between them. A step that refuses, asks a question or writes nothing is
+# left out. It then runs alone and reports the reason.
 
 
 T = TypeVar("T")
@@ -394,7 +396,7 @@ def in_one_multi(
     first: BoundStep[T],
     then: Callable[[T], BoundStep[U] | None],
 ) -> Decision[Joined[T, U]]:
-    """Decide a step, and the step that follows from its answer, if there is one.
+    """Decide a step, and then the step that `then` returns for its answer, if any.
 
     :raises Refused, UnreadableRecord: the first step raises it.
     """
@@ -427,7 +429,7 @@ def begin_started(
     open_first: Callable[[], None],
     task: TaskTry,
 ) -> Decision[BeginAnswer]:
-    """Decide `begin`, and that the first task of the new transaction starts. Raises as `begin`."""
+    """Decide `begin`, and the start of the first task of the new transaction. Raises as `begin`."""
     begun = begin(read, stamp, paths, request, outside, open_first=open_first)
     if not isinstance(begun.result, Begun):
         return begun

@@ -48,19 +48,19 @@ class AcquireRequest:
 
     :param epoch: the epoch from `processed`, before the output was read.
     :param rows_digest: digest of the batch's rows that its run processed.
-    :param outputs: by transactional state, the output that it will write, as `output_text` gives it.
+    :param outputs: output that it will write to each transactional state, as `output_text` returns it.
     :param states: names of the states whose fence it will raise.
     :param by_phase: whether several tasks will hold the turn, one after the other.
     :param metadata: metadata of the batch, which the fences keep.
     :param position: the position of the source after the batch, which the fences keep.
-    :param rows: rows of the batch, if counted. `tasks`, `code` and `unproven` go into the receipt.
+    :param rows: number of rows of the batch, if counted. `tasks`, `code` and `unproven` go into the receipt.
     :param journal: name of the journal entry with its contribution; "" if there is none.
-    :param taken_back: of a restatement: by state in the old receipt, the state from which that output is removed.
+    :param taken_back: state from which a restatement removes the old output, by the name of the state in the old
+        receipt.
     :param checks: the findings of its checks, as the receipt keeps them.
     :param held: the digest from `held_at` when these states were read.
-    :param sole: the states that may have had no transaction since.
-    :param own: of a restatement in a rebuilt ledger: by state that keeps its receipt of the earlier transaction, that
-        receipt.
+    :param sole: the states whose last transaction must not have changed since then.
+    :param own: receipt of the restated transaction in each state that keeps it, for a restatement in a rebuilt ledger.
     """
 
     attempt: TransactionAttempt
@@ -90,7 +90,7 @@ def acquire(
 
     :raises StaleAttempt, FailedTransaction, RowsChanged, StaleBatch, StateMissing, StateRenamed, NotTakenBack: this
         attempt can never get the turn.
-    :raises UnreadableRecord: its turn has passed, because a person set a record back.
+    :raises UnreadableRecord: its turn has passed, because a person set a record back by hand.
     """
     attempt = request.attempt
     record = newest_record(read, paths, attempt, "commit")
@@ -115,7 +115,7 @@ def acquire(
         taken_back = request.taken_back
         replaced = record.replaces.txid
         check_still_held(read, paths, attempt.txid, replaced, taken_back, own=request.own)
-        # A restatement that removes no output may have skipped a state.
+        # A restatement may have skipped a state, so that it removes no output.
         if (taken_back or request.held) and request.held != held_at(
             read, paths, topology, taken_back, request.sole
         ):
@@ -132,7 +132,8 @@ def acquire(
         epoch=epoch,
         nonce=stamp.op,
         granted=True,
-        # Outputs that an earlier grant may have begun to write stay until the committer proves that it did not.
+        # Outputs that an earlier grant may have begun to write stay noted, until the committer
+        # proves that none was written.
         outputs={**request.outputs, **record.outputs},
         granted_at=stamp.now,
         fenced=sorted({*record.fenced, *request.states}),
@@ -210,17 +211,18 @@ def note_commit_failed(
     failed_task: str = "",
     checks: Mapping[str, CheckNote] | None = None,
 ) -> Decision[FailureNoted]:
-    """Note for people that a commit has failed finally.
+    """Note, for people, that a commit has failed and is not retried.
 
     The phase and the turn do not change, so that another try can work.
 
     Only the first failure of a grant is noted. Failures of other tasks of its phase follow from it.
 
-    :param epoch: the newest epoch that the failed try knew, from its grant or from `processed`; None: it knew none.
-    :param remedy: the remedy of the refusal; None: it was another error.
+    :param epoch: newest epoch of which the failed try learned, from its grant or from `processed`; None if there is
+        none.
+    :param remedy: the remedy of the refusal; None if it was another error.
     :param for_good: whether a replay would be refused again. No replay starts until a person acts or repairs.
     :param repairable: whether a repair, or a store that recovers, ends the failure.
-    :param failed_task: as for `fail`.
+    :param failed_task: see `fail`.
     :param checks: the failed checks, each with its finding and the output, for a person to accept.
     :raises StaleAttempt: a newer attempt exists.
     """
@@ -257,9 +259,9 @@ def accept_checks(
     *,
     audit: Audit,
 ) -> Decision[Done]:
-    """Note that a person accepts the findings of checks. This only covers outputs with these digests.
+    """Note that a person accepts the findings of checks. The acceptance is limited to outputs with these digests.
 
-    :param digests: by check, the digest of the output that the person saw.
+    :param digests: digest of the output that the person saw, for each check.
     :raises UnknownTransaction, AlreadyFinal: the transaction is not open.
     :raises PreviewOutdated: a check has another finding now.
     """
@@ -288,9 +290,9 @@ def commit(
     """Make the transaction final and hand over the turn: history, rotation and `current` + 1 in one multi.
 
     :param states: names of the states whose fence the grant raised.
-    :param written: by state, the rows that it got.
-    :param columns: by state with columns, its value columns.
-    :param began: by state whose first transaction this is, whether the state was empty before.
+    :param written: rows that each state got.
+    :param columns: value columns of each state that has columns.
+    :param began: whether a state was empty before, for each state whose first transaction this is.
     :raises Outranked: the ledger holds another token.
     """
     txid = token.txid

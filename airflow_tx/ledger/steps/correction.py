@@ -28,7 +28,7 @@ class ComparedUpTo:
 
     :param incarnation: incarnation of the upstream topology.
     :param txid: the last upstream transaction that need not be compared again.
-    :param birth: birth of that transaction; "": it has no line.
+    :param birth: birth of that transaction; "" if it has no line.
     :param caught_up: transactions that were behind, and now have their corrections or no longer count.
     """
 

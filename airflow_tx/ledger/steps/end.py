@@ -111,10 +111,10 @@ def check_grant(
 ) -> tuple[TopologyRecord, Any]:
     """Check the conditions of every grant. Return the topology record, and the position before the batch.
 
-    If one state is new while another is missing, the DAG renamed a state, which would then start empty.
+    If one state is new while another is missing, the DAG renamed a state, which would start empty under its new name.
 
     :raises StateRenamed: it names both states and the remedy.
-    :raises StaleBatch: its predecessor ended at another position than its batch starts.
+    :raises StaleBatch: the batch does not start at the position where its predecessor ended.
     :raises RollingForward: a roll forward is writing the states again.
     """
     txid = record.txid
@@ -148,9 +148,9 @@ def claimed(
     outcome: Outcome,
     **counted: Any,
 ) -> TransactionRecord:
-    """Add the receipt to a record with a new grant. Only the written rows are missing.
+    """Add the receipt to a record with a new grant. Only the written rows are still missing in it.
 
-    :param counted: rows, tasks and code of the receipt.
+    :param counted: further fields of the receipt: rows, tasks and code.
     """
     receipt = Receipt(
         topology=paths.topology,
@@ -179,7 +179,7 @@ def make_grant(
 ) -> Grant:
     """Make the grant that `record` holds.
 
-    :param noted: by transactional state, the output that an earlier grant was about to write.
+    :param noted: output that an earlier grant was about to write to each transactional state.
     """
     token = Token(
         topology.generation,
@@ -212,7 +212,7 @@ def fence_batch(
     prev: Any,
     outputs: Mapping[str, str] | None = None,
 ) -> FenceBatch:
-    """Make the facts that a fence keeps of a transaction, see `FenceBatch`."""
+    """Collect the facts that a fence keeps of a transaction, see `FenceBatch`."""
     return FenceBatch(
         of.key,
         of.run_id,
@@ -243,12 +243,12 @@ def ended(
     """Decide the writes that make a transaction final and hand over the turn.
 
     :param states: names of the states whose fence the grant raised.
-    :param written: by state, the rows that it got; other states got none.
-    :param columns: by state with columns, its value columns in this transaction.
-    :param began: by state whose first transaction this is, whether the state was empty before.
+    :param written: rows that each state got. A missing state got no rows.
+    :param columns: value columns in this transaction of each state that has columns.
+    :param began: whether a state was empty before, for each state whose first transaction this is.
     """
     txid = record.txid
-    read.get(Counter, paths.current)  # a repair that sets the turn back refuses this end
+    read.get(Counter, paths.current)  # if a repair sets the turn back, this multi is refused
     assert record.receipt is not None, "its grant has noted it"
     given = {state: (written or {}).get(state, NOTHING_WRITTEN) for state in states}
     receipt = record.receipt.with_written(given)
@@ -287,7 +287,7 @@ def ended(
 def _topology_after(
     topology: TopologyRecord, history: TransactionRecord, states: Collection[str], stamp: Stamp
 ) -> TopologyRecord:
-    """Note a final transaction in the topology record, and remove the notes of it as an open one."""
+    """Note a final transaction in the topology record, and remove the notes about it as an open transaction."""
     txid = history.txid
     is_blocked = topology.is_blocked(txid)
     return replace(
@@ -311,10 +311,10 @@ def accepted_after(
     began: Mapping[str, bool],
     txid: int,
 ) -> dict[str, Any]:
-    """Keep the facts of each state that still hold: its newest accepted change, and where it began.
+    """Keep the facts of each state that still hold: its newest accepted change, and the txid with which it began.
 
     :param known: the facts in the topology record.
-    :param began: as `ended` takes it. For a state with an accepted loss, it does not set where the state began.
+    :param began: see `ended`. After an accepted loss, it does not change where the state began.
     """
     found = {name: dict(each) for name, each in known.items() if name not in states}
     for name in states:
@@ -354,19 +354,19 @@ def _forgotten_history(read: Reader, paths: Paths, txid: int) -> list[Write]:
 
 
 def hours_after(hours: Mapping[str, int], history: TransactionRecord) -> dict[str, int]:
-    """Count a final transaction by hour, since the history may cover fewer hours than people look at."""
+    """Count final transactions by hour, since the history may cover fewer hours than the views show."""
     hour = history.final.when[:HOUR]
     counted = {**hours, hour: hours.get(hour, 0) + 1}
     return {each: counted[each] for each in sorted(counted)[-HOURS_KEPT:]}
 
 
 def pace_after(pace: list[list[Any]], history: TransactionRecord) -> list[list[Any]]:
-    """Add the measurement of a final transaction. Only committed transactions of a known size count.
+    """Add the size and the time of a final transaction. Only committed transactions of a known size count.
 
-    The largest batch stays in the list until a batch of at least its size replaces it. Many small batches must not hide
-    the time that a large batch takes. Earlier counts in another unit are dropped.
+    The largest batch stays in the list until a batch of at least its size replaces it. Otherwise, many small batches
+    would hide the time that a large batch takes. Earlier counts in another unit are dropped.
 
-    :param pace: (rows, seconds in process), oldest first; if the unit is not rows, with the unit.
+    :param pace: lists of rows and seconds in process, oldest first. A third item is the unit, if it is not rows.
     """
     if (
         history.final.outcome is not Outcome.COMMITTED
@@ -423,7 +423,7 @@ def withdraw_skip(
 
     It must then be replayed, since its states may be rolled back already.
 
-    :param keeps_grant: the skip was refused before it got a grant. A grant of a committer then stays valid.
+    :param keeps_grant: whether the skip was refused before it got a grant. The grant of a committer then stays valid.
     :raises AlreadyFinal, UnknownTxid: see `open_record`. If it is already skipped, readmit it.
     """
     record = still_open(read, paths, txid)
@@ -450,7 +450,7 @@ def withdraw_skip(
 def find_open(
     read: Reader, stamp: Stamp, paths: Paths, txids: Collection[int]
 ) -> Decision[dict[int, TransactionRecord | Refused]]:
-    """Return the record of each transaction, or why it is not open, all at the same moment."""
+    """Return the record of each transaction, or the error that it is not open, all at the same moment."""
     allocated = read.get(Counter, paths.allocated).txid
     return Decision(
         {txid: _open_or_refused(read, paths, txid, allocated) for txid in sorted(set(txids))}
@@ -462,7 +462,7 @@ def grant_skip(
 ) -> Decision[Granted | NotYet | AlreadySkipped]:
     """Give the turn to the skip of a transaction. It outranks the current holder.
 
-    :param states: the states whose fence will be raised, as for `held_for_good`.
+    :param states: the states whose fence will be raised, see `held_for_good`.
     :raises SkipRefused: no person requested the skip, or a state that cannot undo it may have values of it.
     :raises StaleBatch: the predecessor ended at another position. The transaction must be replayed first.
     :raises StateMissing, StateRenamed: a state that may have output of the transaction, or of an earlier one, is
@@ -508,7 +508,7 @@ def commit_skip(
     The rows are kept for a readmission, and the source keeps its position.
 
     :param states: names of the states whose fence the grant raised.
-    :param began: as `ended` takes it.
+    :param began: see `ended`.
     :raises Outranked: the ledger holds another token.
     :raises SkipRefused: the request to skip was withdrawn.
     """
@@ -559,7 +559,7 @@ def check_skipped(read: Reader, stamp: Stamp, paths: Paths, txid: int) -> Decisi
     """Return the skip record of a transaction.
 
     :raises NotSkipped: it is not skipped, or was already readmitted.
-    :raises RestatementSkipped: it restated a transaction, which counts.
+    :raises RestatementSkipped: it restated a transaction, which still counts.
     """
     skipped = read.find(Skipped, paths.skipped(txid))
     if skipped is None:
@@ -639,9 +639,9 @@ def check_undoable(
     *,
     noted: bool,
 ) -> None:
-    """Check whether a transaction that has the turn can be skipped. Every state with values of it must undo them.
+    """Check that a transaction with the turn can be skipped. Every state with its values must be able to undo them.
 
-    :param states: as for `held_for_good`.
+    :param states: see `held_for_good`.
     :param noted: whether the ledger already has the request to skip it.
     :raises StateMissing: a state to which it may have been written is missing.
     :raises SkipRefused: a state that cannot undo it may have output of it.
@@ -655,11 +655,11 @@ def check_undoable(
 def held_for_good(record: TransactionRecord, states: Mapping[str, bool | None]) -> list[str]:
     """List the states that may have output of a transaction and cannot undo it.
 
-    The values in a state decide, since the record may be older than a grant. Only if a state cannot tell what it holds,
-    the record shows whether a grant was about to write to it.
+    The values in a state decide, since the record may be older than a grant. The record only decides if the state
+    cannot tell: it shows whether a grant was about to write to the state.
 
-    :param states: by state of the topology, whether it can undo the output of the transaction, or has none. None: the
-        state cannot tell.
+    :param states: whether each state of the topology can undo the output of the transaction, or has no output of it.
+        None if the state cannot tell.
     """
     unknown = {name for name in record.fenced if states.get(name) is None}
     return sorted(unknown | {name for name, can in states.items() if can is False})

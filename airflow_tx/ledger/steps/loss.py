@@ -25,8 +25,8 @@ LOSSES_A_RECORD = 500
 class StartPosition:
     """The position from which the next batch of a source is decided.
 
-    :param position: the position after the accepted losses; of a partitioned source, by partition.
-    :param lost: by partition, the lost rows between the end of the previous transaction and `position`, in words.
+    :param position: position after the accepted losses, by partition if the source has partitions.
+    :param lost: lost rows between the end of the previous transaction and `position`, in words, by partition.
     """
 
     position: Any
@@ -35,7 +35,8 @@ class StartPosition:
     def passed(self, after: Any) -> list[str]:
         """List the lost rows that a batch passes.
 
-        :param after: the position after the batch; of a partitioned source, by partition with rows in the batch.
+        :param after: position after the batch. For a partitioned source, the position of each partition with rows in
+            the batch.
         """
         return shortened(
             [
@@ -50,7 +51,7 @@ class StartPosition:
 def start_after(
     read: Reader, paths: Paths, topology: TopologyRecord, position: Any
 ) -> StartPosition:
-    """Return the position from which a source decides, after the previous transaction ended at `position`."""
+    """Return the position from which the source decides the next batch, if the previous one ended at `position`."""
     accepted = _accepted(read, paths, topology)
     if not accepted or position is None:
         return StartPosition(topology.origin if position is None else position)
@@ -70,7 +71,7 @@ def start_after(
 
 
 def _accepted(read: Reader, paths: Paths, topology: TopologyRecord) -> dict[str, list[Loss]]:
-    """Read, by partition, the losses that a batch may still pass. For each position, the last accepted loss counts."""
+    """Read the losses that a batch may still pass, by partition. For each position, the last accepted loss counts."""
     found: dict[str, list[Loss]] = {}
     for number in topology.losses:
         for loss in read.peek(RepairRecord, paths.repair(number)).losses:
@@ -95,7 +96,7 @@ def losses_behind(accepted: Mapping[str, Sequence[Loss]], partition: str, place:
 def without_passed(
     read: Reader, paths: Paths, topology: TopologyRecord, txid: int
 ) -> TopologyRecord:
-    """Remove the losses that the source has passed, after the end of `txid`, from the topology record.
+    """Remove from the topology record the losses that the source has passed once `txid` has ended.
 
     Losses after `txid`, or after an open transaction, stay. The repair record still shows who accepted a loss.
     """
@@ -155,7 +156,7 @@ def deciding_from(read: Reader, paths: Paths) -> list[Any]:
 
 
 def next_position(read: Reader, paths: Paths) -> Any:
-    """Read the position from which the next new transaction is decided; None: there is none yet."""
+    """Read the position from which the next new transaction is decided. Return None if there is none yet."""
     topology = read.peek_if_any(TopologyRecord, paths.record)
     if topology is None:
         return None
@@ -198,11 +199,11 @@ def note_losses(
     *,
     known: Sequence[int] | None = None,
 ) -> Decision[Repaired]:
-    """Note that the rows of `losses` are lost and in no batch. All rows before and after them are processed.
+    """Note that a person accepts the loss of the rows in `losses`. All rows before and after them are processed.
 
-    :param known: the numbers of the accepted losses when these losses were found; None: any.
+    :param known: numbers of the losses that were accepted when these losses were found; None means any.
     :raises LossRefused: nothing is lost.
-    :raises PreviewOutdated: other losses were accepted since.
+    :raises PreviewOutdated: other losses were accepted since then.
     """
     topology = read.get(TopologyRecord, paths.record)
     if known is not None and topology.losses != [*known]:

@@ -53,7 +53,7 @@ _Acks = Mapping[Instance, Ack]
 class OutputName(NamedTuple):
     """An output of a task.
 
-    :ivar content: identifies the rows of this try of the task; "": unknown.
+    :ivar content: text that identifies the rows of this try of the task; "" if unknown.
     """
 
     task_id: str
@@ -63,7 +63,7 @@ class OutputName(NamedTuple):
 
     @staticmethod
     def to_json(outputs: Iterable[OutputName]) -> dict[str, Any]:
-        """Return names of outputs as acks, manifests and descriptors keep them."""
+        """Return names of outputs in the form that acks, manifests and descriptors keep."""
         found = list(outputs)
         contents = [each.content for each in found]
         names = [[each.task_id, each.map_index, each.name] for each in found]
@@ -97,8 +97,8 @@ _CONSUMER = (
 class RowsRead:
     """The rows that one try has read.
 
-    :param found: the fullest of its readings.
-    :param outputs: the outputs that it read as one input; none: the batch.
+    :param found: the reading with the most rows.
+    :param outputs: the outputs that it read as one input; empty if it read the batch.
     :param at_least: whether more rows may exist that could not change the result, as beside an empty side of a join.
     :param stopped: whether the reader stopped before the end, so that the count may not be the total.
     :param more: whether the source had at least one more row.
@@ -111,11 +111,11 @@ class RowsRead:
     more: bool = False
 
     def proves_against(self, whole: RowsDigest) -> bool:
-        """Ask whether the reading contradicts the total."""
+        """Ask whether the reading contradicts the total `whole`."""
         return not self.found.agrees(whole) and not (self.at_least and self.found.rows < whole.rows)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as acks and manifests keep it."""
+        """Return the reading in the form that acks and manifests keep."""
         stopped = {"stopped": True} if self.stopped else {}
         stopped |= {"more": True} if self.more else {}
         names = OutputName.to_json(self.outputs)
@@ -130,12 +130,12 @@ class RowsRead:
 
 
 def digest_text(found: BatchRows | None) -> str:
-    """Return the digests of a batch as the history keeps them; "" if there are none."""
+    """Return the digests of a batch as the text that the history keeps; "" if there are none."""
     return "" if found is None else " ".join(sorted(found.digests.values()))
 
 
 def counted_of(rows: int | None, text: str) -> BatchRows | None:
-    """Read the rows of a batch from the history; None: no task counted them.
+    """Read the rows of a batch from the history. Return None if no task counted them.
 
     :param text: the result of `digest_text`.
     """
@@ -144,7 +144,7 @@ def counted_of(rows: int | None, text: str) -> BatchRows | None:
 
 
 def consumed(read: Iterable[RowsRead]) -> int | None:
-    """Return how many rows of the batch were read; None: not counted."""
+    """Return how many rows of the batch were read, or None if they were not counted."""
     return max((each.found.rows for each in read if not each.outputs), default=None)
 
 
@@ -157,11 +157,11 @@ def check_rows(
 ) -> BatchRows | None:
     """Compare the rows that the tasks of an attempt read with the source, with each other, and with emitted rows.
 
-    :param topology: for the command in an error.
+    :param topology: name of the topology, for the command in an error.
     :param acks: the acks of the instances that count.
     :param size: how many rows the source counted, from the record.
     :param first: the rows of the first complete attempt, if a replay must read the same rows.
-    :return: the rows of the batch; None: not counted.
+    :return: the rows of the batch; None if not counted.
     :raises RowsDiffer: the counts or the digests do not agree.
     """
     batch = _batch(attempt, acks, size)
@@ -179,7 +179,7 @@ def unproven_rows(acks: _Acks, size: Mapping[str, Any] | None) -> tuple[str, ...
     A reading is proven if it was counted exactly to the end, or if its count equals a known total.
 
     :param acks: the acks of the instances that count, after `check_rows` found no difference.
-    :param size: how many rows the source counted.
+    :param size: size of the batch, if the source counted it.
     """
     reads = list(_reads(acks))
     exact = [
@@ -212,7 +212,7 @@ def _total(acks: _Acks, read: RowsRead) -> set[int]:
 
 
 def in_words(outputs: tuple[OutputName, ...]) -> str:
-    """Name the input that was read: outputs that are read as one, or the batch."""
+    """Name the input that was read: an output of a task, or the batch."""
     return f"output {outputs[0].name!r} of task {outputs[0].task_id}" if outputs else "the batch"
 
 
@@ -309,7 +309,7 @@ def _check_outputs(attempt: TransactionAttempt, acks: _Acks, name: str, read: Ro
 
 
 def _emitted(acks: _Acks, output: OutputName) -> RowsDigest | None:
-    """Return the rows that a task emitted by its own count; None: they are not guaranteed, or not staged."""
+    """Return the rows that a task emitted by its own count. None if they are not guaranteed, or not staged."""
     entry = _entry(acks, output)
     return None if entry is None else RowsDigest.of(entry["rows"], entry.get("row_digest", ""))
 
@@ -394,10 +394,11 @@ def start(
         raise _stale_try("start", attempt, task, found)
     own = (
         "0" if _by_begin(record, task) else f"{stamp.message_id:016x}"
-    )  # a mapped instance uses an id of its own
+    )  # a mapped instance uses its own id
     started = Ack(task.task_try, stamp.op, emitted=own)
     if found is not None and found.done and not another:
-        # Airflow may have ended this try because it assigned the success of the acked try to it.
+        # Airflow may have ended this try because it took the success of the acked try as the
+        # success of this one.
         started = replace(found, op=stamp.op)
     entry = encode(started)
     writes = [Create(path, entry) if found is None else Put(path, entry), Put(folder, b"")]
@@ -429,9 +430,9 @@ def ack(
 ) -> Decision[Done]:
     """Note that a processing task is done, with its output and the rows that it read.
 
-    :param rows: rows it consumed, if counted.
-    :param outputs: plain-JSON references to what it wrote.
-    :param trees: how many trees of messages it began.
+    :param rows: number of rows that it consumed, if counted.
+    :param outputs: references to the outputs that it wrote, as plain JSON.
+    :param trees: number of message trees that it began.
     :param code: digest of the code that it ran, if known.
     :param unproven: why the rows that it consumed are not proven.
     :raises StaleAttempt, StaleTry, FailedTransaction: nothing is noted.
@@ -476,12 +477,12 @@ def fail(
     repairable: bool = False,
     failed_task: str = "",
 ) -> Decision[FailureNoted]:
-    """Note that a processing task has failed finally. The attempt cannot commit until the task runs again.
+    """Note that a processing task has failed and is not retried. The attempt cannot commit until the task runs again.
 
-    :param remedy: the remedy of the refusal; None: it was another error.
+    :param remedy: the remedy of the refusal; None if it was another error.
     :param for_good: whether a replay would be refused again. No replay starts until a person acts or repairs.
     :param repairable: whether a repair, or a store that recovers, ends the failure.
-    :param failed_task: the task, if `reason` is its error; "": `reason` is a refusal that names its subject.
+    :param failed_task: task that failed, if `reason` is its error. "" if `reason` is a refusal that names its subject.
     :raises StaleAttempt, StaleTry: this try is outdated.
     """
     record = newest_record(read, paths, attempt, "fail")
@@ -554,11 +555,11 @@ def processed(
     """Note that every task that must ack has acked: the batch is complete, and all its rows were read.
 
     :param expected: the instances that count, because Airflow knows that they succeeded. Other instances have no
-        output, even if they acked, because they were skipped or removed. None: the tasks that `begin` named, and all
-        started ones.
-    :param emitted: by try of a task, how many complete trees of messages the ackers have.
+        output, even if they acked, because they were skipped or removed. None means the tasks that `begin` named, and
+        all started ones.
+    :param emitted: number of complete message trees that the ackers have, by try of a task.
     :param same_rows: whether every attempt must read the same rows, as for a transactional source.
-    :param proven: whether rows that are not proven are refused.
+    :param proven: whether the batch is refused if its rows are not proven.
     :raises IncompleteBatch, MessagesLost, RowsDiffer, RowsChanged, FailedTransaction, StaleAttempt: the batch is not
         complete.
     :raises RowsNotProven: the batch may be complete, but this is not proven.
@@ -581,11 +582,11 @@ def processed(
         tasks = ", ".join(shortened(missing)) or f"unknown tasks (ack val {value:016x})"
         raise IncompleteBatch(txid=attempt.txid, attempt=attempt.attempt, tasks=tasks)
     first = record.counted if same_rows else None
-    # The source does not count rows again that it decides again.
+    # If the source decides the rows again, it does not count them again.
     batch = check_rows(
         paths.topology, attempt, acks, None if record.changed else record.size, first
     )
-    # A replay that found no rows has none to consume.
+    # A replay that found no rows has no rows to consume.
     unproven = (
         ()
         if rows_digest == digest(None)
@@ -694,7 +695,7 @@ def _stale_try(
 def tasks_of(acks: Mapping[tuple[str, int], Ack]) -> dict[str, TaskRows]:
     """Sum up the rows that each task read and emitted, over all its instances.
 
-    :param acks: by task id and map index.
+    :param acks: acks, by task id and map index.
     """
     found: dict[str, TaskRows] = {}
     sums: dict[tuple[str, str], RowsDigest] = {}
@@ -713,9 +714,9 @@ def tasks_of(acks: Mapping[tuple[str, int], Ack]) -> dict[str, TaskRows]:
 
 
 def code_of(acks: Mapping[tuple[str, int], Ack], dag_version: str) -> Code:
-    """Return the code that processed a batch: the version of its DAG, and by task the digest of its code.
+    """Return the code that processed a batch: the version of its DAG, and the digest of the code of each task.
 
-    :param acks: as for `tasks_of`. A task whose instances ran different code has several digests.
+    :param acks: see `tasks_of`. A task whose instances ran different code has several digests.
     """
     found: dict[str, set[str]] = {}
     for (task, _), ack in acks.items():

@@ -1,6 +1,7 @@
 """The steps of recovery: replays, and the mark of a blocked transaction. Source: docs/protocol.md §5.
 
-Recovery goes by records, not by runs: an open transaction whose run has ended is replayed in any state of its run.
+Recovery depends on records and not on runs. If the run of an open transaction has ended, the transaction is replayed,
+regardless of the state of the run.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ COORDINATOR = "coordinator"
 class ReplayRequest:
     """The request to replay an attempt.
 
-    :param reason: in words, for the log and for people.
+    :param reason: reason in words, for the log and for people.
     :param counts: whether the replay counts against `limit`. A failure counts. A moved predecessor and a run that gave
         up its slot do not count.
     :param limit: the maximum number of counted replays in a row.
-    :param overdue: an earlier note from before this time (ISO 8601, UTC) that led to no new attempt is made again. Its
-        process died before it started the run, or the run ended before its `begin`. "": no note is made again.
+    :param overdue: time (ISO 8601, UTC). A note from before it that led to no new attempt is made again. Its process
+        died before it started the run, or the run ended before its `begin`. With "", no note is made again.
     """
 
     attempt: TransactionAttempt
@@ -55,9 +56,9 @@ def note_replay(
     is not replayed, since all its tasks would run again for the same refusal. A repair raises the generation, which
     ends the refusal.
 
-    A restatement that fails delays all later commits although the restated transaction counts. It is therefore skipped,
-    once. If the skip is refused, a person must act. It also waits for a person if a repair may end its refusal, since
-    it can be committed after the repair.
+    A restatement that fails delays all later commits, although the restated transaction still counts. It is therefore
+    skipped, but only once. If the skip is refused, a person must act. It also waits for a person if a repair may end
+    its refusal, since it can be committed after the repair.
 
     :raises StaleAttempt: a newer attempt exists.
     """
@@ -65,7 +66,7 @@ def note_replay(
     path = paths.transaction(attempt.txid)
     record = read.find(TransactionRecord, path)
     if record is None:
-        return Decision(AlreadyCommitted(attempt.txid))  # or skipped: it is not replayed
+        return Decision(AlreadyCommitted(attempt.txid))  # or it is skipped, and not replayed
     if record.attempt != attempt.attempt:
         raise StaleAttempt(
             step="replay", txid=attempt.txid, attempt=attempt.attempt, newest=record.attempt
@@ -118,7 +119,8 @@ def _stop(
     given_up = replace(
         record,
         skip=Audit(COORDINATOR, why).noted(stamp),
-        # Note it for the previous attempt, since no replay of the current attempt is about to begin.
+        # The note is for the previous attempt, since no replay of the current attempt is about to
+        # begin.
         replay=replace(before, attempt=request.attempt.attempt - 1, given_up=True),
         op=stamp.op,
     )
@@ -134,7 +136,7 @@ def _block(read: Reader, stamp: Stamp, paths: Paths, request: ReplayRequest) -> 
     result = Blocked(attempt.txid, request.reason)
     topology = read.get(TopologyRecord, paths.record)
     found = topology.blocked
-    # The first mark stays, since two alternating marks would be written forever.
+    # The first mark stays. Two transactions would otherwise replace each other's mark forever.
     if found is not None and (
         found.txid < attempt.txid or (found.txid, found.attempt) == (attempt.txid, attempt.attempt)
     ):

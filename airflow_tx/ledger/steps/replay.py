@@ -1,7 +1,7 @@
-"""`begin` for a run with an open transaction: it gets its next attempt, or continues the current attempt.
+"""`begin` for a run with an open transaction: the transaction gets its next attempt, or continues the current one.
 
-A person may request that the next attempt decides its rows again, or that a committed transaction is restated.
-Source: docs/protocol.md §§3, 5, 11.
+A person may request that the next attempt decide its rows again, or that a committed transaction be restated. Source:
+docs/protocol.md §§3, 5, 11.
 """
 
 from __future__ import annotations
@@ -92,19 +92,19 @@ class BeginPass:
     def next_batch(
         self, attempt: TransactionAttempt, position: Any, previous: PreviousBatch | None = None
     ) -> Batch | None:
-        """Ask the source for the batch from a position on; None: the source has no rows.
+        """Ask the source for the batch after a position. Return None if the source has no rows.
 
-        :param previous: the previous batch; None: this is the first batch, or a replay.
+        :param previous: the previous batch; None if this is the first batch, or a replay.
         """
         about = f"{attempt.txid} from {digest(position)}"
         ask = partial(self.outside.next_batch, attempt, position, previous)
         return self.read.ask("batch", about, ask)
 
     def current_batch(self, attempt: TransactionAttempt, metadata: Any) -> Batch:
-        """Ask the source for the current metadata of the same rows, and for their number if the source knows it.
+        """Ask the source for the current metadata of the same rows, and for their number if the source can count them.
 
-        :param metadata: the earlier decision.
-        :return: a batch without a position, since the position does not change.
+        :param metadata: metadata that the source decided earlier.
+        :return: batch without a position, since the position does not change.
         """
         about = f"{attempt.txid} instead of {digest(metadata)}"
         ask = partial(self.outside.decide_again, attempt, metadata)
@@ -115,7 +115,7 @@ class BeginPass:
 def begin_again(begins: BeginPass, record: TransactionRecord) -> Decision[ReplayAnswer]:
     """Give an open transaction its next attempt, or continue the current attempt if `begin` runs again for it.
 
-    Only its own run can replay a restatement, unless that run was deleted.
+    A restatement can only be replayed by its own run, unless that run was deleted.
 
     :raises StaleBegin, RunHeld: the ledger has not changed.
     """
@@ -132,14 +132,14 @@ def begin_again(begins: BeginPass, record: TransactionRecord) -> Decision[Replay
         ask = partial(outside.run_state, record.run_id)
         state = read.ask("run state", record.run_id, ask)
         if record.replaces is not None and state is not None:
-            # For every other run of the same key, the restated transaction counts.
+            # Any other run of the same key gets the restated transaction, which still counts.
             return Decision(AlreadyCommitted(record.replaces.txid))
         if state in LIVE_RUN_STATES:
             raise RunHeld(run_id=request.run_id, txid=txid, holder=record.run_id, state=state)
     started = read.names(begins.paths.acks(record.acks))
     same = record.request == request.task_try
-    # "" means that the transaction was allocated before its run existed. If the run could not be created, a new attempt
-    # ends the block of the old attempt.
+    # "" means that the transaction was allocated before its run existed. If Airflow could not
+    # create the run, the new attempt also unblocks the transaction.
     is_blocked = begins.topology.is_blocked(txid)
     again = request.retry or (record.request == "" and not is_blocked)
     if same or (again and not started and record.phase is Phase.PROCESSING):
@@ -241,7 +241,8 @@ def _same_rows(
     if not record.pinned:
         return kept
 
-    # Readmitted rows do not move the source, and the previous transaction may end at another position now.
+    # Readmitted rows do not move the source, and the end of the previous transaction may have
+    # changed.
     partitioned = begins.request.topology.partitioned
     before = state.position_before(attempt.txid)
     after = position_after(
@@ -253,10 +254,11 @@ def _same_rows(
 def _other_rows(
     begins: BeginPass, state: RotatingTransactionalState, attempt: TransactionAttempt
 ) -> DecidedBatch:
-    """Let an opaque source decide again, from the current end of the previous transaction."""
+    """Let an opaque source decide the rows again, from the current end of the previous transaction."""
     partitioned = begins.request.topology.partitioned
     before = state.position_before(attempt.txid)
-    # A partition that first appears in this transaction has no earlier position. It begins where it began before.
+    # A partition that first appears in this transaction has no earlier position. It begins at the
+    # same place as in the previous attempt.
     taken_up = state.get_state(attempt.txid).begin or {}
     begin = {name: place for name, place in taken_up.items() if name not in (before or {})}
     origin = {**begin, **(before or {})} if begin else before
@@ -298,7 +300,7 @@ def _replayed(record: TransactionRecord, stamp: Stamp) -> Replayed:
 
 
 def _counted(record: TransactionRecord) -> dict[str, Any]:
-    """Return the counted `rows` of the attempt, by its committer, its tasks or its source; else its `size`."""
+    """Return the `rows` of the attempt as its committer, its tasks or its source counted them, else its `size`."""
     size = {unit: count for unit, count in (record.size or {}).items() if unit != "why"}
     counted = (
         None if record.receipt is None else record.receipt.rows,
@@ -310,7 +312,7 @@ def _counted(record: TransactionRecord) -> dict[str, Any]:
 
 
 def _earlier(replayed: Replayed) -> Replayed:
-    """Shorten why an earlier attempt was replayed, so that records stay small.
+    """Shorten the reason for which an earlier attempt was replayed, so that records stay small.
 
     Only the last error keeps its full length.
     """
@@ -337,9 +339,9 @@ def note_changed(
     *,
     audit: Audit,
 ) -> Decision[Done | AlreadySkipped]:
-    """Note that the next attempt takes the current rows, and fail the current attempt.
+    """Note that the next attempt takes the current content of its rows, and fail the current attempt.
 
-    :param states: as for `held_for_good`.
+    :param states: see `held_for_good`.
     :raises ChangeRefused: a state that cannot undo the transaction may have output of it.
     :raises AlreadyFinal, UnknownTransaction: the transaction is not open.
     """
@@ -365,7 +367,7 @@ def note_changed(
 def check_changeable(
     paths: Paths, record: TransactionRecord, states: Mapping[str, bool | None]
 ) -> None:
-    """Check whether the rows of a transaction can be decided again. Every state with values of it must undo them.
+    """Check that the rows of a transaction can be decided again. Every state with its values must be able to undo them.
 
     :raises ChangeRefused: a state cannot undo them.
     """
@@ -381,9 +383,9 @@ def check_changeable(
 
 
 def to_decide_anew(record: TransactionRecord, rows: Any, *, always: bool = False) -> bool:
-    """Ask whether a replay needs the current rows. A transaction that will be skipped needs none.
+    """Ask whether a replay must decide the rows again. A transaction that will be skipped keeps its rows.
 
-    :param always: whether each attempt decides again which transactions count in its range.
+    :param always: whether every attempt decides its rows again, since other transactions of its range may count now.
     """
     wanted = always or record.to_change is not None
     return wanted and record.skip is None and rows is not None
@@ -400,7 +402,7 @@ class WishRequest:
     :param key: the run key from the journal entry or the history; it is compared with the binding.
     :param run_id: the run_id from the same record.
     :param states: the states to which the transaction contributed, by their current names.
-    :param first_day: the first day of which the journal keeps entries, such as 2013-01-01; "": it keeps all.
+    :param first_day: the first day for which the journal keeps entries, such as 2013-01-01; "" if it keeps all entries.
     """
 
     txid: int
@@ -460,9 +462,9 @@ def begin_roll_forward_with_wishes(
     holes: Mapping[str, Collection[int]] | None = None,
     wanted: Sequence[WishRequest] = (),
 ) -> Decision[Rolling]:
-    """Begin as `begin_roll_forward`, and request restatements of the transactions whose rows no journal entry kept.
+    """Do as `begin_roll_forward`, and request restatements of the transactions whose rows no journal entry kept.
 
-    :param wanted: these transactions. An earlier request for one of them stays.
+    :param wanted: requests for these transactions. An earlier request for the same transaction stays.
     :raises RestateRefused: a transaction cannot be restated; nothing is noted.
     """
     begun = begin_roll_forward(read, stamp, paths, found, audit, holes=holes)
@@ -493,7 +495,7 @@ def withdraw(read: Reader, stamp: Stamp, paths: Paths, txid: int) -> Decision[Do
             " names that transaction; to leave it out: ",
             Command.of("skip", "{topology}", "TXID", "--why", "TEXT"),
         )
-    # No record remains with the nonce of this step, so the topology record gets it.
+    # No other record remains with the nonce of this step, so the topology record gets it.
     noted = Put(paths.record, encode(replace(topology, op=stamp.op)))
     return Decision(Done(), (Delete(path), noted), paths.record)
 
@@ -507,7 +509,8 @@ def wishes(store: Store, paths: Paths) -> tuple[Wish, ...]:
 def entries_in_use(read: Reader, paths: Paths) -> set[str]:
     """Name the journal entries that open or requested restatements replace."""
     found = set[str]()
-    # Requests first, since a run that begins during the read turns a request into a transaction.
+    # Read requests first, since a run that begins during the read turns a request into a
+    # transaction.
     for name in read.names_if_any(paths.wishes):
         wish = read.peek_if_any(Wish, paths.wish(int(name)))
         binding = None if wish is None else read.peek_if_any(Binding, paths.run(wish.key))
@@ -527,9 +530,9 @@ def wishes_to_start(
     *,
     limit: int,
 ) -> tuple[Wish, ...]:
-    """Choose the requests whose runs may start now, by txid. One transaction of the window is left to other batches.
+    """Choose the requests whose runs may start now, by txid. Restatements leave one place in the window to new batches.
 
-    :param states: the states of the runs. A request whose run is not listed is left alone.
+    :param states: Airflow states of the runs. A request whose run is not listed is left out.
     :param limit: how many restatements may be in progress at the same time.
     """
     begun = sum(record.replaces is not None for record in opened.values())
@@ -540,7 +543,7 @@ def wishes_to_start(
 
 
 def most_restated(max_pending: int) -> int:
-    """Return how many of the open transactions may be restatements."""
+    """Return how many open transactions may be restatements at the same time."""
     return max(max_pending - 1, 1)
 
 
@@ -567,11 +570,11 @@ def check_held(
     *,
     wanted: bool = False,
 ) -> None:
-    """Refuse a restatement if a state may lack the original transaction.
+    """Refuse a restatement if a state may lack the transaction that it restates.
 
     :param states: the states to which the transaction contributed.
-    :param wanted: whether there is a request, which must be withdrawn.
-    :raises RestateRefused: a state was lost since, or the ledger was rebuilt.
+    :param wanted: whether a restatement is already requested. The remedy then withdraws the request.
+    :raises RestateRefused: a state was lost after the transaction, or the ledger was rebuilt.
     """
     repairs = repairs_of(read, paths)
     for state in sorted(states):
@@ -590,12 +593,12 @@ def check_still_held(
     *,
     own: Mapping[str, Receipt],
 ) -> None:
-    """Refuse a restatement if a state has lost the original transaction since it began, or if its name was reused.
+    """Refuse a restatement if, since it began, a state has lost the replaced transaction or its name was reused.
 
     :param txid: the restatement.
     :param replaced: the transaction that counts.
-    :param taken_back: by state that `replaced` named, the state from which its contribution is removed.
-    :param own: by state that keeps its own receipt of `replaced`, that receipt.
+    :param taken_back: the state from which the contribution is removed, by the name that the state had in `replaced`.
+    :param own: receipt of `replaced` in each state that keeps its own.
     :raises NotTakenBack: it names the state.
     """
     topology = read.get(TopologyRecord, paths.record)
@@ -622,11 +625,11 @@ def held_at(
     taken_back: Mapping[str, str],
     sole: Collection[str] = (),
 ) -> str:
-    """Digest the facts that decide a difference: the columns of the states, and the number of repairs.
+    """Return a digest of the facts on which a difference depends: columns of the states, and number of repairs.
 
-    If the digest changes, a column was dropped, or a person changed values, and the difference must be read again.
+    If the digest changes, a column was dropped or a person changed values. The difference must then be read again.
 
-    :param taken_back: as for `check_still_held`.
+    :param taken_back: see `check_still_held`.
     :param sole: states that were asked for rows under keys to which no other transaction contributed.
     """
     columns = {state: topology.columns.get(state) for state in taken_back.values()}
@@ -635,9 +638,9 @@ def held_at(
 
 
 def _counting(read: Reader, paths: Paths, request: WishRequest) -> Binding:
-    """Read the binding under which the transaction counts.
+    """Read the binding of the run whose transaction will be restated.
 
-    :raises RestateRefused: it does not count, or is not final.
+    :raises RestateRefused: the transaction does not count, or is not final.
     """
     txid = request.txid
     current = read.peek(Counter, paths.current).txid
@@ -694,7 +697,7 @@ def _restate_that(txid: int) -> tuple[str | Command, ...]:
 
 
 def _refused(paths: Paths, txid: int, problem: str, *remedy: str | Command) -> RestateRefused:
-    """Make the refusal of a restatement.
+    """Make the error that refuses a restatement.
 
     :param remedy: the template of the remedy.
     """
@@ -709,7 +712,7 @@ def _refused(paths: Paths, txid: int, problem: str, *remedy: str | Command) -> R
 class Restatement:
     """The committed transaction whose batch a restatement takes.
 
-    :param first: the transaction that begins its chain; 0: the transaction itself.
+    :param first: the transaction that begins its chain; 0 means the transaction itself.
     """
 
     binding: Binding
@@ -729,7 +732,7 @@ class Restatement:
     def batch(self, begins: BeginPass, attempt: TransactionAttempt) -> Batch:
         """Return the batch with the rows of the journal, or with the current rows if they were requested.
 
-        :raises RestateRefused: its contribution cannot be removed from the states.
+        :raises RestateRefused: its contribution cannot be taken out of the states.
         """
         txid = self.binding.txid
         found = self._entry(begins)
@@ -740,7 +743,7 @@ class Restatement:
         return Batch(found.rows, None)
 
     def counted(self, begins: BeginPass) -> BatchRows | None:
-        """Return the rows that its tasks read originally; None: unknown, or the current rows are requested."""
+        """Return the rows that its tasks read originally. None if unknown, or if the current rows are requested."""
         history = begins.read.find(TransactionRecord, begins.paths.history(self.binding.txid))
         found = self._entry(begins)
         if history is None or self.wish.changed_rows or not found.same:
@@ -756,5 +759,5 @@ class Restatement:
         return replace(self.binding, restating=Restating(txid, birth))
 
     def writes(self, read: Reader, stamp: Stamp, paths: Paths, txid: int) -> tuple[Write, ...]:
-        """Return the write that fulfils the request."""
+        """Return the write that removes the request."""
         return (Delete(paths.wish(self.binding.txid)),)

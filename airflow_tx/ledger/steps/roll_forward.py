@@ -39,18 +39,19 @@ from airflow_tx.ledger.steps.step import (
 )
 
 GENERATIONS = 2
-"""How much a run raises the generation: by one to read values that decide, and by one to write."""
+"""The number by which a run raises the generation: one to read the values of a state, and one to write."""
 
 
 @dataclass(frozen=True)
 class Rolling:
-    """A run of the command has exclusive use of the states. Earlier grants cannot mark them, and no new grant is given.
+    """A run of the command that has exclusive use of the states. No earlier grant can mark them, and none is given.
 
-    :param generation: of the grants that write. The generation before it is for reading a state whose values decide.
-    :param nonce: of this run; a later run replaces it.
+    :param generation: generation of the grants that write. The generation before it is for grants that only read the
+        values of a state.
+    :param nonce: nonce of this run. A later run replaces it.
     :param current: the transaction that has the turn.
-    :param birth: birth of that transaction; "": it has not begun.
-    :param found: by state, its last transaction before this run and before earlier runs that died.
+    :param birth: birth of that transaction; "" if it has not begun.
+    :param found: last transaction of each state before this run and before earlier runs that died.
     """
 
     generation: int
@@ -62,16 +63,16 @@ class Rolling:
 
 @dataclass(frozen=True)
 class RolledState:
-    """A state that was rewritten.
+    """A state that a roll forward has rewritten.
 
-    :param found: its last transaction before.
-    :param last: its last transaction now.
+    :param found: its last transaction before the roll forward.
+    :param last: its last transaction after the roll forward.
     :param birth: birth of its last transaction.
     :param grant: attempt and epoch of that transaction.
     :param whole: whether that is the last transaction that the ledger committed to the state.
     :param change: the newest accepted change that its values include.
-    :param heals: whether it regained everything that it had lost when a person accepted the loss.
-    :param holes: of a table, the transactions whose rows no journal entry kept; they will be restated.
+    :param heals: whether everything is restored that the state had lost when a person accepted the loss.
+    :param holes: transactions that will be restated in a table, since no journal entry kept their rows.
     """
 
     found: int
@@ -85,7 +86,7 @@ class RolledState:
 
     @classmethod
     def of(cls, receipt: Receipt, found: int, **how: Any) -> RolledState:
-        """Make it from the receipt of its last transaction."""
+        """Describe a rewritten state from the receipt of its last transaction."""
         grant = (receipt.attempt, receipt.epoch)
         return cls(found, receipt.txid, receipt.birth, grant, **how)
 
@@ -101,8 +102,8 @@ def begin_roll_forward(
 ) -> Decision[Rolling]:
     """Reserve the states for this run of the command. It outranks an earlier run, which may have died.
 
-    :param found: by state that will be rewritten, its last transaction.
-    :param holes: by table, the transactions whose rows no journal entry kept. The roll forward skips them.
+    :param found: last transaction of each state that will be rewritten.
+    :param holes: transactions whose rows no journal entry kept, by table. The roll forward skips them.
     """
     topology = read.get(TopologyRecord, paths.record)
     current = read.get(Counter, paths.current).txid
@@ -140,7 +141,7 @@ def end_roll_forward(
 ) -> Decision[Repaired]:
     """Release the states for further transactions.
 
-    If no state was rewritten, permanent refusals stay, although the generation has risen.
+    If no state was rewritten, permanent refusals stay valid, although the generation has risen.
 
     :param nonce: nonce of this run.
     :param unchanged: accepted changes that the person withdraws.
@@ -160,7 +161,7 @@ def end_roll_forward(
     after = replace(
         topology,
         rolling=None,
-        # A new generation lifts a permanent refusal.
+        # A new generation ends a permanent refusal.
         blocked=None if rolled else topology.blocked,
         states={**topology.states, **{name: each.last for name, each in whole.items()}},
         births={**topology.births, **{name: each.birth for name, each in whole.items()}},
@@ -247,11 +248,11 @@ def back(
 
     No txid is given again.
 
-    Their runs lose their bindings, so they count the rows that the source gives again.
+    Their runs lose their bindings, so that they can process the rows again.
 
     :param to: the last transaction that stays.
-    :param tokens: by state of the DAG, the token in its fence; None: it has no fence, or not a complete one.
-    :param marks: by state with a complete fence, its newest accepted change. Later changes are gone with the values.
+    :param tokens: token in the fence of each state of the DAG; None if it has no fence, or an incomplete one.
+    :param marks: newest accepted change in each complete fence. Later changes were lost with the values.
     :param position: the position of the source after `to`, as the fences keep it.
     :raises RepairRefused: a fence names another transaction, or records of these transactions are missing.
     """
@@ -346,7 +347,7 @@ def _lines_taken_back(
     topology: TopologyRecord,
     gone: Mapping[int, Receipt | TransactionRecord],
 ) -> tuple[Write, ...]:
-    """Note in the book of ends that these transactions no longer count, and which transactions count again."""
+    """Note in the book of ends that these transactions no longer count, and that the restated ones count again."""
     if not topology.book:
         return ()
     book = Book(read, paths)
@@ -374,7 +375,7 @@ def _back_refused(paths: Paths, txid: int, problem: str, remedy: str = "") -> Re
 
 
 def _receipts_from(read: Reader, paths: Paths, txid: int, current: int) -> dict[int, Receipt]:
-    """Read the receipts from the transaction to go back to, up to the last final one.
+    """Read the receipts from transaction `txid` to the last final transaction.
 
     :raises RepairRefused: `txid` is not a final transaction, or a receipt is forgotten.
     """
@@ -418,9 +419,9 @@ def _skipped_before(
     *,
     bound: dict[str, Binding | None],
 ) -> Iterator[Write]:
-    """Remove later skips, and undo later readmissions: the skipped transaction gets its rows back.
+    """Remove later skips, and undo later readmissions so that the skipped transactions get their rows back.
 
-    :param bound: receives the binding of its run.
+    :param bound: receives the bindings of the runs of these skipped transactions.
     :raises RepairRefused: the ledger no longer keeps its rows.
     """
     state = RotatingTransactionalState(read, paths)

@@ -1,7 +1,7 @@
 """The step `yield`: a waiting run gives up its run slot to the run that has the turn. Source: docs/protocol.md §6.
 
-Waiters bid in the ledger, since no process knows all of them. A waiter without a txid yields first, the newest of them
-before the others. Then the waiter with the highest txid yields. Only one waiter yields at a time.
+Waiters bid in the ledger, since no process has a list of all waiters. Waiters without a txid yield first, and the
+newest of them before all others. After them, the waiter with the highest txid yields. Only one waiter yields at a time.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def bid(
 ) -> Decision[Bidding | NotNeeded]:
     """Offer to yield. The best offer leads until its run yields, or until the turn moves on.
 
-    :param overdue: an offer from before this time (ISO 8601, UTC) no longer counts: its process would have yielded
-        already, so it has died. "": all offers count.
+    :param overdue: time (ISO 8601, UTC). An offer from before it no longer counts: its process has died, or it would
+        have yielded. With "", all offers count.
     """
     topology = read.get(TopologyRecord, paths.record)
     if read.get(Counter, paths.current).txid != waiter.blocking:
@@ -49,7 +49,7 @@ def note_yield(
     :raises Outbid: another waiter leads.
     """
     topology = read.get(TopologyRecord, paths.record)
-    # An entry of another turn remained when the run was started again.
+    # An entry for another turn may remain from before the run was started again.
     before = topology.yielded.get(waiter.run_id)
     if before is not None and before.blocking == waiter.blocking:
         return Decision(Done())

@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Stamp:
-    """Values that a step must not create itself.
+    """Values that a step gets from outside, since it must not create them itself.
 
     :param now: time as ISO 8601 text.
     :param op: nonce of this pass, which identifies a write whose answer was lost.
@@ -56,10 +56,10 @@ class Stamp:
 
 @dataclass(frozen=True)
 class Decision(Generic[T_co]):
-    """The answer of a step, and the writes that make it true in one multi.
+    """The answer of a step, and the writes of its multi. The answer holds once they are written.
 
-    :param writes: empty if nothing changes.
-    :param proof: a record that contains `op` once the multi has happened.
+    :param writes: writes of the multi; empty if nothing changes.
+    :param proof: path of a record that contains `op` once the multi is done.
     """
 
     result: T_co
@@ -74,7 +74,7 @@ def put(path: str, record: Any, result: T) -> Decision[T]:
 
 @dataclass(frozen=True)
 class Audit:
-    """A person and the reason for an action. The ledger keeps both with the action, the reason in one line."""
+    """The person who acts, and the reason. The ledger keeps both with the action, the reason as one line."""
 
     who: str
     why: str
@@ -115,7 +115,7 @@ class Audit:
         :param losses: the rows that were accepted as lost.
         :param change: the totals that were accepted.
         :param kept: records of repairs that a lost ledger gets back.
-        :param above: the greatest number in a fence.
+        :param above: greatest number of an accepted change in a fence.
         """
         number = max(next_repair(read, paths), above + 1, *(each.number + 1 for each in kept))
         repair = RepairRecord(
@@ -150,7 +150,7 @@ def next_repair(read: Reader, paths: Paths) -> int:
 def put_or_create(read: Reader, path: str, data: bytes, *, old: bool = False) -> Write:
     """Return the write that sets a record to `data`, whether or not the record exists.
 
-    :param old: whether it most likely exists, see `Reader.exists`.
+    :param old: whether the record most likely exists, see `Reader.exists`.
     """
     return Put(path, data) if read.exists(path, old=old) else Create(path, data)
 
@@ -164,7 +164,7 @@ def is_committed(read: Reader, paths: Paths, txid: int) -> bool:
 def is_another(read: Reader, paths: Paths, txid: int, birth: str) -> bool:
     """Ask whether a txid without an open record belonged to a transaction of another birth.
 
-    The ledger may have given the txid twice. Without history, the answer is True for a txid from before a rebuild.
+    The ledger may have given the txid twice. If the history is missing, the answer is True for a txid before a rebuild.
     """
     if not birth:
         return False
@@ -177,7 +177,7 @@ def is_another(read: Reader, paths: Paths, txid: int, birth: str) -> bool:
 def check_not_rolling(paths: Paths, topology: TopologyRecord) -> None:
     """Refuse a step that needs the states while a roll forward writes them.
 
-    :raises RollingForward: it names the start of the roll forward, and how to end it.
+    :raises RollingForward: the error names the start of the roll forward, and how to end it.
     """
     noted = topology.rolling
     if noted is not None:
@@ -186,7 +186,7 @@ def check_not_rolling(paths: Paths, topology: TopologyRecord) -> None:
 
 
 def check_raw_not_rolling(paths: Paths, data: bytes | None) -> None:
-    """Refuse as `check_not_rolling`, if the record may be missing, closed or damaged."""
+    """Refuse as `check_not_rolling`, from a record that may be missing, closed or damaged."""
     with suppress(UnreadableRecord):
         if data is not None:
             check_not_rolling(paths, decode(TopologyRecord, paths.record, data))

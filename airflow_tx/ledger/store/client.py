@@ -37,7 +37,7 @@ from airflow_tx.base.errors import (
 )
 
 # --- handler ------------------------------------------------------------------------------------------------------
-# kazoo's threads, connections and log for one client. These subclasses record why a client does not connect.
+# kazoo's threads, connections and log for one client. The subclasses record why a client does not connect.
 
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class ConnectionHandler(SequentialThreadingHandler):  # type: ignore[misc]
     A thread that ends with an error keeps that error. No single server delays the connection for long.
 
     :param patience: seconds for one server to accept a connection. kazoo itself would wait a whole session time-out.
-    :ivar error: the error that ended the connection permanently.
+    :ivar error: error that ended the connection permanently.
     """
 
     def __init__(self, patience: float) -> None:
@@ -71,7 +71,7 @@ class ConnectionHandler(SequentialThreadingHandler):  # type: ignore[misc]
                 func(*args, **kwargs)
             except (
                 KazooException
-            ) as error:  # a login that is refused; else it would be a trace on the screen
+            ) as error:  # a login that was refused; kazoo would print a traceback
                 self.error = error
 
         return super().spawn(noting_error)
@@ -80,7 +80,7 @@ class ConnectionHandler(SequentialThreadingHandler):  # type: ignore[misc]
 class ConnectionLog(Adapter):
     """The log of one client. It keeps the reason of the last failed connection, and never logs a password.
 
-    :ivar reason: in kazoo's words; "" if kazoo gave none.
+    :ivar reason: reason in kazoo's words; "" if kazoo gave none.
     """
 
     def __init__(self, logger: logging.Logger) -> None:
@@ -117,8 +117,9 @@ _RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
 class Tls:
     """The encryption of the connection.
 
-    :param ca: PEM file of the trusted authorities; None: the system's authorities.
-    :param cert: PEM file of the client's certificate; `key` and `key_password` give its private key.
+    :param ca: PEM file of the trusted authorities; None means the system's authorities.
+    :param cert: PEM file of the client's certificate. `key` and `key_password` are its private key and the password for
+        it.
     :param verify: whether to check the server's certificate and host name.
     """
 
@@ -133,10 +134,10 @@ class Tls:
 class ClientConfig:
     """The settings of a client. Its repr contains no password.
 
-    :param hosts: `h1:2181,h2:2181`.
+    :param hosts: addresses of the servers, such as `h1:2181,h2:2181`.
     :param conn_id: id of the Airflow connection, for messages.
-    :param chroot: the znode below which every path is; it is created if missing. Empty or "/": none.
-    :param scheme: `digest` or `sasl` (DIGEST-MD5); None: `digest` if a login is set, else no authentication.
+    :param chroot: znode below which all paths are. It is created if missing. Empty or "/" means no chroot.
+    :param scheme: `digest` or `sasl` (DIGEST-MD5); None means `digest` if a login is set, else no authentication.
     :param session_timeout: seconds without a heartbeat until the server ends the session.
     :param connect_timeout: seconds until an unreachable server is an error.
     """
@@ -160,8 +161,7 @@ class ClientConfig:
     def acl(self) -> Sequence[Any]:
         """The ACL of every new znode: only the login has access.
 
-        It does not use `auth`, which includes every identity of the client, such as a certificate that all clients
-        share.
+        The scheme `auth` would admit every identity of the client, such as a certificate that all clients share.
         """
         if self.login is None:
             return list(OPEN_ACL_UNSAFE)
@@ -281,8 +281,8 @@ def with_parents(path: str) -> list[str]:
 def send_proven(client: KazooClient, path: str) -> Any:
     """Send a request that creates an empty znode only if this login can read it. Pass the answer to `check_proven`.
 
-    The servers decode a login in the charset of their JVM. If that is not UTF-8, the ACL that they store admits no
-    login.
+    The servers decode a login in the charset of their JVM. If that charset is not UTF-8, the ACL that they store may
+    admit no login.
     """
     transaction = client.transaction()
     transaction.create(path)
@@ -293,7 +293,7 @@ def send_proven(client: KazooClient, path: str) -> Any:
 def check_proven(results: Sequence[Any], *, hosts: str, connection: str, path: str) -> None:
     """Check the answer to `send_proven`. An existing znode is no error, since the answer to an earlier try may be lost.
 
-    :raises LoginRefused: the servers decode this login as another one.
+    :raises LoginRefused: the servers decode this login differently.
     :raises StoreRefused, StoreDeclined: the servers refuse for other reasons.
     """
     made, proof = results

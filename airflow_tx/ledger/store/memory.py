@@ -29,8 +29,8 @@ from airflow_tx.ledger.api import (
 # The default of jute.maxbuffer.
 LIMIT = 1_048_575
 LARGE = 100_000
-"""Bytes above which a lost connection may mean that the request exceeds a smaller jute.maxbuffer."""
-# More than the header, version, flags and ACL of one operation need.
+"""The size in bytes above which a request may have lost the connection because of a smaller jute.maxbuffer."""
+# Bytes for the header, version, flags and ACL of one operation, more than they need.
 _OPERATION = 96
 
 

@@ -67,9 +67,9 @@ class ZooKeeperStore(Store):
     :param client: from `airflow_tx.ledger.store.client.connect`; the caller closes it.
     :param conn: id of the Airflow connection, for messages.
     :param hosts: hosts of the connection, for messages.
-    :param read_timeout: seconds to retry reads while the connection is lost.
+    :param read_timeout: seconds for which reads are retried while the connection is lost.
     :param write_timeout: seconds until the outcome of an unanswered write counts as unknown.
-    :param limit: maximum bytes of one request: the servers' jute.maxbuffer.
+    :param limit: maximum bytes of one request, as in the servers' jute.maxbuffer.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class ZooKeeperStore(Store):
 
     @property
     def requests(self) -> int:
-        """How many requests this store has sent. A multi counts as one request."""
+        """The number of requests that this store has sent. A multi counts as one request."""
         return self._requests
 
     @property
@@ -117,7 +117,7 @@ class ZooKeeperStore(Store):
 
     @property
     def lost_for(self) -> float:
-        """Seconds since the connection was lost; 0 while connected."""
+        """The seconds since the connection was lost; 0 while connected."""
         lost_at = self._lost_at
         return 0.0 if lost_at is None or self._client.connected else time.monotonic() - lost_at
 
@@ -340,7 +340,7 @@ def _refusal(operation: Requirement | Write, error: KazooException) -> StoreErro
 
 
 # --- watched ------------------------------------------------------------------------------------------------------
-# For repeated reads of the same records: each is read once, until ZooKeeper reports a change.
+# A store for repeated reads. Each record is read again only after ZooKeeper reports a change.
 
 
 MOST_KEPT = 200_000
@@ -362,7 +362,8 @@ class WatchedStore(ZooKeeperStore):
         self._size = 0
         # One entry for each running read. A change during the read removes the entry, and the answer is not kept.
         self._reads: dict[tuple[str, str], object] = {}
-        # How often everything was forgotten, and how often each path, or a path below it, changed.
+        # Number of times that everything was forgotten, and that each path, or a path below it,
+        # changed.
         self._losses = 0
         self._changes: Counter[str] = Counter()
         super().__init__(client, **options)

@@ -1,7 +1,7 @@
 """Corrections of an upstream topology: which committed transactions lack them. Source: docs/protocol.md §12.
 
-They are found by comparison, not by an event. A transaction is behind while its counting line names an earlier end than
-the upstream book.
+They are found by comparison, not by an event. A transaction is behind while the line that counts for it names an
+earlier end than the upstream book.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from airflow_tx.ledger.upstream.reading import UpstreamReading
 class Correction:
     """The corrections that a committed transaction lacks.
 
-    :param txid: the transaction, which begins its chain.
+    :param txid: transaction that lacks the corrections. It begins its chain.
     :param counts: the transaction that counts for it.
     :param key: the run key of its run.
-    :param ends: by upstream transaction, the end of its chain that counts now.
+    :param ends: end of the chain that counts now, by upstream transaction that begins the chain.
     :param first: the first upstream transaction in its range.
     :param last: the last upstream transaction in its range.
     :param noted: the note in the ledger; None if there is none.
-    :param since: when the first of these ends became final; None: that is forgotten.
+    :param since: time when the first of these ends became final; None if that is forgotten.
     """
 
     txid: int
@@ -44,7 +44,7 @@ class Correction:
 
     @property
     def is_noted(self) -> bool:
-        """Whether the ledger has noted exactly these ends: a restatement was requested before, or is not wanted."""
+        """Whether the ledger has noted exactly these ends, so that no new restatement is requested for them."""
         return self.noted is not None and self.noted.is_of(self.ends)
 
     @property
@@ -55,9 +55,9 @@ class Correction:
 
 
 NOTED_EVERY = 100
-"""The number of compared transactions without a correction after which the cursor is noted."""
+"""The number of transactions without a correction after which the ledger notes the cursor."""
 SETTLES = timedelta(minutes=10)
-"""How long a batch waits for further corrections of its range that were requested upstream."""
+"""The time for which a restatement waits for further corrections of its range that are under way upstream."""
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,10 @@ class Corrections:
     """The corrections of an upstream topology at one moment.
 
     :param behind: the transactions that lack corrections.
-    :param under_way: of these, the transactions with an open or requested restatement.
-    :param postponed: of these, the transactions whose range will get more corrections soon.
-    :param comparison: the result to note.
-    :param compared: the cursor before.
+    :param under_way: transactions of `behind` with an open or requested restatement.
+    :param postponed: transactions of `behind` whose range will get more corrections soon.
+    :param comparison: result that the ledger will note.
+    :param compared: cursor before this comparison: the last upstream transaction that was compared.
     """
 
     behind: tuple[Correction, ...]
@@ -79,7 +79,7 @@ class Corrections:
 
     @property
     def is_due(self) -> bool:
-        """Whether the ledger must be updated now: if a correction is due, or if the cursor has moved far enough."""
+        """Whether the ledger must be updated now, because a correction is due or the cursor has moved far enough."""
         ahead = self.comparison.txid - self.compared >= NOTED_EVERY
         return bool(self.due or self.comparison.caught_up) or ahead
 
@@ -91,7 +91,7 @@ class Corrections:
 
     @property
     def left(self) -> tuple[Correction, ...]:
-        """List the corrections that no process will handle automatically."""
+        """List the corrections for which no restatement will be requested automatically."""
         return tuple(
             each for each in self.behind if each.is_noted and each.txid not in self.under_way
         )
@@ -151,7 +151,7 @@ class CorrectionReader:
         return not is_noted or self._is_under_way(holder.txid, counts.txid)
 
     def _compare_noted(self, txid: int, note: Behind) -> None:
-        """Compare a transaction again that was noted as behind."""
+        """Compare again a transaction that was noted as behind."""
         holder = self._own.book.line(txid)
         counts = None if holder is None else self._own.counting(holder)
         if holder is None or counts is None or counts.taken is None:
@@ -221,7 +221,7 @@ class CorrectionReader:
         return wanted or any(each.begins == txid for each in opened)
 
     def _is_wanted_back(self, txid: int) -> bool:
-        """Whether the rows of a skipped transaction are moving to another one, which may have decided already."""
+        """Whether a person has requested the readmission of a skipped transaction. Its batch may be decided already."""
         skipped = self.ledger.skipped(txid)
         if skipped is None or skipped.readmit is None:
             return False
@@ -249,7 +249,7 @@ class TakenRanges:
         return found or line
 
     def counting_for(self, txid: int) -> int | None:
-        """Return the transaction that counts for an upstream transaction; None: it is not taken yet.
+        """Return the transaction that counts for an upstream transaction, or None if it is not taken yet.
 
         :param txid: an upstream transaction that begins its chain.
         """
@@ -259,7 +259,8 @@ class TakenRanges:
     def ahead(self) -> int | str | None:
         """Count the upstream transactions that are final but not taken yet.
 
-        :return: the count; a clause that explains why they cannot be taken; or None: no upstream topology has begun.
+        :return: the count, or a clause that explains why they cannot be taken; None if the topology has no upstream
+            topology.
         """
         name = self.ledger.topology().upstream
         if not name:
@@ -281,12 +282,12 @@ class TakenRanges:
         return 0 if found is None or found.taken is None else found.taken.last
 
     def holder(self, txid: int) -> EndLine | None:
-        """Find the transaction whose range has an upstream transaction; None: no line has it."""
+        """Find the transaction whose range contains an upstream transaction, or None if there is none."""
         found = self._first_holder(txid)
         return None if found is None else self.readmitted(found)
 
     def readmitted(self, found: EndLine) -> EndLine:
-        """Return the final transaction that now has the batch of a skipped one; for other transactions, itself."""
+        """Follow readmissions: return the final transaction that has the batch of `found` now."""
         seen = set[int]()
         while found.outcome is Outcome.SKIPPED and found.txid not in seen:
             seen.add(found.txid)
@@ -310,7 +311,7 @@ class TakenRanges:
         return None
 
     def _fresh_before(self, last: int, first: int) -> EndLine | None:
-        """Find the newest transaction from `first` to `last` with a range of its own."""
+        """Find the newest transaction from `first` to `last` that took new upstream transactions."""
         return next(self._fresh(last, first), None)
 
     def _fresh(self, last: int, first: int) -> Iterator[EndLine]:
@@ -343,7 +344,7 @@ class NotedCorrections:
 
     @property
     def is_left(self) -> bool:
-        """Whether no process will handle it automatically."""
+        """Whether no restatement will be requested automatically."""
         return not self.is_wanted and self.restated_by is None
 
     def __str__(self) -> str:

@@ -22,7 +22,7 @@ class UpstreamPosition(Record, frozen=True):
 
     :param incarnation: incarnation of the upstream ledger.
     :param txid: the last transaction that was read.
-    :param birth: birth of that transaction; "": it had no line at that time.
+    :param birth: birth of that transaction; "" if it had no line at that time.
     """
 
     incarnation: str
@@ -39,25 +39,25 @@ class UpstreamPosition(Record, frozen=True):
 
     @classmethod
     def of_reader(cls, ledger: ReadOnlyLedger) -> UpstreamPosition | None:
-        """Read the position of a topology's source; None: it has read nothing, or is now of another kind."""
+        """Read the position of a topology's source. Return None if it has read nothing, or is now of another kind."""
         with suppress(UnreadableRecord):
             return cls.of(ledger.position())
         return None
 
     @classmethod
     def behind(cls, taken: TakenRange) -> UpstreamPosition:
-        """Return the position after a range, from the metadata of its batch."""
+        """Return the position after a range."""
         return cls(taken.incarnation, taken.last, taken.birth)
 
     def to_json(self) -> Any:
-        """Write it as the position of a source."""
+        """Return it as plain JSON, as the position of a source."""
         return as_plain(self)
 
     def difference(self, ledger: ReadOnlyLedger, upstream: UpstreamReading | None) -> str | None:
-        """Describe, as a clause, how the upstream topology differs from the one that was read; None: not at all.
+        """Describe, as a clause, how the upstream topology differs from the one that was read. None if it does not.
 
-        :param ledger: the ledger under its name.
-        :param upstream: its current content; None: there is no such ledger.
+        :param ledger: ledger that now has the name of the upstream topology.
+        :param upstream: current content of that ledger; None if there is no such ledger.
         """
         name = f"topology {ledger.paths.topology!r}"
         if upstream is None:
@@ -88,7 +88,7 @@ class UpstreamPosition(Record, frozen=True):
 class UpstreamReading:
     """The ledger of an upstream topology, for a reader of one of its tables.
 
-    :param table: the name of the state.
+    :param table: name of the state that is the table.
     :param current: the txid that has the turn. Earlier transactions are final and have lines.
     """
 
@@ -99,7 +99,7 @@ class UpstreamReading:
 
     @classmethod
     def of(cls, ledger: ReadOnlyLedger, table: str) -> UpstreamReading | None:
-        """Read the ledger; None: the topology has not begun."""
+        """Read the ledger. Return None if the topology has not begun."""
         topology = ledger.topology_if_any()
         return None if topology is None else cls(ledger, table, topology, ledger.current())
 
@@ -110,7 +110,8 @@ class UpstreamReading:
         """Read the upstream ledger of a topology, and compare it with the position that the topology has read.
 
         :param ledger: the ledger of the reading topology.
-        :return: the reading, None if it has not begun; and the difference as a clause, None if there is none.
+        :return: the reading (None if the upstream topology has not begun), and the difference as a clause (None if
+            there is none).
         """
         place = ledger.beside(ledger.topology().upstream)
         upstream = cls.of(place, table)
@@ -132,7 +133,7 @@ class UpstreamReading:
         return {int(txid): rows for change in changes for txid, rows in change.items()}
 
     def line_if_any(self, txid: int) -> EndLine | None:
-        """Read the line of a transaction; None: it has no line, or had none when its page was read."""
+        """Read the line of a transaction. Return None if it has no line, or had none when its page was read."""
         return self._book.line(txid)
 
     def line(self, txid: int) -> EndLine:
@@ -160,7 +161,7 @@ class UpstreamReading:
         return self._accepted.get(line.txid, written)
 
     def taken(self, first: int, last: int, most_rows: int | None = None) -> TakenRange:
-        """Find which transactions count for a range, and how many rows each has.
+        """Return the range from `first` to `last`, with the transactions that count in it and their numbers of rows.
 
         :param most_rows: the maximum number of rows. The range has at least one transaction with rows.
         """
@@ -196,17 +197,17 @@ class UpstreamReading:
         """Count the transactions from `first` on that are not taken yet. Restatements do not count."""
         left = max(self.current - first, 0)
         if left > LINES_A_PAGE:
-            return left  # for a count that large, no pages are read
+            return left  # no pages are read for such a large count
         return left - sum(bool(line.first) for line in self.lines(first, self.current - 1).values())
 
     def may_have_lost(self, before: UpstreamPosition) -> bool:
-        """Ask whether the upstream ledger may have been set back: it is shorter, and no person has reset it."""
+        """Ask whether the upstream ledger may have been set back, since it is shorter and no person has reset it."""
         is_same = self.topology.incarnation == before.incarnation
         was_reset = not is_same and any(each.what == RESET for each in self.ledger.repairs())
         return self.current <= before.txid and not was_reset
 
     def final_since(self, txid: int) -> datetime | None:
-        """Read when a transaction became final; None: that is forgotten."""
+        """Read when a transaction became final. Return None if that is forgotten."""
         history = self.ledger.outcome(txid)
         return None if history is None else datetime.fromisoformat(history.final.when)
 

@@ -19,12 +19,12 @@ from airflow_tx.ledger.upstream.reading import UpstreamPosition
 
 @dataclass(frozen=True)
 class ChainStages:
-    """The place of one transaction in a chain of topologies.
+    """The transactions that belong to one transaction in a chain of topologies.
 
-    :param upstream: the topology that its own topology reads; "" if there is none.
-    :param taken: the range that it took from there; None if it is not known.
-    :param downstream: by topology that reads this one, the transaction that counts there for its rows; None: no
-        transaction has taken it yet.
+    :param upstream: topology that the transaction's own topology reads; "" if there is none.
+    :param taken: range that it took from that topology; None if it is not known.
+    :param downstream: transaction that counts for its rows in each topology that reads this one; None if no transaction
+        has taken it yet.
     """
 
     upstream: str
@@ -49,7 +49,7 @@ class ChainStages:
 
     @property
     def up_in_words(self) -> str | None:
-        """List the transactions that it took and their replacements; None: its topology reads no other topology."""
+        """List the transactions that it took and their replacements. None if its topology reads no other topology."""
         if self.taken is None:
             return None
         ends = (f"{end} counts for {txid}" for txid, end in self.taken.ends.items())
@@ -57,7 +57,7 @@ class ChainStages:
 
     @property
     def down_in_words(self) -> str | None:
-        """List the transactions that took this one; None: no topology reads its topology."""
+        """List the transactions that took this one. Return None if no topology reads its topology."""
         told = (
             f"{name} {txid}" if txid is not None else f"{name}: not taken yet"
             for name, txid in self.downstream.items()
@@ -66,14 +66,14 @@ class ChainStages:
 
 
 def _counting_for(reader: ReadOnlyLedger, life: str, txid: int) -> int | None:
-    """Return the reader's transaction that counts for an upstream transaction; None: it is not taken yet."""
+    """Return the reader's transaction that counts for an upstream transaction, or None if it is not taken yet."""
     position = UpstreamPosition.of_reader(reader)
     is_other = position is not None and position.incarnation != life
     return None if is_other else TakenRanges(reader).counting_for(txid)
 
 
 def readers_in_words(ledger: ReadOnlyLedger, becomes: str) -> str:
-    """List the topologies that read this one, and what happens to them, as a sentence; "" if there are none."""
+    """Return a sentence with the topologies that read this one, and what happens to them. "" if there are none."""
     names = ", ".join(name for name, _ in readers_of(ledger))
     return f"Topologies that read it: {names}. {becomes}" if names else ""
 

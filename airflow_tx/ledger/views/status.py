@@ -1,6 +1,6 @@
 """The status of one transaction, and the people who acted on it.
 
-Open ones come from a reading, final ones from history.
+Open transactions come from a reading of the ledger, final transactions from the history.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ from airflow_tx.ledger.steps.recovery import COORDINATOR
 class Redaction:
     """Marks a text that may quote an error, for pydantic.
 
-    The UI sets `schema` before it describes its answers, so that the answers contain no address and no credential.
-    Without `schema`, no answer with such a text can be sent.
+    Set `schema` to a function that removes addresses and credentials from such texts. Until then, pydantic cannot
+    describe an answer with such a text.
     """
 
     schema: Callable[[Any, Any], Any]
@@ -105,12 +105,12 @@ class WaitingRun:
 
 
 def moment(text: str | None) -> datetime | None:
-    """Read a time from a record; None: the record has none."""
+    """Read a time from a record. Return None if the record has none."""
     return datetime.fromisoformat(text) if text else None
 
 
 def person(noted: Deed | Wish | None) -> Person | None:
-    """Read from a record who acted, when and why; None: no person did."""
+    """Read from a record who acted, when and why. Return None if no person did."""
     return None if noted is None else Person(**deed(noted))
 
 
@@ -133,27 +133,28 @@ UNREADABLE = "UNREADABLE"
 
 @dataclass(frozen=True)
 class TransactionView:
-    """One transaction, open or final: its record, and the facts that people see beside it.
+    """One transaction, open or final: its record, and further facts that people see with it.
 
-    :param document: its record. If that cannot be read, only the txid and, as `error`, the reason are known.
+    :param document: its record. If the record cannot be read, only the txid and the reason are known, the reason as
+        `error`.
     :param is_unreadable: whether its record cannot be read.
-    :param rows: rows of the batch, if counted.
-    :param ack_val: 16 hex digits; all 0: everything emitted was acked.
-    :param waits: the next event that it waits for, in words; None: there is none.
-    :param to_do: what a person can do about it; None: no action is needed.
+    :param rows: number of rows of the batch, if counted.
+    :param ack_val: ack val as 16 hex digits, which are all 0 once everything emitted was acked.
+    :param waits: the next event that it waits for, in words; None if there is none.
+    :param to_do: what a person can do about it; None if no action is needed.
     :param stale: whether its predecessor ended at another position than its batch starts, so that it must be replayed.
     :param blocked: why the coordinator no longer replays it, unless a person requests a replay.
     :param readmit: who readmitted its rows, or requested this, when and why.
     :param unproven: why the rows that its tasks consumed are not proven, once all tasks have acked.
-    :param restated_by: the transaction that counts in its place; None: the transaction itself counts, if any does.
+    :param restated_by: the transaction that counts in its place; None if it counts itself, or if none counts.
     :param wish: who requested its restatement, when and why.
     :param batch: the name of its batch, see `batch_in_words`; "" if it has none, or if it is open and was not read.
-    :param quoted: the failure that `waits` quotes; None: `waits` quotes none.
-    :param unquoted: `waiting_for` without the words of an error; None: it quotes none.
+    :param quoted: the failure that `waits` quotes; None if `waits` quotes none.
+    :param unquoted: `waiting_for` without the words of an error; None if it quotes none.
     :param unadvised: `to_do` without the remedy of its refusal.
-    :param run_end: how its run ended before it was final, in words; None: the run is alive, or was not requested.
-    :param rejected: how many rows its tasks, or its source, kept aside.
-    :param behind: the upstream corrections that it lacks, and what will happen; None: it lacks none.
+    :param run_end: how its run ended before it was final, in words; None if the run is alive, or was not requested.
+    :param rejected: number of rows that its tasks or its source kept aside.
+    :param behind: the upstream corrections that it lacks, and what will happen; None if it lacks none.
     """
 
     document: TransactionRecord
@@ -206,7 +207,7 @@ class TransactionView:
 
     @property
     def status(self) -> str:
-        """Return its phase while it is open, then its outcome; `UNREADABLE`: its record cannot be read."""
+        """Return its phase while it is open, and its outcome afterwards. `UNREADABLE` if its record cannot be read."""
         return UNREADABLE if self.is_unreadable else self.document.status
 
     @property
@@ -215,12 +216,12 @@ class TransactionView:
 
     @property
     def began(self) -> datetime | None:
-        """Return when the newest attempt began; None: that is forgotten."""
+        """Return when the newest attempt began, or None if that is forgotten."""
         return moment(self.document.began)
 
     @property
     def created(self) -> datetime | None:
-        """Return when its first attempt began; None: that is not known."""
+        """Return when its first attempt began, or None if that is not known."""
         return moment(self.document.created)
 
     @property
@@ -261,7 +262,7 @@ class TransactionView:
 
     @property
     def checks(self) -> Mapping[str, CheckNote]:
-        """Return the findings of its checks, from the receipt; of an open transaction, only the failed checks."""
+        """Return the findings of its checks from the receipt. While it is open, return only the failed checks."""
         receipt = self.document.receipt
         return {**((receipt and receipt.checks) or {}), **self.document.checks}
 
@@ -272,7 +273,7 @@ class TransactionView:
 
     @property
     def begun(self) -> bool:
-        """Whether a run has begun it; else its run is about to be started."""
+        """Whether a run has begun it. If not, its run is about to be started."""
         return not self.open or self.document.request != ""
 
     @property
@@ -282,28 +283,28 @@ class TransactionView:
 
     @property
     def waiting_for(self) -> str | None:
-        """Describe the event that it waits for, and what a person can do about it; None: there is none."""
+        """Describe the event that it waits for, and what a person can do about it. None if there is no such event."""
         return self.waits if self.to_do is None else f"{self.waits}: {self.to_do}"
 
     @property
     def failure(self) -> str | None:
-        """Return its error, with the task that failed; None: there is no error."""
+        """Return its error, with the task that failed, or None if there is no error."""
         return Remedy.behind(self.document.error, task=self.document.failed_task) or None
 
     @property
     def cause(self) -> str | None:
-        """Return why it failed; None: it has not failed, or the reason is not known."""
+        """Return why it failed, or None if it has not failed, or the reason is not known."""
         return self.failure or self.run_end
 
     @property
     def said(self) -> str | None:
-        """Return its error with the remedy, as people read it; None: there is no error."""
+        """Return its error with the remedy, as people read it, or None if there is no error."""
         own = self.document
         return Remedy.behind(own.error, own.remedy, task=own.failed_task) or None
 
     @property
     def replayed_by(self) -> tuple[PersonOfAttempt, ...]:
-        """List the replays by people: of which attempt, who, when and why. A replay that has not begun yet is last."""
+        """List who replayed which attempt, when and why. A replay that has not begun yet is last."""
         own = self.document
         found = [
             PersonOfAttempt(attempt=each.attempt, **deed(each.by))
@@ -316,7 +317,7 @@ class TransactionView:
 
     @property
     def check_results(self) -> dict[str, str]:
-        """Return the result of each check in one word."""
+        """Return the result of each check as one word."""
         return {name: check_result(noted) for name, noted in self.checks.items()}
 
     @property
@@ -332,12 +333,12 @@ class TransactionView:
 
     @property
     def processing_seconds(self) -> float | None:
-        """Return the seconds from the start of its newest attempt until every task had acked; None: unknown."""
+        """Return the seconds from the start of its newest attempt until every task had acked, or None if unknown."""
         return _seconds(self.began, self.processed)
 
     @property
     def commit_seconds(self) -> float | None:
-        """Return the seconds from its grant until its end; None: it has not ended, or the times are forgotten."""
+        """Return the seconds from its grant until its end, or None if it has not ended, or the times are forgotten."""
         return _seconds(self.granted, self.ended)
 
     @property
@@ -364,7 +365,7 @@ def view_open(
 ) -> TransactionView:
     """Describe an open transaction.
 
-    :param acks: the contributions of its task instances.
+    :param acks: acks of its task instances.
     """
     record = _of_now(ledger.opened[txid], ledger.topology)
     rows = [entry.rows for entry in acks.values() if entry.rows is not None]
@@ -391,7 +392,7 @@ def view_open(
 
 
 def _of_now(record: TransactionRecord, topology: TopologyRecord) -> TransactionRecord:
-    """Remove outdated facts: a run slot that the run has again, and a refusal that a repair may have ended."""
+    """Remove outdated facts: a yielded slot that the run has again, and a refusal that a repair may have ended."""
     if record.run_id not in topology.yielded:
         record = replace(record, yielded=None)
     if record.remedy is None or record.for_good in (0, topology.generation):
@@ -407,15 +408,16 @@ def with_run_end(
 ) -> TransactionView:
     """Describe an open transaction whose run has ended: it does not continue until the run is started again.
 
-    :param state: the state in which the run ended; None: the run does not exist.
-    :param strands: whether the run has not ended, but Airflow never starts it: its backfill is cancelled or paused.
+    :param state: the state in which the run ended; None if the run does not exist.
+    :param strands: whether the run has not ended, but Airflow never starts it because its backfill is cancelled or
+        paused.
     """
     if state is None and (view.lane or not view.begun):
         return view  # it has no run yet
     how = "was deleted" if state is None else f"{'is' if strands else 'ended as'} {state}"
     own = view.document
     end = f"its run {own.run_id} {how}"
-    if strands:  # that error is of an earlier attempt: the run was cleared since
+    if strands:  # the error is from an earlier attempt, since the run was cleared
         own = replace(own, error=None, failed_task="")
     view = replace(view, run_end=end, document=own)
     named = view.blocked or view.stale or own.remedy
@@ -434,14 +436,14 @@ def replay_of(topology: str, txid: int) -> Remedy:
 
 
 def unquoted(error: UnreadableRecord) -> str:
-    """Describe why a record cannot be read, without the value that does not fit: viewers may not see it."""
+    """Describe why a record cannot be read, but omit the value that does not fit, which viewers may not see."""
     return str(UnreadableRecord(path=error.path, reason=error.reason))
 
 
 def view_unreadable(
     txid: int, error: UnreadableRecord, *, is_open: bool = False, ended: datetime | None = None
 ) -> TransactionView:
-    """Describe a transaction whose record cannot be read, so that a list shows it among the others, with its path.
+    """Describe a transaction whose record cannot be read, so that lists of transactions show it with its path.
 
     :param ended: when the store last wrote the record.
     """
@@ -474,7 +476,7 @@ def view_final(history: TransactionRecord, skipped: Skipped | None) -> Transacti
 
 
 def forgotten(txid: int, skipped: Skipped) -> TransactionRecord:
-    """Return the record of a transaction of which only the skip is remembered."""
+    """Make the record of a transaction of which the ledger only has the skip record."""
     outcome = Outcome.READMITTED if is_back(skipped) else Outcome.SKIPPED
     end = End(outcome, skipped.skip.when, readmitted_as=skipped.readmitted_as)
     replaces = None if skipped.replaces is None else Replaced(skipped.replaces, "")
@@ -484,7 +486,7 @@ def forgotten(txid: int, skipped: Skipped) -> TransactionRecord:
 
 
 def remembered(line: EndLine) -> TransactionRecord | None:
-    """Return the record of a transaction from its line in the book of ends; None: a repair has taken it back."""
+    """Make the record of a transaction from its line in the book of ends. None if a repair has taken it back."""
     if line.outcome is None:
         return None
     replaces = Replaced(line.first, "") if line.first else None
@@ -503,10 +505,10 @@ _PERSON = "a person"
 
 @dataclass(frozen=True)
 class _Waiting:
-    """The next event of a transaction, and the action of a person.
+    """The event for which a transaction waits, and the action for a person.
 
     :param quoted: the error that `what` quotes.
-    :param unquoted: `what` without the error; None: it quotes none.
+    :param unquoted: `what` without the error; None if it quotes none.
     :param unadvised: the action without the remedy of a refusal.
     """
 
@@ -581,7 +583,7 @@ def to_continue(
 
 
 def _before(first: Remedy, left: Sequence[Command]) -> str:
-    """Return the words between the steps of a refusal and the remaining steps."""
+    """Return the words between the first steps of a remedy and the remaining commands."""
     if any(each.verb == "rename" or _MOVING.intersection(each.options) for each in first.commands):
         return "Then clear its run, or if the transaction is still open: "
     if left[0].verb == "skip":
@@ -634,7 +636,7 @@ def _must_ack(record: TransactionRecord, acks: Mapping[Instance, Ack]) -> set[In
 
 
 def pace_in_words(pace: Sequence[Sequence[Any]]) -> str:
-    """Describe the size of the last transactions, with unit, and how long each was in process."""
+    """Describe the sizes of the last transactions with their unit, and how long each was in process."""
     return ", ".join(
         f"{count:g} {(*unit, 'rows')[0]} in {seconds:.1f} s" for count, seconds, *unit in pace
     )
@@ -643,7 +645,7 @@ def pace_in_words(pace: Sequence[Sequence[Any]]) -> str:
 def size_in_words(size: Mapping[str, Any]) -> str:
     """Describe how large a batch is, and why.
 
-    :param size: from a record: how many rows, or files, and why this many.
+    :param size: size from a record: the number of rows or files, and the reason for it.
     """
     words = ", ".join(
         counted(count, unit) for unit, count in size.items() if unit not in ("why", "at_most")
@@ -663,7 +665,7 @@ def check_in_words(name: str, noted: CheckNote) -> str:
 
 
 def check_result(noted: CheckNote) -> str:
-    """Return the result of a check in one word: passed, warning, failed or accepted."""
+    """Return the result of a check: passed, warning, failed or accepted."""
     if noted.passed:
         return "passed"
     if noted.accepted is not None:

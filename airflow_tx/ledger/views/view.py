@@ -65,14 +65,14 @@ RECENT = 50
 
 @dataclass(frozen=True)
 class TransactionDetails:
-    """One transaction, with facts that are only read for a single transaction.
+    """One transaction, with facts that are only read if a single transaction is shown.
 
-    :param batch: its rows and position, while the ledger keeps them; of a partitioned source, by partition. A skipped
-        transaction has only its rows, until it is readmitted.
-    :param acks: the contribution of each task instance, while the transaction is open.
-    :param partitioned: whether rows and position are by partition.
-    :param receipt: from the history; of a granted transaction, the known part of its receipt.
-    :param fenced: the states that a grant was about to write, while the transaction is open.
+    :param batch: its rows and position while the ledger keeps them, by partition if the source is partitioned. Until it
+        is readmitted, a skipped transaction has only its rows.
+    :param acks: ack of each task instance, while the transaction is open.
+    :param partitioned: whether rows and position are given by partition.
+    :param receipt: receipt from the history. For a granted transaction, the part that is already known.
+    :param fenced: the states to which a grant was about to write, while the transaction is open.
     :param before: the position of the source before its batch, while the transaction is open.
     """
 
@@ -86,7 +86,7 @@ class TransactionDetails:
 
     @property
     def rejected(self) -> dict[str, tuple[int | None, int]]:
-        """Count the rows that its tasks read and the rows that they kept aside, as `rejected_of`."""
+        """Return the counts of rows that each task read and kept aside; see `rejected_of`."""
         acks = {
             instance: ack
             for instance, ack in self.acks.items()
@@ -108,10 +108,10 @@ class TransactionDetails:
 def columns(facts: object, names: Iterable[str], /, **spelled: Any) -> dict[str, Any]:
     """Return the columns of one row, for commands and for the Transactions page.
 
-    :param facts: such as a `TransactionView` or a `Receipt`. Each column shows the attribute of the same name; for a
-        view, also an attribute of its record.
+    :param facts: object such as a `TransactionView` or a `Receipt`. Each column shows its attribute of the same name.
+        For a view, an attribute of its record can also be shown.
     :param names: the names of the columns, in order.
-    :param spelled: values of columns that are no attribute, or that are shown in other words.
+    :param spelled: values of columns that have no attribute, or that are shown in another form.
     """
     record = facts.document if isinstance(facts, TransactionView) else facts
 
@@ -125,16 +125,16 @@ def columns(facts: object, names: Iterable[str], /, **spelled: Any) -> dict[str,
 class TopologyView:
     """One topology.
 
-    :param transactions: newest first: all open ones, the requested number of final ones, and the skipped ones that may
-        still be readmitted.
-    :param owner: the description of the process that holds the commit turn; None: no process holds it.
+    :param transactions: all open transactions, the requested number of final ones, and the skipped ones that may still
+        be readmitted; newest first.
+    :param owner: the description of the process that holds the commit turn; None if no process holds it.
     :param rotating_state: the path of its `RotatingTransactionalState`.
     :param repairs: the repairs that people made to the ledger, oldest first.
     :param wishes: the requested restatements that no run has begun, by txid.
     :param unreadable: the records that cannot be read, and why: one sentence for each.
     :param behind: the transactions that are noted as behind corrections of the upstream topology.
-    :param ahead: how many upstream transactions were not taken yet, or why they cannot be taken; None: this was not
-        requested, or is not known.
+    :param ahead: number of upstream transactions that are not taken yet, or why they cannot be taken. None if this was
+        not requested, or is not known.
     """
 
     name: str
@@ -201,8 +201,8 @@ class LedgerView(ReadOnlyLedger):
     def view(self, *, recent: int = RECENT) -> TopologyView:
         """Read a topology with its open transactions and the last `recent` final ones.
 
-        A record that becomes final during the read appears once, in its old or its new form. A record that cannot be
-        read is reported, and the others are still shown.
+        A transaction that becomes final during the read appears once, as open or as final. A record that cannot be read
+        is reported, and the others are still shown.
 
         :raises UnknownTransaction: there is no such topology.
         :raises UnreadableRecord: the record of the topology, or a counter, cannot be read.
@@ -320,7 +320,7 @@ class LedgerView(ReadOnlyLedger):
     def final_txids(self, *, book: int = 0) -> tuple[int, ...]:
         """List the final transactions that are remembered, in order.
 
-        :param book: the first transaction in the book of ends; 0: the topology keeps no book.
+        :param book: the first transaction in the book of ends; 0 if the topology keeps no book.
         """
         kept = txids_below(self.store, self.paths.histories)
         if not book:
@@ -331,11 +331,11 @@ class LedgerView(ReadOnlyLedger):
         return (*range(book, oldest), *sorted(newer))
 
     def open_txids(self) -> tuple[int, ...]:
-        """Name the open transactions, in order."""
+        """List the txids of the open transactions, in order."""
         return tuple(txids_below(self.store, self.paths.transactions))
 
     def final_transaction(self, txid: int) -> TransactionView | None:
-        """Read one final transaction, or why it cannot be read; None: it is not remembered."""
+        """Read one final transaction. If it cannot be read, the view has the reason. None if it is forgotten."""
         path = self.paths.history(txid)
         try:
             with whole_record(path):
@@ -372,7 +372,7 @@ class LedgerView(ReadOnlyLedger):
             return view_unreadable(txid, error), None
 
     def with_restatements(self, views: Iterable[TransactionView]) -> list[TransactionView]:
-        """Add to committed transactions their requested restatements, replacements, and missing corrections.
+        """Add the requested restatement, the replacement and the missing corrections to each committed transaction.
 
         Bindings are only read if a restatement was ever requested in this ledger.
         """
@@ -397,7 +397,7 @@ class LedgerView(ReadOnlyLedger):
             return replace(view, document=replace(view.document, error=unquoted(error)))
         if wish is not None:
             view = replace(view, wish=person(wish))
-        # A rebuilt ledger binds a run only to transactions that it knows, never to later ones.
+        # A rebuilt ledger may bind the run to an earlier transaction than before.
         if binding is None or binding.txid <= view.txid:
             return view
         return replace(view, restated_by=binding.txid)
@@ -440,7 +440,7 @@ class LedgerView(ReadOnlyLedger):
         return owner if isinstance(owner, dict) else None
 
     def _is_remembered(self, txid: int) -> bool:
-        """Ask whether a final transaction has a record. No path that is read contains the txid."""
+        """Ask whether a final transaction has a record. The txid is only compared with names, never part of a path."""
         return txid in txids_below(self.store, self.paths.histories) or txid in txids_below(
             self.store, self.paths.all_skipped
         )
@@ -465,7 +465,7 @@ def transaction_details(store: Store, paths: Paths, txid: int) -> TransactionDet
 
 
 class HealthCode(str, Enum):
-    """The state of a topology in one word, the most urgent first."""
+    """The state of a topology as one word. The most urgent state is first."""
 
     BLOCKED = "blocked"
     UNREADABLE = "unreadable"
@@ -476,7 +476,7 @@ class HealthCode(str, Enum):
 
     @property
     def urgency(self) -> int:
-        """Rank the codes: code 0 needs a person most urgently."""
+        """The rank of the code. The state with rank 0 is the most urgent."""
         return list(HealthCode).index(self)
 
 
@@ -485,10 +485,10 @@ class TopologyState:
     """The state of a topology in one sentence.
 
     :param since: when this state began, if that is known.
-    :param txid: the transaction that needs attention, or for which the others wait. The sentence begins with it, unless
-        the code is "late".
-    :param rest: the sentence after the transaction; null: the sentence does not begin with a transaction.
-    :param remedy: the action for a person; null: no action is needed.
+    :param txid: the transaction that needs attention, or for which the other transactions wait. The sentence begins
+        with it, unless the code is "late".
+    :param rest: the sentence after the transaction; null if the sentence does not begin with a transaction.
+    :param remedy: the action for a person; null if no action is needed.
     """
 
     code: HealthCode
@@ -505,7 +505,7 @@ class TopologyState:
 def topology_health(
     view: TopologyView, alarms: Mapping[str, AlarmNote] | None = None
 ) -> TopologyState:
-    """Describe the state of a topology. Its first open transaction decides, since all others wait for it.
+    """Describe the state of a topology. It is the state of the first open transaction, for which all others wait.
 
     :param alarms: the raised alerts, see `raised_alarms`.
     """
@@ -588,7 +588,7 @@ def _failed(view: TopologyView, first: TransactionView) -> TopologyState:
 
 
 def transaction_remedy(name: str, view: TransactionView) -> Remedy | None:
-    """Describe what a person can do about an open transaction; None: no action is needed.
+    """Describe what a person can do about an open transaction. Return None if no action is needed.
 
     :param name: name of its topology, for commands.
     """

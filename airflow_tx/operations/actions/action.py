@@ -136,7 +136,7 @@ def none_of(
 
 
 def live_runs(ledger: ReadOnlyLedger, dag_id: str) -> str:
-    """Name the queued and running runs of open transactions; "": no run."""
+    """Name the queued and running runs of open transactions. Return "" if there is no run."""
     runs = [record.run_id for record in ledger.open_records().values()]
     found = sorted(compat.runs_of(dag_id, runs).items())
     live = [f"{run_id} ({state})" for run_id, state in found if state in LIVE_RUN_STATES]
@@ -163,7 +163,7 @@ class CommandRuns:
     may_create: bool = True
 
     def checked(self, run_id: str) -> str | None:
-        """Return the state of a run that the person may start again; None: the run was deleted.
+        """Return the state of a run that the person may start again. Return None if the run was deleted.
 
         :raises RunForbidden: the run was deleted, and the person may not create it.
         """
@@ -328,7 +328,7 @@ class PersonalAction(ABC):
     def preview(self) -> PreviewAnswer:
         """Describe the effects, and change nothing. Raises as `plan`."""
         plan = self.plan()
-        lines: dict[bool, list[EffectLine]] = {False: [], True: []}  # by whether they are refused
+        lines: dict[bool, list[EffectLine]] = {False: [], True: []}  # key: whether they are refused
         for effect in plan.effects:
             lines[effect.is_refused] += effect.would
         sentence = plan.sentence
@@ -375,7 +375,7 @@ class PersonalAction(ABC):
     def effects(self, audit: Audit, version: str) -> list[EffectLine]:
         """Do the action, and return all effects; an error after the first effect becomes the last effect.
 
-        :raises TxError: as `execute`, if nothing was done.
+        :raises TxError: nothing was done, see `execute`.
         """
         done: list[EffectLine] = []
         try:

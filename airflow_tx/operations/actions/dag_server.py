@@ -1,4 +1,4 @@
-"""`python -m airflow_tx.operations.actions.dag_server`: answer questions of an api-server by the code of DAG files.
+"""`python -m airflow_tx.operations.actions.dag_server`: answer questions of an api-server with the code of DAG files.
 
 The process reads questions from stdin and writes answers to stdout in any order, one JSON object a line. It ends when
 stdin is closed.
@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 READ_WITHIN = 30.0
 PARSED_FOR = 60.0
-"""Seconds for which the source of a lag comes from the last parse of the DAG file."""
+"""Seconds for which the last parse of a DAG file is used to ask for lags."""
 LAGS_WITHIN_THERE = 10.0
 """Seconds to wait for the answers of all sources together."""
 ACKERS_WITHIN_THERE = 1.0
@@ -332,7 +332,7 @@ class DagServer:
     def _acker_load(
         self, question: _SourceQuestion, spec: TransactionSpec, seconds: float
     ) -> dict[str, Any] | None:
-        """Ask the ackers of a topology for their load; None: it has no ackers, or they do not answer in time."""
+        """Ask the ackers of a topology for their load. Return None if it has none, or they do not answer in time."""
         if not spec.ackers:
             return None
         watch = self._acker_watches.setdefault(question, AckerWatch(spec.topology))
@@ -352,7 +352,7 @@ class DagServer:
         return None
 
     def _ask(self, question: _SourceQuestion) -> dict[str, Any]:
-        """Ask a source in the background, unless it still owes an answer; return the answer in case of an error."""
+        """Ask a source in the background, unless its last answer is still missing. Return an error as the answer."""
         if question not in self._watches:
             self._watches[question] = LagWatch(
                 question.topology, lambda: self._source(question), every=0.0
@@ -375,7 +375,7 @@ class DagServer:
         return _checked(self._parsed_lately(question.dag_id), question)[0]
 
     def _known_spec(self, question: _SourceQuestion) -> TransactionSpec | None:
-        """Return the definition of a topology in its DAG file; None: the file was not read, or has another topology."""
+        """Return the topology's definition. Return None if the DAG file was not read, or has another topology."""
         _, parsed = self._parsed.get(question.dag_id, (None, None))
         if parsed is None or elsewhere(parsed[0], question.paths, question.conn_id):
             return None

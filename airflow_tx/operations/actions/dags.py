@@ -44,7 +44,7 @@ def transactional_dag(dag_id: str, *, anywhere: bool = True, option: str = "--da
 
 
 def dag_path(dag_id: str) -> Path | None:
-    """Return the file in which Airflow has found a DAG; None: unknown, or its bundle is not configured here."""
+    """Return the file of a DAG in Airflow. Return None if it is unknown, or its bundle is not configured here."""
     from airflow.dag_processing.bundles.manager import DagBundlesManager
 
     known = compat.dag_file(dag_id)

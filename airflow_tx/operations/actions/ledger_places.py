@@ -96,7 +96,7 @@ class LedgerPlaces:
         return self.coordinator(self._place(paths.topology, conn_id, paths.root))
 
     def dag_of(self, place: LedgerPlace) -> str | None:
-        """Return the DAG whose runs begin the transactions of a topology; None: no DAG, or several DAGs."""
+        """Return the DAG whose runs begin the transactions of a topology. Return None if there is not exactly one."""
         self._refresh()
         begins = {
             task.dag_id
@@ -107,11 +107,11 @@ class LedgerPlaces:
         return begins.pop() if len(begins) == 1 else None
 
     def begun_by(self, dag_id: str) -> LedgerPlace | None:
-        """Return the place of the topology that a DAG's file names, even before its first transaction; None: none."""
+        """Return the place of the topology that a DAG file names, even before its first transaction, or None."""
         return self._named_in(dag_id, begins=True)
 
     def coordinated_by(self, dag_id: str) -> LedgerPlace | None:
-        """Return the place of the topology that a DAG coordinates; None: it coordinates none."""
+        """Return the place of the topology that a DAG coordinates. Return None if it coordinates none."""
         return self._named_in(dag_id, begins=False)
 
     def _named_in(self, dag_id: str, *, begins: bool) -> LedgerPlace | None:

@@ -34,7 +34,7 @@ class LostState(StateRepair):
         return self.keeping(planned, sentence, lambda audit: repair(audit=audit), seen=seen)
 
     def _seen(self) -> SeenState | None:
-        """Read the state, since the repair accepts only the values that were read; None: the state has no fence.
+        """Read the state, since the repair accepts only values that were read. Return None if it has no fence.
 
         :raises RepairRefused: the state cannot be read, or the DAG has no such state.
         """

@@ -13,7 +13,7 @@ from airflow_tx.state import CommittedTable, Fence, RejectedCounts, RejectedFilt
 from airflow_tx.transaction import TransactionSpec
 
 MOST_COUNTS = 1000
-"""Counts that one answer has at most. A reason may have values in it, so that there are as many as rows."""
+"""Counts that one answer has at most. A reason may quote a value, so each row may have its own reason."""
 
 
 class TableAway(TxError):
@@ -29,8 +29,9 @@ class TableAway(TxError):
 class RejectedRows:
     """The rejected rows of a topology, as readers of its table see them.
 
-    :param before: the fence of the table at the beginning of the reading, `after`: at its end.
-    :param rows: some of the rows that are counted.
+    :param rows: some of the counted rows.
+    :param before: fence of the table before the reading.
+    :param after: fence of the table after the reading.
     """
 
     counts: RejectedCounts
@@ -40,9 +41,9 @@ class RejectedRows:
 
 
 def rejected_table(spec: TransactionSpec) -> CommittedTable:
-    """Find the table of rejected rows that a block names.
+    """Return the table of rejected rows that a `Transaction` names.
 
-    :raises ConfigError: it names none.
+    :raises ConfigError: it names no table.
     """
     if isinstance(spec.rejected, CommittedTable):
         return spec.rejected
@@ -61,8 +62,8 @@ def rejected_rows_of(
 ) -> RejectedRows:
     """Count rejected rows, and read some of them.
 
-    :param incarnation: the life of the ledger, whose rows they are.
-    :param most: how many rows to read.
+    :param incarnation: incarnation of the ledger that the rows must belong to.
+    :param most: number of rows to read at most.
     :raises TableAway: the store of the table does not answer.
     :raises StateError: the table has rows of another topology, or cannot be read.
     """
@@ -81,7 +82,7 @@ def rejected_rows_of(
 
 @contextmanager
 def _table_answers() -> Iterator[None]:
-    """Advise a reader: the error of a table advises who commits."""
+    """Replace the error of the table, whose advice is for a committer, by an error with advice for a reader."""
     try:
         yield
     except StateUnavailable as error:
@@ -90,9 +91,9 @@ def _table_answers() -> Iterator[None]:
 
 
 def check_rejected(view: TransactionView, topology: str) -> None:
-    """Refuse a transaction that has no rejected rows in the table.
+    """Refuse a transaction whose rejected rows are not in the table.
 
-    :raises ConfigError: it is open, was skipped, or was restated.
+    :raises ConfigError: the transaction is open, was skipped, or was restated.
     """
     if remedy := _no_rows(view, topology):
         raise ConfigError(option="TXID", value=view.txid, remedy=remedy)

@@ -92,7 +92,7 @@ def contribution_in_words(
 def not_taken_back(
     state: FencedState, old: Contribution, txids: Collection[int], own: int
 ) -> str | None:
-    """Name the keys whose values the state may be unable to take back; None: no keys.
+    """Name the keys whose values the state may be unable to take back. Return None if there are no keys.
 
     :param old: the contribution that is replaced.
     :param txids: the transaction that is restated, and the transactions that it replaced.
@@ -175,7 +175,7 @@ class RestatedRun:
     :param txid: the transaction that counts, according to the binding of the run key.
     :param key: run key.
     :param run_id: id of the run.
-    :param begun: the open transaction that restates it; None: none.
+    :param begun: the open transaction that restates it; None: no such transaction.
     """
 
     named: int
@@ -427,7 +427,7 @@ class TransactionRestatement(PersonalAction):
         )
 
     def _is_done(self, each: ChosenTransaction, audit: Audit) -> bool:
-        """Return whether the same person has restated it for the same reason, so that this is a repeated command."""
+        """Return whether the command is a repeat: this person has already restated it for the same reason."""
         if each.entry is None or (not self._dated and each.run.named == each.run.txid):
             return False
         history = self.ledger.outcome(each.run.txid)

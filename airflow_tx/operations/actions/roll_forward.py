@@ -81,7 +81,7 @@ class StatePlan:
 
     @property
     def counting(self) -> list[int]:
-        """Return the passed-over transactions that count, since no later transaction has replaced them."""
+        """Return the transactions of `holes` that still count, since no later transaction has replaced them."""
         replaced = self.history.replaced if isinstance(self.history, TableHistory) else {}
         return [txid for txid in self.holes if txid not in replaced]
 

@@ -52,7 +52,7 @@ class Found:
 
 
 def contains(source: Source, metadata: Any, what: str) -> bool | None:
-    """Return whether a batch has the text that a person looks for; None: its source has no answer.
+    """Return whether a batch has the text that a person looks for. Return None if its source has no answer.
 
     :param metadata: metadata of the batch in the ledger or a receipt.
     :param what: the text.
@@ -66,7 +66,7 @@ def contains(source: Source, metadata: Any, what: str) -> bool | None:
 
 
 def key_names(source: Source, key: str, what: str) -> bool | None:
-    """Return whether the key of a forgotten run has the text; None: unknown, as its batch may have the text."""
+    """Return whether the key of a forgotten run has the text. Return None if its batch may have the text."""
     interval = interval_of_key(key)
     if interval is None or key == what:
         return True if key == what else None
@@ -205,17 +205,17 @@ class WantedText:
 
     @property
     def txid(self) -> int | None:
-        """Return the txid that the text may be; None: it is not a txid."""
+        """Return the txid that the text may be. Return None if it is not a txid."""
         is_number = self.what.isascii() and self.what.isdigit() and len(self.what) < _MOST_DIGITS
         return int(self.what) if is_number else None
 
     @property
     def run(self) -> str | None:
-        """Return the run_id that the text may be; None: it is not a run_id."""
+        """Return the run_id that the text may be. Return None if it is not a run_id."""
         return self.what if self.what.isprintable() and len(self.what) <= _LONGEST_RUN else None
 
     def match(self, view: TransactionView, metadata: Any, zone: str) -> TextMatch | None:
-        """Find the part of a transaction that has the text, the best one by rank; None: no part.
+        """Find the part of a transaction that has the text, the best one by rank. Return None if there is no part.
 
         :param metadata: metadata of its batch; None: unknown.
         :param zone: time zone of the schedule, in which a date is a day.
@@ -264,7 +264,7 @@ class WantedText:
         return self.what.casefold()
 
     def _is_dated(self, metadata: Any, zone: str) -> bool:
-        """Return whether the text is a date that the interval of the batch has, or that is its partition's date."""
+        """Return whether the text is a date in the interval of the batch, or the date of its partition."""
         span = self._span(zone)
         if span is None or not isinstance(metadata, Mapping):
             return False

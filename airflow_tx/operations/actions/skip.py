@@ -65,7 +65,7 @@ class TransactionSkip(TransactionAction):
             line = EffectLine(self.txid, None, str(record))
             effect = PlannedEffect(
                 [line], self.note, is_refused=True
-            )  # of a skipped one, it does nothing
+            )  # does nothing if the transaction was skipped
             return ActionPlan(version, str(record), [effect], [self.txid])
         try:
             self.check(record)

@@ -1,7 +1,7 @@
 """Stale transactions: committed ones that today's DAG would make otherwise. A person restates or accepts them.
 
-Three things make one stale: a task has other code than then, a data interval between others has no transaction, or
-the upstream topology has corrected what it read.
+A transaction is stale if the code of a task has changed since, or if the upstream topology has corrected rows that it
+read. A data interval that no transaction has, between intervals that have one, is also reported as stale.
 """
 
 from __future__ import annotations
@@ -58,10 +58,12 @@ class StaleReason(str, Enum):
 class StaleLine:
     """A transaction that is stale, or a data interval without one.
 
-    :param txid: null: no transaction has the interval; `run_id`: of its run.
-    :param tasks: the tasks whose code differs.
-    :param what: the reason in words; `since`: when it arose; null: that is unknown.
-    :param restatement: the open transaction that restates it, or 0 if one is requested; null: neither.
+    :param txid: txid of the transaction; null: no transaction has the interval.
+    :param run_id: run of the transaction; null: unknown, or no transaction.
+    :param what: the reason in words.
+    :param since: when the reason arose; null: unknown.
+    :param tasks: names of the tasks whose code differs.
+    :param restatement: the open transaction that restates it; 0: a restatement is requested; null: neither.
     """
 
     txid: int | None
@@ -77,7 +79,7 @@ class StaleLine:
 class StaleGroup:
     """Transactions that are stale for one reason, or intervals without one.
 
-    :param txids: in order; none, of an interval.
+    :param txids: txids in order; empty: the group is of intervals.
     """
 
     txids: tuple[int, ...]
@@ -88,7 +90,7 @@ class StaleGroup:
 
     @property
     def transactions(self) -> str:
-        """Write the txids in short: 1-3, 5."""
+        """Return the txids as a short text, such as `1-3, 5`."""
         counter = count()
         runs = (list(run) for _, run in groupby(self.txids, lambda txid: txid - next(counter)))
         return ", ".join(f"{run[0]}" if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
@@ -98,10 +100,10 @@ class StaleGroup:
 class Stale:
     """The stale transactions of a topology at one moment.
 
-    :param lines: by txid; the intervals last.
-    :param compared: how many transactions were compared: the committed ones that count, and have a receipt.
-    :param unknown: by reason, how many of them have code that cannot be compared.
-    :param corrections: by transaction that counts, the corrections that it lacks.
+    :param lines: the stale transactions in the order of their txids, then the intervals.
+    :param compared: number of compared transactions: committed ones with a receipt that no restatement has replaced.
+    :param unknown: number of transactions whose code cannot be compared, by reason.
+    :param corrections: the corrections that a transaction lacks, by its txid.
     """
 
     lines: tuple[StaleLine, ...]
@@ -110,13 +112,13 @@ class Stale:
     corrections: Mapping[int, Correction] = field(default_factory=dict)
 
     def of(self, task: str) -> Stale:
-        """Choose the transactions for which a task has other code; "": all."""
+        """Return only the lines for which this task has other code. If `task` is "", return all lines."""
         chosen = tuple(each for each in self.lines if not task or task in each.tasks)
         return replace(self, lines=chosen)
 
     @property
     def groups(self) -> list[StaleGroup]:
-        """List the transactions by reason."""
+        """Group the lines by reason."""
         found = dict[tuple[Any, ...], list[int]]()
         for each in self.lines:
             key = (each.reason, each.what, each.since, each.restatement)
@@ -125,17 +127,17 @@ class Stale:
 
     @property
     def txids(self) -> list[int]:
-        """List the transactions."""
+        """Return the txids of the stale transactions."""
         return [each.txid for each in self.lines if each.txid is not None]
 
 
 @dataclass(frozen=True)
 class CodeNow:
-    """The code of today's DAG, which the code in receipts is compared with.
+    """The code of today's DAG, to compare it with the code in receipts.
 
-    :param tasks: by task that must ack, the digest of its code; "": it cannot be read here.
-    :param mapped: the tasks that have map indexes: of an empty list they have no instance.
-    :param accepted: per task the digest that a person has accepted, and for which transactions: up to a txid.
+    :param tasks: digest of the code of each task that must ack; "": the code cannot be read here.
+    :param mapped: mapped tasks, which have no instance if their list is empty.
+    :param accepted: the last txid for which a person has accepted the code, by task and digest of the code.
     """
 
     tasks: Mapping[str, str]
@@ -144,11 +146,14 @@ class CodeNow:
 
     @classmethod
     def of(cls, dag: Any, spec: TransactionSpec, repairs: Sequence[RepairRecord]) -> CodeNow:
-        """Read the code of a DAG, and the code that people have accepted by `repairs` of this life of the ledger."""
+        """Read the code of a DAG, and from `repairs` the code that people have accepted.
+
+        :param repairs: repairs of this life of the ledger.
+        """
         return cls(code_of_dag(dag, spec), spec.mapped, accepted_code(repairs))
 
     def changes(self, receipt: Receipt) -> dict[str, str]:
-        """Say, by task, what differs from the code that made a transaction."""
+        """Describe, by task, the differences from the code that made a transaction."""
         if not receipt.tasks:
             return {}
         then = receipt.code.tasks
@@ -166,7 +171,7 @@ class CodeNow:
         return {task: told[task] for task in sorted(told) if not self._accepts(task, receipt.txid)}
 
     def unknown(self, receipt: Receipt) -> Iterator[str]:
-        """Say what of the code of a transaction cannot be compared."""
+        """Yield the reasons why parts of the code of a transaction cannot be compared."""
         if not receipt.tasks:
             yield "their receipts do not say which tasks processed them"
         for task in sorted(receipt.tasks.keys() & self.tasks.keys()):
@@ -184,9 +189,10 @@ class CodeNow:
 
 @dataclass(frozen=True)
 class StaleReading:
-    """Finds what is stale of a topology.
+    """Finds the stale transactions of a topology.
 
-    :param ledger: of the topology; `parsed`: its DAG.
+    :param ledger: ledger of the topology.
+    :param parsed: the transaction of its DAG, and its states by name.
     """
 
     ledger: ReadOnlyLedger
@@ -214,7 +220,7 @@ class StaleReading:
 
     @cached_property
     def evidence(self) -> TopologyEvidence:
-        """The receipts of the ledger and of its states."""
+        """Read the receipts of the ledger and of its states."""
         return TopologyEvidence.read(
             self.ledger, lambda dag_id: self.parsed, partly=True, receipts_alone=True
         )
@@ -225,7 +231,7 @@ class StaleReading:
 
     @cached_property
     def _counting(self) -> dict[int, Receipt]:
-        """The receipts of committed transactions that no other one has replaced; an empty batch was made by no code."""
+        """Return the receipts of committed transactions that still count, without empty batches, which no code made."""
         replaced = self.evidence.restated
         back = self.evidence.ledger.taken_back
         return {
@@ -239,7 +245,7 @@ class StaleReading:
 
     @cached_property
     def code(self) -> CodeNow:
-        """The code of today's DAG."""
+        """Read the code of today's DAG."""
         states: Any = self.parsed[1]
         return CodeNow.of(states.dag, self._spec, self.evidence.ledger.life)
 
@@ -259,7 +265,7 @@ class StaleReading:
         )
 
     def _since(self, task: str) -> datetime | None:
-        """Find out since when a task has its code: since the first transaction with it, else since the file changed."""
+        """Return when the first transaction ran this code of a task; if none did, when the DAG file changed."""
         if task not in self._known_since:
             now = self.code.tasks.get(task)
             made = [
@@ -276,7 +282,7 @@ class StaleReading:
 
     @cached_property
     def _restatements(self) -> Mapping[int, int]:
-        """By transaction that is about to be restated, the open one that does so; 0: none has begun."""
+        """Return the open restatement of each transaction with a request or a restatement; 0: not begun."""
         wanted = {wish.txid: 0 for wish in self.ledger.wishes()}
         opened = self.ledger.open_records().values()
         return wanted | {each.restates: each.txid for each in opened if each.restates is not None}
@@ -289,7 +295,7 @@ class StaleReading:
         return {} if found is None else {each.counts: each for each in found.behind}
 
     def _intervals(self) -> Iterator[StaleLine]:
-        """Name the data intervals between the first and the last one of the topology that no transaction has."""
+        """Yield the data intervals without a transaction, between the first and the last interval that have one."""
         if self._spec.source.dated is None:
             return
         bound = self.ledger.bound_keys()
@@ -305,17 +311,17 @@ class StaleReading:
                 yield StaleLine(None, None, StaleReason.INTERVAL, what, since)
 
 
-# --- what a person does about it ----------------------------------------------------------------------------------
+# --- what a person can do -----------------------------------------------------------------------------------------
 
 
 class NothingStale(Refused):
-    """An acceptance of other code where no transaction was made by other code."""
+    """A person accepts other code, but no transaction was made by other code."""
 
     template = ("{problem}.", "Nothing was changed. No acceptance is needed")
 
 
 def nothing_stale(topology: str, found: Stale, task: str) -> str:
-    """Say that nothing is stale, without a full stop."""
+    """Return the sentence that nothing is stale, without its full stop."""
     about = f" by the code of task {task}" if task else ""
     return (
         f"None of {counted(found.compared, 'transactions')} of topology {topology} is stale{about}"
@@ -323,9 +329,9 @@ def nothing_stale(topology: str, found: Stale, task: str) -> str:
 
 
 def check_task(code: CodeNow, found: Stale, task: str) -> None:
-    """Refuse the name of a task if the DAG has no such task, and no stale transaction has.
+    """Refuse the name of a task, unless the DAG has the task, or a transaction is stale because of it.
 
-    :raises ConfigError: naming the tasks of the DAG.
+    :raises ConfigError: the name is refused; the error lists the tasks of the DAG.
     """
     if task and task not in code.tasks and not found.of(task).lines:
         known = ", ".join(sorted(code.tasks)) or "none"
@@ -334,10 +340,10 @@ def check_task(code: CodeNow, found: Stale, task: str) -> None:
 
 
 class StaleRestatement(TransactionRestatement):
-    """Restates every transaction that is stale. One that cannot be restated hinders no other.
+    """Restates all stale transactions. A transaction that cannot be restated does not block the others.
 
-    :param code: of these alone for which this task has other code; "": all.
-    :param in_flight: as of `TransactionRestatement`.
+    :param code: restate only transactions for which this task has other code; "": all stale transactions.
+    :param in_flight: as in `TransactionRestatement`.
     """
 
     needs_reason = False
@@ -350,7 +356,7 @@ class StaleRestatement(TransactionRestatement):
         self.subject = "The list of stale transactions"
 
     def plan(self) -> ActionPlan:
-        """Plan to request what is stale, and to start its runs."""
+        """Plan to request the restatements, and to start their runs."""
         self._found = self.stale()
         self._lines = {each.txid: each for each in self._found.lines}
         self.txids = sorted(self._found.txids)
@@ -365,9 +371,9 @@ class StaleRestatement(TransactionRestatement):
         return ActionPlan(version, self._sentence([each.wanted.txid for each in chosen]), effects)
 
     def stale(self) -> Stale:
-        """Find the transactions that are to be restated.
+        """Find the transactions to restate.
 
-        :raises ConfigError: there is no such task.
+        :raises ConfigError: the DAG has no such task.
         """
         reading = StaleReading(self.ledger, self._parsed)
         found = reading.read()
@@ -390,9 +396,9 @@ class StaleRestatement(TransactionRestatement):
 
 
 class StaleAcceptance(PersonalAction):
-    """Notes that a change of the code needs no restatement: the transactions until now count unchanged.
+    """Notes in the ledger that a change of code needs no restatement: transactions until now count unchanged.
 
-    :param code: the task; "": all tasks whose code differs.
+    :param code: name of the task; "": all tasks whose code differs.
     """
 
     needs_reason = asks_dag = True

@@ -358,7 +358,7 @@ def forget(args: Namespace) -> None:
 # --- restatement --------------------------------------------------------------------------------------------------
 # `airflow tx restate`: request restatements, start their runs, and follow them.
 #
-# The command keeps nothing beside the ledger and Airflow, so you can stop it at any time, and repeat it.
+# The command stores nothing outside the ledger and Airflow, so you can stop and repeat it at any time.
 
 
 MOST_UNASKED = 1000

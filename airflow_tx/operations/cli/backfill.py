@@ -1,6 +1,6 @@
 """`airflow tx backfill`: create the runs of data intervals in the order of their dates, and follow them.
 
-The command keeps nothing beside the ledger and Airflow, so you can stop it at any time, and repeat it.
+The command stores nothing outside the ledger and Airflow, so you can stop and repeat it at any time.
 """
 
 from __future__ import annotations

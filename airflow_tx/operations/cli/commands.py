@@ -282,7 +282,7 @@ def show(args: Namespace) -> None:
 
 
 def _stages(args: Namespace, store: Store) -> ChainStages | None:
-    """Read the way of a transaction through a chain of topologies; None: its ledger cannot be read."""
+    """Read the way of a transaction through a chain of topologies. Return None if its ledger cannot be read."""
     with suppress(UnreadableRecord):
         return ChainStages.of(ReadOnlyLedger(store, paths_of(args)), args.txid)
     return None

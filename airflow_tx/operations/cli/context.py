@@ -54,7 +54,7 @@ def command(function: CommandFunction) -> CommandFunction:
                 function(args)
         except TxError as error:
             raise SystemExit(without_controls(str(error))) from error
-        except OperationalError as error:  # of Airflow's database; states raise StateError
+        except OperationalError as error:  # errors of Airflow's database; states raise StateError
             raise SystemExit(_database_trouble(error)) from error
 
     return run
@@ -145,7 +145,7 @@ def staging_of(args: Namespace) -> StagingArea:
 
 
 def paths_of(args: Namespace, topology: str | None = None) -> Paths:
-    """Return the paths of a topology; None: the topology that the command names."""
+    """Return the paths of a topology, by default of the topology that the command names."""
     return Paths(root_of(args), topology if topology is not None else args.topology)
 
 

@@ -31,7 +31,7 @@ class WorkPiece(Protocol):
     def status(self) -> WorkStatus: ...
     @property
     def txid(self) -> int | None:
-        """Return its transaction; None: none yet."""
+        """Return the txid of its transaction. Return None if it has none yet."""
 
     @property
     def is_in_flight(self) -> bool:
@@ -63,7 +63,7 @@ class Work(ABC, Generic[_Piece]):
         """Start the run of a waiting piece."""
 
     def await_commit(self, seconds: float) -> None:
-        """Wait until the turn has changed since the last reading, at most so many seconds."""
+        """Wait until the turn has changed since the last reading, but at most `seconds`."""
         with self.ledger.watch_turn() as watch:
             # The watch does not report a change that happened before it was set.
             if self.ledger.current_if_any() == self.current:
@@ -75,7 +75,7 @@ class Progress(Generic[_Piece]):
 
     :param dates: the pieces of work.
     :param in_flight: uncommitted runs that may be queued or running; 0: create none, since a lane does the work.
-    :param sleep: waits so many seconds; None: at most so many, until the turn changes.
+    :param sleep: waits for a number of seconds; None: wait until the turn changes, at most this number of seconds.
     :param clock: returns monotonic seconds.
     :param to: stream of the progress; None: stdout.
     """

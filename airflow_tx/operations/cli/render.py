@@ -92,7 +92,7 @@ TRANSACTION_STATUSES = (
 
 
 def has_status(view: TransactionView, status: str | None) -> bool:
-    """Return whether a transaction has one of `TRANSACTION_STATUSES`; None: any status."""
+    """Return whether a transaction has this one of `TRANSACTION_STATUSES`; every transaction has status None."""
     if status is None:
         return True
     if status == "open":
@@ -367,7 +367,7 @@ def _restatement(view: TransactionView) -> Iterator[str]:
 
 
 def _note(view: TransactionView) -> str | None:
-    """Describe special facts of a transaction, such as a skip or a restatement; None: no special facts."""
+    """Describe special facts of a transaction, such as a skip. Return None if there are none."""
     notes = [*_restatement(view)]
     if view.document.pinned and view.document.restates is None:
         notes.append("re-admitted: its rows stay")

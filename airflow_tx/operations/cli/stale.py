@@ -54,7 +54,7 @@ def _row(group: StaleGroup) -> render.TableRow:
 
 
 def _told(topology: str, dag_id: str, every: Stale, found: Stale, task: str) -> Iterable[str]:
-    """Say below the table how many there are, which were not compared, and the commands to type."""
+    """Yield the lines below the table: the number of stale transactions, the ones not compared, and commands."""
     if found.txids:
         narrowed = ("--code", task) if task else ()
         restate = Command.of("restate", topology, "--stale", *narrowed, "--dry-run")

@@ -145,7 +145,7 @@ def _spec(args: Namespace, topology: str, dag_id: str) -> ParsedDag:
 def _check_runs(store: Store, paths: Paths, dag_id: str) -> None:
     """Refuse while a run of an open transaction is queued or running.
 
-    :raises MoveRefused: naming these runs.
+    :raises MoveRefused: such a run exists; the error names it.
     """
     if live := live_runs(ReadOnlyLedger(store, paths), dag_id):
         raise MoveRefused(

@@ -40,7 +40,7 @@ from airflow_tx.state import (
 )
 
 MALFORMED_TASK = "(malformed)"
-"""Stands in a table for the task of rows that the source has kept aside."""
+"""The name in the task column for malformed rows, which the source has kept aside."""
 
 
 @command
@@ -63,7 +63,7 @@ def get_values(args: Namespace) -> None:
             value=args.keys[0],
             remedy=f"A {type(state).__name__} cannot be asked for keys: leave it out.",
         )
-    # To stderr, since the values may be piped into another program.
+    # Print to stderr, since the values may be piped into another program.
     print(_last(state.name, fence, state.fence()), file=sys.stderr)
     render.print_rows(rows, args.output)
     if missing:
@@ -204,7 +204,7 @@ def rejected(args: Namespace) -> None:
         incarnation=record.incarnation,
         most=0 if args.txid is None else limit,
     )
-    # Beside the rows, which may be piped into another program.
+    # Print this text to another stream, since the rows may be piped into another program.
     is_early = found.after is not None and found.after.txid > newest
     note = ", which is not final: its rows do not count yet" if is_early else ""
     print(f"{_last(table.name, found.before, found.after)}{note}", file=sys.stderr)
@@ -245,7 +245,10 @@ def _print_rejected(found: RejectedRows, args: Namespace) -> None:
 
 
 def _told(found: RejectedRows, more: int) -> Iterator[str]:
-    """Say which rows and reasons are not printed; `more`: how many rows."""
+    """Yield notes about rows and reasons that are not printed.
+
+    :param more: number of rows that are not printed.
+    """
     if not found.counts.rows:
         yield "No such row was rejected."
     if found.counts.others:

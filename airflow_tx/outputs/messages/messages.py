@@ -52,8 +52,8 @@ class Stream:
     :param store: the store of the acker.
     :param origin: the attempt.
     :param acker: the number of the acker.
-    :param emitter: the task that registers the roots it adds; "": the roots are already registered.
-    :param filled: called when the stream has sums to send again.
+    :param emitter: the task that registers the roots it adds, or "" if the roots are already registered.
+    :param filled: function that is called when the stream has sums to send again.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Stream:
 
         :param root: the root of the tree.
         :param message: the id of the message.
-        :param count: 1: the message is emitted; -1: the message is acked.
+        :param count: 1 if the message is emitted, -1 if it is acked.
         """
         with self._lock:
             self._acked += count < 0
@@ -133,7 +133,7 @@ class Anchors:
     :param text: the text of the lineage.
     :param streams: for each tree, the stream to its acker, and the root.
     :param store: the store of the ackers.
-    :ivar refusal: why messages of the lineage are refused; None: they are accepted.
+    :ivar refusal: the reason why messages of the lineage are refused, or None if they are accepted.
     """
 
     __slots__ = ("lineage", "refusal", "store", "streams", "text")
@@ -153,7 +153,7 @@ class Anchors:
 
 
 class Message:
-    """One message that a worker has taken. You ack it once, or fail it.
+    """One message that a worker has taken. You must ack it once, or fail it.
 
     :param anchors: the trees that the message belongs to.
     :param number: the random id of the message.
@@ -301,7 +301,7 @@ class Collector:
     the transaction is replayed. Create the collector after a fork, not before.
 
     :param ackers: the store of the ackers, or its URL or connection id, see `open_ackers`.
-    :param topology: refuse messages of other topologies; None: accept all messages.
+    :param topology: the topology whose messages are accepted, or None to accept all messages.
     :param interval: seconds between two requests to the ackers.
     """
 
@@ -518,7 +518,7 @@ class TaskEmitter:
 
     :param origin: the attempt.
     :param task: the try of the task.
-    :param ackers: the number of ackers; 0: messages are not tracked; None: the transaction has no messages.
+    :param ackers: the number of ackers, 0 if messages are not tracked, or None if the transaction has no messages.
     :param connect: a function that connects to the ackers for a `with` block.
     :param anchored: whether the transaction waits for the task.
     """

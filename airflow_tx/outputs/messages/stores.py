@@ -108,7 +108,7 @@ class AckerStore(Protocol):
 
 
 def not_open(origin: Origin) -> str:
-    """Return the problem of a transaction that the ackers do not know."""
+    """Return the problem text for a transaction that is not open in the ackers."""
     return f"transaction {origin.txid} is not open: it has ended, or the store of the ackers was emptied"
 
 
@@ -127,7 +127,7 @@ class OpenAttempt:
     :param attempt: the number of the attempt.
     :param birth: the birth of the transaction, since a ledger that was reset allocates the same txids again.
     :param ackers: the number of ackers.
-    :param failed: why a message of the attempt was failed; None: no message was failed.
+    :param failed: the reason why a message of the attempt was failed, or None if no message was failed.
     """
 
     attempt: int
@@ -145,7 +145,7 @@ class ZnodeAckers:
     :param store: the store of the znodes.
     :param root: the root of the ledgers.
     :param where: the name of the store in errors.
-    :param close: a function that closes the connection; None: the store belongs to the caller.
+    :param close: a function that closes the connection, or None if the caller closes it.
     """
 
     def __init__(
@@ -241,7 +241,7 @@ class ZnodeAckers:
         )
 
     def _sent(self, held: Sequence[Requirement], writes: Sequence[Write]) -> bool:
-        """Return whether the write was applied. If this is unknown, return False, and the repeated step finds out."""
+        """Return whether the write was applied; False if this is unknown, since the repeated step reads the result."""
         try:
             self._store.multi(held, writes)
         except (RequirementFailed, OutcomeUnknown):
@@ -541,7 +541,7 @@ _OPTION = "acker_store"
 def ackers_of(conn_id: str | None, ledger: Store, root: str) -> Iterator[AckerStore]:
     """Connect to the ackers of a transaction, until the `with` block ends.
 
-    :param conn_id: the id of an Airflow connection; None: the ackers are beside the ledger.
+    :param conn_id: the id of an Airflow connection, or None if the ackers are beside the ledger.
     :param ledger: the store of the ledger.
     :param root: the root of the ledgers.
     :raises ConfigError, AckersUnavailable: see `open_ackers`.
@@ -646,7 +646,7 @@ class AckerLoad:
 
     :param trees: the number of incomplete trees.
     :param acks_a_second: acked messages per second since the last reading. A message in several trees counts in each.
-        None: this is the first reading.
+        None for the first reading.
     """
 
     trees: int

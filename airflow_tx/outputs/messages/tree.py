@@ -68,7 +68,7 @@ class Lineage:
     """The origin of a message, and its trees. All messages of one tree have the same lineage.
 
     :param origin: the attempt that the message belongs to.
-    :param trees: for each tree, its acker and the id of its root; (): no transaction waits for the message.
+    :param trees: for each tree, its acker and the id of its root. () if no transaction waits for the message.
     """
 
     origin: Origin
@@ -198,7 +198,7 @@ class Portion:
     :param stream: the random name of the stream from one worker to one acker.
     :param number: the number of the portion, from 1. The acker applies each number once, in order.
     :param changes: the changes of trees.
-    :param emitter: the task that registers the roots of `changes`; "": the roots are already registered.
+    :param emitter: the task that registers the roots of `changes`, or "" if they are already registered.
     :param acked: the number of acked messages, for people.
     """
 
@@ -305,7 +305,7 @@ class TreeReport:
     :param emitted: the number of registered roots, by try of a task.
     :param open: the number of incomplete trees, by task.
     :param twice: the number of incomplete trees in which a message was acked more than once, by task.
-    :param failed: why a message was failed; None: no message was failed.
+    :param failed: the reason why a message was failed, or None if no message was failed.
     :param acked: the number of acked messages. A message in several trees counts in each.
     """
 
@@ -336,7 +336,7 @@ class TreeReport:
 
 
 def emitter_text(task: TaskTry) -> str:
-    """Return the text by which an acker keeps a try of a task."""
+    """Return the text under which an acker stores a try of a task."""
     return f"{ack_name(task.task_id, task.map_index)} {task.task_try}"
 
 

@@ -95,8 +95,8 @@ class StagingArea:
     """The staging area below one root.
 
     :param root_uri: a path, or a URI of a store that every worker and every Spark driver reaches.
-    :param ledger: short name of the ledger, the first part of every path; None: `root_uri` already contains it, such as
-        the `root` of another area.
+    :param ledger: short name of the ledger, the first part of every path. None if `root_uri` already contains it,
+        such as the `root` of another area.
     """
 
     def __init__(self, root_uri: str, ledger: str | None = None) -> None:
@@ -231,7 +231,7 @@ def write_descriptor(area: StagingArea, descriptor: Descriptor) -> str:
 
 
 def read_descriptor(uri: str) -> Descriptor:
-    """Read the descriptor at a URI of `write_descriptor`; ConfigError: missing, or not readable by this version."""
+    """Read the descriptor at a URI. Raise ConfigError if it is missing, or this version cannot read it."""
     folder, _, name = uri.rpartition("/")
     try:
         return Descriptor.from_json(open_files(folder).read(name).decode())
@@ -257,7 +257,7 @@ class OutputRef:
 
     :param path: the folder of the output, relative to the root of the staging area.
     :param digest: the digest of the names, sizes and row counts of the files. It identifies one write, not the content.
-    :param row_digest: the digest of the rows, as `RowsDigest.text`; "": the rows were not hashed.
+    :param row_digest: the digest of the rows, as `RowsDigest.text`, or "" if the rows were not hashed.
     :param reliable: whether a reader must read each row once.
     """
 
@@ -283,7 +283,7 @@ class OutputRef:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> OutputRef:
-        """Read a reference from the result of `to_json`; StagingError: the value is not a reference."""
+        """Read a reference from the result of `to_json`. Raise StagingError if the value is not a reference."""
         try:
             return cls(**value)
         except TypeError:
@@ -309,7 +309,7 @@ class RowsInTable:
     :param rows: the number of rows.
     :param row_digest: the digest of the rows, as `RowsDigest.text`.
     :param partition: the partition columns, as fields of Spark's schema.
-    :param listed: whether the files of the output list the files of these rows.
+    :param listed: whether the output has files that list the files of these rows.
     """
 
     uri: str
@@ -331,9 +331,9 @@ class Output:
 
     :param row_digest: see `OutputRef`.
     :param reliable: see `OutputRef`.
-    :param content: the rows of a small output, as the text of `rows_as_json`; "": the rows are only in the files.
-    :param appended: the rows in the folder of a table. The files of the output then list the files of the table. None:
-        the rows are in the files of the output.
+    :param content: the rows of a small output, as the text of `rows_as_json`, or "" if the rows are only in the files.
+    :param appended: the rows in the folder of a table. The files of the output then list the files of the table. None
+        if the rows are in the files of the output.
     """
 
     files: tuple[StagedFile, ...]
@@ -365,7 +365,7 @@ def refuse(
 ) -> StagingError:
     """Build the error that names an output, its task and its transaction.
 
-    :param rows: why the rows cannot be staged; None: the rows are not the problem.
+    :param rows: the reason why the rows cannot be staged, or None if the rows are not the problem.
     """
     if rows is not None and rows.passes:
         given = f"What gives the rows of output {output!r} of task {where.task}"
@@ -377,7 +377,7 @@ def refuse(
 
 
 def check_name(where: TryDir, name: str) -> str:
-    """Return the folder of an output called `name`; StagingError: no output can have this name."""
+    """Return the folder of an output called `name`. Raise StagingError if no output can have this name."""
     # Spark and pyarrow ignore names that begin with _ or . and Airflow itself writes the XCom `return_value`.
     if not name or name[0] in "_." or name == "return_value":
         remedy = "Begin it with a letter; `return_value` is Airflow's own."
@@ -423,7 +423,7 @@ _FROM_JSON: Mapping[str, Callable[[str], Any]] = {"date": date.fromisoformat, "d
 
 
 def rows_as_json(batches: Sequence[pa.RecordBatch]) -> str:
-    """Return the exact rows as JSON; "" if there are many rows, or a column has a type or metadata that JSON lacks."""
+    """Return the exact rows as JSON, or "" if there are many, or JSON lacks the type or metadata of a column."""
     kinds: dict[str, str] = {}
     for batch in batches:
         for column in batch.schema:
@@ -448,7 +448,7 @@ def rows_as_json(batches: Sequence[pa.RecordBatch]) -> str:
 def rows_from_json(text: str, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
     """Read the rows from the text of `rows_as_json`.
 
-    :param columns: the columns to read; None: all columns.
+    :param columns: the columns to read, or None for all columns.
     """
     written = json.loads(text)
     names = list(written["kinds"])
@@ -486,7 +486,7 @@ def read_schema(opened: BinaryIO) -> pa.Schema:
 def batches_in(opened: BinaryIO, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
     """Read the rows of a file.
 
-    :param columns: the columns to read; None: all columns.
+    :param columns: the columns to read, or None for all columns.
     """
     file = _open(opened)
     schema = _schema(file)
@@ -620,7 +620,7 @@ def _write_parquet(sink: Any, reader: pa.RecordBatchReader, digested: bool) -> R
 
 
 def _portions(reader: pa.RecordBatchReader) -> Iterator[pa.Table]:
-    """Yield the rows in portions of similar size, from a frame of one huge batch, or a stream of tiny batches."""
+    """Yield the rows in portions of similar size, whether the batches are huge or tiny."""
     kept = list[Any]()
     rows = 0
     for batch in reader:
@@ -636,7 +636,7 @@ def _portions(reader: pa.RecordBatchReader) -> Iterator[pa.Table]:
 
 
 def write_digested(where: TryDir, name: str, rows: Any) -> Output:
-    """Write an output of a Python task with the digest of its rows, with which readers prove that they read all rows.
+    """Write an output of a Python task with the digest of its rows, so that readers can prove that they read all rows.
 
     :raises StagingError: see `write_rows`.
     """
@@ -655,9 +655,9 @@ def write_manifest(
 ) -> dict[str, OutputRef]:
     """Make the output of a try visible. This is the last write of a task.
 
-    :param consumed_rows: the number of rows of the batch that the task read; None: unknown.
+    :param consumed_rows: the number of rows of the batch that the task read, or None if unknown.
     :param read: the readings of the batch and of outputs.
-    :param code: the digest of the code that wrote the output; "": unknown.
+    :param code: the digest of the code that wrote the output, or "" if unknown.
     :param trees: the number of messages that the task has emitted.
     :param unproven: the reasons why the consumed rows are not proven.
     :return: references to the outputs, by name.
@@ -780,7 +780,7 @@ def open_output(
 
 
 def check_readable(where: TryDir, name: str, output: Output) -> None:
-    """Refuse to read an output whose rows are in a table, so that its files only list the files of the table.
+    """Refuse to read an output whose rows are in a table. Its files only list the files of the table.
 
     :raises StagingError: the rows are in a table.
     """

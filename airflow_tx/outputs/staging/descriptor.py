@@ -23,7 +23,7 @@ class Input:
 
     :param files: the Parquet files, with URIs for Spark's readers.
     :param columns: the names of the columns.
-    :param outputs: the names of the outputs, by task; () for new values.
+    :param outputs: the names of the outputs, by task, or () for new values.
     :param rows: the number of rows.
     """
 
@@ -46,7 +46,7 @@ class Input:
 class Ackers:
     """The ackers of the messages of a transaction.
 
-    :param count: the number of ackers; 0: messages are not tracked.
+    :param count: the number of ackers, or 0 if messages are not tracked.
     :param conn_id: the id of the Airflow connection of their store.
     :param root: the root of the ledgers.
     :param anchored: whether the transaction waits for the task.
@@ -86,7 +86,7 @@ class Descriptor:
     :param source: class path and constructor arguments, the result of `Source.serialize()`.
     :param root: root of the staging area of the topology.
     :param inputs: outputs of earlier tasks, by name.
-    :param ackers: the ackers; None: the transaction has no messages.
+    :param ackers: the ackers, or None if the transaction has no messages.
     :param appended: the tables to which outputs are appended, by output name.
     :param incarnation: the incarnation of the topology.
     :param keeps_rejected: whether the commit keeps the rows that the application rejects.

@@ -36,7 +36,7 @@ class Listed:
     """An entry of a folder.
 
     :param is_folder: whether the entry is a folder.
-    :param info: for a file of an object storage, the facts in its listing; None on a disk.
+    :param info: for a file of an object storage, the facts in its listing. None on a disk.
     :param is_link: whether the entry is a symbolic link.
     """
 
@@ -146,7 +146,7 @@ class Files(ABC):
             raise StagingUnavailable(uri=self.uri(name), reason=reason) from error
 
     def list(self, name: str) -> dict[str, int | None]:
-        """Return the entries of a folder with their sizes (None: a folder); empty if the folder does not exist."""
+        """Return the entries of a folder with their sizes, with None for a folder. A missing folder has no entries."""
         sizes: dict[str, int | None] = {}
         with suppress(FileNotFoundError, NotADirectoryError):
             for each, listed in self.entries(name).items():
@@ -186,7 +186,7 @@ class Files(ABC):
     def size(self, name: str, listed: Listed | None = None) -> int:
         """Return the size of a file in bytes.
 
-        :param listed: its entry from `entries`; None: ask the storage.
+        :param listed: its entry from `entries`, or None to ask the storage.
         """
         info = listed.info if listed else None
         return int((info or self.info(name))["size"])
@@ -297,7 +297,7 @@ class RemoteFiles(Files):
     """An object storage, or any other file system that fsspec supports.
 
     :param root: the URI of the root.
-    :param path: the root as Airflow's ObjectStoragePath; None: it is created if the root names a connection.
+    :param path: the root as Airflow's ObjectStoragePath. If it is None, it is created if the root names a connection.
     """
 
     def __init__(self, root: str, path: ObjectStoragePath | None = None) -> None:

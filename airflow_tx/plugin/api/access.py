@@ -43,7 +43,7 @@ FORGERY_HEADER = "X-Requested-With"
 FORGERY_MARK = "airflow_tx"
 
 
-# If the answer differs between DAGs, one request asks about so many of them.
+# Number of DAGs in one request, if the user has the right to only some DAGs.
 _FEWER = 16
 
 
@@ -404,7 +404,7 @@ class RepairLine(DeedLine):
 
 
 def deed_line(done: Person | None) -> DeedLine | None:
-    """Describe an action; None: no person has done it."""
+    """Describe an action. Return None if no person has done it."""
     return None if done is None else DeedLine(**vars(done))
 
 

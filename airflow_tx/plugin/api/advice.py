@@ -166,7 +166,7 @@ def said_advice(
 
 
 def waited_for(snapshot: TopologySnapshot, txid: int) -> Cause | None:
-    """Describe the transaction that a run or a transaction waits for; None: it is no longer open."""
+    """Describe the transaction that a run or a transaction waits for. Return None if it is no longer open."""
     if snapshot.view is None or txid not in snapshot.open_by_txid:
         return None
     alone = replace(snapshot.view, name=snapshot.name, transactions=(snapshot.open_by_txid[txid],))
@@ -211,7 +211,7 @@ def task_page(dag_id: str, run_id: str, task_id: str) -> str:
 
 
 def _first(snapshot: TopologySnapshot) -> TransactionView | None:
-    """Find the transaction that a person must see to; None: none."""
+    """Return the transaction that blocks or fails the topology and needs a person; None if there is none."""
     health = snapshot.health
     if health.code not in (HealthCode.BLOCKED, HealthCode.FAILED) or health.txid is None:
         return None
@@ -314,7 +314,7 @@ _OPTIONS = frozenset(("--withdraw", "--failed", "--changed-rows", "--state", "--
 
 
 def _action(command: Command, states: Collection[str]) -> AdvisedAction | None:
-    """Return the action that does the same as a command; None: the page has no button for it.
+    """Return the action that does the same as a command. Return None if the page has no button for it.
 
     :param states: names of the states of the topology.
     """
@@ -352,5 +352,5 @@ def _action(command: Command, states: Collection[str]) -> AdvisedAction | None:
 
 
 def reason(view: TransactionView) -> str | None:
-    """Return the error of a transaction; None: no error, or the sentence about waiting quotes it already."""
+    """Return the error of a transaction. Return None if there is no error, or `waiting_for` already quotes it."""
     return None if view.cause == view.quoted else view.cause

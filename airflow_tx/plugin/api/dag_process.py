@@ -410,7 +410,7 @@ class LagBoard:
         return LagLine(at=at, why=found["why"])
 
     def ackers_line(self, snapshot: TopologySnapshot) -> AckersLine | None:
-        """Return the last known load of the ackers of a topology; None: unknown."""
+        """Return the last known load of the ackers of a topology. Return None if it is unknown."""
         at, found = self._found.get(_key(snapshot), (None, {}))
         load = found.get("ackers")
         return None if at is None or load is None else AckersLine(**load, at=at)

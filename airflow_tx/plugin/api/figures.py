@@ -239,7 +239,7 @@ def figures(
 
 
 def _known_since(snapshot: TopologySnapshot, span: FigureSpan) -> datetime | None:
-    """Return when the history begins, if that is within the span; None: the history covers the span."""
+    """Return when the history begins. Return None if it covers the whole span."""
     # A history that begins with txid 1 is complete.
     if not snapshot.final or snapshot.final[0] == 1:
         return None
@@ -287,7 +287,7 @@ def _rows(view: TransactionView) -> int | None:
 
 
 def spread(values: Iterable[float | None]) -> Spread | None:
-    """Return the values that 50 and 95 of 100 do not exceed; None: there are no values."""
+    """Return the values that 50 and 95 of 100 do not exceed. Return None if there are no values."""
     ordered = sorted(each for each in values if each is not None)
     if not ordered:
         return None

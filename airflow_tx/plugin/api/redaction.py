@@ -201,7 +201,7 @@ ShownRows = Annotated[Any, PlainSerializer(_rows)]
 
 
 def pattern_of(connections: Iterable[Connection]) -> re.Pattern[str] | None:
-    """Return a pattern that finds the hosts of all connections; None: no connection has a host."""
+    """Return a pattern that finds the hosts of all connections. Return None if no connection has a host."""
     hosts = {
         each
         for each in _hosts(connections)

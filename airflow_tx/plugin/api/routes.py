@@ -136,11 +136,11 @@ class SearchAnswer:
 
 
 def searched(snapshot: TopologySnapshot, what: str, access: Access, visit: Visit) -> SearchAnswer:
-    """Look for a file, an offset, an id or a date.
+    """Search the transactions for a file, an offset, an id or a date.
 
     :param visit: the browser's request. When the browser leaves, the search ends.
-    :raises Busy: there are too many questions.
-    :raises NotAnsweredThere: the source does not answer.
+    :raises Busy: too many searches and similar questions are under way.
+    :raises NotAnsweredThere: the process that runs the code of DAG files hung or ended.
     """
     place = snapshot.place
     question = {
@@ -229,7 +229,7 @@ def searched_all(
     :param what: the text.
     :param person: the user, who may have one search at a time.
     :param has_left: returns whether the browser has left; the search then ends.
-    :raises SearchBusy: there are too many searches.
+    :raises SearchBusy: another search of this user is under way, or too many in all.
     """
     # The page hides parts of errors that belong to connections. A search must not find hidden parts.
     wanted = WantedText(what.strip(), without_credentials, redacted)
@@ -311,7 +311,7 @@ class _SearchOfAll:
     def _asked(
         self, snapshot: TopologySnapshot, question: Callable[[SearchedLedger], T]
     ) -> T | None:
-        """Ask the ledger of a topology; None: it cannot be read. A ZooKeeper that does not answer is asked once."""
+        """Ask the ledger of a topology. Return None if it cannot be read. Ask a ZooKeeper that hangs only once."""
 
         def asked(store: Store) -> T:
             ledger = SearchedLedger(
@@ -482,7 +482,7 @@ def _bound(snapshot: TopologySnapshot, run_id: str) -> int | None:
 
 
 def _begun(said: Mapping[str, Any]) -> TransactionAttempt | None:
-    """Read the output of `begin`: its binding may have a data interval or a partition as key, not the run_id."""
+    """Read the transaction from the output of `begin`, since the key of a binding may be no run_id."""
     found = said.get("return_value")
     if not isinstance(found, dict) or "incarnation" not in found:
         return None
@@ -490,7 +490,7 @@ def _begun(said: Mapping[str, Any]) -> TransactionAttempt | None:
 
 
 def _has(snapshot: TopologySnapshot, begun: TransactionAttempt, run_id: str) -> bool:
-    """Return whether a run began the transaction of this topology, as another topology has the same txids."""
+    """Return whether the run began this transaction in this topology, since another one has the same txids."""
 
     def found(store: Store) -> TransactionRecord | None:
         ledger = ReadOnlyLedger(store, snapshot.paths)

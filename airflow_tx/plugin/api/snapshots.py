@@ -170,7 +170,7 @@ def ledger_client(conn_id: str) -> LedgerClient:
 
 MOST_ANSWERED = 32 * 2**20
 """Bytes of all kept answers."""
-# Seconds to wait for the answer that another viewer's thread makes.
+# Seconds to wait for the answer that another viewer's thread creates.
 _PATIENCE = 10.0
 
 
@@ -289,11 +289,11 @@ class FinalViews:
         return len(self._views)
 
     def get(self, txid: int) -> TransactionView | None:
-        """Return a committed transaction; None: it is not cached."""
+        """Return a committed transaction. Return None if it is not cached."""
         return self._views.get(txid)
 
     def ended(self, txid: int) -> datetime | None:
-        """Return when a transaction ended; None: not cached."""
+        """Return when a transaction ended. Return None if it is not cached."""
         return self._ended.get(txid)
 
     def is_skipped(self, txid: int) -> bool:
@@ -448,7 +448,7 @@ class TopologySnapshot:
         return topology_health(replace(self.view, name=self.name), self.alarms)
 
     def final_view(self, txid: int) -> TransactionView | None:
-        """Read a final transaction; None: the ledger no longer has it."""
+        """Read a final transaction. Return None if the ledger no longer has it."""
         found = self._read_final(txid)
         if found is None or not found.is_unreadable:
             return found
@@ -497,7 +497,7 @@ class TopologySnapshot:
         return replace(view, batch=name) if name else view
 
     def neighbours(self, txid: int) -> tuple[int | None, int | None]:
-        """Find the txids before and after this one; None: the ledger has none."""
+        """Find the txids before and after this one. Each is None if the ledger has no such transaction."""
         known = [*self.final, *self.open_by_txid]
         before = bisect_left(known, txid)
         after = bisect_right(known, txid)
@@ -615,7 +615,7 @@ class LedgerSnapshots:
             return TopologySnapshot(record, self._places.named(name), None, None, problem=str(away))
 
     def find(self, name: str) -> TopologySnapshot | None:
-        """Read one topology; None: no topology has this name.
+        """Read one topology. Return None if no topology has this name.
 
         :raises LedgerAway: ZooKeeper does not answer.
         """
@@ -665,7 +665,7 @@ class LedgerSnapshots:
         return tuple(each for each in found if each.record.dag_id == dag_id)
 
     def transaction(self, snapshot: TopologySnapshot, txid: int) -> TransactionDetails | None:
-        """Read all facts of one transaction; None: the ledger does not have it."""
+        """Read all facts of one transaction. Return None if the ledger does not have it."""
 
         def read(store: Store) -> TransactionDetails | None:
             try:
@@ -766,7 +766,7 @@ class LedgerSnapshots:
         )
 
     def _bare_record(self, store: Store, place: LedgerPlace) -> TopologyRecord | None:
-        """Return a record for the line of a topology whose ledger cannot be read; None: its DAG is unknown."""
+        """Return a record for the line of a topology whose ledger cannot be read. Return None if its DAG is unknown."""
         node = store.get(place.paths.record)
         try:
             found = json.loads(node.data)["dag_id"] if node is not None else None

@@ -147,7 +147,7 @@ def ranked(ordered: Sequence[float], share: float) -> float:
 
 
 def begun_at(view: TransactionView) -> datetime | None:
-    """Return when a transaction began; None: the ledger has forgotten the time."""
+    """Return when a transaction began. Return None if the ledger has forgotten the time."""
     return view.created or view.began
 
 
@@ -677,7 +677,7 @@ def _failed_at(attempt: AttemptBar, tasks: Sequence[TaskBar]) -> datetime | None
 
 
 def _attempt_at(start: datetime | None, attempts: Sequence[AttemptBar]) -> int | None:
-    """Return the attempt that was under way at a moment, or the newest one if there is no moment; None: no attempts."""
+    """Return the attempt that was under way at a moment; without a moment the newest, without attempts None."""
     if not attempts:
         return None
     if start is None:

@@ -661,8 +661,8 @@ class RejectedAnswer:
 def rejected_answer(snapshot: TopologySnapshot, txid: int, access: Access) -> RejectedAnswer:
     """Ask the table of rejected rows, by the process that runs DAG files: it has the connections of the DAG.
 
-    :raises Busy: there are too many questions.
-    :raises NotAnsweredThere: the table does not answer.
+    :raises Busy: too many searches and similar questions are under way.
+    :raises NotAnsweredThere: the process that runs the code of DAG files hung or ended.
     """
     place = snapshot.place
     asked = (snapshot.record.dag_id, place.conn_id, place.paths.root, place.paths.topology)

@@ -171,7 +171,7 @@ _ONLY_ARROWS = re.compile(r"duration|extension<arrow\.bool8")
 def footer_columns(path: FilePath) -> dict[str, str]:
     """Return the columns of a Parquet file and their types.
 
-    :raises ValueError: Spark or pyarrow lacks a type, both read a type differently, or a name occurs twice.
+    :raises ValueError: Spark or pyarrow lacks a type, they read a type differently, or a name occurs twice.
     """
     with path.open("rb") as file:
         opened = pq.ParquetFile(file)
@@ -237,7 +237,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 
 
 _NUMBERED = "parquet.field.id"
-"""The key of a column's number in files that Spark writes. A session with Delta matches columns by it, not by name."""
+"""The key of a column's number in files that Spark writes. A session with Delta matches columns by this number."""
 _SPARK_CANNOT = re.compile(
     rf"\[(FAILED_READ_FILE|MALFORMED_RECORD|MALFORMED_CSV)[^\n]*"
     # The error of a query may also show its plan, which has REFUSED_VALUE without this prefix.
@@ -265,12 +265,12 @@ class BatchFiles:
     """The files of a batch, and how to read them.
 
     :param paths: files of the batch.
-    :param for_spark: the same files by Spark's names.
+    :param for_spark: Spark's names of the same files.
     :param format: format of the files.
     :param options: options of Spark's reader.
     :param declared: schema that the source declares.
     :param found: schema of the first files of the topology.
-    :param by_name: whether the header of a csv file names the columns of fields, so that missing columns are NULL.
+    :param by_name: whether to match fields of a csv file to columns by its header, so that missing columns are NULL.
     :param rejects: whether to yield malformed rows instead of raising an error.
     :param named: values of columns that folder names define. A file may also have the column, with the same value.
     :param contents: expected content of the files that are checked during reading.
@@ -555,7 +555,7 @@ class BatchFiles:
         return footer_columns(self.paths[0])
 
     def declarable(self, path: FilePath, error: Exception) -> str | None:
-        """Return arguments of the source that would accept a misfit and all earlier files; None if there are none."""
+        """Return source arguments that would accept the misfit file and all earlier files; None if there are none."""
         written = self._written
         if written is None or not self.schema or not isinstance(error, Misfit):
             return None
@@ -595,7 +595,7 @@ def _in_spark(text: str, kind: ColumnType) -> Column:
     value = kind.of_text(text)
     if kind.ddl == "STRING":
         return F.lit(text)
-    # Write times in ISO format with their zone, since a session would read others in its own zone.
+    # Write times in ISO format with their zone. A session reads a time without a zone in its own.
     return F.lit(value.isoformat() if isinstance(value, date) else str(value)).cast(kind.ddl)
 
 
@@ -666,7 +666,7 @@ _MET: Mapping[str, type[Exception]] = {
 def read_in_executor(told: Any, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Read the files with these numbers, in an executor.
 
-    `told` has the files, the schema, the names of the requested columns, and the mark of errors.
+    `told` contains the files, the schema, the names of the requested columns, and the mark of errors.
     """
     listed, schema, names, mark = told
     for number in (each for batch in numbers for each in batch.column(0).to_pylist()):
@@ -685,7 +685,7 @@ def read_in_executor(told: Any, numbers: Iterable[pa.RecordBatch]) -> Iterator[p
 
 
 def lacking_in_executors(error: Exception) -> str | None:
-    """Return the package that the executors' Python lacks, according to a query's error; None if it lacks none."""
+    """Return the package that the executors' Python lacks, according to a query's error; None if none is missing."""
     found = _LACKING.search(str(error))
     return (found[1] or found[2] or "pyarrow") if found else None
 
@@ -745,7 +745,7 @@ def recorded_schema(
 
 
 def no_rule(file_format: str, schema: str | None) -> str | None:
-    """Return the remedy if a schema has a rule that no reader checks; None if it has none."""
+    """Return the remedy if a schema has a rule that no reader checks; None if it has no such rule."""
     if says_not_null(schema):
         return (
             'Leave out NOT NULL, and check the output: check("ids", output, rows="id IS NOT NULL").'

@@ -64,7 +64,7 @@ class _Block:
 
     :param content: bytes of the block.
     :param before: number of lines of the file before the block.
-    :param proven: returns the rows that Arrow read, or raises the error of the proof.
+    :param proven: returns the rows that Arrow read; raises the error of `_proven` if the rule must read the block.
     """
 
     content: bytes
@@ -189,7 +189,7 @@ class CsvRows(RowsOfFile):
     """Reads the rows of a csv file.
 
     :param written: format of the file.
-    :param by_name: whether the header names the columns of fields, so that missing columns are NULL.
+    :param by_name: whether to match fields to columns by the header, so that missing columns are NULL.
     :param named: columns that the folder's name defines; the file may lack them.
     """
 
@@ -365,7 +365,7 @@ def _lines_in(block: bytes) -> int:
 
 
 BLOCK = 8 * 1024 * 1024
-"""How many bytes of a file are read at once."""
+"""The number of bytes of a file that are read at once."""
 
 
 def line_blocks(file: BinaryIO, quote: bytes = b"") -> Iterator[bytes]:

@@ -25,7 +25,7 @@ from airflow_tx.sources.packed_names import pack, unpack
 # The format of csv files, from the options of Spark's reader that this package supports without Spark, too.
 
 
-# Options and values that do not change rows that are read strictly, with a schema.
+# Options with values that do not change the rows, if a file is read strictly and with a schema.
 _NEUTRAL = {
     "enforceschema": ("false", "true"),
     "mode": ("failfast",),
@@ -278,14 +278,14 @@ def _encoding(name: str) -> str:
 
 
 TYPED_ROWS = 100_000
-"""How many rows of the first batch `begin` reads to infer the types of columns."""
+"""The number of rows of the first batch that `begin` reads to infer the types of columns."""
 
 LONGEST_SHOWN = 1_000
 """The most characters of a header or schema that an error shows."""
 
 
 LONG = 10_000
-"""The length above which the ledger stores a schema compressed, since metadata and position of each batch hold it."""
+"""The length above which a schema is stored compressed, since the metadata and position of each batch contain it."""
 _PACKED = "zlib:"
 
 
@@ -335,7 +335,7 @@ def check_header(
 
     A file without a line fits any schema.
 
-    :param by_name: whether the header names the columns of fields, so that the file may lack columns.
+    :param by_name: whether to match fields to columns by the header, so that the file may lack columns.
     :raises Misfit: the file has other columns.
     """
     written = CsvFormat.of(options)
@@ -353,7 +353,7 @@ def check_first(
     :param written: format of the file.
     :param first: fields of the first line.
     :param expected: columns of the schema.
-    :param by_name: whether the header names the columns of fields.
+    :param by_name: whether to match fields to columns by the header.
     :raises Misfit: the columns differ in name or order; with `by_name`, a column is not in the schema.
     """
     if not written.header:

@@ -111,14 +111,14 @@ class FolderArguments(Source):
         :param kind: ``transactional`` or ``opaque``.
         :param max_bytes_per_batch: maximum bytes in a transaction, by file sizes. A single file may exceed it.
         :param conn_id: Airflow connection of the object storage, if it needs one.
-        :param spark_folder: how Spark names the folder before the first wildcard of an object storage; by default the
-            same folder with Hadoop's scheme (``s3a`` for ``s3``).
-        :param target_seconds: as many files as should be processed in this time, by the speed of the last
+        :param spark_folder: Spark's name of the folder before the first wildcard, for an object storage. The default is
+            the same folder with Hadoop's scheme (``s3a`` for ``s3``).
+        :param target_seconds: seconds that a batch should take. Its number of files follows from the speed of the last
             transactions. Only for `FileSource`.
         :param missing_columns: for csv files with a header and a `schema`. ``refuse`` stops at files with other
             columns. ``null`` matches columns by name, and fills a missing column with NULL.
-        :param min_age: seconds since its last change that a file waits, by the storage's time and this machine's clock.
-            A transactional source then also waits with all files that sort after it.
+        :param min_age: minimum seconds since the last change of a file, by the storage's time and this machine's clock.
+            A transactional source also postpones all files that sort after a younger file.
         :param malformed: for csv files, and json files with a `schema`. ``refuse`` stops at a row that does not fit the
             schema; ``reject`` puts the row into the `rejected` table of the `Transaction`. An unclosed quote, another
             header or another encoding always stops the file.
@@ -190,7 +190,7 @@ class FolderArguments(Source):
         ] = {}  # the files whose content is checked during reading
 
     def _check_glob(self, path_glob: str) -> None:
-        """Refuse a glob that only another source of files can use."""
+        """Refuse a glob that this class cannot use, but another source of files can."""
 
     def _make_storage(self) -> Storage:
         if "://" in self.path_glob:
@@ -237,11 +237,11 @@ class FolderArguments(Source):
 log = logging.getLogger(__name__)
 
 MOST_SCHEMA = 250_000
-"""The most bytes of an inferred csv schema. A ledger record holds it twice, and at most a million bytes in all."""
+"""The most bytes of an inferred csv schema. A ledger record of at most a million bytes contains the schema twice."""
 
 
 def first_of(names: Iterable[str]) -> str:
-    """Join the first 20 names to a text."""
+    """Join the first 20 names into one text."""
     first = list(islice(names, 21))
     return ", ".join(first[:20]) + (" ..." if len(first) > 20 else "")
 
@@ -270,7 +270,7 @@ class FolderSource(FolderArguments):
         return Batch(rows, after.to_json(), len(files), why, self.unit)
 
     def _schema(self, positions: Iterable[Any], metadata: Iterable[Any]) -> Any:
-        """Return the recorded schema for a batch, in the form that positions keep; None if the source needs none."""
+        """Return the recorded schema for a batch, in the form of positions; None if the source needs no schema."""
         if self.schema is not None or self.format != "csv":
             return None
         found = batch_files.recorded_schema(self._storage, self.options, positions, metadata)
@@ -312,7 +312,7 @@ class FolderSource(FolderArguments):
             yield {"name": name, **found}
 
     def _finished(self, folder: str, new: Mapping[str, Listed]) -> Iterator[tuple[str, Listed]]:
-        """Omit files younger than `min_age`. A transactional source stops at the first such file, to keep the order."""
+        """Omit files younger than `min_age`. A transactional source stops at the first young file to keep the order."""
         now = time.time()
         ages: dict[str, float] = {}
         try:
@@ -496,7 +496,7 @@ class FolderSource(FolderArguments):
             raise changed
 
     def _changed(self, attempt: TransactionAttempt) -> SourceError | None:
-        """Return the error for a file that changed before or while it was read; None if no file did."""
+        """Return the error for a file that changed before or while it was read; None if no file changed."""
         for (of, folder, name), before in self._looks.items():
             now = self._look(folder, name) if of == attempt else before
             if now != before:
@@ -608,7 +608,7 @@ class FolderSource(FolderArguments):
             raise self.refused(problem, remedy) from error
 
     def _files(self, folder: str, pattern: str) -> dict[str, Listed]:
-        """Return the files that match; refuse a matching folder, since no batch would have its files.
+        """Return the files that match. Refuse a folder that matches, since no batch would contain its files.
 
         :raises OSError: a folder cannot be listed.
         """
@@ -696,7 +696,7 @@ _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
 class FileSource(FolderSource, TransactionalSource):
-    """A source of new files. A transaction takes up to `files_per_batch` of them.
+    """A source of new files. A transaction takes up to `files_per_batch` files.
 
     The metadata of a batch holds the folder, and the name, size and digest of each file. If a file is gone or changed
     after its batch was decided, reading fails. Move complete files into the folder: a file that still grows counts as
@@ -706,7 +706,7 @@ class FileSource(FolderSource, TransactionalSource):
     arrives after a greater name was taken is never read. `begin` logs a warning each time (see `late_files`).
 
     ``kind="opaque"`` takes every file that was not taken yet, with any name. A replay takes the files that exist then,
-    so a vanished file waits until it is back. The position holds all names ever taken, at 2 to 5 bytes each.
+    so it takes a vanished file once the file is back. The position holds all names ever taken, at 2 to 5 bytes each.
     """
 
     def initialize_transaction(self, txid: int, position: Json) -> Batch | None:

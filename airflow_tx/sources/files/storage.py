@@ -63,7 +63,7 @@ def _matching(parts: Sequence[str], within: str, listing: Listing) -> Iterator[t
 
 
 def is_hidden(name: str) -> bool:
-    """Return whether Spark and other Hadoop readers ignore a name, since it may be of an unfinished file."""
+    """Return whether Spark and other Hadoop readers ignore a name, since the file may be unfinished."""
     return (
         name.startswith(".")
         or (name.startswith("_") and "=" not in name)
@@ -131,7 +131,7 @@ class Content:
         self.is_read = False
 
     def digested(self, file: BinaryIO) -> BinaryIO:
-        """Wrap a file. At its end, the wrapper raises `OtherContent` if the content is not the expected one."""
+        """Wrap a file. At its end, the wrapper raises `OtherContent` if the content was not as expected."""
         return cast("BinaryIO", _Digested(file, self))
 
 
@@ -240,7 +240,7 @@ class Storage(ABC):
         """
 
     def lacks(self, folder: str, files: Iterable[Mapping[str, Any]]) -> str | None:
-        """Return a clause that names a file of a batch that is missing or has another size; None if all are there."""
+        """Return a clause that names a missing or resized file of a batch; None if no file is missing or resized."""
         for file in files:
             path = below(folder, file["name"])
             try:
@@ -412,11 +412,11 @@ class FilesPosition:
 
     The greatest name taken does not tell which smaller names were taken, so the position holds all names taken. They
     are compressed to 2 to 5 bytes each if they are similar, such as dates. A transactional source drops the names of
-    files that left the folder, so the position stays as small as the folder. An opaque source keeps them: if the file
-    came back, it would be taken twice.
+    files that left the folder, so the position stays as small as the folder. An opaque source keeps these names, since
+    it would otherwise take a file twice that comes back.
 
     :param last: greatest name taken; "" for none.
-    :param taken: names that were taken; for a transactional source, those still in the folder.
+    :param taken: names that were taken. A transactional source keeps only the names that are still in the folder.
     :param count: number of files ever taken.
     """
 
@@ -439,7 +439,7 @@ class FilesPosition:
         """Return the position after the names `chosen`.
 
         :param chosen: next names that are taken.
-        :param listing: current names, to drop other names taken before; None to keep all.
+        :param listing: current names; all other names taken before are dropped. None to keep all names.
         """
         kept = self.taken if listing is None else self.taken.intersection(listing)
         return FilesPosition(max(self.last, *chosen), kept.union(chosen), self.count + len(chosen))
@@ -488,7 +488,7 @@ class Objects(Storage):
     """The objects of a glob such as ``s3://bucket/orders/*.csv``.
 
     :param conn_id: Airflow connection; None if the storage needs no connection.
-    :param spark_folder: how Spark names the folder before the first wildcard; None for the same folder with Hadoop's
+    :param spark_folder: Spark's name of the folder before the first wildcard; None for the same folder with Hadoop's
         scheme.
     """
 

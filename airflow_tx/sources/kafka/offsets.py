@@ -217,7 +217,7 @@ class KafkaOffsets:
         give_up = time.monotonic() + self._timeout
         while True:
             extents, away = self._request(partitions, ids)
-            # A broker that has just started or become leader gives these errors for a moment.
+            # A broker that has just started or become leader returns these errors for a moment.
             if not any(_passes(error) for error in away.values()) or time.monotonic() > give_up:
                 return extents, away
             self._admin.poll(0.1)
@@ -339,7 +339,7 @@ def needed(module: str) -> Any:
 KafkaMessage = dict[str, Any]
 
 SAMPLED_MESSAGES = 200
-"""How many messages a sample of sizes has."""
+"""The number of messages in a sample of sizes."""
 _AT_ONCE = 1000
 _MANY = 20_000
 """The number of offsets above which Arrow reads the messages."""
@@ -557,13 +557,13 @@ def _messages(
 
 
 def some_messages(consumer: Consumer) -> list[Message]:
-    """Return the messages that have arrived, after a short wait for the first one."""
+    """Return the messages that have arrived, after a short wait for the first message."""
     first = consumer.poll(0.2)
     return [] if first is None else [first, *consumer.consume(_AT_ONCE, timeout=0)]
 
 
 def ends_partition(address: KafkaAddress, message: Message) -> bool:
-    """Return whether a message is the end-of-partition event; raise any other error that it carries."""
+    """Return whether a message is the end-of-partition event. Raise any other error in the message."""
     error = message.error()
     kafka = needed("confluent_kafka").KafkaError
     if error is None:
@@ -681,7 +681,7 @@ def _timely(rows: DataFrame) -> DataFrame:
 
 
 def _worded(problem: Column) -> Column:
-    """Return the problem with the place of its message."""
+    """Return an error text of topic, partition, offset and problem."""
     form = f"{REFUSED_VALUE}topic %s, partition %s, offset %s: %s"
     return F.format_string(form, "topic", "partition", "offset", problem)
 

@@ -195,7 +195,7 @@ class KafkaLog(PartitionLog):
 
 
 _BACK = 2
-"""How many offsets to read first: the last message, and the marker after it if a Kafka transaction wrote it."""
+"""The number of offsets to read first: the last message, and the marker that follows it in a Kafka transaction."""
 _FURTHER = 16
 # Only one message of each partition is needed, so fetch little.
 _FETCHED = {"fetch.message.max.bytes": 65536, "queued.max.messages.kbytes": 16384}
@@ -538,7 +538,7 @@ class KafkaTopics(LogSource):
     def _refusals(self, if_unreachable: str | None = None) -> Iterator[None]:
         """Convert KafkaRefused to a SourceError.
 
-        :param if_unreachable: remedy with which to convert KafkaUnreachable, too; None to raise it unchanged.
+        :param if_unreachable: remedy for KafkaUnreachable, to convert it, too; None to raise it unchanged.
         """
         try:
             yield
@@ -587,7 +587,7 @@ class KafkaSource(KafkaTopics):
         struct (without Spark, a dict). If a value does not fit the schema, the batch fails, and the error names the
         offset.
     :param options: options of Spark's connector, such as ``{"minPartitions": "8", "kafka.fetch.max.bytes": "..."}``.
-    :param timeout: how many seconds to wait for an answer of Kafka.
+    :param timeout: seconds to wait for an answer from Kafka.
     :param malformed: with a `value_schema`: ``refuse`` a message that does not fit it, or ``reject`` it into the
         `rejected` table of the `Transaction`.
     :param limits: the kind of the source, and the limits of a batch:
@@ -714,7 +714,7 @@ class KafkaSource(KafkaTopics):
     def _logs_of(
         self, snapshot: OffsetsSnapshot, positions: Mapping[str, Json]
     ) -> dict[str, KafkaLog]:
-        """Return the logs of the existing partitions, and of known partitions that an existing topic lacks."""
+        """Return the logs of the existing partitions, and of known partitions that are gone from an existing topic."""
         taken_up = {split_name(name)[0] for name in positions}
         lacking = {name for name in positions if split_name(name)[0] in snapshot.ids}
         others = self._other_messages(snapshot, positions)

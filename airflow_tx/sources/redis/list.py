@@ -22,10 +22,11 @@ from airflow_tx.sources.redis.source import (
 # --- counted ------------------------------------------------------------------------------------------------------
 # The common part of numbered keys and lists, whose messages have consecutive numbers.
 #
-# A server that was killed and lost its latest messages gives their numbers to other messages. So a position has the
-# next number, and a digest of the message before it. If that message differs now, the server went back.
+# A server that was killed and lost its latest messages gives their numbers to other messages. So a
+# position holds the next number, and a digest of the message before that number. If that message
+# differs now, the server went back.
 #
-# Source: book chapter 8 (RQ).
+# Source: Getting Started with Storm, chapter 8 (RQ).
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Cursor:
     """A position among numbered messages.
 
     :param next: number of the next message.
-    :param last: digest of the message before it; None if unknown.
+    :param last: digest of the message before `next`; None if unknown.
     :param life: how often the server went back, so that positions stay unique.
     """
 
@@ -129,8 +130,8 @@ class RedisListSource(RedisSource):
 
     The source detects that a server lost messages: the list ends before the next number to take, or the message before
     that number differs. The source then stops and names the loss, until the messages are back or a person accepts the
-    loss. It cannot detect two losses. One is a message that the server lost before a batch had it, if no message was
-    written since. The other is a message that was replaced by an equal one.
+    loss. It cannot detect two kinds of loss. The server may lose a message that no batch contains yet, and no message
+    is written afterwards. Or an equal message may replace the lost message.
 
     The source uses the commands LLEN, LINDEX and LRANGE.
 

@@ -1,6 +1,7 @@
 """The source of Redis messages under numbered keys. A transaction takes the next numbers.
 
-Source: book chapter 8 (TweetsTransactionalSpout, TweetsPartitionedTransactionalSpout, RQ, PartitionedRQ).
+Source: Getting Started with Storm, chapter 8 (TweetsTransactionalSpout, TweetsPartitionedTransactionalSpout, RQ,
+PartitionedRQ).
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ class RedisNumberedSource(RedisSource):
 
     The source detects that a server lost messages. Then NEXT_WRITE is less than the next number to take, the message
     before that number differs, or a number has no message. The source stops and names the loss, until the messages are
-    back or a person accepts the loss. It cannot detect two losses. One is a message that the server lost before a batch
-    had it, if no message was written since. The other is a message that was replaced by an equal one.
+    back or a person accepts the loss. It cannot detect two kinds of loss. The server may lose a message that no batch
+    contains yet, and no message is written afterwards. Or an equal message may replace the lost message.
 
     The source uses the commands GET, MGET, EXISTS, STRLEN and TYPE, and SET for `move_cursor`.
 
@@ -174,7 +175,7 @@ class NumberedMessages(CountedMessages):
         return counts == list(map(len, found)), last
 
     def _with(self, client: Any, first: int, end: int, *, there: bool) -> Iterator[int]:
-        """Yield the numbers with a message if `there`, else the numbers without a message."""
+        """Yield the numbers that have a message if `there` is set, else the numbers without a message."""
         for numbers in pages(first, end):
             pipeline = client.pipeline(transaction=False)
             for number in numbers:

@@ -134,7 +134,7 @@ RedisMessage: TypeAlias = "tuple[int | str, bytes | dict[bytes, bytes]]"
 """The number or id of a message, and its bytes, or the fields of a stream's entry."""
 
 PAGE = 1_000
-"""How many messages one request covers."""
+"""The number of messages that one request reads."""
 _SAMPLE = 100
 
 
@@ -163,7 +163,10 @@ class MessageLog(ABC):
 
     @abstractmethod
     def take(self, client: Any, snapshot: LogSnapshot, count: int) -> LogBatch | Gone | None:
-        """Decide up to `count` next messages, up to the first missing one; `Gone` if the first message is missing."""
+        """Decide up to `count` next messages, and stop at a missing message.
+
+        :return: the messages; `Gone` if the first message is missing; None if there is no message.
+        """
 
     @abstractmethod
     def parts(self, client: Any, rows: Any, size: int) -> list[dict[str, Any]]:
@@ -250,7 +253,7 @@ class RedisLog(PartitionLog):
         return [Part(self.messages, each, columns, rejects) for each in parts]
 
 
-# How many messages one record batch has.
+# The number of messages in one record batch.
 _AT_ONCE = 5_000
 
 
@@ -358,7 +361,7 @@ def spelled(numbers: Sequence[int]) -> str:
 
 
 PART = 20_000
-"""How many messages a part has."""
+"""The number of messages in a part."""
 
 
 class RedisSource(LogSource):

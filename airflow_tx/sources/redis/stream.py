@@ -2,7 +2,7 @@
 
 Redis 7 counts the entries ever added to a stream, and a position holds this count. The current count minus the count of
 the position should be the number of entries after the position. If the stream has fewer entries, some were trimmed or
-deleted. If it has more, the server went back.
+deleted. If it has more entries, the server went back.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class StreamPosition:
     """A position in a stream.
 
     :param after: id of the last entry that was taken.
-    :param read: number of entries ever added up to `after`; None if the server does not count.
+    :param read: number of entries ever added up to `after`; None if the server does not count them.
     :param deleted: greatest id that was deleted before the batch was decided.
     :param life: how often entries were lost, so that positions stay unique.
     """
@@ -125,7 +125,7 @@ class StreamInfo:
     :param last: greatest id ever given.
     :param first: id of the first entry; None if the stream is empty.
     :param final: id of the last entry; None if the stream is empty.
-    :param added: number of entries ever added; None if the server does not count.
+    :param added: number of entries ever added; None if the server does not count them.
     :param deleted: greatest id ever deleted.
     """
 
@@ -200,7 +200,7 @@ class StreamMessages(MessageLog):
             taken = taken + said.found
             to = said.to or to
             if said.found < step or to == said.final:
-                # If the position has no count, because an older server gave none, it gets the count of all entries.
+                # A position from an older server has no count. It gets the count of all entries.
                 read = said.added if at.read is None else at.read + taken
                 return (
                     taken,
@@ -263,7 +263,7 @@ class StreamMessages(MessageLog):
         return said.first is None or order(said.first) > order(at.after)
 
     def _lost(self, at: StreamPosition, said: StreamInfo) -> Gone | None:
-        """Return the loss after a position that the server's counters show; None if they show none."""
+        """Return the loss after a position that the server's counters show; None if they show no loss."""
         if order(said.last) < order(at.after):
             what = f"the stream {self.key} in {self.database.where} went back from {at.after} to {said.last}; its"
             what += f" entries after {at.after} are gone, and the {said.length} entries that it has count as taken"

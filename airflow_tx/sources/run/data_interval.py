@@ -21,17 +21,17 @@ class DataIntervalSource(IntervalSource):
     """A source whose batch is the data interval of the run. It calls ``reader(start, end, spark=None, **options)``.
 
     The run key is the interval, so another run of the same interval, as after a backfill, is the same transaction. Runs
-    may come in any order. The source refuses an interval that overlaps one already taken, since common rows would count
-    twice. This happens if a schedule changes from daily to hourly. It also refuses a run that Airflow started before
-    the end of its interval.
+    may come in any order. The source refuses an interval that overlaps a taken interval, since common rows would count
+    twice. Intervals overlap if a schedule changes from daily to hourly. The source also refuses a run that Airflow
+    started before the end of its interval.
 
-    With `in_order`, txids follow the dates. A run that is ahead waits for the interval before it. The source refuses a
-    run that is late: a run before the last interval that has a txid.
+    With `in_order`, txids follow the dates. A run that is ahead waits for the interval before its own. The source
+    refuses a late run, whose interval is before the last interval that has a txid.
 
     :param reader: a function at the top of an importable module, or its path ``package.module.function``. It gets
         `start` (inclusive) and `end` (exclusive) in UTC, and returns a DataFrame, or rows as mappings. With None, a
         task of the block reads the rows of its ``data_interval_start`` to ``data_interval_end``.
-    :param options: further arguments of the reader, as plain JSON.
+    :param options: additional arguments of the reader, as plain JSON.
     :param kind: ``transactional`` if the reader always returns the same rows for an interval, else ``opaque``.
     :param in_order: whether txids follow the data intervals, even if the runs come in another order.
     :param connections: ids of the Airflow connections that the reader looks up with

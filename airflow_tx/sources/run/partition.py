@@ -53,11 +53,11 @@ _Self = TypeVar("_Self", bound="ReaderSource")
 
 
 class ReaderSource(Source):
-    """The base of sources that call a function. A subclass decides the part of a run; the function reads its rows.
+    """The base of sources that call a function. A subclass decides which part a run gets; the function reads its rows.
 
     :param reader: a function at the top of an importable module, or its path ``package.module.function``. With None,
         tasks of the block read the rows themselves.
-    :param options: further arguments of the function, as plain JSON.
+    :param options: additional arguments of the function, as plain JSON.
     :param kind: ``transactional`` if the function always returns the same rows for a part, else ``opaque``.
     :param connections: ids of the Airflow connections that the function looks up.
     """
@@ -159,7 +159,7 @@ class ReaderSource(Source):
 
 
 def _importable(module: str) -> bool:
-    """Return whether another process can import a module. A DAG file has a module name that only Airflow knows."""
+    """Return whether another process can import a module. Only Airflow can import a DAG file by its module name."""
     top = module.partition(".")[0]
     finders = [finder for finder in sys.meta_path if hasattr(finder, "find_spec")]
     return module != "__main__" and any(finder.find_spec(top, None) for finder in finders)
@@ -172,12 +172,12 @@ class RunPartitionSource(ReaderSource):
     """A source whose batch is the partition of the run. It calls ``reader(partition=..., spark=None, **options)``.
 
     The run key is the partition date, or the partition key if there is no date. So if a partitioned backfill creates a
-    second run beside a failed one, both runs are the same transaction.
+    second run next to a failed run, both runs are the same transaction.
 
     :param reader: a function at the top of an importable module, or its path ``package.module.function``. It gets
         `partition`, the date in UTC (ISO 8601) or the key, and returns a DataFrame, or rows as mappings. With None, a
         task of the block reads the rows.
-    :param options: further arguments of the reader, as plain JSON.
+    :param options: additional arguments of the reader, as plain JSON.
     :param kind: ``transactional`` if the reader always returns the same rows for a partition, else ``opaque``.
     :param connections: ids of the Airflow connections that the reader looks up, as for `DataIntervalSource`.
     """

@@ -154,7 +154,7 @@ class Database:
 
     def _made(self, url: URL, what: str) -> sa.Engine:
         try:
-            # Do not roll back before a close. If the server is away, the rollback would only log that.
+            # Do not roll back before a close. If the server is away, a rollback logs an error.
             engine = sa.create_engine(
                 url, poolclass=NullPool, hide_parameters=True, pool_reset_on_return=None
             )
@@ -233,7 +233,7 @@ class OrderOfTable:
     :param columns: columns of the order.
     :param place: table and schema.
     :param spelled: quoted name of the table in SQL.
-    :param errors: creates the errors.
+    :param errors: factory of the errors.
     """
 
     table: str

@@ -47,11 +47,11 @@ log = logging.getLogger(__name__)
 
 
 class Settling(ABC):
-    """Finds the row up to which a table is settled; a subclass serves one kind of database.
+    """Finds the row up to which a table is settled. Each subclass is for one kind of database.
 
     :param connection: connection in autocommit mode.
     :param table: table to read.
-    :param errors: creates the errors.
+    :param errors: factory of the errors.
     :param deadline: monotonic time until which to wait for transactions.
     """
 
@@ -75,10 +75,13 @@ class Settling(ABC):
 
     @abstractmethod
     def drawn(self) -> int | None:
-        """Return the last id that the database has handed out; None if it hands out no ids, or does not tell."""
+        """Return the last id that the database has handed out; None if it hands out no ids, or does not show them."""
 
     def identity(self) -> str | None:
-        """Return a value that changes when the table begins again, and seldom otherwise; None if there is none."""
+        """Return a value that changes when the table begins again (as after TRUNCATE), and seldom otherwise.
+
+        Return None if the database has no such value.
+        """
         return None
 
     @abstractmethod
@@ -111,7 +114,7 @@ class Settling(ABC):
     def pauses(self, waits_for: object) -> Iterator[None]:
         """Sleep before each further attempt. At the deadline, stop, and log what the source has waited for.
 
-        :param waits_for: object whose text at the deadline says what the source has waited for.
+        :param waits_for: object whose `str` at the deadline names the transactions that the source waited for.
         """
         pause = self.first_pause
         while (left := self.deadline - time.monotonic()) > 0:
@@ -126,7 +129,7 @@ class Settling(ABC):
 
 
 class SqliteSettling(Settling):
-    """Every committed row of SQLite is settled: it has one writer at a time, so ids commit in order."""
+    """Every committed row is settled, since SQLite has one writer at a time, so ids commit in order."""
 
     def end(self, after: RowKey | None) -> RowKey | None:
         return self.newest(after, self.past())
@@ -415,7 +418,7 @@ class PostgresSettling(Settling):
 
 @dataclass
 class Holders:
-    """The transactions that the source waits for. The text names them.
+    """The transactions that the source waits for. The `str` of the object names them.
 
     :param names: names of the transactions.
     """
@@ -538,7 +541,7 @@ class Shard(PartitionLog):
             return table.count(connection, table.after(at.last))
 
     def gone(self, position: Json, most: int | None = None) -> Gone | None:
-        """Return the loss if late rows before the position are in no batch, or the table begins again; else None."""
+        """Return the loss if late rows before the position are in no batch, or if the table begins again; else None."""
         at = self.position(position)
         with self.database.connected() as connection:
             settling = self._settling(connection)
@@ -566,7 +569,7 @@ class Shard(PartitionLog):
         )
 
     def _mark(self, settling: Settling, taken: KeyRange) -> Mark | None:
-        """Return the mark of the last rows taken; None unless an id alone orders the rows: only ids can restart."""
+        """Return the mark of the last rows taken. Return None unless an id alone orders them: only ids can restart."""
         table = settling.table
         if [column.kind for column in table.order] != ["integer"]:
             return None
@@ -650,7 +653,7 @@ class Shard(PartitionLog):
     def again(self, metadata: Json) -> Json:
         """Return the metadata of the same keys with the current number of rows.
 
-        :raises SourceError: there are more rows than before; the surplus would be in no batch by the position.
+        :raises SourceError: there are more rows than before. The position counts the new rows as rows of no batch.
         """
         rows = self.parsed(metadata)
         with self.database.connected() as connection:

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 
 class SqlRows(LimitedSource):
-    """The base of the SQL sources, with their arguments, which reads the rows of a batch of one table.
+    """The base of the SQL sources. It has their arguments, and reads the rows of a batch of one table.
 
-    :param order_by: a column with unique, growing values, such as ``"id"``. Or a time and such a column:
-        ``["updated_at", "id"]``.
+    :param order_by: a column with unique, growing values, such as ``"id"``; or a time column and a unique column,
+        such as ``["updated_at", "id"]``.
     :param columns: columns to read; None for all.
     :param settle: minimum age of a row in seconds, by its time column; no effect if an id alone orders the rows.
     :param patience: seconds that `begin` waits for running transactions that may still commit an earlier row. After

@@ -39,7 +39,7 @@ RowKey: TypeAlias = tuple[Any, ...]
 """The values of a row in the columns of the order, as returned by the database driver."""
 
 CHECKED_ROWS = 100_000
-"""How many taken rows each decision counts again, to find late rows. It always counts at least the last batch."""
+"""The number of taken rows that each decision counts again to find late rows, but always at least the last batch."""
 MARKED_ROWS = 4
 MARKED_COLUMNS = 16
 
@@ -54,7 +54,7 @@ class KeyRange:
 
 @dataclass(frozen=True)
 class Mark:
-    """The content of the last rows taken, which shows whether the table has begun again with other rows.
+    """The content of the last rows taken. It shows whether the table has begun again, such as after TRUNCATE.
 
     :param rows: digest of each column, by key. Columns with equal values in all rows are omitted.
     :param identity: value of the database that changes when the table begins again; None if there is none.
@@ -89,8 +89,8 @@ class Mark:
     def is_other(self, key: str, rows: Sequence[Mapping[str, Any]], identity: str | None) -> bool:
         """Return whether the current rows with these keys are new rows, rather than updated rows.
 
-        One unchanged row proves that the table is the same. If the database has an identity for the table, the identity
-        must differ, too. Else at least two rows must differ, and together in all columns.
+        They are new rows only if every row differs. If the database has an identity for the table, the identity must
+        differ, too. Without an identity, at least two rows must differ, and each column in at least one of the rows.
         """
         if None not in (identity, self.identity) and identity == self.identity:
             return False
@@ -149,10 +149,10 @@ class TablePosition:
         return TablePosition(upto, self.last, rows, self.restarts)
 
     def reaches(self, what: str, zone: str = "") -> bool | None:
-        """Return whether all rows up to an id or a time were taken; None if unknown, as for the order of texts.
+        """Return whether all rows up to an id or a time were taken; None if unknown, such as in an order of texts.
 
         :param what: id or time that a person typed.
-        :param zone: zone of a time that names none; "" is UTC.
+        :param zone: time zone of a time without a zone; "" is UTC.
         """
         if self.last is None:
             return False
@@ -213,10 +213,10 @@ class Rows:
         return sum(self.counts)
 
     def contains(self, what: str, zone: str = "") -> bool | None:
-        """Return whether the ranges include an id or a time; None if unknown, as for the order of texts.
+        """Return whether the ranges include an id or a time; None if unknown, such as in an order of texts.
 
         :param what: id or time that a person typed.
-        :param zone: zone of a time that names none; "" is UTC.
+        :param zone: time zone of a time without a zone; "" is UTC.
         """
         low = None if self.after is None else self.after[0]
         high = self.ends[-1][0]
@@ -308,7 +308,7 @@ def _required(value: Sequence[Any], columns: int) -> RowKey:
 
 
 def _typed(what: str, like: Any, zone: str) -> tuple[Any, Any]:
-    """Parse a typed id or time as a value of the type of `like`.
+    """Parse an id or time that a person typed as a value of the type of `like`.
 
     :return: start and end; they are equal unless the text is a day.
     :raises ValueError, ArithmeticError, TypeError: the text has another type.
@@ -465,7 +465,7 @@ class Table:
         return [(self._key(tuple(row[:-1])), int(row[-1])) for row in connection.execute(query)]
 
     def read(self, *conditions: sa.ColumnElement[bool], most: int | None = None) -> sa.Select[Any]:
-        """Return the query that selects rows in order, for `row`."""
+        """Return the query that selects rows in order. `row` converts its result rows."""
         return sa.select(*self.selected).where(*conditions).order_by(*self.keys).limit(most)
 
     @cached_property

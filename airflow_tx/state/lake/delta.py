@@ -3,9 +3,9 @@
 `max_commit_retries=0` makes each commit a compare-and-set of the version. With retries, the library would commit an
 outranked writer on top of the raise that outranked it.
 
-The fence is not a property of the table. With a property, deltalake also commits a protocol that requires the type
-VARIANT of readers of tables with local timestamps. A raise commits two numbers, its own and a random one. Together they
-name the file with the text of the fence.
+The fence is not a property of the table. With a property, deltalake also commits a protocol that requires readers of
+tables with local timestamps to support the type VARIANT. A raise commits two numbers, its own and a random one.
+Together they name the file with the text of the fence.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Folder:
         return DeltaStorageHandler(self._uri, self._options or None)
 
     def listed(self, folder: str) -> dict[str, int]:
-        """List the files below a folder by their path from the table, with their sizes."""
+        """Return the size of each file below a folder, by its path relative to the table."""
         from pyarrow import fs
 
         if self._is_local and not os.path.isdir(self._uri):
@@ -128,7 +128,7 @@ class _Bytes:
         """Do nothing, because the stream ends with its block."""
 
     def close(self) -> None:
-        """Do nothing, as `flush`."""
+        """Do nothing; see `flush`."""
 
 
 # --- manifest -----------------------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ FENCES = f"{STAGED}/_fence"
 """The folder for the texts of fences."""
 _TEXTS = ("path", "partition", "stats", "schema")
 _NUMBERS = ("size", "rows")
-# Names that this package gives. It never deletes other files of the folder.
+# Names of files that this package writes. It never deletes other files of the folder.
 _STAGED_FILE = re.compile(rf"{STAGED}/([0-9]+)\.[0-9]+\.[0-9a-f]{{16}}/.+")
 _FENCE_FILE = re.compile(rf"{FENCES}/([0-9]+)-[0-9a-f]{{16}}\.json")
 
@@ -155,7 +155,7 @@ class TableFile:
     :param path: path relative to the table, in the spelling of the storage.
     :param size: size in bytes.
     :param rows: number of rows.
-    :param partition: by partition column, its value as text; None is NULL.
+    :param partition: value as text, by partition column; None is NULL.
     :param stats: Delta's statistics, as JSON text.
     :param schema: Spark's schema of the file, partition columns included, as JSON text.
     """
@@ -191,12 +191,12 @@ def names_digest(files: Iterable[TableFile]) -> int:
 
 
 def txid_of(path: str) -> int | None:
-    """Return the txid of the transaction that has staged a file; None if no transaction has."""
+    """Return the txid of the transaction that has staged a file; None if no transaction staged it."""
     return _number(_STAGED_FILE.fullmatch(path))
 
 
 def raise_of(path: str) -> int | None:
-    """Return the number of the raise whose fence a file has; None if the file has no fence."""
+    """Return the number of the raise whose fence is in a file; None if the file has no fence."""
     return _number(_FENCE_FILE.fullmatch(path))
 
 
@@ -215,7 +215,7 @@ _CONFLICTS = (
     "already exists",
 )
 # Temporary failures: the request got no answer, or the server is busy or broken. The pattern is
-# strict, since a path or a column may have such words.
+# strict, since the name of a path or a column may contain such words.
 _PASSES = re.compile(
     r" HTTP error\b|\berror sending request\b|\bdispatch failure\b|\bstatus code\W+(?:\d+m\W+)*(?:408|425|429|5\d\d) "
     r"|<Code>(?:RequestTimeout|SlowDown|InternalError|ServiceUnavailable|OperationAborted)<"
@@ -282,7 +282,7 @@ def _race(folder: Folder, uri: str, options: Mapping[str, str]) -> bool | None:
 
 
 def _made(uri: str, options: Mapping[str, str], start: Barrier) -> bool | None:
-    """Make a table; False if the put of its first version was refused, None if the table existed before."""
+    """Make a table. Return False if the put of its first version was refused, or None if the table existed before."""
     schema = deltalake.Schema.from_json(json.dumps(struct([TXID_FIELD])))
     once = deltalake.CommitProperties(max_commit_retries=0)
     start.wait()
@@ -339,10 +339,10 @@ class TableVersion:
     :param fence: the text of the last raise; "" if there is none.
     :param number: number of the last raise; 0 before the first one.
     :param applied: number of the last raise whose updates were all committed; None if there is none.
-    :param written: how many rows that update had.
+    :param written: number of rows of that update.
     :param given: digest of the files of that update.
     :param empty: whether no file is live.
-    :param handle: the table of deltalake.
+    :param handle: deltalake's object for the table.
     """
 
     fence: str
@@ -463,7 +463,7 @@ class DeltaStore:
         return [each for each in self.live_files(at) if each.may_hold(txids)]
 
     def asked(self, at: TableVersion, query: str) -> list[dict[str, Any]]:
-        """Run an SQL query on a version of the table, which the query calls `QUERIED`."""
+        """Run an SQL query on a version of the table. The query uses the table name `QUERIED`."""
         with self.reached():
             try:
                 found = deltalake.QueryBuilder().register(QUERIED, at.handle).execute(query)
@@ -565,7 +565,8 @@ class DeltaStore:
     def define(
         self, at: TableVersion | None, *, schema: Schema, partition_by: Sequence[str] = ()
     ) -> None:
-        """Make the table, or replace the columns of a table without files. Only this can change partition columns."""
+        """Make the table, or replace the columns of a table without files. Only this method can change partition
+        columns."""
         if at is None:
             return self._create(schema, partition_by, _once())
         empty = pa.schema(deltalake.Schema.from_json(json.dumps(schema)).to_arrow()).empty_table()
@@ -701,7 +702,7 @@ def unreached(
     options: Mapping[str, str],
     outcome_known: bool = True,
 ) -> StateError:
-    """Make the error for a table that cannot be read or written: final, unless the failure is temporary."""
+    """Make the error for a table that cannot be read or written. The error is final unless the failure is temporary."""
     reason = scrubbed(str(error), options)
     if is_denied(error):
         problem = f"this process may not read or write {uri} ({reason})"

@@ -14,7 +14,7 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class RaisedFence:
-    """A fence, with what a write under the fence must know.
+    """A fence, with the facts that a write under the fence needs.
 
     :param number: number of the raise. The commit of the files notes it, to prove that it belongs to this raise.
     :param again: whether an earlier grant may have added rows of this transaction.
@@ -89,7 +89,7 @@ def next_raise(
     """Return the fence that the raise of a grant writes.
 
     :param found: the fence in the table; None if there is none.
-    :param fence: the new fence by the rules of the fence.
+    :param fence: the new fence, by the rules of `airflow_tx.state.fence`.
     :param number: number of this raise, which no other raise of the table has.
     """
     replaces = grant.replaces

@@ -44,7 +44,7 @@ else:
 
 
 # --- statistics ---------------------------------------------------------------------------------------------------
-# Delta's statistics of a file, from its Parquet footer. Pure.
+# Delta's statistics of a file, computed from its Parquet footer without I/O.
 #
 # Readers use them to skip files, so a bound that is too narrow silently loses rows. An uncertain
 # bound is left out. Doubles have no bounds because of NaN. Decimals have none because some readers
@@ -52,9 +52,9 @@ else:
 
 
 INDEXED = 32
-"""How many columns have statistics: as many as with Delta's own writers."""
+"""Number of columns with statistics, the same as for Delta's own writers."""
 TEXT = 32
-"""How many characters of a text are kept."""
+"""Maximum length of a text in the statistics, in characters."""
 _WHOLE = ("byte", "short", "integer", "long")
 _EPOCH = date(1970, 1, 1)
 _MILLIS = 1000
@@ -70,7 +70,7 @@ def statistics(metadata: Any, fields: Sequence[Mapping[str, Any]]) -> str:
     :param metadata: pyarrow's metadata of the footer.
     :param fields: Spark's fields of the columns in the file.
     """
-    # A dot in a name reads like the path of a nested field.
+    # A name with a dot would be read as the path of a nested field.
     plain = [each for each in fields if isinstance(each["type"], str) and "." not in each["name"]]
     kinds = {each["name"]: each["type"] for each in plain}
     chosen = [*list(kinds)[:INDEXED], *([TXID] if TXID in kinds else [])]
@@ -130,7 +130,7 @@ def whole_bounds(least: int, most: int) -> Bounds:
 
 
 def date_bounds(least: int, most: int) -> Bounds:
-    """Write days since 1970 as dates. A date that Python cannot represent becomes no bound."""
+    """Write days since 1970 as dates. A date that Python cannot represent gives no bound."""
     return _day(least), _day(most)
 
 
@@ -199,7 +199,7 @@ def read_footer(
     """Describe a file for the manifest.
 
     :param path: path relative to the table.
-    :param partition: by partition column, its value as text. The file lacks these columns.
+    :param partition: value as text, by partition column. The file lacks these columns.
     :param partition_fields: the fields of these columns in Spark's schema.
     :param shared: whether the file may have rows of several transactions.
     :raises Misfit: the file cannot be part of a Delta table.
@@ -281,7 +281,7 @@ def staged_schema(listed: Sequence[TableFile]) -> pa.Schema:
 
 
 def staged_rows(table: Folder, file: TableFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Read the rows of a staged file in these columns. The values of partition columns come from the path."""
+    """Read the columns of `schema` from a staged file. The values of partition columns come from the path."""
     for batch in file_rows(table, file, schema.names):
         arrays = [batch.column(each.name).cast(each.type) for each in schema]
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -295,14 +295,16 @@ def file_rows(
 ) -> Iterator[pa.RecordBatch]:
     """Read columns of a file with the types in the file. Partition columns are texts.
 
-    :param txids: leave out row groups without rows of these transactions; empty to read all.
+    :param txids: transactions to read. Row groups without rows of these transactions are left out; empty to read all
+        row groups.
     """
     with table.open(file.path) as opened:
         parquet = pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")
         # UPDATE and MERGE of delta-spark leave the partition columns in the files.
         present = set(parquet.schema_arrow.names).difference(file.partition)
         own = [name for name in names if name in present]
-        # Arrow keeps its read-ahead until an iteration ends.
+        # Read each row group in its own iteration, because Arrow keeps data that it has read ahead
+        # until an iteration ends.
         groups = [[number] for number in _groups(parquet.metadata, txids)]
         for batch in chain.from_iterable(
             parquet.iter_batches(row_groups=group, columns=own) for group in groups

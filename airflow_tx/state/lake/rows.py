@@ -128,7 +128,8 @@ class CommittedFiles(CommittedTable):
     ) -> Iterator[pa.RecordBatch]:
         """Read the files one after the other, by the least txid in each, with one row group in memory."""
         own = {name: kind for name, kind in types.items() if name != UPSTREAM_TXID}
-        # The txid column is last, so that a refused value of a row is found before it.
+        # The txid column is last, so that a refused value in another column of a row is found
+        # first.
         read = pa.schema({**own, TXID: pa.int64()})
         named = [TXID if name == UPSTREAM_TXID else name for name in types]
         files = sorted(_files(store, at, txids), key=lambda each: (each.least or 0, each.path))

@@ -1,4 +1,4 @@
-"""The schema of a table and of its files, in the JSON that Spark and Delta share. Pure."""
+"""The schema of a table and of its files, in the JSON that Spark and Delta share. All functions are pure."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ else:
 FieldJson = dict[str, Any]
 Schema = dict[str, Any]
 DELTA_TYPES = {each.delta: each for each in COLUMN_TYPES.values()}
-"""The types without parts, by their names in Delta. Decimals of other sizes are also allowed."""
+"""The types that are not nested, by their names in Delta. Decimals of other sizes are also allowed."""
 _SHOWN = 100
-"""How many characters of a rule a message shows."""
+"""Maximum length of a rule in a message, in characters."""
 _DECIMAL = re.compile(r"decimal\(\d+, ?\d+\)")
 TXID_FIELD: FieldJson = {"name": TXID, "type": "long", "nullable": True, "metadata": {}}
 
@@ -192,7 +192,8 @@ def deepest(kind: Any, asked: Callable[[str], bool]) -> bool:
 
 
 def declared_in(field: FieldJson) -> Iterator[tuple[str, str]]:
-    """Yield what the metadata of a field and of its nested fields requires of a writer: a rule, a length, a default."""
+    """Yield what the metadata of a field, or of a nested field, requires of a writer, such as a rule, a length or a
+    default."""
     for name, value in sorted(field.get("metadata", {}).items()):
         if name.startswith(_ASKS) and not name.startswith(_MAPPED):
             yield name, " ".join(str(value).split())[:_SHOWN]
@@ -229,7 +230,8 @@ _MAPPING = "delta.columnMapping.mode"
 _PREFIXES = "delta.randomizeFilePrefixes"
 _FORGETS = "delta.setTransactionRetentionDuration"
 _CONSTRAINT = "delta.constraints."
-# Names in the metadata of a field that require something of a writer, except for the first name.
+# Beginnings of names in the metadata of a field. All except the first one require something of a
+# writer.
 _MAPPED = "delta.columnMapping."
 _ASKS = (
     "delta.",
@@ -242,9 +244,9 @@ _ASKS = (
 
 @dataclass(frozen=True)
 class TableRequirements:
-    """Refuses a table that this writer cannot keep right.
+    """Refuses a table that this writer cannot write correctly.
 
-    :param uri: URI of the table, as the state has it.
+    :param uri: URI of the table, as given to the state.
     """
 
     state: str
@@ -382,7 +384,7 @@ def spark_table(uri: str) -> str:
 
 # --- partitions ---------------------------------------------------------------------------------------------------
 # The partition columns of a table: which columns are allowed, and how folders spell their values.
-# Pure.
+# All functions are pure.
 
 
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"

@@ -144,7 +144,7 @@ class TableFit:
         for each in files:
             check_txid(each.stats, each.path, self.attempt.txid)
             if not each.path.startswith(own) or ".." in each.path.split("/"):
-                raise Misfit(f"file {each.path} is not one of attempt {self.attempt}")
+                raise Misfit(f"file {each.path} does not belong to attempt {self.attempt}")
             if each.path in paths:
                 raise Misfit(f"file {each.path} is there twice")
             paths.add(each.path)
@@ -160,7 +160,7 @@ class TableFit:
 
 
 def check_there(folder: Folder, files: Sequence[TableFile]) -> None:
-    """Check that the storage has the files with their sizes, because readers fail on another size.
+    """Check that the storage has the files with their sizes, because readers fail if a size differs.
 
     :raises Misfit: a file is missing, or has another size.
     """
@@ -239,7 +239,7 @@ def dead_files(
 
 
 def old_fences(there: Iterable[str], number: int) -> set[str]:
-    """List the texts of fences that are no longer read. `number` is the last raise."""
+    """List the texts of fences that are no longer read. `number` is the number of the last raise."""
     numbers = {path: raise_of(path) for path in there}
     return {
         path
@@ -270,7 +270,7 @@ def sweep(
 
 
 def _notes(folder: Folder, there: Collection[str]) -> dict[str, float]:
-    """Read the notes of earlier sweeps; empty if they are unreadable, which only keeps files longer."""
+    """Read the notes of earlier sweeps; {} if they are unreadable. Files are then only kept longer."""
     if NOTES not in there:
         return {}
     try:
@@ -316,7 +316,7 @@ class TakeBack:
     schema: pa.Schema = field(repr=False)
 
     def of(self, found: Sequence[LiveFile]) -> TakenBack:
-        """Take the rows out of these live files, which may have such rows."""
+        """Take the rows out of these live files. A file may also have no such rows."""
         removed = list[LiveFile]()
         kept = list[TableFile]()
         gone = 0
@@ -326,7 +326,7 @@ class TakeBack:
             if not whole:
                 mine = sum(count_rows(self.folder, live.path, self.txids).values())
             if not whole and not mine:
-                continue  # the file has only other transactions, some before and some after
+                continue  # the file has rows only of earlier and of later transactions
             if not live.removable:
                 raise Misfit(f"deltalake cannot spell the path {live.path}")
             removed.append(live)
@@ -493,7 +493,7 @@ class DeltaTable(CommittedFiles, AppendTable):
             raise unreached(error, state=self.name, uri=self.uri, options=options) from None
 
     def undo(self, grant: Grant) -> None:
-        """Do nothing, because the commit that appends other rows removes these rows."""
+        """Do nothing, because the commit that appends the new rows removes these rows."""
 
     def fence(self) -> Fence | None:
         at = self._store.load()
@@ -643,7 +643,7 @@ class DeltaTable(CommittedFiles, AppendTable):
 
     @property
     def _store(self) -> DeltaStore:
-        """Reach the table. A process may outlive a session token, so no connection is kept."""
+        """Return the store of the table. No connection is kept, because a process may outlive a session token."""
         return DeltaStore(self.uri, state=self.name, options=self.options())
 
     @contextmanager
@@ -722,7 +722,7 @@ class _TableTransaction:
             self._state.sweep(self._write.grant.txid)
 
     def _next_raise(self, held: RaisedFence | None) -> RaisedFence | None:
-        """Return the fence that this grant must leave; None if the fence already holds the grant."""
+        """Return the fence that this grant must write, or None if the fence already holds the grant."""
         at = self._at
         grant = self._write.grant
         stored = None if held is None else held.fence
@@ -742,7 +742,7 @@ class _TableTransaction:
         return next_raise(held, raised, grant, number=number)
 
     def _raise(self, raised: RaisedFence) -> None:
-        """Raise the fence. A complete write leaves this to the commit of the files, which raises it as well.
+        """Raise the fence. In a complete write, the commit of the files raises it instead.
 
         New columns are committed first. Until the raise, every other attempt finds the fence unchanged.
         """

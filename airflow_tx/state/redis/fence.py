@@ -1,4 +1,4 @@
-"""The fence of a Redis state: a hash, raised by compare-and-set. Its rules stay in `airflow_tx.state.fence`."""
+"""The fence of a Redis state: a hash, raised by compare-and-set. Its rules are in `airflow_tx.state.fence`."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class RedisServer:
 
     @contextmanager
     def client(self, *, last: bool = False) -> Iterator[Any]:
-        """Lend the client, which repeats no command by itself.
+        """Yield the client, which never repeats a command by itself.
 
         :param last: whether the answer decides if the update is complete.
         :raises StateUnavailable: the server does not answer, or refuses the connection.
@@ -103,7 +103,7 @@ class RedisServer:
             pipeline = client.pipeline(transaction=whole)
             for script, keys, arguments in calls:
                 pipeline.eval(script, len(keys), *keys, *arguments)
-            # An error of a pipeline would repeat the whole command.
+            # The message of an error that a pipeline raises would contain the whole command.
             replies = pipeline.execute(raise_on_error=False)
             for reply in replies:
                 if isinstance(reply, Exception):
@@ -206,7 +206,7 @@ class RedisFence:
         return FenceReading(row, "" if row is None else grant_text(row), schema)
 
     def raised(self, held: FenceReading, grant: Grant) -> Fence:
-        """Raise the fence by the rules of every fence."""
+        """Compute the raised fence, by the rules that all states share."""
         # The script checks the values, because writers may change them until the script runs.
         return fence.raised(held.row, grant, state=self._state, holds=lambda: False)
 
@@ -318,7 +318,7 @@ class RedisTransaction:
 
     The first script is sent with the raise of the fence, in one transaction of the server.
 
-    :cvar scripts_at_once: how many scripts are sent before the reply to the first one is read.
+    :cvar scripts_at_once: number of scripts that are sent before the reply to the first one is read.
     """
 
     scripts_at_once = 1
@@ -336,7 +336,7 @@ class RedisTransaction:
             self._raised = replace(self._held.row, applied=False)
 
     def put(self) -> int:
-        """Prepare what the scripts write, and return the number of keys."""
+        """Prepare the data that the scripts write, and return the number of keys."""
         raise NotImplementedError
 
     def end(self, receipt: Receipt | None) -> None:
@@ -392,7 +392,7 @@ class RedisTransaction:
 
 
 class FencedInRedis(Addressed[RedisFence], StoredState):
-    """A state in Redis, behind its fence."""
+    """A state in Redis that has a fence."""
 
     prefix: str
     can_clear = True

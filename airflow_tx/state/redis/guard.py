@@ -1,6 +1,6 @@
 """Redis commands of your own, exactly once per transaction, under a fence.
 
-Source: book chapter 8 (the LAST_COMMIT of RedisCommiterCommiterBolt), protocol.md §7.
+Source: Getting Started with Storm, chapter 8 (the LAST_COMMIT of RedisCommiterCommiterBolt), protocol.md §7.
 """
 
 from __future__ import annotations
@@ -74,14 +74,14 @@ class RedisGuard(FencedInRedis):
         return last is not None and int(last) == txid and int(done) > 0
 
     def last_txid(self) -> int | None:
-        """Read the last transaction whose commands were begun; None if there is none."""
+        """Read the last transaction whose commands began to run; None if there is none."""
         with self._server.client() as client:
             found = client.hget(self._fence.key["fence"], "LAST_COMMIT")
         return None if found is None else int(found)
 
 
 class _CommandsOnce(RedisTransaction):
-    """The commands of an update, unless they have run; a skip runs none."""
+    """Runs the commands of an update, unless they have already run. A skip runs no commands."""
 
     def __init__(self, held_by: RedisFence, write: StateWrite, commands: RedisCommands) -> None:
         super().__init__(held_by, write)

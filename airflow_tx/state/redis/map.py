@@ -23,9 +23,9 @@ _KEYS_AT_ONCE = 5_000
 class RedisMap(Addressed[RedisServer]):
     """A backing map in Redis: a key `<prefix>:["man"]` for each key, with its value as JSON.
 
-    A get sends MGETs together, and a put sends MSETs together. The map has only the guarantees of the map above it,
-    with the two gaps that `RedisState` closes. Values may be plain JSON, Decimal, bytes, dates, times and tuples. Redis
-    Cluster is not supported.
+    A get sends all of its MGETs in one round trip, and a put all of its MSETs. The map has only the guarantees of the
+    map above it, with the two gaps that `RedisState` closes. Values may be plain JSON, Decimal, bytes, dates, times and
+    tuples. Redis Cluster is not supported.
 
     :param conn_id: Airflow connection of type redis, looked up when the map is used.
     :param prefix: the beginning of the keys.

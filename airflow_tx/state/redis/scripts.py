@@ -12,17 +12,19 @@ A state has six keys. The state's name is their hash tag, so a server that shard
 * schema, a text: names and types of the columns
 * receipts, a stream: one receipt per transaction, only for the last transactions
 
-`touched` serves to undo an attempt, and to skip a transactional value. It replaces the txid, token, chunk and previous
-value in each row of an SQL state. This is enough, because only the transaction in the fence can be undone.
+`touched` is used to undo an attempt, and to skip a transactional value that already has the transaction. It replaces
+the txid, token, chunk and previous value in each row of an SQL state. This is enough, because only the transaction in
+the fence can be undone.
 """
 
 from __future__ import annotations
 
 KEYS = ("fence", "values", "touched", "undo", "schema", "receipts")
 RECEIPTS_KEPT = 10_000
-"""About how many receipts are kept, because a server holds them in memory."""
+"""Approximate maximum number of kept receipts. It is limited because a server holds them in memory."""
 
-# Lua's stack (8000) overflows if unpack() returns more values, and the command needs some as well.
+# Lua's stack has 8000 entries. It overflows if unpack() returns too many values, since the command
+# needs some entries as well.
 _COMMON = """
 local FENCE, VALUES, TOUCHED, UNDO, SCHEMA, RECEIPTS = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local SLICE = 7000

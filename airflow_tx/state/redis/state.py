@@ -48,7 +48,8 @@ Value = bytes
 
 
 class RedisRows:
-    """The columns of a state in the form of Redis: keys and values are JSON arrays, with columns sorted by name.
+    """The columns of a state in the form that Redis stores: keys and values are JSON arrays, with columns sorted by
+    name.
 
     :param key_types: type by key column, from the stored schema or the first row.
     """
@@ -74,7 +75,7 @@ class RedisRows:
 
     @classmethod
     def stored(cls, columns: Columns, kind: StateKind, schema: bytes) -> RedisRows:
-        """Make the rows of the stored schema, and raise StateError if the schema has other columns."""
+        """Make the object for the stored schema, and raise StateError if the schema has other columns."""
         try:
             found = json.loads(schema)
             known = found["format"]
@@ -122,7 +123,7 @@ class RedisRows:
     def updated(self, portion: Sequence[Sequence[Any]], bases: Sequence[Any]) -> list[Value]:
         """Combine stored values with the deltas of a portion.
 
-        :param bases: for each key the values to start from, as plain JSON; None for a new key, False for no change.
+        :param bases: start values of each key, as plain JSON; None for a new key, False for a key that must not change.
         :raises StateError: values cannot be combined, or the result does not fit.
         """
         if (
@@ -144,7 +145,7 @@ class RedisRows:
         return result
 
     def _summed(self, portion: Sequence[Sequence[Any]], bases: Sequence[Any]) -> list[Value] | None:
-        """Add up all rows in one pass; None if a sum does not fit."""
+        """Add up all rows in one pass. Return None if a sum does not fit."""
         named = self._named(portion)
         nothing = [None] * len(self._values)
         stored = zip(*[nothing if base is None else base for base in bases], strict=True)
@@ -200,10 +201,10 @@ def _shown(schema: bytes) -> str:
 # --- state --------------------------------------------------------------------------------------------------------
 
 
-# How many keys one script has. It blocks the server for about 10 ms.
+# Most keys in one script. A script of this size blocks the server for about 10 ms.
 KEYS_AT_ONCE = 5_000
 KEYS_READ_AT_ONCE = 10_000
-# How many scripts are sent before the reply to the first one is read.
+# Number of scripts that are sent before the reply to the first one is read.
 PORTIONS_AT_ONCE = 4
 
 
@@ -306,8 +307,8 @@ class RedisState(FencedInRedis, QueryableState):
         return self._copy_at(self._url or redis_url(self.conn_id, what="RedisState"))
 
     def stored_rows(self, held: FenceReading) -> RedisRows | None:
-        """Read the stored columns, and raise StateError if they differ from the columns of the state; None before the
-        first update."""
+        """Read the stored columns, and raise StateError if they differ from the columns of the state. Return None
+        before the first update."""
         return (
             None if held.schema is None else RedisRows.stored(self.columns, self.kind, held.schema)
         )
@@ -411,7 +412,7 @@ class _RedisUpdate(RedisTransaction):
 
 
 def _token(grant: Grant) -> str:
-    # The fence admits one nonce per rank.
+    # The text needs no nonce, because the fence admits one nonce per rank.
     return ".".join(map(str, grant.token.rank)) + "/"
 
 

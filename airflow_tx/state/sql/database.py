@@ -104,7 +104,7 @@ def check_durable(
 def not_durable(
     connection: Connection, schema: str | None, tables: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield tables whose content does not survive: the problem, and the DDL that solves it."""
+    """Yield the problem, and the DDL that solves it, for each table whose content does not survive."""
     if connection.dialect.name not in _CHECKS:
         return
     text, problem, change = _CHECKS[connection.dialect.name]
@@ -126,14 +126,14 @@ DIALECTS: dict[str, type[Dialect]] = {
     "mysql": MySql,
     "mariadb": MySql,
 }
-# Errors of the driver, and of values that the driver cannot send.
+# Errors of the driver, and errors for values that the driver cannot send.
 DRIVER_ERRORS = (sa.exc.StatementError, OverflowError, UnicodeError)
 COMPLETE = "the tables of fences, portions and receipts are there"
 NOTHING = "No row of this update was written."
 
 
 class OfState(Exception):
-    """An error of the driver in the work of one state of a transaction that several states share."""
+    """An error of the driver in the part of one state in a transaction that several states share."""
 
     def __init__(self, database: StateDatabase, error: Exception) -> None:
         super().__init__(error)
@@ -150,9 +150,10 @@ class StateDatabase:
     :param definition: aggregator by value column. A state whose values another aggregator made is refused.
     """
 
-    # If False, the session has the settings of its user.
+    # Whether the session has the settings that our statements need; if False, the settings of its
+    # user.
     runs_own_statements = True
-    # Whether to keep the connection between transactions: if only our statements change the
+    # Whether to keep the connection between transactions, because only our statements change the
     # session.
     keeps_connection = False
 
@@ -198,7 +199,7 @@ class StateDatabase:
         """Open a transaction of the database, which commits at the end, or is undone by any error.
 
         :param reading: whether the transaction only reads.
-        :param frozen: whether all statements see the moment of the first statement.
+        :param frozen: whether all statements see the database as of the first statement.
         :param beside: other states of the same database that take part in the transaction.
         :raises StateUnavailable: the database does not answer.
         :raises StateOutcomeUnknown: the database does not answer to the commit.
@@ -225,8 +226,8 @@ class StateDatabase:
             raise self._worded(error, committing=committing, beside=beside) from None
         finally:
             if not done:
-                # The DDL of the transaction is undone with it, and a table that it missed may be
-                # gone.
+                # The DDL of the transaction is undone with it, and a table that it did not find may
+                # have been dropped.
                 for each in members:
                     each._facts = {}
 
@@ -234,7 +235,7 @@ class StateDatabase:
     def at_work(self, connection: Connection, *, switched: bool) -> Iterator[None]:
         """Do the work of this state in a shared transaction, so that its errors name this state.
 
-        :param switched: whether the transaction has states with different settings of the session.
+        :param switched: whether the states in the transaction need different settings of the session.
         """
         if switched:
             self._dialect.set_forms(connection, own=self.runs_own_statements)
@@ -281,7 +282,7 @@ class StateDatabase:
         :raises StateError: the database refuses this. The message has the statements, for a person with the right to
             run them.
         """
-        # After a refusal, a database may answer no further statement.
+        # Write the statements now, because a database may answer no query after a refusal.
         statements = "; ".join(self._statement_for(connection, table) for table in tables)
         try:
             for table in tables:
@@ -336,7 +337,7 @@ class StateDatabase:
         return None
 
     def _own_changes(self, connection: Connection) -> Iterator[str]:
-        """Yield the DDL that the table of the state needs, or a comment that says why there is none."""
+        """Yield the DDL that the table of the state needs, or a comment that explains why there is no DDL."""
         return iter(())
 
     def _missing(self, connection: Connection, *, durable: bool = True) -> list[sa.Table]:

@@ -50,7 +50,8 @@ class MakesEngines(Protocol):
 
 
 def keeping_engine(dialect: MakesEngines, url: URL) -> Engine:
-    """Return the engine of an address, which the first call makes. If there are too many, the oldest closes."""
+    """Return the engine of an address, which the first call makes. If there are too many engines, the oldest one is
+    closed."""
     address = (type(dialect), url)
     if address not in _engines:
         _engines[address] = dialect.engine(url, _KEEPING)
@@ -119,23 +120,23 @@ def row_of_state(table: sa.Table, lock: str | None = None) -> sa.Select[Any]:
 
 @cache
 def update_of(table: sa.Table, names: Sequence[str]) -> sa.Update:
-    """Update these columns of the row of a state. `changed` names the parameters."""
+    """Update these columns of the row of a state. `changed` makes the parameters."""
     own = table.c.state == sa.bindparam(OWN)
     return table.update().where(own).values(_given(table, names, _CHANGED))
 
 
 def changed(state: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Name the parameters of `update_of`."""
+    """Make the parameters of `update_of`."""
     return {OWN: state, **{f"{_CHANGED}{name}": value for name, value in values.items()}}
 
 
 def values_of_row(table: sa.Table) -> Constants:
-    """Write SQL for the values of an inserted row. `inserted` names the parameters."""
+    """Write SQL for the values of an inserted row. `inserted` makes the parameters."""
     return _given(table, table.c.keys(), _INSERTED)
 
 
 def inserted(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Name the parameters of `values_of_row`."""
+    """Make the parameters of `values_of_row`."""
     return {f"{_INSERTED}{name}": value for name, value in values.items()}
 
 
@@ -150,12 +151,12 @@ def statement_text(sql: sa.Dialect, statement: Any) -> str:
 
 
 def as_typed(sql: sa.Dialect, text: str) -> str:
-    """Convert a text for a driver to the form that a person types. Its names may have a percent sign."""
+    """Convert a text for a driver to the form that a person types. Names in the text may contain a percent sign."""
     return text.replace("%%", "%") if sql.paramstyle in ("format", "pyformat") else text
 
 
 def writer_parameters(writer: Sequence[int]) -> dict[str, Any]:
-    """Name the parameters of `Dialect.writer`."""
+    """Make the parameters of `Dialect.writer`."""
     return {f"{WRITER_PARAM}{i}": number for i, number in enumerate(writer)}
 
 
@@ -245,13 +246,15 @@ class Dialect:
         "SELECT table_name AS t, column_name AS c FROM information_schema.columns "
         "WHERE table_schema = :schema AND table_name IN :tables"
     )
-    # By type of states, the SQL type as which readers read its columns, if it is not the declared type.
+    # The SQL type as which readers read a column, by type of states, if it is not the declared
+    # type.
     read_as: ClassVar[Mapping[str, TypeEngine[Any]]] = {}
     # Whether other sessions can see the same moment of the database as a transaction.
     shares_moments: ClassVar[bool] = False
-    # The scheme of its servers in OpenLineage, and the default port.
+    # The scheme of this database's servers in OpenLineage, and their default port.
     lineage: ClassVar[tuple[str, int]]
-    # Query for the user of the connection, as GRANT takes it; "" if the database has no rights.
+    # Query for the user of the connection, as written in GRANT; "" if the database has no
+    # privileges.
     grantee_query: ClassVar[str] = ""
     # Query for the shape of the table :tx_name in :tx_schema, as one text; NULL if there is no
     # table. The text changes as soon as the database would keep a value of a column differently.
@@ -274,13 +277,14 @@ class Dialect:
         raise NotImplementedError
 
     def set_forms(self, connection: Connection, *, own: bool) -> None:
-        """Set the forms of values that our statements need, or the user's forms, if a session has such settings."""
+        """If a session has settings for the text form of values, set the values that our statements need, or the user's
+        values."""
 
     # --- tables ---------------------------------------------------------------------------------------------------
 
     @contextmanager
     def ddl(self, connection: Connection) -> Iterator[Connection]:
-        """Yield a connection on which tables are made. Only one of several first users uses it at a time."""
+        """Yield a connection for making tables. Only one of several writers at a time may use it."""
         yield connection
 
     @contextmanager
@@ -313,11 +317,12 @@ class Dialect:
         raise NotImplementedError
 
     def family(self, connection: Connection, table: sa.Table) -> Sequence[tuple[str, str]]:
-        """Name the tables, by schema and name, that share rows with this table and are beside a fence table."""
+        """Return schema and name of each table that shares rows with this table and is in a schema with a fence
+        table."""
         return ()
 
     def spelled(self, sql: sa.Dialect) -> dict[str, str]:
-        """Return by type of states its declaration in SQL."""
+        """Return the SQL declaration of each type of states."""
         columns = [
             sa.Column(f"tx_{kind}", made, comment=self.comment(kind), autoincrement=False)
             for kind, made in self.types.items()
@@ -331,7 +336,7 @@ class Dialect:
     ) -> tuple[Exact, pa.DataType]:
         """Return how Python and Spark read a column exactly, and its type in Arrow.
 
-        :param kind: a type of states, or else a type of the database.
+        :param kind: a type of states, or a type of the database if no type of states fits.
         :raises Unreadable: no reader supports its values.
         """
         found = self.read_as.get(kind, declared)
@@ -346,7 +351,7 @@ class Dialect:
         return Dataset(server, ".".join(filter(None, places)))
 
     def databases(self, url: URL) -> tuple[str, ...]:
-        """Name the database of an address, if its tables also have a schema."""
+        """Return the database name in an address if tables also have a schema, else ()."""
         return ()
 
     def changes_others(self, connection: Connection, table: sa.Table) -> bool:
@@ -414,7 +419,8 @@ class Dialect:
         raise NotImplementedError
 
     def is_unavailable(self, error: sa.exc.DBAPIError) -> bool:
-        """Return whether a later try may pass: the database is silent, full or starting. Any other error is final."""
+        """Return whether a later try may succeed: the database does not answer, is full or is starting. Any other error
+        is final."""
         raise NotImplementedError
 
     # --- statements -----------------------------------------------------------------------------------------------
@@ -441,17 +447,17 @@ class Dialect:
         return sa.func.coalesce(base + delta, base, delta)
 
     def insert_if_absent(self, table: sa.Table) -> Any:
-        """Insert a row unless it exists, after waiting for another first writer. `inserted` names the parameters."""
+        """Insert a row unless it exists, after waiting for another first writer. `inserted` makes the parameters."""
         raise NotImplementedError
 
     def insert_or_replace(self, table: sa.Table) -> Any:
-        """Insert a row, or replace the values of the existing row. `inserted` names the parameters."""
+        """Insert a row, or replace the values of the existing row. `inserted` makes the parameters."""
         raise NotImplementedError
 
     def update_and_put(
         self, connection: Connection, update: sa.Update, table: sa.Table, values: dict[str, Any]
     ) -> None:
-        """Run an `update_of` one table, and insert or replace a row of another table.
+        """Run an update from `update_of` on one table, and insert or replace a row of another table.
 
         :param values: the parameters of both statements.
         """
@@ -477,7 +483,7 @@ class Dialect:
         """Insert many rows.
 
         :param also: columns with the same value in all rows.
-        :param copied: by column, the column of `columns` whose value it gets as well.
+        :param copied: by column, the column in `columns` from which its value is copied.
         """
         raise NotImplementedError
 
@@ -529,6 +535,6 @@ class Dialect:
     def look_up(
         self, connection: Connection, keys: PrimaryKeys, wanted: Wanted
     ) -> Iterator[Sequence[Any]]:
-        """Read the columns `wanted` of the rows with these keys, in one statement. The number of the key precedes
-        them."""
+        """Read the columns `wanted` of the rows with these keys, in one statement. Each row begins with the number of
+        its key."""
         raise NotImplementedError

@@ -49,9 +49,9 @@ from airflow_tx.state.sql.schema import (
 
 
 COUNTED = 1_000
-"""Up to how many rows a table is counted."""
+"""Maximum number of rows of a table that is counted."""
 SAMPLED = 8
-"""How many keys of an update are kept."""
+"""Number of keys of an update that are kept."""
 # The key of the imprint in a definition, beside the aggregators, whose columns have other names.
 IMPRINT = "tx_imprint"
 
@@ -60,7 +60,7 @@ IMPRINT = "tx_imprint"
 class Imprint:
     """The imprint of a table. Rows are never deleted, and their txids never fall, unless an attempt is undone.
 
-    :param txid: the transaction that wrote the keys, or that a guard has noted; of counted rows the greatest txid.
+    :param txid: the transaction that wrote the keys, or that a guard has noted; for counted rows, the greatest txid.
     :param keys: some keys, as text.
     :param types: type by key column.
     :param rows: number of rows; None if the table has too many to count.
@@ -125,7 +125,7 @@ class Imprint:
 
 
 def sampled(kinds: Sequence[str], keys: Sequence[Sequence[object]]) -> list[str]:
-    """Choose some keys, evenly from the first to the last. The keys are given column by column.
+    """Choose some keys, evenly spread from the first to the last. The keys are given column by column.
 
     :param kinds: type of each column.
     """
@@ -153,7 +153,7 @@ _TOKEN = tuple(each.name for each in fields(Token))
 
 
 class FencedStore(StateDatabase):
-    """One fence in one database."""
+    """The fence of one state in a database."""
 
     def begun(self, connection: Connection, write: StateWrite) -> SqlTransaction:
         """Begin a write: raise the fence, or refuse the write unless the fence holds the grant."""
@@ -168,7 +168,8 @@ class FencedStore(StateDatabase):
 
     @property
     def place(self) -> tuple[str, str]:
-        """Name the fence row. Every writer locks the rows of one database transaction in the order of these names."""
+        """Return schema and name of the fence row. Every writer locks the rows of one database transaction in the order
+        of these names."""
         return self._schema or "", self._identity
 
     def put(self, connection: Connection, write: StateWrite, sample: list[str]) -> int:
@@ -235,7 +236,7 @@ class FencedStore(StateDatabase):
             keeps = grant.token.is_look and self._has_lost(connection, found[1])
             self.roll_back(connection, grant)
             kept = kept if keeps else self.imprint(connection)
-        elif self.state in grant.grants:  # not in a roll forward, which writes before later rows
+        elif self.state in grant.grants:  # not in a roll forward, which may find later rows
             self.check_later(connection, raised_before.txid)
         connection.execute(*self._update(self._fence_values(raised, kept)))
         return kept
@@ -286,15 +287,15 @@ class FencedStore(StateDatabase):
     def imprint(
         self, connection: Connection, kept: Imprint | None = None, wrote: Imprint | None = None
     ) -> Imprint | None:
-        """Make an imprint of the current values; None if there are none.
+        """Make an imprint of the current values; None if there are no values.
 
-        :param kept: the imprint before it, if nothing was undone since.
-        :param wrote: transaction, keys and number of rows of a write since then.
+        :param kept: the previous imprint, if nothing was undone since.
+        :param wrote: transaction, keys and number of rows of a write since the previous imprint.
         """
         raise NotImplementedError
 
     def check_columns(self, connection: Connection) -> None:
-        """Refuse a write if the columns have changed, since the database may have rounded its values.
+        """Refuse a write if the columns have changed, because the database may have rounded the written values.
 
         :raises StateError: another session has changed the table since its columns were read.
         """
@@ -307,7 +308,7 @@ class FencedStore(StateDatabase):
             connection.execute(*self._update(row))
 
     def _is_there(self, connection: Connection) -> bool:
-        """Return whether the values of the state have a table or row."""
+        """Return whether the table or row for the values of the state exists."""
         raise NotImplementedError
 
     def _has_nothing(self, connection: Connection) -> bool:
@@ -356,7 +357,7 @@ class FencedStore(StateDatabase):
     def check_portions(self, connection: Connection, grant: Grant) -> list[str]:
         """Compare the noted portions with the confirmed portions, and delete the notes.
 
-        :return: some of the keys.
+        :return: some of the written keys.
         :raises PortionsLost: the store has lost a portion.
         """
         if not grant.portions:
@@ -374,7 +375,7 @@ class FencedStore(StateDatabase):
     ) -> None:
         """Note that all updates of the grant in the fence are in the store, and keep their receipt.
 
-        :param receipt: replaces the receipt of an earlier grant of its transaction.
+        :param receipt: the receipt of the transaction, which replaces the receipt of an earlier grant.
         """
         noted = {"applied": True, WROTE: self._is_there(connection)}
         update, values = self._update({**noted, DEFINITION: self._definition_text(imprint)})
@@ -391,7 +392,7 @@ class FencedStore(StateDatabase):
     def _is_of(self, connection: Connection, txid: int, newest: int, kept: int = 0) -> Any:
         """Write an SQL condition that is true until the values as of a transaction are replaced.
 
-        :param kept: for how many transactions the state keeps the earlier values.
+        :param kept: number of transactions for which the state keeps the earlier values.
         :raises StateError: the values are replaced already.
         """
         held = self.read_fence(connection)
@@ -503,7 +504,7 @@ class SqlTransaction:
     """One write, in a transaction of the database.
 
     :param kept: the imprint of the values before the write.
-    :param switched: whether the transaction has states with different settings of the session.
+    :param switched: whether the states in the transaction need different settings of the session.
     :param sample: some of the written keys.
     :param rows: number of keys or rows of each put.
     """
@@ -569,7 +570,7 @@ class OneTableStore(FencedStore, Generic[_Found]):
 
     @property
     def _bare(self) -> sa.Table:
-        """The table of the state without its columns, for a question to the database."""
+        """The table of the state without its columns, for queries that read its columns from the database."""
         return sa.Table(self._name, sa.MetaData(), schema=self._schema)
 
     def raise_fence(self, connection: Connection, grant: Grant) -> Imprint | None:
@@ -583,12 +584,13 @@ class OneTableStore(FencedStore, Generic[_Found]):
         return kept
 
     def _check_numbers(self, connection: Connection) -> None:
-        # First, because the rows may be of the other table, which has a fence.
+        # Check this first, because the rows may belong to another table that has a fence.
         self._check_family(connection)
         super()._check_numbers(connection)
 
     def _check_family(self, connection: Connection) -> None:
-        """Refuse a table that shares rows with another table that has a fence: each would delete rows of the other.
+        """Refuse a table that shares rows with another table that has a fence, because each would delete rows of
+        the other.
 
         :raises StateDiffers: the message names both tables.
         """
@@ -632,7 +634,8 @@ class OneTableStore(FencedStore, Generic[_Found]):
         self._check_shape(self._shape_now(connection))
 
     def _check_shape(self, shape: str | None) -> None:
-        """Compare the shape of the table with its last look. A transaction that has written locks out other changes."""
+        """Compare the shape of the table with its shape at the last look. After a write, the transaction locks out
+        changes of the shape."""
         if shape != self._facts.get(_SHAPE, shape):
             problem = f"table {self._name} was changed while it was written to"
             remedy = "Nothing was written. Clear the commit task: it compares the columns again."

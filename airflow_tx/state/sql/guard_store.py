@@ -36,7 +36,7 @@ _ENDING_IN_MYSQL = {
     "revoke",
 }
 _ENDING_IN_MYSQL |= {"repair", "set", "truncate", "unlock", "xa"}
-# The parts of a statement that are no code: texts, quoted names, comments. MySQL runs a comment
+# The parts of a statement that are not code: texts, quoted names, comments. MySQL runs a comment
 # that begins with an exclamation mark.
 _NO_CODE = re.compile(
     r"""(?<!\w)[eE]'(?:[^'\\]|\\.|'')*' | '(?:[^']|'')*' | "(?:[^"]|"")*" | `[^`]*` | \$(\w*)\$.*?\$\1\$
@@ -53,7 +53,7 @@ _SAVEPOINT = "airflow_tx_guard"
 
 
 class GuardStore(FencedStore):
-    """The work of a SqlGuard, inside transactions that it opens with `transaction()`.
+    """Runs the statements of a SqlGuard, inside transactions that it opens with `transaction()`.
 
     Before the statements run, the guard notes the txid as a negative number. After they have run, it makes the number
     positive, if the transaction is still the one that began. If another session can see a negative number, the
@@ -84,7 +84,7 @@ class GuardStore(FencedStore):
         return super().raise_fence(connection, grant)
 
     def roll_back(self, connection: Connection, grant: Grant) -> None:
-        """Set the note back if it belongs to another transaction of this txid, which a person has accepted."""
+        """Set the note back if it is from another transaction with the same txid, which a person has accepted."""
         before = self.read_fence(connection)
         own = [before] if before is not None and before.txid == grant.txid else []
         if own and not holds_for_good(own, grant.txid, grant.token.birth, grant.incarnation):
@@ -186,8 +186,8 @@ class GuardStore(FencedStore):
             connection.execute(self._releasing(connection))
 
     def _newest_txid(self, connection: Connection) -> int:
-        # A negative txid may be of this ledger: a statement has rolled back the fence. `put` raises
-        # the error.
+        # A negative txid may be of this ledger, if a statement has rolled back the fence. `put`
+        # then raises the error.
         return max(self.noted(connection) or 0, 0)
 
     def _releasing(self, connection: Connection) -> sa.Delete:

@@ -1,7 +1,7 @@
 """The differences of MySQL and MariaDB.
 
-DDL ends a transaction there, so tables are made on another connection. An upsert cannot have a condition. Instead, a
-row that must stay gets an assignment that fails, which makes the whole statement fail.
+In these databases, DDL ends a transaction, so tables are made on another connection. An upsert cannot have a condition.
+Instead, a row that must stay gets an assignment that fails, which makes the whole statement fail.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def parts(
 
 def _cut(rows: Sequence[Any], start: int, limit: int, packet: int) -> Iterator[tuple[int, str]]:
     document = json.dumps(rows, ensure_ascii=False, separators=(",", ":"))
-    # A statement doubles these characters.
+    # These characters are doubled in a statement.
     size = len(document.encode()) + sum(map(document.count, "'\\"))
     if size <= limit:
         yield len(rows), document
@@ -190,10 +190,11 @@ _SIGNS_OF_LIFE = {
 }
 if sys.platform == "linux":  # other systems lack these options, or name them differently
     _SIGNS_OF_LIFE |= {socket.TCP_KEEPIDLE: 10, socket.TCP_USER_TIMEOUT: 30_000}
-# Seconds. The query of the URL, or the extra of the connection, may set them under these names.
+# Time-outs in seconds. The query of the URL, or the extra of the connection, may set them under
+# these names.
 _TIMEOUTS = {"lock_timeout": "30", "idle_timeout": "60"}
-# Errors of the client, except for a statement that is too long. Errors of a server that is full (or
-# its disk), stops, is read-only for some time, or refuses this user.
+# Errors of the client, except for a statement that is too long. Also errors of a server that is
+# full, has a full disk, is stopping, is read-only for some time, or refuses this user.
 _UNAVAILABLE = {
     *(set(range(2000, 3000)) - {2020}),
     0,
@@ -213,7 +214,7 @@ _UNAVAILABLE = {
     1160,
 }
 _UNAVAILABLE |= {1114, 1161, 1184, 1203, 1226, 1290, 1836, 1927, 4031}
-# Values that do not fit are errors. The description of a table's columns is one text of any length.
+# Values that do not fit are errors. The text that describes a table's columns may have any length.
 # No result is cut, no check is left out, and a commit begins no other transaction.
 _SETTINGS: Mapping[str, Any] = {
     "sql_mode": "'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO'",
@@ -258,7 +259,7 @@ _COMMENTED = {"timestamptz": "datetime(6)", "json": "longtext"}
 
 
 class MySql(Dialect):
-    """MySQL from 8.0.17 and MariaDB from 10.6, with any driver of SQLAlchemy. The extra `mysql` brings PyMySQL."""
+    """MySQL from 8.0.17 and MariaDB from 10.6, with any driver of SQLAlchemy. The extra `mysql` installs PyMySQL."""
 
     types: ClassVar[Mapping[str, TypeEngine[Any]]] = {
         "bigint": sa.BigInteger(),
@@ -291,7 +292,7 @@ class MySql(Dialect):
     )
 
     def engine(self, url: URL, pool: Mapping[str, Any] = NOTHING_KEPT) -> Engine:
-        """Make an engine with READ COMMITTED and strict mode, for any server default.
+        """Make an engine with READ COMMITTED and strict mode, for any defaults of the server.
 
         The statement after a lock must see the rows of the lock's last holder, and a value that does not fit must
         fail."""
@@ -335,8 +336,8 @@ class MySql(Dialect):
 
         if url.get_driver_name() == "pymysql" and "unix_socket" not in url.query:
             event.listen(engine, "do_connect", _connect_with_signs_of_life)
-        # Insert this listener first. SQLAlchemy reads the mode at connect, and writes names and
-        # texts by it.
+        # Insert this listener first. SQLAlchemy reads sql_mode when it connects, and quotes names
+        # and texts as that mode requires.
         event.listen(engine, "connect", on_connect, insert=True)
         return engine
 
@@ -368,7 +369,7 @@ class MySql(Dialect):
     @contextmanager
     def ddl(self, connection: Connection) -> Iterator[Connection]:
         with connection.engine.connect() as other:
-            # Do not keep this connection: its end releases the lock.
+            # Do not keep this connection: closing it releases the lock.
             other.detach()
             other.execute(sa.text("SELECT GET_LOCK('airflow_tx', 30)"))
             yield other

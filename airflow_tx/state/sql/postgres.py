@@ -37,7 +37,7 @@ from airflow_tx.state.sql.schema import FENCE_TABLE, array_literal, pg_type
 
 # Defaults of a session, unless its user, database or connection sets other values. Without them, a
 # committer whose machine vanished would hold the fence for hours, until TCP gives up the
-# connection. A session that waits for the lines of COPY is not idle.
+# connection. A session that waits for the lines of COPY does not count as idle.
 _TIMEOUTS = {"lock_timeout": "30s", "idle_in_transaction_session_timeout": "60s"}
 _TIMEOUTS |= {
     "tcp_keepalives_idle": "10",
@@ -54,8 +54,8 @@ _SET_TIMEOUTS = (
     "UNION ALL SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'"
 )
 # The values of our statements depend on these settings, for which a user, a database or a
-# connection may set other values. The driver itself asks at connect how to write quotes and
-# backslashes.
+# connection may set other values. When it connects, the driver itself reads the settings for quotes
+# and backslashes.
 _FORMS = {
     "array_nulls": "on",
     "bytea_output": "hex",
@@ -96,7 +96,7 @@ _FAMILY = sa.text(
         )
     )
 )
-# The triggers of the table and of its partitions, and the rules of the table.
+# Whether the table or one of its partitions has triggers, or the table has rules.
 _CHANGES_OTHERS = sa.text(
     "SELECT true FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
     "WHERE n.nspname = :schema AND c.relname = :name AND (c.relhasrules OR EXISTS (SELECT FROM pg_trigger t "
@@ -106,8 +106,8 @@ _CHANGES_OTHERS = sa.text(
 STATEMENT = 2**26
 
 
-# Codes, and beginnings of codes, of temporary errors. They are about connections, other sessions
-# and the disk, or the server lacks resources, stops, starts, or is a standby. An error of the
+# Codes, and beginnings of codes, of temporary errors. They concern connections, other sessions and
+# the disk, or the server lacks resources, is stopping or starting, or is a standby. An error of the
 # driver has no code.
 _PASSES = tuple("08 25006 25P03 25P04 28 3D000 40001 40003 53000 53100 53200 53300 57P 58".split())
 
@@ -128,7 +128,7 @@ _COPIED: Mapping[str, Callable[[Any], str]] = {
 class _Lines:
     """Rows as the lines that COPY reads.
 
-    :ivar error: the error that ended the reading, since the driver keeps only its text.
+    :ivar error: the error that ended the reading. It is kept here, since the driver keeps only its text.
     """
 
     error: BaseException | None = None
@@ -164,8 +164,8 @@ def _code(error: sa.exc.DBAPIError) -> str | None:
 
 
 def _has_row_security(connection: Connection, place: str) -> bool:
-    """Return whether policies choose the table's rows for this user, so that COPY is refused. A connection asks
-    once."""
+    """Return whether policies choose the table's rows for this user, so that COPY is refused. The query runs once per
+    connection."""
     known: dict[str, bool] = connection.info.setdefault(_POLICIES, {})
     if place not in known:
         own = {"place": as_typed(connection.dialect, place)}
@@ -193,7 +193,7 @@ def _update_and_put(update: sa.Update, table: sa.Table) -> Any:
 
 
 class Postgres(Dialect):
-    """PostgreSQL, with any driver of SQLAlchemy. Airflow brings psycopg2."""
+    """PostgreSQL, with any driver of SQLAlchemy. psycopg2 comes with Airflow."""
 
     types: ClassVar[Mapping[str, TypeEngine[Any]]] = {
         "bigint": sa.BigInteger(),
@@ -275,7 +275,7 @@ class Postgres(Dialect):
         yield
 
     def has_table(self, connection: Connection, schema: str | None, name: str) -> bool:
-        # SQLAlchemy's inspector takes longer than this statement, and a lane asks for each
+        # SQLAlchemy's inspector takes longer than this statement, and a lane checks this for each
         # transaction.
         found = connection.execute(_HAS_TABLE, {"schema": schema, "name": name})
         return found.first() is not None

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 ROW = "tx_row"
 """The column with the number of a row in the output of its transaction."""
 ROWS_A_PART = 100_000
-"""How many rows a partition of Spark reads, if the table has row numbers to divide them."""
+"""Maximum number of rows in a Spark partition, if the table has row numbers that divide its rows."""
 _BUFFERED = 2_000
 _KEYS = ("tx_key_0", "tx_key_1")
 
@@ -43,7 +43,7 @@ class HeldSnapshot(TableSnapshot):
 
 @dataclass(frozen=True)
 class UpstreamRows:
-    """A table whose rows are read by the transactions that have committed them.
+    """A table, and how to read the rows that given transactions have committed to it.
 
     :param columns: columns of the rows without the columns of this package.
     :param types: Arrow type by column.
@@ -115,10 +115,10 @@ def upstream_rows(
     state: str,
     upstream_txid: bool,
 ) -> UpstreamRows:
-    """Return how the rows of a table are read.
+    """Return the object that reads the rows of a table.
 
     :param place: the table, without columns.
-    :param kinds: by column, a type of states or else a type of the database.
+    :param kinds: type by column: a type of states, or a type of the database if no type of states fits.
     :raises StateDiffers: no reader supports the values of a column, the table has no txids, or it has a column
         `upstream_txid`.
     """
@@ -173,7 +173,7 @@ def rejected_query(
     if counting:
         return _counts(table, wanted).limit(most)
     columns = [table.c[name] for name in REJECTED_COLUMNS]
-    # Without an order, an engine gives other rows each time.
+    # Without an order, an engine may return different rows each time.
     return sa.select(*columns).where(*_wanted(table, wanted)).order_by(*columns).limit(most)
 
 

@@ -75,8 +75,8 @@ def _column_forms(kind: str, values: Sequence[Any]) -> list[bytes]:
 
 
 # --- types --------------------------------------------------------------------------------------------------------
-# Column types in the words of `airflow_tx.state.aggregators`, for databases that lack them or name
-# them differently.
+# Column types that are named as in `airflow_tx.state.aggregators`, for databases that lack them or
+# name them differently.
 
 
 # The length of key columns in MySQL: as long as the longest key.
@@ -84,7 +84,7 @@ KEY_LENGTH = 1024
 
 
 class ExactDecimal(UserDefinedType[Decimal]):
-    """A Decimal in SQLite, as text, because SQLite's own numbers make it a float. The declared name gives text
+    """A Decimal in SQLite, as text, because SQLite would convert a number to a float. The declared name gives text
     affinity."""
 
     cache_ok = True
@@ -216,7 +216,7 @@ def sqlite_type(declared: str) -> str:
     declared = declared.upper().removesuffix(" GENERATED ALWAYS")
     # SQLite converts texts in a NUMERIC or JSON column to numbers.
     named = f"SQLite's {declared.lower()}" if declared in ("NUMERIC", "JSON") else declared.lower()
-    # SQLite decides by parts of the name how it stores values.
+    # SQLite decides by parts of the type's name how it stores values.
     parts = {"INT": "bigint", "CHAR": "text", "CLOB": "text"}
     kept = next((kind for part, kind in parts.items() if part in declared), named)
     return _SQLITE_NAMES.get(declared, kept)
@@ -507,7 +507,7 @@ def _known_types(found: Mapping[str, str], columns: Columns, dialect: Dialect) -
 
 
 def _key_type(found: str, dialect: Dialect) -> str:
-    """Return the type that a key column should have if the state does not name it: any type of states is right."""
+    """Return the type for a key column that the state does not name: `found` if it is a type of states, else text."""
     return found if found in dialect.types else "text"
 
 
@@ -529,7 +529,8 @@ def _only_in(columns: Mapping[str, str], others: Mapping[str, str]) -> str:
     )
 
 
-# --- the conditional upsert: for the same transaction from the previous value, else from the stored one ---------
+# --- conditional upsert -------------------------------------------------------------------------------------------
+# For the same transaction it starts from the previous value, else from the stored value.
 
 
 def upsert(
@@ -545,7 +546,8 @@ def upsert(
     """Make an upsert of many rows, for any writer. Rows that the writer may not update stay, and do not count.
 
     :param names: columns that differ between rows: the key columns, then the value columns.
-    :param pushed: whether the rows have deltas; if False, new values that were computed from the stored values.
+    :param pushed: whether the rows have deltas. If False, they have new values, which were computed from the stored
+        values.
     """
     writer = dialect.writer(WRITER)
     opaque = kind is StateKind.OPAQUE
@@ -584,7 +586,7 @@ def upsert(
 
 
 def writer_of(writer: Writer) -> dict[str, int]:
-    """Return the columns that say who wrote a row."""
+    """Return the values of the columns that identify the writer of a row."""
     token = writer.token
     assert token is not None
     numbers = (writer.txid, token.generation, token.attempt, token.epoch, writer.chunk or 0)

@@ -45,19 +45,20 @@ REAL: sa.ColumnClause[str] = sa.literal_column("'real'")
 REFUSED = "tx_refused"
 # SQLite's default limit is 32,766 parameters per statement.
 PARAMETERS = 30_000
-# Single rows take half as long again. More rows in a statement save nothing.
+# With one row per statement, a write takes half as long again. More rows per statement save no
+# time.
 ROWS_A_STATEMENT = 500
 _ROWS = "(VALUES (tx_rows))"
 # A placeholder for a number of the writer until the text is ready. No name has this character.
 # Since Python 3.14, a sequence of parameters is refused if the text numbers them, as in ?1.
 _MARK = "\0"
 _NUMBER = re.compile(f"{_MARK}(\\d)")
-# The same texts as SQLAlchemy's, in a third of the time.
+# These functions write the same texts as SQLAlchemy, in a third of the time.
 _WRITTEN: Mapping[str, Callable[[Any], str]] = {
     "date": str,
     "timestamp": lambda value: value.isoformat(" ", "microseconds"),
 }
-# Errors of the file, its disk or its folder, or of other processes.
+# Temporary errors, which come from the file, its disk or its folder, or from other processes.
 _PASSES = (
     "is locked",
     "locking protocol",
@@ -85,7 +86,7 @@ _ROW_NUMBERS = sa.text(
 class _Part:
     """The part of a statement before or after its rows.
 
-    :param numbers: for each parameter, which number of the writer it is.
+    :param numbers: for each parameter, the index of its value among the writer's numbers.
     """
 
     text: str

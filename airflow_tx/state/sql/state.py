@@ -33,7 +33,7 @@ _Answer = TypeVar("_Answer")
 
 
 class FencedInSql(Addressed[_Store], StoredState):
-    """A state in a database, beside the row that is its fence."""
+    """A state in a database. Its fence is a row in the same database."""
 
     can_clear = can_release = True
 
@@ -53,7 +53,7 @@ class FencedInSql(Addressed[_Store], StoredState):
             yield [*begun_together(connection, pairs)]
 
     def _asked(self, question: Callable[..., _Answer], *given: Any) -> _Answer:
-        """Run a question of the store, in a read-only transaction."""
+        """Run a query of the store in a read-only transaction."""
         with self._store.transaction(reading=True) as connection:
             return question(connection, *given)
 
@@ -106,7 +106,7 @@ class SqlState(FencedInSql["SqlStore"], SoleWriterState):
 
     The database combines sums, counts, minima, maxima, first and last values: one statement for 10,000 keys. With any
     other aggregator, such as CollectSet or your own, a commit reads the values, combines them in Python and writes them
-    back. This takes two statements in the same transaction. Time-outs, versions and limits: see docs/stores.md.
+    back. This takes two statements in the same transaction. docs/stores.md describes time-outs, versions and limits.
 
     :param conn_id: Airflow connection of type sqlite, postgres or mysql, looked up when the state is used, not when
         Airflow parses a DAG.

@@ -53,13 +53,14 @@ from airflow_tx.state.sql.schema import (
     writer_of,
 )
 
-# Half of the bits of a sum.
+# Sums are computed in two halves of 32 bits.
 _HALF = 2**32
 
 
 @lru_cache
 def _count(table: sa.Table, most: int, shape: sa.ScalarSelect[Any]) -> sa.Select[Any]:
-    """Count up to one more than `most` rows. The query is built once, since building takes longer than sending."""
+    """Count the rows, up to one more than `most`. The query is built once, since building it takes longer than sending
+    it."""
     some = sa.select(table.c.tx_txid).limit(most + 1).subquery()
     numbers = [sa.func.coalesce(each(some.c.tx_txid), 0) for each in (sa.func.sum, sa.func.max)]
     return sa.select(sa.func.count(), *numbers, shape).select_from(some)
@@ -109,7 +110,7 @@ class StateTable(OneTableStore[tuple[sa.Table, dict[str, str]]]):
         ]
 
     def each_row(self, connection: Connection) -> Iterator[Cells]:
-        """Read all rows, key columns first, in no order. The driver has only some of them in memory."""
+        """Read all rows, key columns first, in any order. The driver has only some rows in memory."""
         found = self._found(connection)
         if found is None:
             return
@@ -145,7 +146,7 @@ class StateTable(OneTableStore[tuple[sa.Table, dict[str, str]]]):
         found = self._found(connection)
         if found is None or not names:
             return dict.fromkeys(names, 0)
-        # Sum two parts, because a total may exceed 64 bits, in which SQLite adds.
+        # Sum two parts, because a total may exceed the 64 bits of SQLite's sums.
         half = sa.literal(_HALF, sa.BigInteger())
         columns = [_before(found[0], name, without) for name in names]
         parts = [
@@ -268,7 +269,7 @@ class StateTable(OneTableStore[tuple[sa.Table, dict[str, str]]]):
         return [OWN_KEY, *names], ["bytes" if names else "bigint", *kinds]
 
     def _make(self, key_types: Mapping[str, str]) -> sa.Table:
-        """Describe the table. Equal types return the same object, so that compiled statements are found again."""
+        """Describe the table. Equal types return the same object, so that SQLAlchemy reuses compiled statements."""
         types = tuple(key_types.items())
         if types not in self._made:
             self._made[types] = state_table(
@@ -313,7 +314,7 @@ class StateTable(OneTableStore[tuple[sa.Table, dict[str, str]]]):
 
 
 def _before(table: sa.Table, name: str, txid: int) -> Any:
-    """Write SQL for a value before a transaction wrote it."""
+    """Write SQL for the value that a column had before a transaction wrote it."""
     if not txid:
         return table.c[name]
     wrote = sa.and_(table.c.tx_txid == txid, table.c.tx_epoch != 0)
@@ -322,7 +323,7 @@ def _before(table: sa.Table, name: str, txid: int) -> Any:
 
 
 class SqlStore(StateTable):
-    """The work of a SqlState, inside transactions that it opens with `transaction()`."""
+    """Reads and writes the values of a SqlState, inside transactions that it opens with `transaction()`."""
 
     @cached_property
     def _upserts(self) -> dict[tuple[sa.Table, bool], Any]:
@@ -477,7 +478,8 @@ class SqlStore(StateTable):
         return self.kind is not StateKind.OPAQUE and is_own and self.holds(connection, txid)
 
     def _fence_of(self, connection: Connection, txid: int) -> list[Fence]:
-        """Read the fence if it has this txid. A row has no birth, but was written under the fence of its txid."""
+        """Return the fence in a list, or [] if it has another txid. A row has no birth, but was written under the fence
+        of its txid."""
         last = self.read_fence(connection)
         return [last] if last is not None and last.txid == txid else []
 
@@ -526,7 +528,8 @@ class SqlStore(StateTable):
         connection.execute(table.update().where(written, epoch != 0).values({**restored, epoch: 0}))
 
     def _forget_another(self, connection: Connection, table: sa.Table, grant: Grant) -> None:
-        """Remove the txid from the rows of another transaction of this number, which a person has accepted."""
+        """Remove the txid from rows that another transaction with the same txid wrote, and that a person has
+        accepted."""
         own = self._fence_of(connection, grant.txid)
         if own and not holds_for_good(own, grant.txid, grant.token.birth, grant.incarnation):
             of_it = table.update().where(table.c.tx_txid == grant.txid)

@@ -1,4 +1,4 @@
-"""The work of a `SqlTable`: rows by transaction, inside transactions of the database. Source: protocol.md §7."""
+"""Write, remove and read the rows of each transaction in the table of a `SqlTable`. Source: protocol.md §7."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
 _OURS = {TXID: "bigint", ROW: "bigint"}
-# The receipt of every restatement has this text.
+# The receipt of every restatement contains this text.
 _RESTATING = '"replaces":{'
 _FILLED = "the table has rows"
 _AGAIN = "then clear the commit task"
@@ -70,17 +70,17 @@ _Columns = Mapping[str, Sequence[Any]]
 
 @dataclass(frozen=True)
 class FoundTable:
-    """A table as the database has it.
+    """The table of a state, with the facts that were found in the database.
 
-    :param state: the name of the state whose table it is.
-    :param types: type by column: a type of states, or else a type of the database.
+    :param state: name of the state that owns the table.
+    :param types: type by column: a column type of states, or the type's name in the database if there is none.
     :param filled: the columns that do not accept NULL.
     :param required: the columns of `filled` without a default, which every row must have.
     :param lengths: maximum length by text column, for the columns that have one.
     :param changes_others: whether a statement that inserts rows may change other rows.
-    :param defaults: the columns that get another value than NULL in a row that lacks them.
+    :param defaults: columns that get a value other than NULL in a row that lacks them.
     :param generated: the columns whose values the database computes.
-    :param spelled: by type of states that this database keeps exactly, its declaration in SQL.
+    :param spelled: declaration in SQL by type of states, for the types that this database keeps exactly.
     """
 
     state: str
@@ -157,9 +157,9 @@ class FoundTable:
 
 
 class TableLacks(FenceMoved):
-    """Columns, with their types, that a table must get before rows can be written.
+    """Signals which columns, with their types, a table needs before rows can be written.
 
-    :param store: the store that adds them; None if a person does.
+    :param store: the store that adds the columns; None if a person must add them.
     :param replaced: the columns that the table has with another type, while it has no rows.
     """
 
@@ -180,7 +180,7 @@ class TableLacks(FenceMoved):
 
 
 class _GivenRows(Iterator[RowPortion]):
-    """The rows of an update in the form that the database takes, portion after portion.
+    """The rows of an update, in portions, in the form that the database accepts.
 
     :ivar start: number of the first row of the newest portion, whose columns are `names`.
     :ivar count: number of rows up to now.
@@ -230,7 +230,7 @@ class _GivenRows(Iterator[RowPortion]):
 
 
 class TableStore(OneTableStore[FoundTable]):
-    """The work of a SqlTable, inside transactions that it opens with `transaction()`."""
+    """Reads and writes the table of a SqlTable, inside transactions that it opens with `transaction()`."""
 
     keeps_connection = True
 
@@ -266,9 +266,9 @@ class TableStore(OneTableStore[FoundTable]):
         found = self._found(connection) if first is None else self._fitting(connection, first)
         if found is None:
             return 0
-        # The raise does not delete these rows, since other readers would miss them until the write.
-        # A committer that runs again under the same grant may have other rows, so its own rows are
-        # always deleted.
+        # The raise of the fence has not deleted these rows, because readers would miss them until
+        # this write. A committer that runs again under the same grant may have other rows, so its
+        # own rows are always deleted.
         taken = _replaced(write.grant)
         sample += map(str, taken)
         self._take_out(connection, found, taken)
@@ -308,7 +308,7 @@ class TableStore(OneTableStore[FoundTable]):
     # --- the fence ------------------------------------------------------------------------------------------------
 
     def roll_back(self, connection: Connection, grant: Grant) -> None:
-        """Delete the rows of a transaction that is skipped, or looked at, because no write of it follows."""
+        """Delete the rows of the transaction if the grant is for a skip or a look, because no write follows."""
         found = self._found(connection)
         if found is not None and (grant.is_skip or grant.token.is_look):
             self._take_out(connection, found, [grant.txid])
@@ -343,7 +343,8 @@ class TableStore(OneTableStore[FoundTable]):
         found = self._found(connection)
         if found is None:
             return None
-        # Not the imprint of a transaction without rows, which would hide a loss of all other rows.
+        # Never take the imprint of a transaction without rows: it would hide the loss of all other
+        # rows.
         now = self._newest(connection, found)
         if wrote is not None:
             self._check_count(connection, found, now, wrote)
@@ -380,7 +381,7 @@ class TableStore(OneTableStore[FoundTable]):
         found = self._found(connection)
         if found is not None and self._rows_of(connection, found, txid):
             return True
-        # A restatement without rows has deleted the rows of another transaction.
+        # A restatement that wrote no rows may still have deleted the rows of another transaction.
         last = self.read_fence(connection)
         return last is not None and self.holds_for_good(
             connection, txid, last.birth, last.incarnation
@@ -462,7 +463,7 @@ class TableStore(OneTableStore[FoundTable]):
         return TableCounts(counts, snapshot)
 
     def row_types(self, *, upstream_txid: bool) -> dict[str, pa.DataType]:
-        """Return the types of the rows; the declared types if there is no table."""
+        """Return the types of the rows, or the declared types if there is no table."""
         with self._moment(None) as connection:
             rows = self._upstream(connection, upstream_txid=upstream_txid)
         return self._row_types(rows, upstream_txid)
@@ -514,7 +515,7 @@ class TableStore(OneTableStore[FoundTable]):
     def _upstream(
         self, connection: Connection, *, upstream_txid: bool = False
     ) -> UpstreamRows | None:
-        """Return how the rows are read; None if there is no table yet."""
+        """Return the object that reads the rows, or None if there is no table yet."""
         if not self._has_table(connection, self._name):
             return None
         kinds = self._declared(connection)
@@ -528,7 +529,7 @@ class TableStore(OneTableStore[FoundTable]):
         )
 
     def _hold(self) -> HeldSnapshot:
-        """Open a transaction that sees one moment of the database for as long as Spark, or a task, reads."""
+        """Open a transaction that sees one moment of the database, and stays open while Spark or a task reads."""
         held = ExitStack()
         connection = held.enter_context(self.transaction(reading=True, frozen=True))
         connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
@@ -625,7 +626,7 @@ class TableStore(OneTableStore[FoundTable]):
     def _lacks(
         self, connection: Connection, types: Mapping[str, str]
     ) -> Iterator[tuple[str, str, str]]:
-        """Yield what the table lacks for rows of transactions: the problem, the remedy, and the DDL.
+        """Yield the problem, the remedy and the DDL for everything that the table lacks for rows of transactions.
 
         :raises StateDiffers: no DDL helps.
         """
@@ -644,8 +645,8 @@ class TableStore(OneTableStore[FoundTable]):
             yield problem, "Make one", as_typed(connection.dialect, ddl)
 
     def _without_txid(self, connection: Connection, types: Mapping[str, str]) -> tuple[str, str]:
-        """Describe that a table lacks the txid column, with the statement that adds it, or that renames another
-        column."""
+        """Describe that a table lacks the txid column. Return the problem, and the statement that adds this column or
+        renames another one."""
         quote = connection.dialect.identifier_preparer.quote
         place = self._quoted(connection)
         alike = next((name for name in types if name.casefold() == TXID), "")
@@ -694,8 +695,8 @@ class TableStore(OneTableStore[FoundTable]):
         lacks = self._types_of(rows, [name for name in names if name not in found.types])
         others = {} if _FILLED in self._facts else self._others(rows, found)
         if (others or lacks) and self._is_empty(connection, found) and self._is_made(connection):
-            # Its types are of rows that are gone. The database may have kept the table when it
-            # undid the rows.
+            # The types of the table come from rows that are gone. The database may have kept the
+            # table when it undid the rows.
             raise TableLacks({**lacks, **others}, self, tuple(others))
         if lacks and not self._adds_columns:
             problem = f"table {self._name} lacks column {next(iter(lacks))} of the rows"
@@ -709,10 +710,10 @@ class TableStore(OneTableStore[FoundTable]):
         return found
 
     def _note_made(self, connection: Connection) -> None:
-        """Note the shape in which this state has made the table, because it changes columns of no other table.
+        """Note the shape of the table that this state has made. The state changes the columns of no other table.
 
-        The note is beside the portions, in the transaction that makes the table. Some databases keep both when they
-        undo the rows.
+        The note is a row of the portions table, and is written in the transaction that makes the state's table. Some
+        databases keep both when they undo the rows.
         """
         with self._dialect.ddl(connection) as ddl:
             shape = self._dialect.read_shape(ddl, self._shape)
@@ -761,11 +762,12 @@ class TableStore(OneTableStore[FoundTable]):
         return {name: kind for name, kind in types.items() if kind != found.types[name]}
 
     def change(self, lacks: TableLacks) -> None:
-        """Add what the table lacks, in a separate transaction, because some databases commit with each change."""
+        """Change the columns in a separate transaction, because some databases commit after each DDL statement."""
         with self.transaction() as connection:
             place = self._quoted(connection)
             is_made = self._is_made(connection)
-            # A lock may need another privilege, and an added column harms no reader.
+            # Lock only if columns are replaced. A lock may need another privilege, and an added
+            # column harms no reader.
             alone = self._dialect.alone(connection, place) if lacks.replaced else nullcontext()
             with alone:
                 found = self._looked_again(connection)
@@ -787,8 +789,8 @@ class TableStore(OneTableStore[FoundTable]):
         return kind
 
     def _without_type(self, name: str, values: Sequence[Any]) -> StateError:
-        """Make the error for a column whose values have no common type. It names a type that fits all values, if
-        any."""
+        """Make the error for a column whose values have no common type. The message names a type that fits all values,
+        if there is one."""
         present = [value for value in values if value is not None]
         kinds = {_kind_of(value) or type(value).__name__ for value in present}
         shown = f"its values are {', '.join(sorted(kinds))}" if kinds else "all are NULL"
@@ -827,7 +829,8 @@ class TableStore(OneTableStore[FoundTable]):
     def _changes(
         self, connection: Connection, lacks: TableLacks, found: FoundTable | None = None
     ) -> Iterator[str]:
-        """Write the DDL for what the table lacks. `found` has the columns that another writer may have added."""
+        """Write the DDL for the columns that the table lacks. `found` has columns that another writer may have
+        added."""
         place = self._quoted(connection)
         quote = connection.dialect.identifier_preparer.quote
         for name in lacks.replaced:
@@ -849,7 +852,7 @@ class TableStore(OneTableStore[FoundTable]):
 
 
 def _has_default(column: Mapping[str, Any]) -> bool:
-    """Return whether a column that a statement does not name gets another value than NULL."""
+    """Return whether the column gets a value other than NULL if a statement does not name it."""
     default = column.get("default")
     is_null = default is None or str(default).upper().startswith("NULL")
     return not is_null or column.get("autoincrement") is True or column.get("identity") is not None
@@ -872,7 +875,7 @@ def _fits(kind: str, values: Sequence[Any]) -> bool:
 
 
 def _common(kinds: set[str | None]) -> str | None:
-    """Return the one type that has exactly these values; None if there is none."""
+    """Return the one type that represents all these values exactly, or None if there is no such type."""
     if len(kinds) == 1:
         return next(iter(kinds))
     return next((wide for wide in ("double", "numeric") if kinds == {"bigint", wide}), None)

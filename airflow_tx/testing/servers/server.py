@@ -209,7 +209,7 @@ class LocalServer(ABC):
         return self
 
     def stop(self, timeout: float = 10.0) -> None:
-        """Shut down the server, after `timeout` seconds with SIGKILL. Its data are there after a :meth:`start`."""
+        """Shut down the server, after `timeout` seconds with SIGKILL. A later :meth:`start` finds its data."""
         if self._process is not None and self.running:
             self._process.send_signal(self.end_signal)
             # A stopped process (SIGSTOP) sees the signal only after it resumes.
@@ -219,7 +219,7 @@ class LocalServer(ABC):
         self.kill()
 
     def kill(self) -> None:
-        """End the server with SIGKILL, like a crash. Its stored data are there after a :meth:`start`."""
+        """End the server with SIGKILL, like a crash. A later :meth:`start` finds its stored data."""
         if self._process is not None:
             # Kill this process first, as it takes a moment to find the rest of the family.
             self._process.kill()

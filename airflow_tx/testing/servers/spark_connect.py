@@ -14,8 +14,9 @@ from airflow_tx.spark.submit import WITH_JARS, check_release
 from airflow_tx.testing.servers.server import LocalServer, pyspark_jars
 
 _MAIN = "org.apache.spark.sql.connect.service.SparkConnectServer"
-# Settings for small batches and a life of minutes: no UI, and few partitions. Java uses only its first compiler, as the
-# client reads the files, and Spark's small rest of the work does not repay the second one (docs/lane.md, Costs).
+# Settings for small batches and a server that runs for minutes: no UI, and few partitions. Java
+# uses only its first compiler. The client reads the files, so Spark has too little work to repay
+# the second compiler (docs/lane.md, Costs).
 _CONF = {
     "spark.driver.memory": "700m",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
@@ -37,7 +38,7 @@ class LocalSparkConnect(LocalServer):
     :param folder: folder of its log and temporary files, which is kept; None: a temporary folder, removed at the end.
     :param master: Spark master, such as ``local[2]``.
     :param conf: further settings of Spark.
-    :param env: further environment of its processes.
+    :param env: more environment variables for its processes.
     :param start_timeout: seconds until a start counts as failed.
     """
 

@@ -54,7 +54,7 @@ EXAMPLES: dict[str, list[Any]] = {
 
 @dataclass(frozen=True)
 class Product:
-    """An aggregator that no store knows."""
+    """An aggregator that no store supports."""
 
     name: ClassVar[str] = "product"
     type: ClassVar[str] = "bigint"

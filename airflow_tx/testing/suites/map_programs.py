@@ -15,7 +15,7 @@ class Attempt:
     """One attempt of a batch.
 
     :param writer: index of the map that writes.
-    :param updates: updates that the attempt gets to.
+    :param updates: updates that the attempt tries before it ends.
     :param ends: how its last update fails: "refused" or "unanswered"; "quiet": the update succeeds.
     """
 

@@ -40,7 +40,7 @@ class SourceLedger:
             self.asked.close()
 
     def decide(self, attempt: int = 1, run: RunInfo | None = None) -> Batch | None:
-        """Decide the batch after the last kept one, without keeping it; None: no data."""
+        """Decide the batch after the last kept one, without keeping it. Return None if there is no data."""
         self.close()
         source = self.suite.make()
         self.asked = source if run is None else source.for_run(run)
@@ -57,14 +57,14 @@ class SourceLedger:
         self.close()
 
     def next_run(self) -> RunInfo | None:
-        """Return the next run without a batch; None: no run, or runs of this source have no batches of their own."""
+        """Return the next run without a batch. Return None if there is none, or runs have no batches of their own."""
         for run in self.suite.runs():
             if run is None or self.suite.make().key(run) not in self.keys:
                 return run
         return None
 
     def take(self) -> Batch | None:
-        """Decide the next batch and keep it; None: no data."""
+        """Decide the next batch and keep it. Return None if there is no data."""
         run = self.next_run()
         if run is None and self.suite.make().per_run:
             return None
@@ -158,7 +158,7 @@ class SourceCase:
 
     @pytest.fixture
     def spark(self) -> SparkSession | None:
-        """Return the session that reads the rows; None: the source needs no Spark."""
+        """Return the session that reads the rows. Return None if the source needs no Spark."""
         return None
 
     # --- methods for the tests ------------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ class SourceCase:
     def rows(self, metadata: Any, source: Source | None = None, attempt: int = 1) -> list[Row]:
         source = source or self.make()
         found: Any = source.emit_batch(TransactionAttempt(1, attempt), plain(metadata), self._spark)
-        if hasattr(found, "collect"):  # a frame of Spark
+        if hasattr(found, "collect"):  # a Spark DataFrame
             found = [row.asDict(True) for row in found.collect()]
         rows = [dict(row) for row in dicts_of(found)]
         source.close()

@@ -343,7 +343,7 @@ class FenceSuite(StateTests):
     ) -> None:
         for attempt in (1, 2):
             use(state, _granted(grants, 1, attempt), rows({"a": 1}))
-            assert _began(state) in (True, None)  # None: the state does not know
+            assert _began(state) in (True, None)  # None: the state cannot tell
 
     def test_the_fence_of_the_second_transaction_does_not_say_it(
         self, state: FencedState, grants: Grants

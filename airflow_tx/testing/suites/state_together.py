@@ -186,7 +186,7 @@ class TogetherSuite(StateTests):
         return Group(kinds_of_group, make_state)
 
     def refusals(self, kind: str) -> Mapping[str, GivenRows]:
-        """Return rows that a state of this kind refuses, by the problem; a new state also refuses the first ones."""
+        """Return rows that a state of this kind refuses, by problem. A new state also refuses the first rows."""
         row = {"key": "a", "n": 1}
         return {
             "a value of another type": [row, {"key": "b", "n": "many"}],

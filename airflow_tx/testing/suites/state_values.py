@@ -336,7 +336,8 @@ class ValueSuite(StateTests):
                 [{"word": "a", "number": 1, "n": 1}],
             )
         with pytest.raises(
-            StateError, match=r"key 2 .*number = 'one' is not an integer. The column is a bigint"
+            StateError,
+            match=r"key 2 .*number = 'one' is not an integer. The column has the type bigint",
         ):
             state.multi_get([("a", 1), ("a", None), ("a", "one")])
 

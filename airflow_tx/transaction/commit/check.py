@@ -48,7 +48,7 @@ else:
 ERROR = "error"
 WARN = "warn"
 _refused_rows = logging.getLogger("airflow_tx.refused_rows")
-"""The logger of refused rows only. By its name, the Transactions page finds these rows in the log of a task."""
+"""The logger for refused rows only. The Transactions page finds these rows in a task's log by the logger's name."""
 
 
 class ChecksFailed(TxError):
@@ -76,7 +76,7 @@ class FailedCheck:
     """A check that did not pass.
 
     :param found: the finding, with counts but without values of rows, since errors, records and receipts keep it.
-    :param digest: the digest of the rule and the checked rows; "": a person cannot accept the finding.
+    :param digest: the digest of the rule and the checked rows, or "" if a person cannot accept the finding.
     :param samples: rows that failed, or values of rows. Only the log of the task shows them.
     """
 
@@ -99,14 +99,14 @@ class FailedCheck:
 
     @property
     def note(self) -> CheckNote:
-        """Return the form that records and receipts keep."""
+        """Return the finding in the form that records and receipts keep."""
         severity = "" if self.check.severity == ERROR else self.check.severity
         return CheckNote(False, self.found, self.digest, severity)
 
 
 @dataclass(frozen=True)
 class CheckedCommit:
-    """The commit to check.
+    """The commit that the checks read.
 
     :param processed: the acks of the attempt.
     :param rows: a function that returns the rows of an acked output, by its XComArg.
@@ -121,8 +121,8 @@ class Check(ABC):
     """A rule for the output that a transaction commits.
 
     :param name: the name of the check.
-    :param severity: "error" refuses the commit; "warn" only notes the finding.
-    :param input: the XComArg of the output that the check reads; None: the check reads no output.
+    :param severity: "error" to refuse the commit, "warn" to only note the finding.
+    :param input: the XComArg of the output that the check reads, or None if it reads no output.
     """
 
     name: str
@@ -182,10 +182,10 @@ def check(
 
     :param name: the name of the check, unique in the DAG. A person accepts a failed check by its name.
     :param output: the output of a task, such as ``counts.output["counts"]``, or the result of a ``@task`` call. The
-        output of a mapped task has the rows of all instances.
+        output of a mapped task consists of the rows of all instances.
     :param rows: an SQL condition that must be TRUE for each row. NULL, NaN and a division by zero fail.
-    :param value: an SQL condition with aggregates over all rows that must be TRUE.
-    :param severity: "error" refuses the commit until a person acts; "warn" notes the finding, and commits.
+    :param value: an SQL condition that must be TRUE, with aggregates over all rows.
+    :param severity: "error" to refuse the commit until a person acts, "warn" to note the finding and commit.
     :raises ConfigError: an argument cannot be used.
     """
     if not isinstance(name, str) or not name.strip() or name[0] == "-" or not name.isprintable():
@@ -207,7 +207,8 @@ def check(
 
 
 # --- rows ---------------------------------------------------------------------------------------------------------
-# The rows of an acked output as Arrow batches. This module reads the files, since DuckDB must not open files.
+# The rows of an acked output as Arrow batches. This module reads the files, since DuckDB may not
+# open files.
 
 
 Batches = Callable[["Sequence[str]"], "Iterator[pa.RecordBatch]"]
@@ -216,8 +217,8 @@ Batches = Callable[["Sequence[str]"], "Iterator[pa.RecordBatch]"]
 class OutputRows:
     """The rows of an output, from all instances of a task, as Arrow batches with one schema.
 
-    :param parts: the schema of each part, and a function that reads the part's rows with some columns.
-    :ivar schema: the common schema; None: the output has no rows, so its schema is unknown.
+    :param parts: for each part, its schema and a function that reads given columns of its rows.
+    :ivar schema: the common schema; None if there are no rows, since the schema is then unknown.
     :raises NoTable: the parts have no common schema.
     """
 
@@ -237,7 +238,7 @@ class OutputRows:
                     raise NoTable(f"{problem}: no type holds the values of both")
 
     def columns(self, mentioned: Iterable[str]) -> list[str]:
-        """Return the columns with these names, ignoring case as SQL does; the first column if no name matches."""
+        """Return the columns with these names, in any case as in SQL, or the first column if no name matches."""
         assert self.schema is not None
         wanted = {name.lower() for name in mentioned}
         known: list[str] = self.schema.names
@@ -258,7 +259,7 @@ class OutputRows:
 
 
 def _rounds(own: pa.DataType, common: pa.DataType) -> bool:
-    """Return whether the common type of the parts can change decimals of a part, or is unknown to DuckDB."""
+    """Return whether the common type can change decimals of a part, or does not exist in DuckDB."""
     if pa.types.is_decimal(own) or pa.types.is_decimal256(common):
         return not pa.types.is_decimal128(common)
     if not pa.types.is_nested(own) or not pa.types.is_nested(common):
@@ -279,8 +280,8 @@ def output_rows(
 ) -> OutputRows:
     """Return the rows of an acked output.
 
-    :param values: the return value, or the reference to the emitted output, of each instance of the task.
-    :param table: the table that the application writes the rows into; None: the application stages the rows.
+    :param values: for each instance of the task, the return value or the reference to the emitted output.
+    :param table: the table that the application writes the rows to, or None if it stages the rows.
     :raises StagingError: the output is incomplete.
     :raises NoTable: the rows do not form a table.
     """
@@ -319,16 +320,17 @@ def _staged(
 
 
 # --- SQL ----------------------------------------------------------------------------------------------------------
-# DuckDB sees only the relation `output`. It reads no files, extensions or Python variables.
+# DuckDB can read only the relation `output`. It has no access to files, extensions and Python
+# variables.
 
 
 Forms = Callable[["Iterator[pa.RecordBatch]"], "Iterator[pa.RecordBatch]"]
 SAMPLES = 3
 _SAMPLE = 200
-"""The longest text of a row in a message, in characters."""
+"""The highest number of characters of a row or a value in a message."""
 _FOUND = 300
 _COUNTS = ("count(", "count_star(", "approx_count_distinct(", "sum(", "avg(", "mean(")
-"""Aggregates that count or add up rows. The result of another aggregate, such as max, may be the value of a row."""
+"""Aggregates that count or add up rows. The result of any other aggregate, such as max, may be a value of a row."""
 _RELATION = "output"
 _SETTINGS = {
     "threads": "1",
@@ -339,7 +341,7 @@ _SETTINGS = {
     "enable_external_access": "false",
     "lock_configuration": "true",
 }
-"""The order matters: each of the last two settings forbids changes of earlier settings."""
+"""The settings of DuckDB, in this order, since each of the last two forbids changes of earlier settings."""
 _NUMBER = """
 CREATE MACRO tx_number(x) AS CASE
 WHEN typeof(x) IN ('DOUBLE', 'FLOAT') AND CAST(x AS VARCHAR) IN ('nan', '-nan') THEN NULL ELSE x END
@@ -366,7 +368,7 @@ class SqlCheck(Check):
     """An SQL condition over the rows of an output.
 
     :param sql: the condition.
-    :param of_all: True: a condition with aggregates over all rows; False: a condition of each row.
+    :param of_all: whether the condition has aggregates over all rows. Otherwise it is a condition for each row.
     """
 
     sql: str = ""
@@ -416,7 +418,7 @@ class SqlCheck(Check):
         return [condition, *self.parsed.aggregates]
 
     def found(self, total: int, values: Sequence[Any]) -> str:
-        """Return the finding in words; "": the check passed.
+        """Return the finding in words, or "" if the check passed.
 
         :param total: the number of rows.
         :param values: the results of the `selected` expressions.
@@ -433,11 +435,11 @@ class SqlCheck(Check):
         return shortened_reason(text, _FOUND)
 
     def values_of_rows(self, values: Sequence[Any]) -> tuple[str, ...]:
-        """Return the aggregates that may show the value of a row, such as `max(name)`. The finding omits them."""
+        """Return the aggregates that may show a value of a row, such as `max(name)`. The finding omits them."""
         return tuple(text for text, is_count in self._aggregates(values) if not is_count)
 
     def _aggregates(self, values: Sequence[Any]) -> Iterator[tuple[str, bool]]:
-        """Yield each aggregate with its value, and whether the aggregate counts or adds up rows."""
+        """Yield the text of each aggregate with its value, and whether it counts or adds up rows."""
         pairs = zip(self.parsed.aggregates, values[1:], strict=True) if self.of_all else ()
         for name, each in pairs:
             is_count = each is None or name.lower().startswith(_COUNTS)
@@ -508,7 +510,7 @@ class SqlPass:
         return tuple(_sample(columns, row) for row in self._ask("*", columns, where))
 
     def _digest_for(self, each: SqlCheck) -> str:
-        """Return a digest of the rule, the columns and all rows in any order; "" for a warning."""
+        """Return a digest of the rule, the columns and all rows in any order, or "" for a warning."""
         return "" if each.severity == WARN else digest([each.sql, each.of_all, *self._content])
 
     @cached_property
@@ -516,7 +518,7 @@ class SqlPass:
         schema = self._rows.schema
         if schema is None:
             return [], 0, ""
-        # The hash of a row covers only its values, so the columns are added.
+        # The hash of a row covers only its values, so the digest also includes the columns.
         columns = [[each.name, str(each.type)] for each in schema]
         selected = f"count(*), sum(hash({_RELATION}))"
         rows, hashed = self._ask(selected, schema.names, of=iter)[0]
@@ -530,7 +532,7 @@ class SqlPass:
         :param selected: the expressions to select.
         :param columns: the columns to read.
         :param rest: the clauses after FROM.
-        :param of: a function that converts the batches; None: replace NaN by NULL.
+        :param of: a function that converts the batches. By default, NaN becomes NULL.
         """
         failures: list[BaseException] = []
         if self._rows.schema is not None:
@@ -543,7 +545,8 @@ class SqlPass:
             return list(self._cursor.execute(query).fetchall())
         except _errors():
             if failures:
-                # DuckDB wraps errors of the reader. Raise the original: an unreachable file is no fault of the check.
+                # DuckDB wraps errors of the reader. Raise the original error, since the check does
+                # not cause an unreachable file.
                 raise failures[0] from None
             raise
 
@@ -583,9 +586,9 @@ def _number_or_none(value: Any) -> Any:
 
 
 def check_fields(fields: Iterable[pa.Field]) -> None:
-    """Refuse field names that SQL treats as equal, at every depth. SQL would read the first of these fields.
+    """Refuse field names that SQL treats as equal, at every depth. SQL would read only the first of these fields.
 
-    :raises ValueError: two names are equal to SQL.
+    :raises ValueError: two names are equal in SQL.
     """
     found = list(fields)
     check_names(each.name for each in found)
@@ -596,7 +599,7 @@ def check_fields(fields: Iterable[pa.Field]) -> None:
 
 @lru_cache(maxsize=1000)
 def condition_type(sql: str, schema: pa.Schema | None, columns: frozenset[str]) -> str:
-    """Return the SQL type of a condition over rows of a schema. The result is cached, since lanes repeat conditions."""
+    """Return the SQL type of a condition on rows with a schema. The result is cached, since lanes repeat conditions."""
     with duckdb_engine().cursor() as cursor:
         if schema is not None:
             cursor.register(_RELATION, schema.empty_table())
@@ -646,7 +649,7 @@ class ParsedCondition:
 
     :param columns: every name that may be a column.
     :param aggregates: the aggregates of the condition, as SQL.
-    :param sql: the condition, changed so that comparisons see NULL where a computed operand is NaN.
+    :param sql: the condition, changed so that a computed operand of a comparison is NULL in place of NaN.
     """
 
     columns: frozenset[str]

@@ -1,4 +1,4 @@
-"""The steps of a commit, from top to bottom: complete, read, acquire, write, mark, after. No step waits.
+"""The steps of a commit, in their order: complete, read, acquire, write, mark, after. No step waits.
 
 A `Commit` keeps the result of each step for later steps. Three drivers call the steps, and wait between them: a
 committer (`turn.py`), the tasks of a commit phase (`PhaseCommit`, below), and a lane (`coordinator/lane_tasks.py`).
@@ -110,7 +110,7 @@ from airflow_tx.transaction.spec import PhaseSpec
 
 
 InstanceStates = Mapping[tuple[str, int], "str | None"]
-"""The states of task instances, by task id and map index (−1: not mapped)."""
+"""The states of task instances, by task id and map index. The map index is −1 if the task is not mapped."""
 
 
 class Completion(Enum):
@@ -126,16 +126,16 @@ class Completion(Enum):
 class Commit(CommitCase):
     """The commit of one attempt, in steps that its driver may repeat.
 
-    It keeps the output that it read before the turn, until the ledger reports that the output is out of date.
+    The output is read before the turn, and kept until the ledger reports that it is out of date.
 
     :param checks: the checks that the outputs must pass.
-    :ivar epoch: the newest known epoch, of the grant or, before the grant, of the acked output; None: unknown.
+    :ivar epoch: the epoch of the grant or, before the grant, of the acked output; None if it is unknown.
     :ivar messages: the status of the attempt's messages.
-    :ivar processed: the acks of all tasks; None: an ack is missing.
+    :ivar processed: the acks of all tasks; None while an ack is missing.
     :ivar rows_read: the whole output of each update.
     :ivar replacing: the rows that a restatement writes in place of the output.
-    :ivar acquire_request: the request for the turn; None: the output is not yet read and checked.
-    :ivar granted: the granted turn; None: this commit has no turn.
+    :ivar acquire_request: the request for the turn; None before the output is read and checked.
+    :ivar granted: the granted turn; None if this commit does not have the turn.
     :ivar left: references to new values for later tasks, by name.
     """
 
@@ -159,18 +159,18 @@ class Commit(CommitCase):
 
     @property
     def dag_file(self) -> str:
-        """Return the path of the DAG file; "": unknown."""
+        """Return the path of the DAG file, or "" if it is unknown."""
         task = getattr(self.ti, "task", None)
         return str(task.dag.fileloc) if task is not None else ""
 
     @property
     def dag_version(self) -> str:
-        """Return the version of the DAG; "": unknown."""
+        """Return the version of the DAG, or "" if it is unknown."""
         return compat.dag_version(self.ti)
 
     @property
     def output(self) -> Pull:
-        """Return a function of task id, name and map index that reads an output; None: the instance has no output."""
+        """Return a function that reads an output by task id, name and map index. It returns None without output."""
         return partial(compat.pull, self.ti)
 
     def instance_states(self, tasks: Collection[str], mapped: Collection[str]) -> InstanceStates:
@@ -204,7 +204,8 @@ class Commit(CommitCase):
                 raise
             return Completion.NOT_YET
         if isinstance(answer, AlreadyCommitted):
-            # The committer may have died between the mark and the hand-over. A second hand-over is safe.
+            # An earlier try may have died after it marked the commit, and before it handed over the
+            # turn. To hand it over twice is safe.
             self._hand_over(Committed.first(self.ledger.topology(), self.begun.txid))
             self.left = self._committed_before()
             return Completion.OVER
@@ -273,7 +274,7 @@ class Commit(CommitCase):
             self.begun.attempt,
             processed.epoch,
             self.begun.rows_digest,
-            # Digest the output, not the difference: equal outputs can give differences with other digits.
+            # Use the digest of the output. Equal outputs can give differences with unequal digits.
             output_digests(self.updates, self.rows_read),
             tuple(self.states),
             by_phase=self.spec.phase is not None,
@@ -452,7 +453,8 @@ class Commit(CommitCase):
         inside = [each.state for each in moment]
         others = [each for each in found if each not in moment]
         outside = [each.state for each in others]
-        # Raise every fence before or with the first write, since an outranked attempt may still write to other states.
+        # Raise every fence before or with the first write, since an outranked attempt may still
+        # write to states whose fence is not raised.
         raise_fences(outside, grant)
         self._take_other_output(outside)
         check_taken(outside, self.replacing.differences)
@@ -461,7 +463,7 @@ class Commit(CommitCase):
             self.log.info("One transaction of the database writes %s", names)
         self._before_writes(moment)
         written = write_moment(moment, grant, staged)
-        # Note the other output only after the raised fences have accepted it.
+        # Note a changed output in the ledger only after the raised fences have accepted it.
         self._take_other_output(inside)
         for each in sorted(others, key=attrgetter("for_good")):
             self._before_writes([each])
@@ -477,7 +479,7 @@ class Commit(CommitCase):
     def updates_to_write(self) -> list[UpdateRows]:
         """Return the rows to write for each update.
 
-        A restatement writes the difference, and no rows to a state that it passes over.
+        A restatement writes the difference. It writes no rows to a state that it leaves unchanged.
         """
         found = list[UpdateRows]()
         for update, rows in zip(self.updates, self.rows_read, strict=True):
@@ -500,7 +502,7 @@ class Commit(CommitCase):
             failpoint("commit.before_write", state=each.state.name, **self.where)
 
     def _cannot_be_undone(self, update: Update) -> bool:
-        """Return whether the rows that this update takes out cannot be restored. Such an update is written last."""
+        """Return whether the update removes rows that cannot be restored. Such an update is written last."""
         return self.begun.replaces is not None and update.state.takes_back_by_txid
 
     def mark_step(self, grant: Grant, written: Mapping[str, Written]) -> BoundStep[Committed]:
@@ -540,7 +542,7 @@ class Commit(CommitCase):
 
     def _committed_before(self) -> dict[str, Any]:
         """Finish a commit that an earlier try has marked, and return references to its new values, by name."""
-        # That try may have been killed before it pushed its new values.
+        # The earlier try may have been killed before it pushed its new values.
         own = self.begun.attempt
         topology = self.spec.topology
         wanted = {update.new_values for update in self.updates} - {None}
@@ -576,7 +578,7 @@ class Commit(CommitCase):
 
 
 def _marked(written: Mapping[str, Written], left: Collection[str]) -> dict[str, Written]:
-    """Mark the states that the restatement passed over."""
+    """Set `left` in the counts of the states that the restatement left unchanged."""
     return {
         name: structs.replace(each, left=True) if name in left else each
         for name, each in written.items()
@@ -584,10 +586,11 @@ def _marked(written: Mapping[str, Written], left: Collection[str]) -> dict[str, 
 
 
 # --- phase --------------------------------------------------------------------------------------------------------
-# A commit by several tasks. The first task takes the turn, committers write, and the last task marks the commit.
+# A commit by several tasks. The first task takes the turn, committers write, and the last task
+# marks the commit.
 #
-# The first task raises every fence, which undoes the writes of an earlier grant. If you clear only another task, a
-# committer that succeeded under the earlier grant does not run again. So the first task writes its update again.
+# The first task raises every fence, which undoes the writes of an earlier grant. A committer that
+# succeeded under the earlier grant may not run again. Then the first task repeats its writes.
 
 
 INSIDE_KEY = "airflow_tx_inside"
@@ -610,7 +613,7 @@ class PhaseCommit(Commit):
     # --- the first task: takes the turn, with the updates of all committers -----------------------------------------
 
     def read(self, processed: Processed) -> Sequence[RowsToWrite]:
-        """Read the output that is needed before the turn: for transactional states, and for the journal entry."""
+        """Read the output that transactional states and the journal entry need before the turn."""
         inside = self.phase.inside
         keeps = bool(self.spec.journal_time) or self.begun.replaces is not None
         return [
@@ -621,7 +624,7 @@ class PhaseCommit(Commit):
         ]
 
     def use(self) -> None:
-        """Raise every fence, and write again for committers that do not run again."""
+        """Raise every fence, and repeat the writes of committers that do not run again."""
         assert self.granted is not None
         grant = self.granted.grant
         self.tell("Transaction %s of %s commits", self.begun.attempt, self.spec.topology)
@@ -650,8 +653,8 @@ class PhaseCommit(Commit):
     def shared(self) -> dict[str, Any]:
         """Return the grant as JSON, for the other tasks of the phase.
 
-        The JSON also has the written counts of each committer that does not run again. For a restatement it has the
-        staged differences, see `shared_differences`, and the names of states that are passed over.
+        The JSON also contains the written counts of each committer that does not run again. For a restatement it
+        contains the staged differences, see `shared_differences`, and the names of the states that are left unchanged.
         """
         return {"final": True} if self.granted is None else self.left
 
@@ -672,7 +675,8 @@ class PhaseCommit(Commit):
         )
         healed = dict[str, dict[str, Any]]()
         for task, own in updates.items():
-            # A committer whose input is computed again must run again. If it does not, the last task names it.
+            # A committer must run again if its input is computed again. Otherwise the last task
+            # fails and names this committer.
             if any(states.get(each) != "success" for each in (task, *inputs[task])):
                 continue
             self.log.info("Writing the updates of task %s again, under the new grant", task)
@@ -685,7 +689,7 @@ class PhaseCommit(Commit):
     def write_in_phase(self) -> dict[str, Any] | None:
         """Write under the grant that the first task shared.
 
-        :return: the token and the written counts, which the last task checks; None: the transaction was already final.
+        :return: the token and the written counts, which the last task checks, or None if the transaction was final.
         :raises Refused, StateError: nothing was written.
         """
         grant = self.shared_grant()
@@ -701,7 +705,7 @@ class PhaseCommit(Commit):
         :return: the written counts by state; empty if the transaction is already final.
         :raises Refused, StateError: nothing was written.
         """
-        # This step comes first, since it finds out whether the transaction is skipped or committed.
+        # This step is first, since it finds out whether the transaction is skipped or committed.
         completion = self.complete()
         if completion is Completion.OVER:
             return {}
@@ -718,8 +722,8 @@ class PhaseCommit(Commit):
     ) -> tuple[dict[str, Written], dict[str, Any]]:
         """Write the updates of one committer, and make its new values visible.
 
-        All tries of a committer write under the single grant of the phase. A task that Airflow declared dead may read
-        new values after a later transaction has changed them. So new values count only if the grant still holds.
+        All tries of a committer write under the single grant of the phase. A task that Airflow declared dead may still
+        run, and read values that a later transaction has changed. So new values count only while the grant holds.
 
         :return: the written counts by state, and references to new values by name.
         :raises Outranked: the grant no longer holds.
@@ -734,8 +738,9 @@ class PhaseCommit(Commit):
         others = (each for each in found if each not in moment)
         for group in (moment, *([each] for each in sorted(others, key=attrgetter("for_good")))):
             self._before_writes(group)
-            # An earlier try of this committer may have written other keys, so its rows are undone first. That try may
-            # still run, and undo the rows of this try. So one store transaction undoes and writes.
+            # An earlier try of this committer may have written other keys, so its rows are undone
+            # first. That try may still run, and undo the rows of this try. So one store transaction
+            # undoes and writes.
             if all(each.fits() for each in group):
                 written |= write_moment(group, grant, staged, raising=False)
                 continue
@@ -758,10 +763,10 @@ class PhaseCommit(Commit):
             raise Outranked(txid=grant.txid, token=str(grant.token), found=found_now)
         return written, staged.finish()
 
-    # --- its rows: an update may take the output of a task inside the phase -----------------------------------------
+    # --- its rows: an update may use the output of a task inside the phase ------------------------------------------
 
     def _given(self, update: Update, shared: Mapping[str, Any]) -> RowsToWrite:
-        """Return the difference that the first task has shared, or else the output."""
+        """Return the difference that the first task has shared, or the output if there is no difference."""
         name = update.state.name
         if name not in shared:
             assert self.processed is not None
@@ -822,7 +827,7 @@ class PhaseCommit(Commit):
         if grant is None:
             return
         completion = self.complete()
-        if completion is Completion.OVER:  # an earlier try has marked it
+        if completion is Completion.OVER:  # an earlier try has marked the commit
             return
         if completion is not Completion.READY:
             raise self.incomplete("a task before the phase works again", self.phase.acquire)
@@ -871,7 +876,7 @@ class PhaseCommit(Commit):
         return shared
 
     def shared_grant(self) -> Grant | None:
-        """Read the grant that the first task shared; None: the transaction was already final.
+        """Read the grant that the first task shared. Return None if the transaction was already final.
 
         :raises PhaseIncomplete: the first task shared nothing.
         """
@@ -879,7 +884,7 @@ class PhaseCommit(Commit):
 
 
 def grant_of(shared: Any, topology: str) -> Grant | None:
-    """Return the grant in the XCom of the first task; None: the transaction was already final."""
+    """Return the grant in the XCom of the first task, or None if the transaction was already final."""
     if shared.get("final"):
         return None
     token = Token.from_json(shared["token"])

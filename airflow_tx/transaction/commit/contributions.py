@@ -1,4 +1,4 @@
-"""The difference of two contributions to a state, by key. It replaces the old contribution by the new one."""
+"""The difference of two contributions to a state, by key. Writing it replaces the old contribution by the new one."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Side:
     :param key_types: the types of the key columns.
     :param rows: the rows of the contribution.
     :param whose: the name of the contribution in errors.
-    :param gone: the keys to leave out, as names of `key_name`.
+    :param gone: the keys to leave out, as results of `key_name`.
     """
 
     columns: Columns
@@ -77,7 +77,8 @@ class Side:
         checked = CheckedRows(self.columns)
         try:
             while portion := list(islice(rows, _ROWS_AT_ONCE)):
-                # Check each portion separately. A check for duplicates over all portions would keep all keys in memory.
+                # Check each portion separately. A check for duplicates over all portions would keep
+                # all keys in memory.
                 for columns in checked.portions(portion, self.key_types, size=_ROWS_AT_ONCE):
                     cells = self._cells(columns)
                     yield (
@@ -113,7 +114,7 @@ class Side:
         return found
 
     def key_name(self, key: Cells) -> str:
-        """Return the digest of a key. Records keep this digest, since a person may have to delete the key itself."""
+        """Return the digest of a key. Records keep it in place of the key, which a person may have to delete."""
         types = [self.key_types[name] for name in self.columns.keys]
         return hashlib.sha256(encode_key(types, key)).hexdigest()[:16]
 
@@ -123,13 +124,13 @@ class Side:
     def _cells(self, columns: list[Sequence[Any]]) -> list[Cells]:
         for at, name in enumerate(self.columns.keys):
             if self.key_types[name] == "numeric":
-                # 1.0 and 1.00 are the same key, and must get into the same portion.
+                # 1.0 and 1.00 are the same key, and must be in the same portion.
                 columns[at] = list(map(canonical_number, columns[at]))
         return list(zip(*columns, strict=True))
 
 
 def old_side(state: QueryableState, old: Contribution, gone: Set[str] = frozenset()) -> Side:
-    """Return the earlier contribution as a side. Value columns that it lacks are new in the state.
+    """Return the earlier contribution as a `Side`. Value columns that it lacks are new in the state.
 
     :param gone: the keys of the contribution that the state has lost since then.
     """
@@ -174,11 +175,12 @@ class DifferenceRows:
     :param columns: the columns of the state.
     :param known: the value columns of the earlier transaction.
     :param remedy: the remedy if a value cannot be taken back.
-    :param sole: reads the values of keys to which only the earlier transaction has contributed; None: no such read.
-    :param done: for a difference that was committed before, which values replaced the stored values: only the
-        "changed" values, or "all" values of earlier keys. Then the state is not read. "": the difference is new.
+    :param sole: a function that reads the values of keys to which only the earlier transaction has contributed. If it
+        is None, they are not read.
+    :param done: "" for a new difference. For a difference that was committed before, "changed" or "all" says which
+        values of earlier keys its commit replaced. Then the state is not read.
     :ivar equal: whether all values of all keys are equal, to the last digit. A tolerance would drop a small correction
-        of a large value, although the journal says that the state has the correction.
+        of a large value, although the correction is in the journal.
     :ivar lost: see `Difference`.
     """
 
@@ -204,7 +206,7 @@ class DifferenceRows:
     ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """Return the rows with differences, and the rows whose values replace the stored values.
 
-        Together they have one row for each key of either side.
+        Together, the two lists have one row for each key of either side.
 
         :raises NotTakenBack: a value cannot be taken back.
         """
@@ -216,7 +218,7 @@ class DifferenceRows:
         return self._rows(added, old, new), self._rows(replaced, old, new, replacing=True)
 
     def _alone(self, keys: list[Cells], old: Mapping[Cells, Cells]) -> set[Cells]:
-        """Return the keys that hold only the earlier contribution."""
+        """Return the keys to which only the earlier transaction has contributed."""
         if self._sole is None or not keys:
             return set()
         found = zip(keys, self._sole(keys), strict=True)
@@ -264,7 +266,7 @@ class DifferenceRows:
         for number, (name, at) in enumerate(zip(self.columns.values, self._at, strict=True)):
             values = list(map(itemgetter(number), after))
             if at is None:
-                # The earlier transaction did not know this column, so the state gets the full values.
+                # The column is newer than the earlier transaction, so the full values are written.
                 self.equal = False
                 columns.append(values)
             else:
@@ -325,10 +327,12 @@ def shown_key(columns: Columns, key: Sequence[Any]) -> dict[str, Any]:
 
 
 # --- difference ---------------------------------------------------------------------------------------------------
-# A restatement writes a difference to a state, so that its contribution replaces the earlier contribution.
+# A restatement writes a difference to a state, so that its contribution replaces the earlier
+# contribution.
 #
-# The difference has a row for each key of either contribution. It is computed before the turn, and a state writes it
-# like any update. It depends only on the two contributions, so a replay with the same output computes the same rows.
+# The difference has a row for each key of either contribution. It is computed before the turn, and
+# written like any update. It depends only on the two contributions, so a replay with the same
+# output computes the same rows.
 
 
 FEW = 10_000
@@ -351,7 +355,7 @@ class StagingPlace:
 
     @property
     def remedy(self) -> Remedy:
-        """Return the remedy if the restatement is refused."""
+        """Return the remedy for a refused restatement."""
         return "The earlier transaction still counts. To leave this one out: " + Command.of(
             "skip", self.topology, self.attempt.txid, "--why", "TEXT"
         )
@@ -367,10 +371,10 @@ class Difference:
     """The writes of a restatement to one state.
 
     :param rows: the rows with differences; no rows if the contributions are equal.
-    :param taken: reads the keys to take back, in portions. The state must hold each of these keys.
+    :param taken: a function that reads the keys to take back, in portions. The state must contain each of them.
     :param instead: rows of keys to which no other transaction has contributed. Their values replace stored values.
-    :param lost: the possible error of sums afterwards, by column of doubles.
-    :param remedy: another remedy if a key is missing.
+    :param lost: the possible error of the sums after the write, by column of doubles.
+    :param remedy: a different remedy for a missing key.
     :param topology: the topology of the state, for the remedy.
     """
 
@@ -384,7 +388,7 @@ class Difference:
     def check_taken(
         self, state: QueryableState, look_up: Callable[[Sequence[Cells]], Sequence[Any]]
     ) -> None:
-        """Refuse to take back a missing key. Otherwise a deleted key would get minus its value.
+        """Refuse to take back a missing key. Otherwise the deleted key would be stored with minus its value.
 
         :param look_up: a function that reads the current values of keys.
         :raises NotTakenBack: a key is missing. The error names the first missing key.
@@ -429,7 +433,7 @@ def difference_of(
     :param old: the contribution that counts now.
     :param new: the rows of the contribution that counts after the restatement.
     :param place: the place where a large difference is staged.
-    :param staged: whether to stage even a few rows, since Spark reads only staged rows.
+    :param staged: whether to stage the rows even if they are few, since Spark reads only staged rows.
     :param gone: the keys of `old` that the state has lost since then. They are not taken back.
     :param sole: see `DifferenceRows`.
     :param done: see `DifferenceRows`.

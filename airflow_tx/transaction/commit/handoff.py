@@ -1,4 +1,4 @@
-"""The end of a transaction: hand over the turn, clean up, skip, and check the messages."""
+"""The end of a transaction: handing over the turn, cleaning up, skipping, and checking the messages."""
 
 from __future__ import annotations
 
@@ -61,10 +61,11 @@ from airflow_tx.transaction.spec import TransactionSpec
 
 
 GRACE = timedelta(days=7)
-"""How long an entry stays in the journal after the time in which its transaction can be restated."""
+"""How long a journal entry is kept after its transaction can no longer be restated."""
 # Seconds to wait for the end of a run that has just yielded.
 _PATIENCE = 4
-# Seconds to wait for another process to finish a skip, for each try. `_PACE`: seconds between two readings.
+# Seconds to wait for another process to finish a skip, for each try. `_PACE` is the number of
+# seconds between two readings.
 _PAUSES = (5.0, 20.0, 60.0)
 _PACE = 0.2
 
@@ -77,7 +78,7 @@ def pass_on(
     *,
     log: Any,
 ) -> None:
-    """Hand over the turn of a final transaction: do the skips that are due, and start runs that yielded.
+    """Hand over the turn of a final transaction. Do the skips that are due, and start runs that yielded.
 
     Errors are only logged.
 
@@ -115,7 +116,7 @@ def clean_up(spec: TransactionSpec, ledger: Ledger, ti: Any, txid: int, *, log: 
     try:
         incarnation = ledger.incarnation()
         area = spec.staging().of_topology(incarnation)
-        # Runs that are still live keep their output, since a task outside the block may not have read it yet.
+        # Keep the output of live runs, since a task outside the block may not have read it yet.
         read = area.sweep(spec.topology, txid, has_live_run)
         area.kept.sweep(spec.topology, txid + 1 - Settings.load().keep_new_values)
         sweep_journal(spec, ledger)
@@ -136,7 +137,8 @@ def note_committed(spec: TransactionSpec, begun: Begun, *, log: Any) -> None:
     if begun.replaces is not None:
         return  # the source was notified when the restated transaction was committed
     if is_shortened(begun.metadata):
-        # The run was cleared after the commit, and the receipt keeps only a digest of long metadata.
+        # The run was cleared after the commit, and the receipt keeps only a digest of long
+        # metadata.
         log.warning(
             "Source %r: committed() of transaction %s is not called again",
             spec.source,
@@ -160,7 +162,7 @@ def note_committed(spec: TransactionSpec, begun: Begun, *, log: Any) -> None:
 
 
 def sweep_journal(spec: TransactionSpec, ledger: Ledger) -> None:
-    """Remove days of the journal that are too old to be restated. Keep days with an entry that is in use."""
+    """Remove days of the journal whose transactions are too old to be restated, except days with an entry in use."""
     kept = spec.journal_time + GRACE
     journal = JournalArea(spec.staging(), ledger.incarnation())
     if journal.days((ledger.clock.now() - kept).date()):
@@ -179,9 +181,9 @@ def due_skip(ledger: Ledger) -> int | None:
 def undoable(
     ledger: Ledger, states: Mapping[str, FencedState], txid: int
 ) -> dict[str, bool | None]:
-    """Return, by state, whether the state can undo its values of an open transaction, or holds none.
+    """Return, by state, whether the state can undo its values of an open transaction, or has no such values.
 
-    :return: None for a state that cannot undo, and cannot tell whether it holds values.
+    :return: by state; None for a state that cannot undo values, and for which it is unknown whether it has any.
     """
     record = ledger.status(txid)
     birth = "" if record is None else record.birth
@@ -211,14 +213,16 @@ def take_skip(
     if isinstance(answer, NotYet):
         return answer
     grant = answer.grant
-    # For the states of one database, a single store transaction raises the fences and notes the skip.
+    # For the states of one database, a single store transaction raises the fences and notes the
+    # skip.
     groups = sharing_a_store(states.values())
     first = [each for each in groups[0] if isinstance(each, StoredState)] if groups else []
     moment = [each for each in first if each.store_key is not None]
     others = [each for each in states.values() if each not in moment]
     with _taken_back(ledger, txid, keeps_grant=False), outranked_explained(ledger, states, grant):
         raise_fences(others, grant)
-        # Check again: a committer may have written after `undoable`. The raised fences now refuse every committer.
+        # Check again, since a committer may have written after `undoable`. The raised fences now
+        # refuse every committer.
         stuck = [
             state.name
             for state in others
@@ -236,7 +240,7 @@ def take_skip(
 
 
 def began(states: Mapping[str, FencedState], grant: Grant) -> dict[str, bool]:
-    """Return, for each state that gets its first transaction under a grant, whether its table was empty before."""
+    """Return whether the table was empty before, by each state that gets its first transaction under a grant."""
     new = {name: state.fence() for name, state in states.items() if name not in grant.last_txids}
     return {
         name: fence.began
@@ -254,9 +258,9 @@ def take_skip_or_wait(
     pauses: Sequence[float] = _PAUSES,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Committed | NotYet:
-    """Skip a transaction as `take_skip` does. If another process skips the same transaction, wait for this process.
+    """Skip a transaction as `take_skip` does. If another process skips the same transaction, wait for that process.
 
-    Without the wait, two processes could outrank each other forever.
+    Without the wait, the two processes could outrank each other forever.
 
     :param pauses: seconds to wait for the other process, for each try.
     """
@@ -276,7 +280,7 @@ def take_skip_or_wait(
 def outranked_explained(
     ledger: Ledger, states: Mapping[str, FencedState], grant: Grant
 ) -> Iterator[None]:
-    """Turn a state's refusal into an error that says whether the grant is outranked, or the ledger was restored."""
+    """Turn a state's refusal into an error that says whether the grant is outranked or the ledger was restored."""
     try:
         yield
     except (LedgerBehind, FenceOutranked) as error:
@@ -288,14 +292,14 @@ def explain_outranked(
 ) -> TxError:
     """Return the error for a refused grant: a later grant has outranked it, or the ledger was restored from a backup.
 
-    The fences are read before the ledger, so an intact ledger knows every grant that raised one of these fences.
+    The fences are read before the ledger, so an intact ledger has a record of every grant that raised one of them.
     """
     fences = {name: state.fence() for name, state in states.items()}
     try:
         is_granted = ledger.holds(grant.token)
     except StoreUnavailable:
         if isinstance(error, FenceOutranked):
-            return error  # the fence refuses this grant, also when the ledger is available again
+            return error  # the fence will refuse this grant even when the ledger is available again
         raise
     if not is_granted:
         return Outranked(txid=grant.txid, token=str(grant.token), found="a later grant")
@@ -332,9 +336,9 @@ def _taken_back(ledger: Ledger, txid: int, *, keeps_grant: bool) -> Iterator[Non
 class Messages:
     """The status of an attempt's messages.
 
-    :param emitted: the number of message trees that the ackers know, by try of a task.
-    :param waiting: a description of the missing messages; "": no message is missing.
-    :param problem: why not all messages can be acked; "": they still can.
+    :param emitted: the number of message trees in the ackers' store, by try of a task.
+    :param waiting: a description of the missing messages, or "" if no message is missing.
+    :param problem: the reason why not all messages can be acked, or "" if they still can.
     """
 
     emitted: Mapping[TaskTry, int] = field(default_factory=dict)
@@ -343,7 +347,7 @@ class Messages:
 
 
 def is_processing(record: TransactionRecord | None, attempt: int) -> TypeGuard[TransactionRecord]:
-    """Return whether an attempt may still wait for messages. After the processing phase, all are acked."""
+    """Return whether an attempt may still wait for messages. After the processing phase, all messages are acked."""
     return record is not None and record.attempt == attempt and record.phase is Phase.PROCESSING
 
 
@@ -357,7 +361,7 @@ def messages_of(
 ) -> Messages:
     """Read the status of an attempt's messages from the ackers.
 
-    If the ackers do not know the attempt, they have lost it, or it has just ended. Then the ledger decides.
+    If the ackers' store lacks the attempt, it was lost, or the attempt has just ended. The ledger shows which is true.
 
     :param ackers: a function that connects to the ackers.
     :param timeout: seconds from begin until all messages must be acked.

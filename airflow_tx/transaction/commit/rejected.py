@@ -1,4 +1,4 @@
-"""The rows that the tasks of a transaction have rejected: check them, and write them in the commit."""
+"""The rows that the tasks of a transaction have rejected. The commit checks and writes them."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from airflow_tx.transaction.processing.consumed_rows import PYTHON
 from airflow_tx.transaction.processing.outputs import Acks
 
 _SHOWN = 120
-"""The longest text of a row in an error, in characters."""
+"""The highest number of characters of a row in an error."""
 
 
 @dataclass(frozen=True)
 class RejectedCheck(Check):
     """The check named `rejected`, which fails if a task has rejected more rows than `max_rejected` allows.
 
-    :param most: a number of rows, or a share of the batch if below 1.
+    :param most: the limit, as a number of rows, or as a share of the batch if it is below 1.
     :param staged: a function that reads the rows of a reference.
     """
 
@@ -99,7 +99,7 @@ def _staged(case: CommitCase, ref: Mapping[str, Any]) -> StagedRows:
 
 def rejected_refs(acks: Acks) -> list[Mapping[str, Any]]:
     """Return the references to one set of malformed rows, and to the rejected rows of each task instance."""
-    # Prefer the set of a Python task, which knows the place of each malformed row.
+    # Prefer the set of a Python task, which contains the place of each malformed row.
     ordered = sorted(acks.items(), key=lambda each: (PYTHON not in _forms(each[1]), each[0]))
     sets = [ref for _, ack in ordered if (ref := _malformed(ack)) is not None]
     rejected = [
@@ -133,7 +133,7 @@ def check_aside(case: CommitCase, acks: Acks) -> None:
 
 
 def _check_malformed(case: CommitCase, acks: Acks) -> None:
-    """Refuse a batch in which two readers have found different malformed rows, since a row would be in no output.
+    """Refuse a batch if two readers found different malformed rows, since a row could then be in no output.
 
     :raises RowsDiffer: the malformed rows differ. The error names the readers.
     """
@@ -155,7 +155,7 @@ def _check_malformed(case: CommitCase, acks: Acks) -> None:
 
 
 def _forms(ack: Ack) -> set[str]:
-    """Return the forms in which a task has counted the rows of the batch; empty if it has not read the batch."""
+    """Return the forms of the digests with which a task has read the batch. It is empty without such a reading."""
     return {RowsDigest.from_json(read).form for read in ack.read if not read["outputs"]}
 
 
@@ -165,13 +165,13 @@ def _malformed(ack: Ack) -> Mapping[str, Any] | None:
 
 
 def _digest(case: CommitCase, ref: Mapping[str, Any] | None) -> RowsDigest:
-    """Return the digest of the content of malformed rows, without place and reason, which only Python tasks know."""
+    """Return the digest of the content of malformed rows, without place and reason, which only Python tasks note."""
     from xxhash import xxh3_64_intdigest
 
     if ref is None:
         return RowsDigest(0)
     staged = _staged(case, ref)
-    # Spark and Python escape control characters with digits in different case.
+    # Spark and Python escape control characters with hexadecimal digits in different case.
     hashes = (xxh3_64_intdigest(row["tx_content"].lower().encode()) for row in staged)
     return RowsDigest(len(staged), sum(hashes) % 2**64, "content")
 
@@ -181,7 +181,7 @@ def rows_rejected(
 ) -> RowsToWrite:
     """Return the rejected rows of a transaction for its table, in the order of the tasks.
 
-    For a table of a lake, this function writes the rows into files, so that tasks need no access to the table.
+    For a table of a lake, this function writes the rows to files, so that tasks need no access to the table.
 
     :raises StagingError: the staged rows are incomplete or changed.
     :raises StateError: the rows do not fit the table.

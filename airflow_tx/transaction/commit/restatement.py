@@ -44,11 +44,11 @@ def write_entry(
 ) -> str:
     """Write the journal entry of a transaction.
 
-    An entry counts only after a commit names it. So a retry may write the entry again.
+    An entry counts only after a commit record names it. So a retry may write the entry again.
 
     :param rows: the whole output of each update, which can be read several times.
-    :param left: the states that the transaction passes over, and contributes nothing to.
-    :return: the name of the entry; "": the topology keeps no journal.
+    :param left: the states that the transaction leaves unchanged, and contributes nothing to.
+    :return: the name of the entry, or "" if the topology keeps no journal.
     :raises StagingUnavailable, StagingUnreachable: the entry cannot be written.
     """
     if not case.spec.journal_time:
@@ -77,7 +77,8 @@ def write_entry(
             if update.state.name in left
             else _contribution(case, journal, update, found, day=written[:10])
             for update, found in zip(case.updates, rows, strict=True)
-            # Leave out the table of rejected rows if there are none, so that a restatement does not need the table.
+            # Leave out the table of rejected rows if there are no such rows, so that a restatement
+            # does not need the table.
             if update.input is not None or rejected_refs(processed.acks)
         },
     )
@@ -90,7 +91,7 @@ _LEFT = "what it held was accepted, and the restatement has passed it over"
 
 
 def no_contribution(update: Update, inside: Collection[str] = ()) -> str:
-    """Return, as a clause, why the contribution of an update cannot be taken back; "": it can be taken back.
+    """Return a clause that says why the contribution of an update cannot be taken back, or "" if it can.
 
     :param inside: ids of the tasks between the first and the last task of the commit phase.
     """
@@ -105,7 +106,7 @@ def no_contribution(update: Update, inside: Collection[str] = ()) -> str:
 
 
 def takes_no_rows(update: Update, inside: Collection[str] = ()) -> str:
-    """Return, as a clause, why the journal keeps no rows of an update of a table; "": the journal keeps them."""
+    """Return a clause that says why the journal keeps no rows of a table's update, or "" if it keeps them."""
     state = update.state
     if not state.journal_rows:
         return f"{type(state).__name__}(journal_rows=False) keeps no rows in the journal"
@@ -145,7 +146,7 @@ def _contribution(
 def _rows_of_table(
     case: CommitCase, journal: JournalArea, rows: RowsToWrite, day: str
 ) -> Contribution:
-    """Keep the rows of a table in the journal, output by output. Staged files are copied."""
+    """Write the rows of a table to the journal, one output after another. Staged files are copied."""
     given: Sequence[Any] = rows.outputs if isinstance(rows, RowsInTurn) else [rows]
     staged = {
         number: files
@@ -156,7 +157,7 @@ def _rows_of_table(
 
 
 def _files_of(case: CommitCase, rows: RowsToWrite) -> StagedFiles | None:
-    """Return the files of one staged output; None: the rows are in the manifest, or are not staged."""
+    """Return the files of one staged output, or None if the rows are in the manifest or are not staged."""
     if not isinstance(rows, StagedRows) or not rows.paths:
         return None
     return StagedFiles(rows.paths, rows.columns, case.begun.incarnation)
@@ -167,7 +168,7 @@ def _serialized(source: Source) -> tuple[str, dict[str, Any]]:
     try:
         dumps(arguments)
     except (TypeError, ValueError):
-        return path, {}  # a custom source, with arguments that another process cannot read
+        return path, {}  # a custom source whose arguments no other process can read
     return path, arguments
 
 
@@ -179,7 +180,7 @@ INSTEAD = "To correct the values, compute the table from the beginning of the so
 
 
 def takes_nothing_back(updates: Iterable[Update], inside: Collection[str] = ()) -> str | None:
-    """Return, as a clause, which update of a block can never be taken back; None: all updates can."""
+    """Return a clause that names an update of a block that can never be taken back, or None if all updates can."""
     for update in updates:
         state = update.state
         if state.takes_back_by_txid:
@@ -193,7 +194,7 @@ def takes_nothing_back(updates: Iterable[Update], inside: Collection[str] = ()) 
 
 
 def never_restated(spec: TransactionSpec, dag: Any) -> str | None:
-    """Return, as a clause, why no transaction of a DAG can ever be restated; None: transactions can be restated.
+    """Return a clause that says why no transaction of a DAG can ever be restated, or None if transactions can.
 
     :param dag: the DAG, with all committers of the block.
     """
@@ -211,15 +212,15 @@ def refuses_restatement(
     renamed: Mapping[str, str],
     columns: Mapping[str, Mapping[str, int]] | None = None,
 ) -> str | None:
-    """Return, as a clause, why the updates of a block cannot replace the contributions of an entry; None: they can.
+    """Return a clause that says why updates of a block cannot replace an entry's contributions, or None if they can.
 
-    This function opens no state. Whether a single value can be taken back is known only with the new output.
+    This function opens no state. Whether each single value can be taken back is known only with the new output.
 
     :param updates: the updates of all committers of the block.
     :param entry: the journal entry of the restated transaction.
     :param inside: ids of the tasks between the first and the last task of the commit phase.
     :param renamed: the current name of each state, by its name in the entry.
-    :param columns: for each state, the first transaction of each column that holds values.
+    :param columns: by state and value column, the first transaction that has values in the column.
     """
     by_name = {update.state.name: update for update in updates}
     if problem := takes_nothing_back(by_name.values(), inside):
@@ -241,10 +242,10 @@ def refuses_restatement(
 def refused_by_dag(
     spec: TransactionSpec, dag: Any, entry: Entry, topology: TopologyRecord
 ) -> str | None:
-    """Return, as a clause, why a DAG cannot replace the contributions of an entry; None: it can.
+    """Return a clause that says why a DAG cannot replace the contributions of an entry, or None if it can.
 
     :param dag: the DAG, with all committers of the block.
-    :param topology: the topology record. Its `renamed` has the current names of the states in the entry.
+    :param topology: the topology record, whose `renamed` maps the states of the entry to their current names.
     """
     updates = [update for task in dag.tasks for update in getattr(task, "updates", ())]
     return refuses_restatement(
@@ -262,8 +263,8 @@ def check_entry(
     """Refuse a restatement that the DAG cannot commit, before a txid is allocated.
 
     :param dag: the DAG, with all committers of the block.
-    :return: the states from which values are taken back. Tables are not among them, since they take out whole rows.
-    :raises RestateRefused: a state or a column cannot take the contribution back. The error names it.
+    :return: the states from which values are taken back, without tables, from which whole rows are removed.
+    :raises RestateRefused: a contribution cannot be taken back. The error names its state or column.
     """
     problem = refused_by_dag(spec, dag, entry, topology)
     if problem is not None:
@@ -295,7 +296,7 @@ def contributions(entry: Entry, renamed: Mapping[str, str]) -> dict[str, Contrib
 def _began_since(lives: Mapping[str, int] | None, column: str, txid: int) -> bool:
     """Return whether a column is newer than a transaction, because it was dropped and added again.
 
-    :param lives: the first transaction of each column that holds values; None: unknown.
+    :param lives: by value column, the first transaction that has values in it; None if unknown.
     """
     return lives is not None and lives.get(column, txid + 1) > txid
 
@@ -317,7 +318,7 @@ def still_held(
 def misfit(
     state: FencedState, whole: Contribution, lives: Mapping[str, int] | None, txid: int
 ) -> str:
-    """Return, as a clause, which column of an earlier contribution has changed in the state; "": no column."""
+    """Return a clause that names a column of an earlier contribution that has changed in the state, or "" if none."""
     old = still_held(state, whole, lives, txid)
     columns = state.columns
     assert columns is not None
@@ -351,10 +352,11 @@ class Replacing:
 
     :param differences: the rows to write in place of the output, by state; empty if this is not a restatement.
     :param taken_back: the current name of each state from which values are taken back, by its name in the entry.
-    :param held: the ledger's knowledge of these states, see `held_at`. If it changes, the differences are outdated.
-    :param sole: the states that were asked which keys only the restated transaction has contributed to.
-    :param left: the states that are passed over. A person accepted their loss, and a skip is no longer possible.
-    :param own: in a rebuilt ledger, the receipts of the restated transaction that states have kept, by state.
+    :param held: the digest of the ledger's facts about these states, see `held_at`. If it changes, the differences are
+        outdated.
+    :param sole: the states that were queried for keys to which only the restated transaction has contributed.
+    :param left: the states that are left unchanged. A person accepted their loss, and a skip is no longer possible.
+    :param own: by state, the receipt of the restated transaction in the state, if a rebuilt ledger lacks it.
     """
 
     differences: Mapping[str, Difference] = field(default_factory=dict)
@@ -399,7 +401,7 @@ def differences(case: CommitCase, rows: Sequence[RowsToWrite]) -> Replacing:
     own = case.begun.attempt
     place = StagingPlace(case.area, case.spec.topology, own, case.task_id)
     taken = contributions(entry, renamed)
-    # A table takes out whole rows of the transaction, and needs no values from the entry.
+    # From a table, whole rows of the transaction are removed, so no values of the entry are needed.
     taken_back = {
         name: now
         for name, now in zip(entry.contributions, taken, strict=True)
@@ -414,7 +416,7 @@ def differences(case: CommitCase, rows: Sequence[RowsToWrite]) -> Replacing:
     may_lack = [now for now, life in lives.items() if life.cannot_restate(entry.txid)]
     left = frozenset(may_lack if may_lack and _is_for_good(case, topology.incarnation) else ())
     taken_back = {name: now for name, now in taken_back.items() if now not in left}
-    staged = case.spec.phase is not None  # stage even a few rows, for the other tasks of the phase
+    staged = case.spec.phase is not None  # the other tasks of the phase need even a few rows
     spark = {update.state.name for update in case.updates if update.writers == "spark"}
     sole = {
         name: partial(state.sole_values, txids=replaced_txids(journal, entry), own=own.txid)
@@ -444,7 +446,7 @@ def differences(case: CommitCase, rows: Sequence[RowsToWrite]) -> Replacing:
 
 
 def _is_for_good(case: CommitCase, incarnation: str) -> bool:
-    """Return whether a state holds values of this transaction that it cannot undo, so that a skip is impossible."""
+    """Return whether a skip is impossible, since a state holds values of this transaction that it cannot undo."""
     own = case.begun.attempt
     return any(
         state.holds_for_good(own.txid, own.birth, incarnation) for state in case.states.values()
@@ -454,7 +456,7 @@ def _is_for_good(case: CommitCase, incarnation: str) -> bool:
 def _of_states_that_are_there(
     case: CommitCase, entry: Entry, renamed: Mapping[str, str], incarnation: str
 ) -> Entry:
-    """Leave out states that the DAG no longer writes, if this transaction can no longer be skipped."""
+    """Return the entry without states that the DAG no longer writes, if this transaction can no longer be skipped."""
     there = {
         name: each for name, each in entry.contributions.items() if renamed[name] in case.states
     }
@@ -478,7 +480,7 @@ def _own_receipts(
 
 
 def is_asked(state: FencedState) -> TypeGuard[SoleWriterState]:
-    """Return whether a state has values that cannot be inverted, and knows the transactions of each key."""
+    """Return whether a state has values that cannot be inverted, and stores which transactions wrote each key."""
     if not isinstance(state, SoleWriterState) or state.kind is not StateKind.OPAQUE:
         return False
     return not all(map(can_invert, state.columns.values.values()))
@@ -487,7 +489,7 @@ def is_asked(state: FencedState) -> TypeGuard[SoleWriterState]:
 def replaced_txids(journal: JournalArea, entry: Entry) -> set[int]:
     """Return the transaction of an entry, and all transactions that it replaces.
 
-    The replaced transactions count too, since a restatement with equal output writes no rows.
+    A replaced transaction may still be the writer of a key, since a restatement with equal output writes no rows.
     """
     found = {entry.txid}
     while entry.replaces is not None:
@@ -511,9 +513,9 @@ def check_taken(states: Iterable[FencedState], found: Mapping[str, Difference]) 
 
 
 def shared_differences(found: Mapping[str, Difference]) -> dict[str, Any]:
-    """Return references to staged differences by state, for other tasks; None: the contributions are equal.
+    """Return references to staged differences by state, for other tasks. A state with equal contributions has None.
 
-    If the earlier transaction contributed nothing to a state, the state is not in the result, and gets the output.
+    If the earlier transaction contributed nothing to a state, the state is not in the result. It gets the output.
     """
     rows = {name: each.rows for name, each in found.items()}
     return {

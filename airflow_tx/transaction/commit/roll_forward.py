@@ -1,7 +1,7 @@
-"""Write the transactions that a state lacks after a restore from a backup, from the journal.
+"""Write from the journal the transactions that a state lacks after a restore from a backup.
 
-Each transaction is written with its own txid, birth, attempt, epoch and receipt. The state itself keeps fence and
-previous values, and rolls back. Source: docs/protocol.md §5.
+Each transaction is written with its own txid, birth, attempt, epoch and receipt. As in any commit, the state stores
+the fence and previous values, and rolls back. Source: docs/protocol.md §5.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from airflow_tx.transaction.commit.write import (
 
 @dataclass(frozen=True)
 class ContributedRows(Iterable[Mapping[str, Any]]):
-    """The rows of a contribution. Each iteration reads them again, and their number is known."""
+    """The rows of a contribution. Their number is known, and each iteration reads them again."""
 
     contribution: Contribution
 
@@ -62,9 +62,9 @@ class ContributedRows(Iterable[Mapping[str, Any]]):
 
 
 class FilledTally(RowTally):
-    """A tally that digests the original rows, and yields them with columns that the state got later.
+    """A tally that digests the original rows, and yields them with the columns that were later added to the state.
 
-    :param added_later: value columns of the state that the rows lack. The rows get NULL, which adds nothing.
+    :param added_later: value columns of the state that the rows lack. They are filled with NULL, which adds nothing.
     """
 
     def __init__(
@@ -86,12 +86,12 @@ class MissingTransaction:
     """A transaction to write again.
 
     :param receipt: the receipt of the transaction.
-    :param batch: the batch for the fence to keep.
-    :param rows: the rows that the state got; no rows for a skip.
+    :param batch: the batch that the fence keeps.
+    :param rows: the rows that were written to the state; no rows for a skip.
     :param instead: for a restatement, the rows whose values replaced stored values.
     :param written: the written counts in the receipt.
     :param added_later: see `FilledTally`.
-    :param lacking: for a table, why the rows are not kept, so that the transaction is passed over; "": they are kept.
+    :param lacking: for a table, why the journal lacks the rows, so that no rows are written; "" if it has them.
     """
 
     receipt: Receipt
@@ -108,16 +108,16 @@ class MissingTransaction:
 
 
 class RollForward:
-    """The roll forward of one state: prove its missing transactions, and write them.
+    """The roll forward of one state. It compares the missing transactions with their receipts, and writes them.
 
     :param ledger: a reading of the ledger at one moment.
     :param state: the state.
     :param journal: the journal of the topology.
     :param area: the staging area of the topology.
-    :param until: the last transaction to write; None: write all.
-    :param changed: numbers of the repairs whose accepted change the values have.
-    :param unchanged: numbers of the repairs whose accepted change the values lack, and must not get.
-    :param restate: whether a table passes over transactions whose rows are not kept.
+    :param until: the last transaction to write; None for all.
+    :param changed: numbers of the repairs whose accepted change is in the values.
+    :param unchanged: numbers of the repairs whose accepted change is not in the values, and is no longer wanted.
+    :param restate: whether to leave out, for a table, the transactions whose rows the journal lacks.
     """
 
     def __init__(
@@ -181,7 +181,7 @@ class RollForward:
         ]
 
     def _end(self, history: StateHistory, look: StateLook) -> int:
-        """Return the last transaction to write. Stop before a change by hand, which the journal does not have."""
+        """Return the last transaction to write. The roll forward stops at a change by hand, which no journal has."""
         last = history.last if self._until is None else min(self._until, history.last)
         pending = [each for each in look.pending.missing if each.number not in self._settled]
         for each in pending:
@@ -205,7 +205,7 @@ class RollForward:
         ]
 
     def _change(self, repair: RepairRecord, *, asked: bool) -> tuple[str, str]:
-        """Return which change the values lack, or may lack, and the remedy."""
+        """Describe the change that the values lack, or may lack, and return it with the remedy."""
         what = f"(repair {repair.number}, {repair.when}: {repair.told})"
         again = f"--changed {repair.number}"
         never = f"If you no longer want the change, repeat with --unchanged {repair.number}."
@@ -232,7 +232,7 @@ class RollForward:
         got = list[Written]()
         ways: list[ReplacedThen] = ["changed"]
         if receipt.replaces is not None and is_asked(history.state):
-            ways.append("all")  # only the receipt tells whether an equal maximum was written again
+            ways.append("all")  # only the receipt shows whether an equal maximum was written again
         try:
             for done in ways:
                 found = self._read(history, receipt, done)
@@ -272,7 +272,7 @@ class RollForward:
     def _rows_of(
         self, history: StateHistory, receipt: Receipt, entry: Entry, *, done: ReplacedThen
     ) -> MissingTransaction | None:
-        """Return the rows that an entry has for the state; None: the state got no contribution."""
+        """Return the rows that an entry has for the state, or None if it has no contribution to the state."""
         state = history.state
         own = self._contribution(history, receipt, entry)
         if own is None:
@@ -291,7 +291,7 @@ class RollForward:
     def _contribution(
         self, history: StateHistory, receipt: Receipt, entry: Entry
     ) -> Contribution | None:
-        """Return the contribution of an entry to the state; None: the state got no contribution."""
+        """Return the contribution of an entry to the state, or None if it has no contribution to the state."""
         state = history.state
         renamed = renamed_since(self._ledger.repairs, entry.contributions, entry.txid)
         own = contributions(entry, renamed).get(state.name)
@@ -337,16 +337,19 @@ class RollForward:
     def take(
         self, history: StateHistory, look: StateLook, rolling: Rolling
     ) -> tuple[StateLook, list[MissingTransaction]]:
-        """Outrank every other writer of a state whose values decide, undo the open transaction, and look again.
+        """Outrank every other writer of the state, undo its open transaction, and look at its values again.
 
-        :return: the look at the values, and the proved missing transactions.
+        This is necessary if only the values show which transactions the state has.
+
+        :return: the look at the values, and the missing transactions, compared with their receipts.
         :raises RollForwardRefused: the values do not identify their transactions. The earlier fence is put back.
         :raises FenceOutranked: another run of the command has taken over.
         """
         self._take_over(history, look)
         birth = rolling.birth or rolling.nonce
         if look.over is not None and look.over.txid == rolling.current:
-            birth = look.over.birth  # of the open transaction, or of an earlier run of this command
+            # the birth of the open transaction, or of an earlier run of this command
+            birth = look.over.birth
         generation = rolling.generation - 1
         token = Token(generation, rolling.current, 0, 0, rolling.nonce, birth)
         grant = Grant(
@@ -373,7 +376,7 @@ class RollForward:
         missing: Sequence[MissingTransaction],
         rolling: Rolling,
     ) -> RolledState:
-        """Write the missing transactions in order, and note which accepted changes the values have.
+        """Write the missing transactions in order, and note in the fence which accepted changes the values have.
 
         :raises FenceOutranked: another run of the command has taken over.
         :raises StateError, StateUnavailable: the state refuses, or cannot be reached. A repeated command continues.
@@ -401,7 +404,7 @@ class RollForward:
         return self.rolled(history, last, look)
 
     def rolled(self, history: StateHistory, last: Receipt, look: StateLook) -> RolledState:
-        """Return the note for the ledger about a state that was rolled forward.
+        """Return the note for the ledger about the state, after it was rolled forward.
 
         :param last: the receipt of the last transaction that the state has now.
         :param look: the look at the state before the roll forward.
@@ -412,7 +415,7 @@ class RollForward:
         return RolledState.of(last, look.found, whole=whole, change=change, heals=look.heals)
 
     def change(self, history: StateHistory, look: StateLook) -> int:
-        """Return the newest accepted change up to which the values have all changes."""
+        """Return the newest accepted change such that the values have it and all earlier changes."""
         lacks = {each.number for each in look.pending.missing} - self._settled
         has = [
             each.number
@@ -422,7 +425,7 @@ class RollForward:
         return max(has, default=0)
 
     def _write_receipts(self, history: StateHistory, look: StateLook, token: Token) -> None:
-        """Write receipts whose rows the state already has, under the token of a look. Write no rows."""
+        """Write only the receipts of transactions whose rows the state already has, under the token of a look."""
         incarnation = self._ledger.topology.incarnation
         for txid in history.without_receipt(look):
             written = structs.replace(history.written[txid], left=False)
@@ -432,7 +435,7 @@ class RollForward:
             failpoint("roll_forward.wrote_receipt", txid=txid, state=history.state.name)
 
     def _take_over(self, history: StateHistory, look: StateLook) -> None:
-        """Take over the fence under an earlier name, if the backup is older than a renaming of the state."""
+        """Take over the fence under the state's earlier name, if the state was renamed after the backup."""
         if look.named:
             history.state.take_over(look.named)
             failpoint("roll_forward.took_over", state=history.state.name)
@@ -468,7 +471,7 @@ class RollForward:
     def _batch(
         self, receipt: Receipt, metadata: Any, outputs: Mapping[str, str] | None = None
     ) -> FenceBatch:
-        """Return the batch that a grant keeps beside the fence, from which a lost ledger can be rebuilt."""
+        """Return the batch that a grant stores with the fence, from which a lost ledger can be rebuilt."""
         after = receipt.after
         if is_shortened(after) and receipt.txid == self._ledger.current - 1:
             after = self._ledger.position

@@ -1,4 +1,4 @@
-"""Yield run slots: a waiting run gives its run slot to the run that has the turn, and starts again later.
+"""Yield run slots. A waiting run gives its run slot to the run that has the turn, and starts again later.
 
 Source: protocol.md §6.
 """
@@ -34,7 +34,7 @@ class Yielded(AirflowFailException):
 def slots_of(spec: TransactionSpec, context: Any, *, txid: int | None) -> dict[str, Any]:
     """Describe a waiting run as plain JSON, for a trigger that decides whether the run must yield.
 
-    :param txid: the transaction of the run; None: the run waits for a transaction.
+    :param txid: the transaction of the run, or None if the run waits for a transaction.
     """
     ti = context["ti"]
     info = compat.run_info(context)
@@ -63,7 +63,7 @@ def yield_slot(
     """Yield the run slot, if another run still needs it. Otherwise return, and the caller continues to wait.
 
     :param blocking: the txid whose run has no run slot.
-    :param txid: the transaction of this run; None: the run waits for a transaction.
+    :param txid: the transaction of this run, or None if the run waits for a transaction.
     :param missing: the logical date of the other run, if it has no transaction yet. `blocking` will be its txid.
     :raises Yielded: this run ends. The text says that nothing is lost.
     """
@@ -103,12 +103,12 @@ def yield_slot(
 
 
 def has_yielded(ledger: Ledger, run_id: str) -> bool:
-    """Return whether a run that has ended as failed has only yielded, and will be started again automatically."""
+    """Return whether a failed run has only yielded, so that it will be started again automatically."""
     reading = LedgerReader(ledger.store, ledger.paths).settled()
     entry = reading.topology.yielded.get(run_id)
     if entry is None:
         return False
-    # After a person has started the run again, its entry stays for a while.
+    # After a person has started the run again, its entry remains in the ledger for a while.
     if entry.txid is None:
         return all(record.run_id != run_id for record in reading.opened.values())
     record = reading.opened.get(entry.txid)
@@ -118,7 +118,7 @@ def has_yielded(ledger: Ledger, run_id: str) -> bool:
 def unless_yielded(spec: TransactionSpec, given: Any) -> list[Callable[[Any], None]]:
     """Wrap each failure callback of a DAG once.
 
-    :param given: a callback, or a list of them.
+    :param given: a callback, or a list of callbacks.
     """
     callbacks = given if isinstance(given, (list, tuple)) else [given]
     return [
@@ -148,7 +148,7 @@ class Runs(Protocol):
     """The runs of a DAG, for a task or a command."""
 
     def state(self, run_id: str) -> str | None:
-        """Return the state of a run; None: the run was deleted."""
+        """Return the state of a run, or None if the run was deleted."""
 
     def restart(self, run_id: str) -> None:
         """Clear an existing run. Airflow executes it again when it has a run slot."""
@@ -167,7 +167,7 @@ class TaskRuns:
 
     :param dag_id: the DAG.
     :param ti: the task instance.
-    :param interval_of: a function that returns the data interval of a new run by its run key; None: no dates.
+    :param interval_of: a function that returns the data interval of a new run by its run key, or None for no dates.
     """
 
     dag_id: str
@@ -207,7 +207,7 @@ class Comeback(Enum):
 def comeback(state: str | None, *, is_over: bool, is_free: bool) -> Comeback:
     """Decide whether to start a run that yielded.
 
-    :param state: the state of the run; None: the run was deleted.
+    :param state: the state of the run, or None if the run was deleted.
     :param is_over: whether the transaction of the run is already final.
     :param is_free: whether the run that has the turn no longer needs a run slot.
     """

@@ -1,4 +1,4 @@
-"""The transactions of one state: read the receipts of the ledger, and find out which transactions the state has."""
+"""The transactions of one state. Compare the receipts with fence and values, to find the transactions that it has."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from airflow_tx.state import Fence, StoredState
 class StateLook:
     """The transactions that a state has, and the transactions to write again.
 
-    :param found: the last transaction in the fence; 0: the state has no fence.
+    :param found: the last transaction in the fence; 0 if the state has no fence.
     :param first: the first transaction to write again. If it is after the last transaction, none is missing.
     :param over: the token in the fence, which must still be there when the fence is raised.
-    :param apart: whether values and fence are of different moments. Then the values decide.
+    :param apart: whether values and fence are from different moments. Then only the values are used.
     :param pending: the accepted changes that the values may lack.
     :param change: the newest accepted change in the fence.
-    :param heals: whether to write also transactions whose loss was accepted.
-    :param named: the name of the state when its fence was raised; "": the current name.
+    :param heals: whether to also write transactions whose loss was accepted.
+    :param named: the name of the state when its fence was raised, or "" for the current name.
     """
 
     found: int
@@ -64,7 +64,7 @@ class StateHistory:
 
     @cached_property
     def receipts(self) -> Mapping[int, Receipt]:
-        """Return the receipts of final transactions, from the ledger and from the state, which keeps older receipts."""
+        """Return the receipts of final transactions from the ledger, and older receipts from the state."""
         found = dict(self._own)
         for txid, history in self.ledger.histories.items():
             if history.receipt is not None:
@@ -98,17 +98,17 @@ class StateHistory:
 
     @cached_property
     def last(self) -> int:
-        """Return the last final transaction of the state; 0: the state has no final transaction."""
+        """Return the last final transaction of the state, or 0 if it has no final transaction."""
         return max(
             max(self.written, default=0), self.ledger.topology.states.get(self.state.name, 0)
         )
 
     def before(self, txid: int) -> int | None:
-        """Return the state's last transaction before a txid; None: there is no earlier transaction."""
+        """Return the state's last transaction before a txid, or None if there is no earlier transaction."""
         return max((each for each in self.written if each < txid), default=None)
 
     def without_receipt(self, look: StateLook) -> list[int]:
-        """Return the transactions whose values the state has, and whose receipts it lost with its newer fence."""
+        """Return the transactions whose values are in the state, and whose receipts were lost with its newer fence."""
         own = {txid: each.nonce for txid, each in self._own.items()}
         return [
             txid
@@ -135,7 +135,7 @@ class StateHistory:
         return bool(self.state.read(limit=1))
 
     def look(self) -> StateLook:
-        """Find out by the fence which transactions the state has, and compare the values with the fence.
+        """Read from the fence which transactions the state has, and compare the values with the fence.
 
         :raises RollForwardRefused: fence and values do not identify these transactions.
         """
@@ -143,9 +143,9 @@ class StateHistory:
         return replace(self._look(fence), named=named)
 
     def _fence(self) -> tuple[str, Fence | None]:
-        """Return the fence, and the earlier name of the state if the fence has one; "": the current name.
+        """Return the fence, and the name of the state in the fence, or "" for the current name.
 
-        If the backup is older than a renaming, it has the fence under the earlier name.
+        If the state was renamed after the backup, the fence in the backup has the earlier name.
         """
         fence = self.state.fence()
         for segment in reversed(self.life.segments[:-1]):
@@ -175,7 +175,8 @@ class StateHistory:
         if fence.incarnation != self.ledger.topology.incarnation:
             raise self.refused(f"its fence is of another ledger ({fence.incarnation})")
         if fence.token.is_look:
-            # An earlier roll forward died before it wrote. No transaction has raised this fence, so the values decide.
+            # An earlier roll forward died before it wrote. No transaction has raised this fence, so
+            # only the values show which transactions the state has.
             before = fence.covered or fence
             return StateLook(
                 before.token.txid, self.last, fence.token, apart=True, change=fence.change
@@ -210,7 +211,7 @@ class StateHistory:
         return self._compared(look, fence, undone=found)
 
     def _check_by_hand(self, fence: Fence) -> None:
-        """Refuse a fence whose txid a person has raised by hand, since no ledger has this transaction."""
+        """Refuse a fence whose txid was raised by a person, since no ledger has such a transaction."""
         births = {each.birth: txid for txid, each in self.receipts.items()}
         opened = () if self.ledger.decisive is None else self.ledger.decisive.opened.items()
         births |= {record.birth: txid for txid, record in opened}
@@ -219,7 +220,7 @@ class StateHistory:
             raise self.refused(**told)
 
     def look_at_values(self, look: StateLook) -> StateLook:
-        """Find out by the values alone which transactions the state has.
+        """Find out from the values alone which transactions the state has.
 
         No other process writes the state, and rows of the open transaction are undone.
 
@@ -237,7 +238,8 @@ class StateHistory:
             )
         pending = self.life.changes_after(first - 1, 0, told)
         if pending is None and self._fits(rows, newest + 1, 0):
-            # Later undone rows hide the values before the newest transaction. But the newest transaction is complete.
+            # Rows that were undone later hide the values before the newest transaction. But the
+            # newest transaction is complete.
             first = newest + 1
             pending = self.life.changes_after(newest, 0, self._totals(0))
         if pending is None:
@@ -252,7 +254,7 @@ class StateHistory:
     def _compared(self, look: StateLook, fence: Fence, *, undone: int) -> StateLook:
         """Compare the fence with the values.
 
-        :param undone: the transaction whose rows the next raise undoes; 0: none.
+        :param undone: the transaction whose rows the next raise undoes, or 0.
         """
         rows = self.state.rows_by_grant()
         totals = self._totals(undone)
@@ -272,12 +274,13 @@ class StateHistory:
                 return replace(look, pending=pending)
         taken_out = any(txid >= self.ledger.current and epoch for txid, _, epoch in rows)
         if taken_out or self._has_moved(look):
-            # The values identify their transactions only under a look, when no other process writes.
+            # The values identify their transactions only during a look, when no other process
+            # writes.
             return replace(look, first=self._newest(rows) or self.life.first, apart=True)
         return self._looked_at(look, rows)
 
     def _has_moved(self, look: StateLook) -> bool:
-        """Return whether a commit has begun since the fence was read, so that the values may be of two moments."""
+        """Return whether a commit has begun since the fence was read. Then the values may be from two moments."""
         _, fence = self._fence()
         return fence is None or fence.token != look.over
 
@@ -293,9 +296,9 @@ class StateHistory:
         """Return whether the newest rows belong to the last transaction before `first` that wrote rows.
 
         :param rows: the number of rows by txid, attempt and epoch.
-        :param undone: the transaction whose rows are undone; 0: none.
+        :param undone: the transaction whose rows are undone, or 0.
         :param changes: accepted changes that the values have. Keys that were written before a change may be missing.
-        :param as_of: the generation of the fence. Losses accepted before it count; 0: unknown.
+        :param as_of: the generation of the fence, or 0 if it is unknown. Losses accepted before it count.
         """
         kept = self.life.kept
         wrote = [
@@ -319,13 +322,13 @@ class StateHistory:
         return not own and count <= keys and enough
 
     def _newest(self, rows: Mapping[tuple[int, int, int], int]) -> int:
-        """Return the newest final transaction that has rows; 0: no such transaction."""
+        """Return the newest final transaction that has rows, or 0 if there is none."""
         return max(
             (txid for txid, _, epoch in rows if txid < self.ledger.current and epoch), default=0
         )
 
     def _totals(self, undone: int) -> Mapping[str, int] | None:
-        """Return the sums of the values before a transaction, by column; None: the values cannot be added up."""
+        """Return the sums of the values before a transaction, by column, or None if they cannot be added up."""
         names = self.state.added_up
         totals = self.state.totals_before(names, undone) if names else None
         return None if totals is None else {name: totals[name] for name in names}

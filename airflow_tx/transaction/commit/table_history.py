@@ -1,8 +1,8 @@
 """Find and write the rows that a table lacks after a restore from a backup. Source: protocol.md §5.
 
 Each row of a table has its txid, so rows and receipts are compared for each transaction. A transaction can be written
-again in any condition of the table. One store transaction takes out its present rows, and rows of the transaction that
-it restates, and writes its rows, its receipt and the fence.
+again in any condition of the table. One store transaction removes its present rows, and the rows of the transaction
+that it restates, and writes its rows, its receipt and the fence.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class TableHistory(StateHistory):
 
     def look_at_values(self, look: StateLook) -> StateLook:
         first, pending = self._lacks(self.last + 1, ())
-        # A row has no attempt, so the newest rows before `first` may belong to an outranked attempt.
+        # A row does not show its attempt, so the newest rows before `first` may belong to an
+        # outranked attempt.
         newest = max((txid for txid in self._rows() if txid and txid < first), default=first)
         return replace(look, first=min(newest, self.last), apart=True, pending=pending)
 
@@ -71,7 +72,7 @@ class TableHistory(StateHistory):
         return self.state.rows_by_txid() or {}
 
     def _taken_out(self, look: StateLook) -> Collection[int]:
-        """Return the transaction whose rows the open restatement may have taken out."""
+        """Return the transaction whose rows the open restatement may have removed, if any."""
         decisive = self.ledger.decisive
         opened = None if decisive is None else decisive.opened.get(look.found)
         replaces = None if opened is None else opened.replaces
@@ -83,8 +84,8 @@ class TableHistory(StateHistory):
         """Find the first transaction before `end` whose number of rows differs from its receipt.
 
         :param taken_out: transactions that may have no rows.
-        :param fence: the fence of the rows; None: fence and rows may be of different moments.
-        :return: the transaction, or `end` if no transaction differs; and the accepted changes that the rows lack,
+        :param fence: the fence of the rows, or None if fence and rows may be from different moments.
+        :return: the transaction, or `end` if no transaction differs. Also the accepted changes that the rows lack,
             chosen so that the fewest transactions are missing.
         """
         rows = self._rows()
@@ -130,7 +131,7 @@ class TableHistory(StateHistory):
 
     @cached_property
     def replaced(self) -> Mapping[int, int]:
-        """Return the restatement that has taken out the rows, by restated transaction."""
+        """Return the restatement that has removed the rows, by restated transaction."""
         return {
             each.replaces.txid: txid
             for txid, each in self.receipts.items()
@@ -154,10 +155,10 @@ class TableRollForward(RollForward):
     def take(
         self, history: StateHistory, look: StateLook, rolling: Rolling
     ) -> tuple[StateLook, list[MissingTransaction]]:
-        self._restate = False  # the ledger has noted the transactions that are passed over
+        self._restate = False  # the ledger has noted the transactions that are left out
         if not history.state.restored_by:
             return super().take(history, look, rolling)
-        # The table of a lake has no rows of the open transaction, so a look need not raise its fence.
+        # A lake's table has no rows of the open transaction, so a look need not raise its fence.
         found = history.look_at_values(look)
         return found, self.proved(history, found)
 
@@ -184,7 +185,7 @@ class TableRollForward(RollForward):
             return replace(lacking, lacking=problem)
 
     def _metadata(self, receipt: Receipt) -> Any:
-        """Return the metadata of the batch for the fence, from the journal. A receipt may have only its digest."""
+        """Return the batch's metadata for the fence, from the journal. A receipt may have only the digest of it."""
         with suppress(JournalError):
             return self._journal.read(receipt.journal or "").metadata
         return receipt.metadata

@@ -1,4 +1,4 @@
-"""Wait for the turn to commit: read the line of earlier transactions, wait in it, and commit in the turn."""
+"""Wait for the turn to commit. A committer reads the line of earlier transactions, waits, and commits in its turn."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ _MESSAGE_POLL = 0.5
 _ROLLING_POLL = 1.0
 _LOOK = 1.0
 BRIEF = 5.0
-"""Seconds that a committer waits in its worker for a line that does not move. A deferral takes longer."""
+"""Seconds that a committer waits in its worker while the line does not move. A deferral takes longer."""
 RESUMED = 2.0
 """Seconds that Airflow needs, after `[tx] min_deferral`, to start a deferred task again."""
 DEFERRAL = 10.0 + RESUMED
 """The default duration of a deferral, in seconds."""
 WARM_PLACES = 2
-"""The default of `[tx] warm_places`: how many transactions in line wait in their worker while others commit."""
+"""The default of `[tx] warm_places`, the number of transactions in line that wait in their worker."""
 MOST_IN_WORKERS = 16
 """The highest number of transactions in line that hold a worker slot."""
 MOST_ACKS_READ = 100
-"""The highest number of acks for which other committers check whether a transaction has all acks.
+"""The highest number of acks of a transaction that other committers read, to check whether all tasks have acked.
 
-For a transaction with more acks, they wait until its own committer notes this. All later transactions read the line
-every second, and thousands of mapped tasks would mean thousands of requests for each reader.
+If a transaction has more acks, they wait until its own committer notes that all have acked. All later transactions
+read the line every second, and thousands of mapped tasks would mean thousands of requests for each reader.
 """
 _ON_THEIR_WAY = (Phase.PROCESSED, Phase.COMMITTING)
 
@@ -67,7 +67,7 @@ class WaitingLine(TurnReading):
     :param ready: the earlier transactions whose tasks have all acked, so that only their commit is missing. A
         transaction with many tasks is ready when its committer has noted this.
     :param messages: whether the transaction still waits for its own messages.
-    :param places: how many transactions in line wait in their worker.
+    :param places: the number of transactions in line that wait in their worker.
     """
 
     txid: int
@@ -82,22 +82,21 @@ class WaitingLine(TurnReading):
 
     @property
     def op(self) -> str | None:
-        """Return the nonce of its own record, which changes when the transaction changes; None: it is final."""
+        """Return the nonce in the record of the transaction, which changes with it, or None if it is final."""
         own = self.opened.get(self.txid)
         return None if own is None else own.op
 
     @property
     def skip(self) -> bool:
-        """Return whether the transaction that has the turn must be skipped, by the first committer that sees this."""
+        """Return whether the transaction that has the turn must be skipped. Any committer may then skip it."""
         first = self.earlier.get(self.current)
         return first is not None and first.skip is not None
 
     @property
     def move(self) -> Move:
-        """Return how to wait. Wait in the worker for long only if all earlier transactions just need their commit.
+        """Return how to wait. A committer waits in its worker for long only if all earlier transactions can commit.
 
-        Then the committer holds its worker slot only for a short time. Otherwise an earlier transaction may need the
-        slot.
+        In this case the wait is short. Otherwise the tasks of an earlier transaction may need the worker slot.
         """
         if self.current >= self.txid:
             return Move.COMMIT
@@ -108,7 +107,7 @@ class WaitingLine(TurnReading):
 
     @property
     def is_near(self) -> bool:
-        """Return whether the transaction is at a warm place. Of a longer line, only some records are read."""
+        """Return whether the transaction is among the first `places`, so that all earlier records were read."""
         return self.txid - self.current <= self.places
 
     @property
@@ -124,7 +123,7 @@ class WaitingLine(TurnReading):
     def wake_event(
         self, *, op: str | None, waited: Sequence[Sequence[object]]
     ) -> dict[str, Any] | None:
-        """Return the event that wakes a deferred committer; None: no event is due.
+        """Return the event that wakes a deferred committer, or None if no event is due.
 
         :param op: the `op` when the committer deferred.
         :param waited: the `waited_for` when the committer deferred.
@@ -137,13 +136,14 @@ class WaitingLine(TurnReading):
     @property
     def watched(self) -> tuple[int, ...]:
         """Return the transactions whose records may change the decision."""
-        # Many transactions may wait far away. They watch only the turn.
+        # Many transactions may wait far from the turn. They watch only the turn and their own
+        # record.
         earlier = self.earlier if self.is_near else ()
         return (*earlier, self.txid)
 
     @property
     def acks(self) -> str:
-        """Return the name of the acks node in its own record."""
+        """Return the name of the acks node in the record of the transaction."""
         own = self.opened.get(self.txid)
         return "" if own is None else own.acks
 
@@ -156,12 +156,12 @@ def read_line(
     places: int = WARM_PLACES,
     works_again: bool = False,
 ) -> WaitingLine:
-    """Read the line, without records that are far away.
+    """Read the line, without the records of transactions that are far from the turn.
 
     :param txid: the waiting transaction.
     :param mapped: ids of the mapped tasks, whose number of instances is unknown here.
-    :param places: how many transactions in line wait in their worker.
-    :param works_again: whether a task of the transaction works again, so that its own record matters in its turn.
+    :param places: the number of transactions in line that wait in their worker.
+    :param works_again: whether a task of the transaction works again. Then its own record is read even in its turn.
     """
     current = ledger.current()
     line = WaitingLine(current=current, txid=txid, places=places)
@@ -176,7 +176,7 @@ def read_line(
 
 
 def _is_ready(ledger: ReadOnlyLedger, record: TransactionRecord, mapped: Collection[str]) -> bool:
-    """Return whether only its commit is missing for a transaction."""
+    """Return whether a transaction only needs its commit."""
     if record.phase in _ON_THEIR_WAY:
         return True
 
@@ -193,12 +193,12 @@ def _is_ready(ledger: ReadOnlyLedger, record: TransactionRecord, mapped: Collect
 
 @dataclass(frozen=True)
 class LinePace:
-    """How long a committer waits in its worker, and how fast the line moves. All times are of the caller's clock.
+    """How long a committer waits in its worker, and how fast the line moves. The caller's clock gives all times.
 
     :param began: when the committer began to wait.
     :param patience: the longest wait in the worker, in seconds.
     :param away: the duration of a deferral, in seconds. A committer waits in its worker for a turn that comes sooner.
-    :param first: the txid that had the turn at the first reading; 0: no reading yet.
+    :param first: the txid that had the turn at the first reading; 0 before that reading.
     :param since: when the line was first read.
     :param current: the txid that had the turn at the last reading.
     :param moved: when the turn moved to `current`.
@@ -228,14 +228,14 @@ class LinePace:
         return replace(begun, current=current, moved=now)
 
     def left(self, txid: int, now: float) -> float:
-        """Estimate the seconds until the turn of a transaction; infinite if the line does not move."""
+        """Estimate the seconds until the turn of a transaction. Return infinity if the line does not move."""
         passed = self.current - self.first
         if passed <= 0 or now - self.moved >= BRIEF:
             return math.inf
         return (txid - self.current) * (now - self.since) / passed
 
     def until(self, move: Move, txid: int, now: float) -> float:
-        """Return the end of a wait in the worker, or the time of the next reading if the line moves fast enough.
+        """Return the time until which to wait in the worker, or to read the line again if it moves fast enough.
 
         :param move: how the committer waits.
         :param txid: the waiting transaction.
@@ -264,14 +264,16 @@ def next_move(
     :param line: the line of this reading.
     :param completion: whether all tasks of the transaction have acked.
     :param before: the line of the last reading.
-    :param tried: a transaction that the committer has failed to skip, and now waits for like for any other.
+    :param tried: a transaction that the committer has failed to skip. It now waits for this transaction as usual.
     """
-    # The nonce changes if a task works again, the transaction has failed, or a newer attempt has begun.
+    # The nonce changes if a task works again, the transaction has failed, or a newer attempt has
+    # begun.
     if before is not None and line.op is not None and line.op != before.op:
         return Move.FORGET
     if line.skip and tried != line.current:
         return Move.SKIP
-    # If a task of the transaction works again, the committer waits in the worker at any place in line.
+    # If a task of the transaction works again, the committer waits in the worker at any place in
+    # line.
     move = Move.WAIT if completion is Completion.NOT_YET else line.move
     if completion is Completion.MESSAGES:
         move = Move.POLL
@@ -295,9 +297,9 @@ def commit_in_turn(
     """Wait in the worker for the turn, and commit.
 
     :param patience: the longest wait in the worker, in seconds.
-    :param places: how many transactions in line wait in their worker while others commit.
+    :param places: the number of transactions in line that wait in their worker.
     :param away: the duration of a deferral, in seconds.
-    :return: None if the transaction is committed; otherwise the line, and the committer must defer.
+    :return: None if the transaction is committed. Otherwise the committer must defer, and the result is the line.
     :raises Refused, StateError, StagingError: the transaction cannot be committed now.
     """
     pace = LinePace(clock(), patience, away)
@@ -305,7 +307,7 @@ def commit_in_turn(
         try:
             return _in_turn(commit, store, pace, places=places, clock=clock)
         except RollingForward as rolling:
-            # No znode to watch changes when the roll forward ends, so poll.
+            # No watched znode changes when the roll forward ends, so poll.
             if clock() >= pace.deadline:
                 commit.log.info("%s", rolling)
                 return _read(commit, ReadOnlyLedger(store, commit.spec.paths), places=places)
@@ -373,7 +375,7 @@ def _read(
 def _watch(commit: Commit, store: Store, line: WaitingLine, seconds: float) -> None:
     look = ReadOnlyLedger(store, commit.spec.paths)
     with look.watch_line(line.watched, line.acks) as watch:
-        # Read the line again, since the watches do not report an earlier change.
+        # Read the line again, since a watch does not report a change from before it was set.
         if _read(commit, look, places=line.places, works_again=line.op is not None) == line:
             commit.log.info(
                 "Transaction %s of %s waits: the turn is at %s",
@@ -385,7 +387,7 @@ def _watch(commit: Commit, store: Store, line: WaitingLine, seconds: float) -> N
 
 
 def _log_wait(commit: Commit, line: WaitingLine) -> None:
-    """Log the run that a committer waits for, the state of the run, and the remedy."""
+    """Log the run that a committer waits for, with its state and the remedy."""
     first = line.earlier.get(line.current)
     if first is None:
         return
@@ -418,7 +420,7 @@ def advice(topology: str, txid: int, run_id: str, state: str | None) -> Remedy:
 
     :param txid: the transaction that it waits for.
     :param run_id: the run of this transaction.
-    :param state: the state of this run; None: it was deleted.
+    :param state: the state of this run, or None if it was deleted.
     """
     if state == "running":
         return Remedy.of(

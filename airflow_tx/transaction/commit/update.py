@@ -14,13 +14,13 @@ from airflow_tx.state import FencedState, QueryableState, StateUpdate, sharing_a
 class Update(StateUpdate):
     """An update that adds the output of a task to a state. You can pass it to `state_query` in place of the state.
 
-    :param input: XComArg of a reference to staged output, of rows (dicts), of a row, or of these per mapped instance.
-        None: the rows that all tasks have rejected.
+    :param input: the XComArg of the output, which is a reference to staged rows, dicts, or a single dict, for each
+        mapped instance. None means the rows that all tasks have rejected.
     :param state: the state to write.
     :param writers: "worker", "spark", or "auto".
-    :param spark_from_rows: with "auto", the number of rows from which Spark writes; None: the package's default.
-    :param spark: the Spark that writes, a connection id or a master; None: the Spark of the task of `input`.
-    :param new_values: the name under which the committer outputs the new values; None: no task reads them.
+    :param spark_from_rows: with "auto", the number of rows from which Spark writes, or None for the default.
+    :param spark: the connection id or master of the Spark that writes, or None for the Spark of the task of `input`.
+    :param new_values: the name under which the committer outputs the new values, or None if no task reads them.
     :param allow_empty: whether a task that returns nothing counts as zero rows. Otherwise the commit is refused.
     :param together: whether one database transaction writes this update with all other such updates.
     """
@@ -68,24 +68,25 @@ def persistent_aggregate(
     """Add the output of a task to a state when the transaction commits (Trident's persistentAggregate).
 
     :param input: the output of a task, such as ``partial.output["counts"]`` of a SparkBatchOperator, or the result of a
-        ``@task`` call. Each row has the key columns and the deltas of the state; a ``@task`` returns a list of dicts.
-        A mapped task gives the rows of all instances. For a state with a reducer, pass several rows per key, in order.
-    :param state: a state with columns, such as `SqlState`. Or a state without columns: a Trident map such as
-        `OpaqueMap`, a Snapshottable, or a StateFactory such as `MemcachedState.opaque(["cache:11211"])`. This function
-        opens no state.
+        ``@task`` call. Each row has the key columns and the deltas of the state. A ``@task`` returns a list of dicts.
+        The output of a mapped task consists of the rows of all instances. For a state with a reducer, a key may have
+        several rows, in order.
+    :param state: a state with columns, such as `SqlState`, or without columns. A state without columns is a Trident map
+        such as `OpaqueMap`, a Snapshottable, or a StateFactory such as `MemcachedState.opaque(["cache:11211"])`. This
+        function opens no state.
     :param keys: for a state without columns, the key columns of the rows; [] keeps one value.
     :param values: for a state without columns, the aggregator of each value column.
-    :param kind: the guarantee of your own map or factory; default: its attribute `kind`, else non-transactional.
-    :param writers: "worker": the process of the commit task writes. "spark": Spark executors write, each a part of the
-        keys. "auto": Spark writes if one task has staged a large output, the state supports parallel writers (SQLite
-        does not), and a Spark is configured.
-    :param spark_from_rows: the number of rows from which an output is large; None: 500,000 rows, or 256 MiB.
+    :param kind: the guarantee of your own map or factory; default: its attribute `kind`, otherwise non-transactional.
+    :param writers: with "worker", the process of the commit task writes. With "spark", Spark executors write, each a
+        part of the keys. With "auto", Spark writes if one task has staged a large output, the state supports parallel
+        writers (SQLite does not), and a Spark is configured.
+    :param spark_from_rows: the number of rows from which an output is large; default: 500,000 rows, or 256 MiB.
     :param spark: a connection of type spark or spark_connect, a master such as "local[4]" or "spark://host:7077", or
         "sc://host:port". Default: the connection of the task that emitted the output.
     :param new_values: the name of an output, ``commit.output["name"]``, that has the keys of the batch and their values
         after the commit (Trident's newValuesStream).
-    :param allow_empty: count a task that returns None, or emits nothing, as zero rows. By default such a commit is
-        refused unless the batch is empty, since a forgotten ``return`` would lose rows. ``[]`` is always zero rows.
+    :param allow_empty: whether a task that returns None, or emits nothing, counts as zero rows. By default its commit
+        is refused unless the batch is empty, since a forgotten ``return`` would lose rows. ``[]`` is always zero rows.
     :raises ConfigError: an argument cannot be used.
     """
     from airflow_tx.state import as_aggregate
@@ -121,12 +122,12 @@ def append(input: Any, *, state: Any, allow_empty: bool = False) -> Update:
         updates=[append(enriched.output["orders"], state=DeltaTable("s3://lake/orders", partition_by=["day"]))]
         updates=[append(enriched.output["orders"], state=SqlTable("warehouse", table="orders"))]
 
-    Rows of a DeltaTable are written into the table's folder before the turn, and the commit publishes these files.
-    Spark executors write the rows of ``batch.emit("orders", df)``. The committer writes the rows that a ``@task``
-    returns. Rows of a SqlTable are inserted by the committer in its turn.
+    Rows of a DeltaTable are written to files in the table's folder before the turn, and the commit publishes these
+    files. Spark executors write the rows of ``batch.emit("orders", df)``, and the committer writes the rows that a
+    ``@task`` returns. Rows of a SqlTable are inserted by the committer in its turn.
 
     :param input: the output of a task, such as ``enriched.output["orders"]`` of a SparkBatchOperator, or the result of
-        a ``@task`` call. The output of a mapped task has the rows of all instances.
+        a ``@task`` call. The output of a mapped task consists of the rows of all instances.
     :param state: a `DeltaTable` or a `SqlTable`.
     :param allow_empty: see `persistent_aggregate`.
     :raises ConfigError: the state is not a table.
@@ -168,9 +169,10 @@ def partition_persist(
     :param state: with an updater, your own state (`begin_commit`, `commit`), a map, or a StateFactory. Without an
         updater, a state that accepts rows unchanged, such as `SqlGuard`.
     :param updater: a `StateUpdater`, which several writers call concurrently.
-    :param kind: the guarantee of your own state; default: its attribute `kind`, else non-transactional.
-    :param partitions: the number of writers, which are threads of the committer. A StateFactory makes a state for each:
-        ``make_state(conf, partition_index, num_partitions)``. Change the number only while no transaction is open.
+    :param kind: the guarantee of your own state; default: its attribute `kind`, otherwise non-transactional.
+    :param partitions: the number of writers, which are threads of the committer. A StateFactory makes a state for each
+        writer: ``make_state(conf, partition_index, num_partitions)``. Change the number only while no transaction is
+        open.
     :param partition_by: the fields of a row that choose its writer. In all transactions, rows with equal fields have
         the same writer (Trident's partitionBy).
     :param conf: the `conf` of ``make_state``; default: empty.
@@ -237,10 +239,10 @@ def states_of(dag: Any) -> DagStates:
 
 
 def written_together(updates: Sequence[Update]) -> tuple[Update, ...]:
-    """Mark all updates of one database, so that one database transaction writes them, at any size.
+    """Mark all updates of one database, so that one database transaction writes them, however large they are.
 
-    :raises ConfigError: no two updates share a database, two databases have several updates each, or an update asks
-        for Spark.
+    :raises ConfigError: no two updates share a database, two databases have several updates each, or an update uses
+        Spark.
     """
     groups = [group for group in sharing_a_store(each.state for each in updates) if len(group) > 1]
     names = [", ".join(state.name for state in group) for group in groups]

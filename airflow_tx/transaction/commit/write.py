@@ -84,7 +84,7 @@ def values_of(
     """Read the acked output of all instances of an update's task.
 
     :param empty: whether the batch has no rows, so that an instance may return nothing.
-    :raises StagingError: see `acked_values`; or an instance returned nothing, and the update does not allow this.
+    :raises StagingError: see `acked_values`, and `check_empty` for an instance that returned nothing.
     """
     found = acked_values(update.input, acks, attempt, pull)
     task = update.input.operator.task_id
@@ -100,8 +100,8 @@ def acked_values(output: Any, acks: Acks, attempt: TransactionAttempt, pull: Pul
     """Read an output of all instances of its task, and compare each value with the ack of the instance.
 
     :param output: the XComArg of the output.
-    :param pull: a function of task id, name and map index that reads an XCom.
-    :raises StagingError: the value is missing, is of an earlier try or another attempt, or was pushed by hand.
+    :param pull: a function that reads an XCom by task id, name and map index.
+    :raises StagingError: a value is missing, belongs to an earlier try or another attempt, or was pushed by hand.
     """
     task = output.operator.task_id
     name = output.key
@@ -134,7 +134,7 @@ def acked_values(output: Any, acks: Acks, attempt: TransactionAttempt, pull: Pul
 
 
 def _given_names(ack: Ack) -> list[str]:
-    """Return the names of a task instance's outputs, except rejected and malformed rows."""
+    """Return the names of a task instance's outputs, except for rejected and malformed rows."""
     return [name for each in ack.outputs if not (name := each["name"]).startswith(ASIDE)]
 
 
@@ -158,13 +158,13 @@ def check_empty(update: Update, attempt: TransactionAttempt, map_index: int = -1
 
 
 class StagedRows(RowsInParts):
-    """The rows of one staged output. Each iteration reads them again, and their number is known before.
+    """The rows of one staged output. Their number is known in advance, and each iteration reads them again.
 
     :param area: the staging area.
     :param ref: the reference to the output.
     :param state: the state that the rows are for.
     :param attempt: the attempt of the output.
-    :param files: whether each row may describe a file of a table. Otherwise an output that lists files is refused.
+    :param files: whether the output may list files of a table, one per row.
     :raises StagingError: the output is incomplete or changed.
     """
 
@@ -226,7 +226,7 @@ class StagedRows(RowsInParts):
 
 @dataclass(frozen=True)
 class RowsInTurn(RowsInParts):
-    """The rows of several outputs, one after another."""
+    """The rows of several outputs, one output after another."""
 
     outputs: Sequence[RowsToWrite]
 
@@ -279,7 +279,7 @@ def files_to_append(
     area: StagingArea,
     attempt: TransactionAttempt,
 ) -> RowsToWrite:
-    """Return the files to append, one per row. This function writes the rows that Python tasks returned or staged.
+    """Return the files to append, one per row. Rows that Python tasks returned or staged are first written to files.
 
     :raises StagingError: the files are incomplete, or belong to another table.
     :raises StateError: the rows do not fit the table.
@@ -326,7 +326,7 @@ def wanted_columns(state: FencedState, present: tuple[str, ...]) -> list[str]:
 
 
 def portions(rows: RowsToWrite, state: Any, *, size: int) -> Iterator[RowsToWrite]:
-    """Divide rows into portions of about `size` rows, with one row per key. The n-th portion is chunk n of the grant.
+    """Divide rows into portions of about `size` rows, with one row per key. Portion n becomes chunk n of the grant.
 
     :param rows: the rows; `StagedRows` if the state has a reducer.
     """
@@ -363,7 +363,8 @@ def _shared_out(batch: pa.RecordBatch, keys: Sequence[str], count: int) -> dict[
     found: dict[int, list[int]] = {}
     columns = [batch.column(name).to_pylist() for name in keys]
     for index, key in enumerate(zip(*columns, strict=True)):
-        # Every process computes the same partition, so a repeated write under the same grant writes the same chunks.
+        # Every process computes the same partition of a key, so a repeated write under the same
+        # grant writes the same chunks.
         found.setdefault(partition_of(key, count), []).append(index)
     return found
 
@@ -380,7 +381,7 @@ def _portion(path: Path) -> Iterator[dict[str, Any]]:
 # From these sizes on, `writers="auto"` uses Spark, if it is available.
 LARGE_ROWS = 500_000
 LARGE_BYTES = 256 * 2**20
-# The most rows of one write. To find duplicates, a state keeps the keys of one write in memory.
+# The highest number of rows in one write. To find duplicates, a state keeps their keys in memory.
 ROWS_A_WRITE = 100_000
 ROWS_A_WRITER = 100_000
 MOST_WRITERS = 200
@@ -398,7 +399,8 @@ def output_digests(updates: Sequence[Update], rows: Sequence[RowsToWrite]) -> di
 
 def output_digest(rows: RowsToWrite, state: FencedState) -> str:
     """Return a digest of keys and deltas, in any order. A transactional state needs the same digest in every replay."""
-    # A composite is one column or several parts, and a reducer reads whole rows. So both digest all columns.
+    # A composite is one column or several parts, and a reducer reads whole rows. For both, the
+    # digest includes all columns.
     columns = state.columns
     if columns is None or has_reducers(state):
         return output_text(rows, (), ())
@@ -412,10 +414,10 @@ def take_other_output(
 ) -> None:
     """Accept an output that differs from the output of an earlier grant, if no state holds rows of the earlier output.
 
-    A state with a fence decides this when its fence is raised. For a state without a fence, only the ledger knows the
-    earlier output, and this function asks the state for rows of the transaction.
+    A state with a fence checks this when its fence is raised. For a state without a fence, the digest of the earlier
+    output is only in the ledger. Then this function looks in the state for rows of the transaction.
 
-    :param states: the states to ask. Their fences are raised, so no earlier grant can write.
+    :param states: the states to check. Their fences are raised, so no earlier grant can write.
     :param outputs: the digest of the rows to write, by transactional state.
     :raises OutputChanged: a state may hold rows of the transaction.
     """
@@ -431,9 +433,9 @@ def take_other_output(
 
 
 def whole(update: Update, rows: RowsToWrite) -> RowsToWrite:
-    """Read all rows once before they are written in several store transactions, and return the rows.
+    """Read all rows once if several store transactions will write them, to find a wrong row early. Return the rows.
 
-    A single store transaction checks its rows itself.
+    A single store transaction checks its rows as it writes them.
 
     :raises RowsDiffer: the rows are not the emitted rows.
     """
@@ -456,8 +458,8 @@ def write_update(
 
     After an error the commit can be tried again, and rows that were already written count once.
 
-    :param dag_file: path of the DAG file. A driver on this machine may import modules beside it.
-    :param output: the staging of new values; None: the update outputs no new values.
+    :param dag_file: path of the DAG file. A driver on this machine may import modules from its folder.
+    :param output: the staging of new values; None if the update outputs no new values.
     :return: the written counts.
     :raises StateError, StateUnavailable: the state refuses, or cannot be reached.
     :raises WritersFailed: the Spark job ended without an answer.
@@ -486,7 +488,7 @@ def write_update(
 
 
 def new_values_of(update: Update, staged: NewValues) -> NewValuesOutput | None:
-    """Return the staging of an update's new values; None: the update outputs no new values."""
+    """Return the staging of an update's new values, or None if the update outputs none."""
     return None if update.new_values is None else staged.of(update.new_values)
 
 
@@ -495,7 +497,7 @@ def write_instead(
 ) -> Grant:
     """Replace the values of keys to which only one transaction has contributed, under a raised fence.
 
-    :return: the grant for the following write, which completes this write.
+    :return: the grant for the next write, which must follow to complete the update.
     :raises StateError, StateUnavailable: the state refuses, or cannot be reached.
     """
     written = NOTHING_WRITTEN
@@ -510,7 +512,8 @@ def write_instead(
 
 
 # --- moment -------------------------------------------------------------------------------------------------------
-# One database transaction raises the fences of several updates and writes them. A reader sees all of them together.
+# One database transaction raises the fences of several updates and writes them. A reader sees all
+# of them together.
 
 
 @dataclass(frozen=True, eq=False)
@@ -519,7 +522,7 @@ class UpdateRows:
 
     :param instead: for a restatement, the rows whose values replace the stored values.
     :param require: for a restatement, a function that refuses a missing key. Its argument looks up keys.
-    :param for_good: whether the rows that the update takes out cannot be restored.
+    :param for_good: whether the update removes rows that cannot be restored.
     """
 
     update: Update
@@ -542,7 +545,7 @@ class UpdateRows:
         return not alone and not _in_portions(self.rows, self.update)
 
     def write(self, grant: Grant, *, raising: bool) -> StateWrite:
-        """Describe the write. Without a raise, the write replaces earlier writes of the same grant."""
+        """Describe the write. If it does not raise the fence, it replaces earlier writes of the same grant."""
         undoing = not raising and self.state.kind is StateKind.OPAQUE
         made = partial(StateWrite, self.state.name, grant, raising=raising, undoing=undoing)
         made = partial(made, require=self.require)
@@ -575,11 +578,11 @@ def _sliced(rows: RowsToWrite) -> Iterator[RowsToWrite]:
 
 
 def moment_of(found: Sequence[UpdateRows]) -> list[UpdateRows]:
-    """Choose the updates that one transaction writes, together with the raise of their fences.
+    """Choose the updates that one database transaction writes while it also raises their fences.
 
-    These are the updates of the database with the most updates. If no database has two updates, it is a single update,
-    preferably of a state whose fence is slow to raise. An update whose rows cannot be restored is written last, unless
-    `together=True`.
+    They are the updates of the database with the most updates. If no database has two updates, one update is chosen,
+    preferably for a state whose fence is slow to raise. An update that removes rows which cannot be restored is
+    written last, unless `together=True`.
     """
     promised = [each for each in found if each.update.together]
     if promised:
@@ -599,7 +602,7 @@ def write_moment(
 ) -> dict[str, Written]:
     """Write updates in one transaction of their store.
 
-    :param staged: the staging of new values. They are read after the transaction, since another connection reads them.
+    :param staged: the staging of new values, which another connection reads after the transaction.
     :param raising: whether the transaction also raises the fences.
     :return: the written counts by state.
     :raises StateError, StateUnavailable: the store refuses, or cannot be reached.
@@ -626,7 +629,7 @@ def write_moment(
 
 
 def spark_of(update: Update, rows: RowsToWrite) -> str | None:
-    """Return the Spark that writes the rows; None: this process writes them.
+    """Return the Spark that writes the rows, or None if this process writes them.
 
     :raises ConfigError: the update has `writers="spark"`, and Spark cannot write the rows.
     """
@@ -715,7 +718,7 @@ def write_portions(state: Any, grant: Grant, tallies: Iterable[RowTally]) -> Wri
     chunk = -1
     for chunk, tally in enumerate(tallies):
         written += tally.written(state.write(grant, tally, chunk=chunk, complete=False))
-    # A state without a fence begins to write at chunk 0.
+    # A state without a fence starts its write at chunk 0. Without rows, this call is chunk 0.
     whole = replace(grant, written=grant.written + written, portions=grant.portions + chunk + 1)
     state.write(whole, (), chunk=chunk + 1, complete=True)
     return written
@@ -726,7 +729,8 @@ def _keys(state: Any, rows: Iterable[Mapping[str, Any]]) -> list[tuple[Any, ...]
 
 
 # --- spark writers ------------------------------------------------------------------------------------------------
-# Spark executors write an update. This section starts their driver, passes the job, and reads the answers.
+# Spark executors write an update. This section starts their driver, passes the job, and reads the
+# answers.
 
 
 _MASTER = re.compile(r"local(\[.*\])?$|yarn(-client)?$|(spark|k8s|mesos)://")
@@ -748,10 +752,10 @@ def write_by_spark(
     dag_file: str,
     output: NewValuesOutput | None = None,
 ) -> Written:
-    """Write by Spark executors, which each write a part of the keys, and complete the grant.
+    """Let Spark executors write the rows, each a part of the keys, and complete the write of the grant.
 
     :param partitions: the number of chunks.
-    :param output: the staging of new values, of which each executor stages a part.
+    :param output: the staging of new values. Each executor stages a part of them.
     :return: the written counts.
     :raises StateError: the state refused the write of an executor.
     :raises WritersFailed: the job ended without an answer.

@@ -1,4 +1,4 @@
-"""The work of a task around its Spark application: describe the batch, and ack the output."""
+"""The work of a task before and after its Spark application. It describes the batch, and acks the output."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 
 # --- appended -----------------------------------------------------------------------------------------------------
-# Outputs that the commit appends to a table. The task lists the files that its application has written there.
+# Outputs that the commit appends to a table. The task lists the files that its application has
+# written to the table's folder.
 
 
 def appended_by(spec: TransactionSpec, task_id: str) -> dict[str, AppendTo]:
@@ -41,9 +42,9 @@ def appended_by(spec: TransactionSpec, task_id: str) -> dict[str, AppendTo]:
 
 
 def with_files(processing: Processing, manifest: Manifest) -> Manifest:
-    """List the files of each output that an application has written into a table.
+    """Add to the manifest the files of each output that the application has written to a table's folder.
 
-    The task lists them, since the application may lack the committer's access to the table.
+    The task lists the files, since the application may lack the committer's access to the table.
 
     :raises StagingError: the files are incomplete, or cannot be files of a Delta table.
     """
@@ -80,7 +81,8 @@ def _listed(processing: Processing, manifest: Manifest, name: str) -> Output:
         raise refuse(where, name, str(error), remedy) from None
     rows = sum(each["rows"] for each in entries)
     if rows != appended.rows:
-        # Executors that write to their own disks leave an empty folder here, and Spark reports success.
+        # If executors write to their own disks, this folder is empty, although Spark reports
+        # success.
         problem = (
             f"Spark wrote {appended.rows} rows, {rows} of them are in {table.uri}/{appended.folder}"
         )
@@ -135,7 +137,7 @@ def _ackers(processing: Processing) -> Ackers | None:
 def acknowledge(
     context: Context, processing: Processing, manifest: Manifest, *, reliable: bool
 ) -> None:
-    """Push references to the outputs of an application, one XCom each, and ack outputs, readings and code.
+    """Push a reference to each output of an application as an XCom, and ack outputs, readings and code.
 
     :param reliable: whether the application must have read the whole batch.
     """
@@ -152,7 +154,7 @@ def emitted_refs(manifest: Manifest) -> dict[str, dict[str, Any]]:
 
 
 def ack_application(processing: Processing, manifest: Manifest, *, reliable: bool) -> None:
-    """Ack the outputs, readings and code of an application, see `acknowledge`."""
+    """Ack the outputs, readings and code of an application. See `acknowledge`."""
     if reliable:
         processing.read.extend(manifest.read)
         processing.unproven.extend(manifest.unproven)

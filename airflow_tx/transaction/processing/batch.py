@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 class CurrentBatch:
     """The batch of the running task's transaction, for Python code.
 
-    :param processing: the work of the running task.
+    :param processing: the `Processing` of the running task.
     :param reliable: whether the task must read the whole batch.
     """
 
@@ -56,7 +56,7 @@ class CurrentBatch:
         return self._processing.metadata
 
     def read(self) -> Iterator[Mapping[str, Any]]:
-        """Return exactly this transaction's rows, as dicts; no rows if the batch is empty.
+        """Return exactly this transaction's rows, as dicts. An empty batch has no rows.
 
         The iterator opens the source at the first row, and closes it after the last row.
 
@@ -82,8 +82,8 @@ class CurrentBatch:
             duckdb.sql("SELECT carrier, count(*) AS flights FROM rows GROUP BY carrier")  # or polars.DataFrame(rows)
 
         The Parquet file, the SQL table, or the `schema` of the source declares the types. A csv file without a schema
-        has text columns. For columns without declared types, the types fit all values of the batch. An empty batch has
-        the columns that the source knows. If the source has no schema, ``rows.schema.names`` is empty.
+        has text columns. Other columns get a type that fits all their values in the batch. An empty batch has the
+        declared columns. If the source declares none, ``rows.schema.names`` is empty.
 
         A reader returns its rows once. Call this method again to read them again. A query that reads only some rows,
         such as a query with LIMIT, does not count as reading the batch. Use `current_batch(reliable=False)` for it.
@@ -97,7 +97,8 @@ class CurrentBatch:
         source = self._processing.emitter()
         with _refusals(source):
             reader = self._reader(source)
-            # Read the first batch in this thread, which can look up connections. An engine reads in other threads.
+            # Read the first batch in this thread, which can look up connections. An engine reads in
+            # other threads.
             first = list(islice(reader, 1))
         reading = ArrowReading(source.malformed_rows, COUNT if source.counts_rows else "")
         self._readings.append(reading)
@@ -125,7 +126,7 @@ class CurrentBatch:
     def emit(self, *, tracked: bool = True) -> str:
         """Create a message for work that leaves the DAG.
 
-        The transaction is not committed before the message, and every message made of it, is acked.
+        The transaction is committed only after the message, and every message made from it, is acked.
 
             queue.push(json.dumps([current_batch().emit(), row]))
 
@@ -136,7 +137,7 @@ class CurrentBatch:
         return self.emit_many(1, tracked=tracked)[0]
 
     def emit_many(self, count: int, *, tracked: bool = True) -> list[str]:
-        """Create several messages in one request, see `emit`.
+        """Create several messages in one request. See `emit`.
 
         :param count: the number of messages.
         """
@@ -151,15 +152,15 @@ class CurrentBatch:
 
             SparkBatchOperator(task_id="sum_up", application="sum_up.py", inputs={"orders": extract()})
 
-        If a task of the block returns a frame, also among multiple outputs, the frame is staged automatically.
+        If a task of the block returns a frame, alone or among multiple outputs, the frame is staged automatically.
 
         :param rows: dicts, or a frame of pandas, polars, DuckDB or pyarrow. Pass a frame if there may be no rows and a
-            Spark application needs the columns. A missing key of a dict becomes NULL, and so does NaN of pandas. Each
-            named level of a pandas index becomes a column. A stream, such as a pyarrow.RecordBatchReader, is never
-            completely in memory.
+            Spark application needs the columns. A missing key of a dict and a NaN of pandas become NULL. Each named
+            level of a pandas index becomes a column. A stream, such as a pyarrow.RecordBatchReader, is never completely
+            in memory.
         :param name: the name of the output. Each output of a task needs a different name.
         :return: the reference to the rows. Return it from the task.
-        :raises StagingError: a column type would change a value, or the task has already staged an output of this name.
+        :raises StagingError: a column type would change a value, or the task has already staged an output so named.
         """
         return self._processing.stage(rows, name)
 
@@ -170,10 +171,10 @@ class CurrentBatch:
                 if row["amount"] is None:
                     current_batch().reject(row, "no amount")
 
-        The rejected rows are an output of this try. A failed try, or a skipped transaction, leaves no rejected rows.
+        The rejected rows are an output of this try. A failed try or a skipped transaction appends no rejected rows.
 
         :param rows: rows as for `stage`, or a single dict, text, named tuple or pandas row from `iterrows`.
-        :param reason: why the rows are rejected. Rows with the same reason are counted together.
+        :param reason: the reason for the rejection. Rows with the same reason are counted together.
         :raises StagingError: the transaction has no `rejected` table, or does not wait for this task, or the reason is
             empty.
         """
@@ -230,8 +231,8 @@ def _refusals(source: Source, remedy: str = _DECLARE) -> Iterator[None]:
 def current_batch(*, reliable: bool = True) -> CurrentBatch:
     """Return the batch of the running task.
 
-    :param reliable: True: the transaction is committed only if the task reads each row of its batch and inputs exactly
-        once. False: the task may leave out rows, or read rows twice.
+    :param reliable: whether the commit requires that the task reads each row of its batch and inputs exactly once.
+        With False, the task may leave out rows, or read rows twice.
     :raises AirflowFailException: `begin` of the run has stored no transaction.
     """
     return CurrentBatch(Processing.current(), reliable=reliable)
@@ -242,7 +243,7 @@ def locate_output(
 ) -> tuple[StagingArea, Mapping[str, Any], TransactionAttempt | None]:
     """Return the staging area of an output, the reference to read, and the attempt of the output.
 
-    A committer may have written its new values again since it pushed `ref`. The newest values count, of any attempt.
+    A committer may have written its new values again since it pushed `ref`. The newest values of any attempt count.
 
     :param ref: the reference that the reader got.
     :param begun: the attempt that the reader works on.
@@ -286,7 +287,7 @@ def rows_of_output(spec: TransactionSpec, ref: Any, begun: Begun) -> Iterator[di
 
 
 def inputs_of(spec: TransactionSpec, inputs: Mapping[str, Any], begun: Begun) -> dict[str, Input]:
-    """Describe the inputs of an application, by name. They are checked here, so that the task itself raises the error.
+    """Describe the inputs of an application, by name. They are checked here, so that the task raises the error.
 
     :param inputs: the reference of each input, or a list with the references of all instances of a mapped task.
     :raises StagingError: an output is incomplete or changed.
@@ -311,7 +312,7 @@ def _input(spec: TransactionSpec, value: Any, begun: Begun) -> Input:
 
 
 def output_names(*refs: Mapping[str, Any]) -> tuple[OutputName, ...]:
-    """Return the names of outputs that are read together. New values have no ack, so with them the result is empty."""
+    """Return the names of outputs that are read together, or () if new values are among them, which have no ack."""
     from airflow_tx.spark import are_new_values
 
     if any(are_new_values(ref) for ref in refs):

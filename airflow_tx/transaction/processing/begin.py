@@ -1,4 +1,4 @@
-"""Begin transactions: request a transaction from the ledger, and answer its questions to the source and Airflow."""
+"""Begin transactions: request a transaction from the ledger, which needs answers of the source and of Airflow."""
 
 from __future__ import annotations
 
@@ -46,10 +46,11 @@ if TYPE_CHECKING:
 
 
 # --- order --------------------------------------------------------------------------------------------------------
-# Runs begin in the order of their data intervals, so that txids follow this order. Source: protocol.md §3.
+# Runs begin in the order of their data intervals, so that txids follow this order.
+# Source: protocol.md §3.
 
 
-# Seconds within which runs that are created together begin.
+# Seconds within which runs begin if they are created together.
 _SOON = 5.0
 _PACE = 0.2
 
@@ -63,9 +64,9 @@ def in_turn(
     attempt: TransactionAttempt,
     position: Any,
 ) -> Source:
-    """Return the source of a run's batch. A source with ordered dates also gets the schedule of the DAG.
+    """Return the source of a run's batch. A source with ordered dates also receives the schedule of the DAG.
 
-    :raises AheadOfOrder: no interval was taken yet, and an earlier run is queued or running.
+    :raises AheadOfOrder: no transaction has taken an interval yet, and an earlier run is queued or running.
     """
     start = run.interval_start
     dated = source.dated
@@ -84,7 +85,7 @@ def first_in_turn(
 ) -> Source:
     """Return the source of a batch that the coordinator begins without a run.
 
-    :raises SourceError: no interval was taken yet, and an earlier run is queued or running.
+    :raises SourceError: no transaction has taken an interval yet, and an earlier run is queued or running.
     """
     dated = source.dated
     found = None if dated is None or position is not None else dated.next_interval(position)
@@ -105,7 +106,7 @@ def await_lane(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Wait in the worker while a lane works on the run's transaction. Otherwise the run would take it over.
+    """Wait in the worker while a lane works on the run's transaction, so that the run does not take it over.
 
     :param key: the run key.
     :param seconds: the longest time to wait.
@@ -136,7 +137,7 @@ def comes_soon(
 ) -> bool:
     """Wait in the worker until a run is next in the order, since a deferral would take longer.
 
-    :param seconds: the longest time to wait; at most 5. If no run of the next interval is running, do not wait.
+    :param seconds: the longest time to wait; at most 5. There is no wait if no run of the next interval is running.
     :return: whether the run is next.
     """
     if not compat.runs_on(spec.dag_id, ahead.missing, ["running"]):
@@ -152,7 +153,7 @@ def comes_soon(
 
 
 def order_in(store: Store, paths: Paths) -> datetime | None:
-    """Return the end of the last interval that a topology has taken; None: it has taken no interval."""
+    """Return the end of the last interval that a topology has taken, or None if it has taken no interval."""
     position = ReadOnlyLedger(store, paths).next_position()
     return None if position is None else order_end(position)
 
@@ -166,7 +167,7 @@ def gap(dag_id: str, missing: datetime, after: datetime) -> Remedy:
 
 
 # --- outcome ------------------------------------------------------------------------------------------------------
-# Calls to the source: a batch has begun, or an attempt has failed.
+# Notifications to the source that a batch has begun, or that an attempt has failed.
 #
 # Source: Storm's ack and fail.
 
@@ -197,7 +198,7 @@ def note_failed(source: Source, attempt: TransactionAttempt, metadata: Any, reas
 
 CheckEntry = Callable[["Entry", TopologyRecord], "Collection[str] | None"]
 """A function that refuses a journal entry that the states of the DAG cannot take back. It returns the states that need
-values of the entry; None: all states."""
+values of the entry, or None for all states."""
 _NOT_ALLOCATED = "Nothing was allocated; correct the source, then clear this task."
 RUN_CONF = "airflow_tx"
 """The key of a run's configuration that holds the run key of a run that was created again."""
@@ -213,12 +214,12 @@ def ask(
     check_entry: CheckEntry = lambda entry, topology: None,
     log: Any = log,
 ) -> Begun | NoData | WindowFull | AlreadyCommitted:
-    """Request the transaction of a run from the ledger, and send the lag of the source.
+    """Request the transaction of a run from the ledger, and send the lag of the source to the metrics.
 
     :param ti: the task instance of `begin`.
-    :param retry: whether Airflow retried the task instance. False for a first try, or after a clear.
+    :param retry: whether Airflow retried the task instance; False for a first try, or after a clear.
     :param dag: the DAG, whose schedule gives the order of data intervals.
-    :param check_entry: called before a restatement is allocated.
+    :param check_entry: a function that is called before a restatement is allocated.
     :raises Refused: see `Ledger.begin`.
     :raises SourceError, ConfigError: the source failed, or output cannot be staged. Nothing was allocated.
     :raises AheadOfOrder: the run of an earlier data interval must begin first.
@@ -270,7 +271,7 @@ def allocate(
 ) -> Begun | NoData | WindowFull:
     """Allocate the next transaction for a run that does not exist yet. The answer names the run.
 
-    :param task_try: the try of a lane that processes the transaction in place of a run; "": no lane.
+    :param task_try: the try of a lane that processes the transaction in place of a run, or "".
     :param first: the task that the lane starts in the same step.
     :raises Refused, SourceError, ConfigError: nothing was allocated.
     """
@@ -280,7 +281,7 @@ def allocate(
     with closing(
         _Decider(spec, spec.named_source, ledger, partial(first_in_turn, spec))
     ) as decider:
-        # The ledger asks for the state of runs with the same key, and this request has no key.
+        # The ledger needs run states only for runs with the same key, and this request has no key.
         outside = Outside(decider.decide, run_state=lambda run_id: None, review=decider.review)
         answer = ledger.begin(request, outside, task=first)
         decider.note(answer)
@@ -289,16 +290,17 @@ def allocate(
 
 
 def room(store: Store, paths: Paths, *, max_pending: int, key: str | None) -> dict[str, int] | None:
-    """Return the event that wakes a `begin` that waits for room in the window; None: the window is full.
+    """Return the event that wakes a `begin` that waits for room in the window, or None if the window is full.
 
     :param key: the run key. An earlier `begin` of the run, declared dead by Airflow, may have allocated a transaction.
-        In this case the event is due immediately, since no other run commits this transaction.
+        Then the event is due immediately, since no other run commits that transaction.
     """
     ledger = ReadOnlyLedger(store, paths)
     current = ledger.current()
     allocated = ledger.allocated()
     binding = None if key is None else ledger.binding(key)
-    # If a restatement of its transaction is requested, the run waits for room for another transaction.
+    # If a restatement of the run's transaction is requested, the run waits for room, since it
+    # begins another transaction.
     own = binding is not None and not ledger.is_wanted_restated(binding.txid)
     return {"current": current} if own or allocated + 1 < current + max_pending else None
 
@@ -320,7 +322,7 @@ def _of(spec: TransactionSpec, run: compat.RunInfo) -> Source:
 
 
 def conf_of(key: str) -> dict[str, Any]:
-    """Return the configuration of a run that is created again for the transaction of this key."""
+    """Return the configuration for a run that is created again for the transaction with this key."""
     return {RUN_CONF: {"key": key}}
 
 
@@ -422,7 +424,7 @@ class _Decider:
         if not previous.is_open:
             action = "restate"
             if not self._ledger.is_committed(previous.txid):
-                return  # it was skipped
+                return  # the previous transaction was skipped
         log.warning(
             "%r: since transaction %d took them, %s. To take the current rows: %s",
             self.source, previous.txid, changed, self.source.command(action, previous.txid, "--changed-rows"),
@@ -450,7 +452,7 @@ def has_batch(source: Source, attempt: TransactionAttempt, position: Any) -> boo
 
 
 def decide(source: Source, attempt: TransactionAttempt, position: Any) -> Batch | None:
-    """Let the source decide the batch of a transaction; None: the source has no rows.
+    """Let the source decide the batch of a transaction. Return None if the source has no rows.
 
     :param position: the position after the previous transaction.
     :raises SourceError: the source failed, or its answer is not plain JSON, or its position does not advance. The text
@@ -467,13 +469,13 @@ def decide(source: Source, attempt: TransactionAttempt, position: Any) -> Batch 
             source=type(source).__name__,
             problem=f"transaction {attempt.txid} has rows {dumps(batch.metadata)[:200]}, and ends where the one before "
             f"it ended, at {dumps(position)[:200]}: the next one would have them again",
-            remedy="Nothing was allocated; let the source give a position after the rows.",
+            remedy="Nothing was allocated. The source must return a position after these rows.",
         )
     return batch
 
 
 def decide_again(source: Source, attempt: TransactionAttempt, metadata: Any) -> Any:
-    """Let the source decide again which rows the same place has now.
+    """Let the source decide the batch again, from the rows that it now has at the same place.
 
     :param metadata: the metadata of the earlier decision.
     :raises SourceError: the source failed, or its answer is not plain JSON. The text is one line.
@@ -492,7 +494,7 @@ def _question(attempt: TransactionAttempt, position: Any) -> str:
 def asked(source: Source, what: str, remedy: str = _NOT_ALLOCATED) -> Iterator[None]:
     """Turn an error of the source in the `with` block into a SourceError of one line.
 
-    :param what: the subject of the question to the source.
+    :param what: a description of the request to the source, for the error.
     :param remedy: the remedy of the error.
     :raises SourceError: the source failed.
     """

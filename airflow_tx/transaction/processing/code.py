@@ -14,7 +14,7 @@ from airflow_tx.transaction.spec import RunsApplication, TransactionSpec
 
 
 def digest_of_callable(task: Any) -> str:
-    """Return the digest of the function that a task calls; "": no function, or its source cannot be read.
+    """Return the digest of the function that a task calls, or "" without a function or readable source.
 
     :param task: an operator, mapped or not, with its function in `python_callable`.
     """
@@ -27,7 +27,7 @@ def digest_of_callable(task: Any) -> str:
 
 
 def code_of_dag(dag: Any, spec: TransactionSpec) -> dict[str, str]:
-    """Return the digest of the code of each task that must ack, as its ack has it; "": the code cannot be read here."""
+    """Return the digest of the code of each task that must ack, as in its ack, or "" if the code cannot be read."""
     tasks = (task for task in dag.tasks if task.task_id in spec.tasks)
     return {task.task_id: _digest_of_task(task, dag.fileloc) for task in tasks}
 

@@ -22,18 +22,20 @@ if TYPE_CHECKING:
 
 PYTHON = "python-2"
 """The form of a digest over Python values."""
-# Version 2 has no references between values, which depend on other holders of a value.
+# Version 2 of marshal writes no references to equal objects. References would change the digest of
+# equal values.
 _MARSHAL = 2
 _AS_IS = frozenset((bool, int, float, str, bytes, type(None)))
 _TEXTS = (date, datetime, time, timedelta, Decimal, UUID, bytearray)
-# Seconds that the threads of an engine have to leave an ended stream. An idle engine does not notice the end.
+# Seconds to wait until the threads of an engine leave an ended stream. An idle engine does not
+# notice the end.
 _TO_LEAVE = 5.0
 
 
 class RowsReading:
     """One reading of a batch, or of outputs.
 
-    :param outputs: the outputs that are read together; (): the batch.
+    :param outputs: the outputs that are read together, or () for the batch.
     :param form: the form of the digest. Rows of outputs are only counted, since their digests cover Arrow batches.
     """
 
@@ -76,7 +78,7 @@ class RowsReading:
             self.more = True
 
     def _noted(self, rows: Iterable[Any]) -> Iterator[Any]:
-        """Note an error of the source. A generator that has raised looks like a generator at its end."""
+        """Note an error of the source. Otherwise a generator that has raised would look like one at its end."""
         try:
             yield from rows
         except Exception:
@@ -89,7 +91,7 @@ class RowsReading:
         try:
             self._sum += xxh3_64_intdigest(marshal.dumps(_plain(row), _MARSHAL))
         except (TypeError, ValueError):
-            self.form = COUNT  # the value has no hash that is the same in every process
+            self.form = COUNT  # the hash of the value differs between processes
 
     @property
     def found(self) -> RowsDigest:
@@ -108,7 +110,7 @@ class ArrowReading(RowsReading):
         super().__init__(form=form)
         self.malformed = malformed
         self._found = RowsDigest(0)
-        # An engine reads ahead in other threads.
+        # An engine may read ahead in other threads.
         self._lock = RLock()
         self._threads = set[int]()
         self._left = Event()
@@ -142,7 +144,7 @@ class ArrowReading(RowsReading):
             clock.sleep(0.001)
 
     def ask_rest(self) -> None:
-        """Read one more row, as `RowsReading.ask_rest`. An engine that reads ahead gets no further rows."""
+        """Read one more row, as `RowsReading.ask_rest`. An engine that reads ahead receives no further rows."""
         with self._lock:
             before = self._found
             while not (self._failed or self.more) and (batch := self._next()) is not None:
@@ -171,7 +173,7 @@ AnyReading: TypeAlias = RowsRead | RowsReading
 
 
 def _plain(value: Any) -> Any:
-    """Return a form of a value that hashes the same in every process, such as type and text of a Decimal or a date.
+    """Return a form of a value with the same hash in every process, such as type and text of a Decimal or a date.
 
     :raises TypeError: the value has no such form.
     """

@@ -36,7 +36,7 @@ Acks = Mapping[tuple[str, int], Ack]
 
 
 def xcom_fingerprint(value: Any) -> str:
-    """Return the digest of an XCom value. It is the same for the return value of a task and for the pulled XCom."""
+    """Return the digest of an XCom value. A task's return value and the pulled XCom have the same digest."""
     try:
         return digest(value)
     except (TypeError, ValueError):
@@ -44,7 +44,7 @@ def xcom_fingerprint(value: Any) -> str:
 
 
 def returned(value: Any, *, multiple: bool) -> list[dict[str, str]]:
-    """Return name and fingerprint of each XCom that a return value becomes, for the ack of a plain task.
+    """Return name and fingerprint of each XCom that a return value becomes, for the ack of a Python task.
 
     :param multiple: whether each entry of a returned mapping also becomes a separate XCom.
     """
@@ -60,7 +60,7 @@ def is_ref(value: Any) -> bool:
 
 
 def acked(acks: Acks, task: str, name: str) -> dict[int, str]:
-    """Return the acked fingerprints of the output `name`, by map index (−1: not mapped)."""
+    """Return the acked fingerprints of the output `name`, by map index. An unmapped task has the map index −1."""
     return {
         index: xcom_fingerprint(entry) if is_ref(entry) else entry["digest"]
         for (of, index), ack in sorted(acks.items())
@@ -71,7 +71,7 @@ def acked(acks: Acks, task: str, name: str) -> dict[int, str]:
 
 
 # --- passed on ----------------------------------------------------------------------------------------------------
-# A return value that XCom would change is refused before the task acks.
+# Before a task acks, its return value is refused if XCom would change the value.
 
 
 _Path = tuple[Any, ...]

@@ -1,6 +1,6 @@
-"""A processing task's part of its transaction: `start`, `ack` and `fail`. Source: protocol.md §§2, 4.
+"""The steps of a processing task in its transaction: `start`, `ack` and `fail`. Source: protocol.md §§2, 4.
 
-`Transaction` adds the hooks at the end of this module to its tasks, so plain `@task` code needs no changes.
+`Transaction` adds the hooks at the end of this module to its tasks, so the code of a `@task` needs no changes.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ if TYPE_CHECKING:
 from airflow_tx.transaction.processing.consumed_rows import AnyReading, RowsReading
 
 # --- messages -----------------------------------------------------------------------------------------------------
-# The messages that a task emits. Each is the root of a tree, and the committer waits for all trees.
+# The messages that a task emits. Each message is the root of a tree, and the committer waits for
+# all trees.
 
 
 class TaskMessages:
@@ -126,7 +127,7 @@ class TaskMessages:
         """Add the messages that the application of the task has emitted.
 
         :param trees: the number of messages.
-        :param emitter: the try that the application was submitted by.
+        :param emitter: the try that submitted the application.
         :raises AirflowFailException: an earlier try submitted the application, and it has emitted messages.
         """
         if trees and emitter != self._task:
@@ -150,7 +151,7 @@ class TaskMessages:
 
 
 # --- stale input --------------------------------------------------------------------------------------------------
-# Input of an earlier attempt is refused before a task works on it.
+# A task refuses input of an earlier attempt before it works on the input.
 
 
 def check_arguments(task: Any, attempt: TransactionAttempt) -> None:
@@ -170,7 +171,7 @@ def check_arguments(task: Any, attempt: TransactionAttempt) -> None:
 def check_upstream(
     context: Context, spec: TransactionSpec, attempt: TransactionAttempt, task: TaskTry
 ) -> None:
-    """Refuse input from tasks that have not acked in this attempt. A replay of an opaque batch may have other rows.
+    """Refuse input from tasks that have not acked in this attempt. Their batch may have had other rows.
 
     :raises AirflowFailException: an upstream task has worked only on an earlier attempt. The error names the task.
     """
@@ -210,18 +211,18 @@ def _batches(value: Any) -> Iterator[TransactionAttempt]:
 
 
 # --- failure ------------------------------------------------------------------------------------------------------
-# The reason of a task's failure, in the form that the ledger keeps.
+# The reason for a task's failure, in the form that the ledger keeps.
 
 
 def failure_reason(context: Context) -> str:
-    """Return the error of a task for the ledger, or the root cause of an error in the JVM; "": no error is known."""
+    """Return the text of a task's error, or of its root cause in the JVM, or "" if no error is known."""
     from airflow_tx.spark import jvm_cause
 
     error = context.get("exception")
     if not isinstance(error, BaseException):
         return compat.masked(f"{type(error).__name__}: {error}") if error else ""
     refusal = refusal_of(context)
-    # Airflow's own exception repeats the text of the refusal.
+    # The AirflowFailException repeats the text of the refusal.
     text = problem_of(refusal if refusal and str(refusal) == str(error) else error)
     return compat.masked(str(jvm_cause(error) or f"{type(error).__name__}: {text}"))
 
@@ -229,7 +230,7 @@ def failure_reason(context: Context) -> str:
 def noted_reason(context: Context, refusal: TxError | None) -> tuple[str, str]:
     """Return the reason for the ledger, and the id of the failed task.
 
-    For a refusal that only a person can end, the reason is the text of the refusal, and the task id is empty.
+    For a refusal that only a person can resolve, the reason is the text of the refusal, and the task id is empty.
     """
     if refusal is not None and refusal.for_good:
         return compat.masked(problem_of(refusal)), ""
@@ -239,12 +240,12 @@ def noted_reason(context: Context, refusal: TxError | None) -> tuple[str, str]:
 def problem_of(error: BaseException) -> str:
     """Return the problem of an error without its remedy, which the ledger keeps separately.
 
-    The text does not contain a refused value of a row. Only the log of the task shows this value, since fewer people
-    may read the log.
+    The text does not contain a refused value of a row. Only the log of the task shows the value, since fewer people
+    may read that log.
     """
     if not isinstance(error, TxError):
         return str(error)
-    place = error.fields.get("place")  # the place of a value that the refusal quotes; "": no value
+    place = error.fields.get("place")  # the place of the value that the refusal quotes, if any
     if not place:
         return error.problem_text
     told = f"{place} has a value that the log of its task shows"
@@ -252,7 +253,7 @@ def problem_of(error: BaseException) -> str:
 
 
 def refusal_of(context: Context) -> TxError | None:
-    """Return the refusal that failed the task; None: another error failed the task."""
+    """Return the refusal that failed the task, or None if another error failed it."""
     error = context.get("exception")
     # A refusal that a retry cannot fix was raised again as AirflowFailException.
     refusal = error.__context__ if isinstance(error, AirflowFailException) else error
@@ -260,7 +261,7 @@ def refusal_of(context: Context) -> TxError | None:
 
 
 def advice_of(error: BaseException | None) -> Remedy | None:
-    """Return the remedy of a refusal, for the ledger; None: the error has no remedy."""
+    """Return the remedy of a refusal for the ledger, or None if the error has no remedy."""
     advice = error.advice if isinstance(error, TxError) else None
     return None if advice is None else advice.worded(compat.masked)
 
@@ -275,7 +276,7 @@ _inner: ContextVar[Processing | None] = ContextVar("airflow_tx_processing", defa
 
 
 def ask_rest(readings: Iterable[AnyReading]) -> None:
-    """Request one more row from the fullest reading of the batch, to find out whether it has read all rows.
+    """Request one more row from the reading with the most rows, to find out whether it has read the whole batch.
 
     :raises SourceError: the source cannot return the row.
     """
@@ -287,7 +288,7 @@ def ask_rest(readings: Iterable[AnyReading]) -> None:
 
 
 def fullest(readings: Iterable[AnyReading]) -> list[RowsRead]:
-    """Return the reading with the most rows, for the batch and each input. Shorter readings do not count."""
+    """Return the reading with the most rows for the batch, and for each other input. Shorter readings do not count."""
     found: dict[tuple[OutputName, ...], RowsRead] = {}
     for read in _started(readings):
         known = found.get(read.outputs)
@@ -300,7 +301,7 @@ def fullest(readings: Iterable[AnyReading]) -> list[RowsRead]:
 
 
 def repeated(readings: Iterable[AnyReading]) -> list[str]:
-    """Describe the inputs that were read completely several times, so that it is unknown which reading counts."""
+    """Describe each input that was read completely several times. It is unknown which of its readings counts."""
     whole = Counter(
         read.outputs for read in _started(readings) if not read.stopped and read.found.rows
     )
@@ -333,20 +334,20 @@ class Processing:
         self.task = task
         self.anchored = anchored
         self.messages = TaskMessages(spec, begun, task, anchored=anchored)
-        self.read: list[AnyReading] = []  # by the task and by its application
+        self.read: list[AnyReading] = []  # readings by the task and by its application
         self.looked: list[RowsReading] = []
-        """The readings with `reliable=False`, which prove nothing."""
+        """The readings with `reliable=False`, which do not prove which rows were consumed."""
         self.unproven: list[str] = []
-        """The reasons why the rows that the application consumed are not proven."""
+        """The reasons why it is not proven which rows the application consumed."""
         self.staged: dict[str, Output] = {}
         """The outputs that the task's code has staged, by name."""
         self.broken: Exception | None = None
-        """The error that ended a reading of the batch. The engine that reads the batch wraps it in an error."""
+        """The error that ended a reading of the batch. The engine that reads the batch may wrap it in another error."""
         self.rejected: list[dict[str, str]] = []
         """The rows that the task's code has rejected."""
         self._emitters: list[Source] = []
         self.code = ""
-        """The digest of the task's code; "": unknown."""
+        """The digest of the task's code, or "" if it is unknown."""
         self.started = False
         self.acked = False
         self._ledger: Ledger | None = None
@@ -369,7 +370,7 @@ class Processing:
 
     @classmethod
     def current(cls) -> Processing:
-        """Return the `Processing` of the calling code: set by `as_current`, or else of the running Airflow task."""
+        """Return the object set by `as_current`, or otherwise the `Processing` of the running Airflow task."""
         from airflow.sdk import get_current_context
 
         return _inner.get() or cls.of(get_current_context())
@@ -386,12 +387,12 @@ class Processing:
     @classmethod
     @contextmanager
     def running(cls, context: Context) -> Iterator[Processing]:
-        """Start the try, and run a `with` block of an operator that acks its output itself.
+        """Start the try, and run the `with` block of an operator that acks its output itself.
 
         :raises AirflowSkipException: the transaction is committed.
         :raises AirflowRescheduleException: `begin` of the run has replaced the attempt, or will replace it.
-        :raises AirflowFailException: another try or attempt has replaced this try; or the block raised FailedBatch or
-            RowsRefused.
+        :raises AirflowFailException: another try or attempt has replaced this try, or the `with` block raised
+            FailedBatch or RowsRefused.
         """
         processing = cls.of(context)
         processing.start()
@@ -425,7 +426,7 @@ class Processing:
 
     @cached_property
     def staging(self) -> StagingArea:
-        """Return the staging area of the task's output. Output of a task after the block is kept after the commit."""
+        """Return the staging area for the task's output. Output of tasks after the block is kept after the commit."""
         area = self.spec.staging().of_topology(self.begun.incarnation)
         return area if self.task.task_id in self.spec.inside else area.kept
 
@@ -462,7 +463,7 @@ class Processing:
         """Note in the ledger that this try is done, with its outputs and readings. A second call does nothing.
 
         :param outputs: references to staged output, or the result of `returned` for a return value.
-        :param consumed_rows: the number of rows read from the batch; None: the readings count them.
+        :param consumed_rows: the number of rows read from the batch. If it is None, the readings count them.
         :raises SourceError: the rows were replaced while the task read them.
         :raises AirflowRescheduleException, AirflowFailException: another try or attempt has replaced this try.
         """
@@ -499,7 +500,7 @@ class Processing:
     def stage(self, rows: Any, name: str = "rows") -> dict[str, Any]:
         """Write an output of the task's code with the digest of its rows, and return the reference to the output.
 
-        :raises StagingError: a column type would change a value, or the task has already staged an output of this name.
+        :raises StagingError: a column type would change a value, or the task has already staged an output so named.
         """
         where = self.where
         check_own_name(where, name)
@@ -508,7 +509,7 @@ class Processing:
             raise refuse(where, name, problem, "Give each output its own name.")
         output = write_digested(where, name, rows)
         if not output.columns:
-            # The output also has no rows, and readers refuse a file without columns.
+            # An output without columns has no rows, and readers refuse a file without columns.
             output = replace(output, files=())
         if output.rows and not output.row_digest:
             text = "Output %r of %s has lists, structs, maps or times of day, so its rows are counted and not hashed"
@@ -528,15 +529,15 @@ class Processing:
         return [make_ref(self.where, name, output).to_json() for name, output in outputs]
 
     def _malformed(self) -> list[dict[str, str]]:
-        """Describe the malformed rows that a reading of the batch has found, from the reading with the most of them."""
+        """Describe the malformed rows of the batch, from the reading that found the most of them."""
         own = (each for each in self.read if not isinstance(each, RowsRead))
-        # A reading with `reliable=False` finds all malformed rows, if it read to the end.
+        # A reading with `reliable=False` has found all malformed rows if it read to the end.
         readings = [*own, *(each for each in self.looked if each.ended)]
         found = max((each.malformed for each in readings), key=len, default=[])
         return [row_aside("", each.reason, each.where, each.content) for each in found]
 
     def _check_rejected(self, given: Iterable[Mapping[str, Any]], read: Sequence[RowsRead]) -> None:
-        """Refuse more rejected rows than rows read. The task rejected a row twice, or rejected a row that it made."""
+        """Refuse more rejected rows than rows read. The task rejected a row twice, or a row that it created itself."""
         count = sum(each["rows"] for each in given if each["name"].startswith(REJECTED))
         most = sum(each.found.rows for each in read)
         if count > most and read and not any(each.at_least for each in read):
@@ -555,7 +556,7 @@ class Processing:
         return emitter
 
     def close(self) -> None:
-        """Close the sources, after no engine reads their rows."""
+        """Close the sources, once no engine reads their rows."""
         from airflow_tx.transaction.processing.consumed_rows import ArrowReading
 
         for each in (*self.read, *self.looked):
@@ -565,10 +566,10 @@ class Processing:
             emitter.close()
 
     def fail(self, reason: str, refusal: TxError | None = None, *, failed_task: str = "") -> None:
-        """Note in the ledger and the source that this try failed, and that Airflow does not retry it.
+        """Note in the ledger that this try failed and is not retried, and notify the source.
 
         :param reason: the reason for the ledger.
-        :param refusal: the refusal that failed the task; None: another error.
+        :param refusal: the refusal that failed the task; None if another error failed it.
         :param failed_task: see `Ledger.fail`.
         :raises Refused: a newer try or attempt has started.
         """
@@ -595,7 +596,7 @@ class Processing:
 
     @contextmanager
     def settling(self) -> Iterator[None]:
-        """Run a `with` block. If its rows are not settled, end the task as the source decides.
+        """Run a `with` block. If the rows of the batch are not settled, end the task as the source decides.
 
         :raises AirflowRescheduleException: Airflow starts the task again later.
         :raises FailedBatch: the transaction needs another attempt.
@@ -611,7 +612,7 @@ class Processing:
             put_back(self._ti, str(error))
 
     def unsettled(self, error: SourceNotSettled) -> TxError:
-        """Return how the source ends a task whose rows are not settled, see `Source.unsettled`."""
+        """Return the error that ends the task if its rows are not settled, see `Source.unsettled`."""
         with closing(self.spec.named_source) as source:
             return source.unsettled(self.metadata, error)
 
@@ -625,11 +626,11 @@ class Processing:
 
     @contextmanager
     def _connected(self) -> Iterator[Ledger]:
-        """Connect to the ledger for one step. Between two steps a task may fork, or run for hours."""
+        """Connect to the ledger for one step only, since the task may fork, or run for hours, between two steps."""
         with self.spec.store() as store:
             if self._ledger is None:
                 self._ledger = self.spec.ledger(store)
-            # Reuse the ledger object, which remembers its writes and does not read them again.
+            # Reuse the ledger object. It remembers its writes, so it need not read them again.
             self._ledger.store = store
             yield self._ledger
 
@@ -662,7 +663,7 @@ class Processing:
 
 
 def before_task(context: Context) -> None:
-    """Check the input of a task that must ack, and note its start. Airflow calls this hook before the task."""
+    """Check the input of a task that must ack, and note the start of the task. Airflow calls this hook before it."""
     processing = Processing.of(context)
     check_arguments(context["task"], processing.attempt)
     if processing.source.kind is not SourceKind.TRANSACTIONAL:
@@ -670,7 +671,8 @@ def before_task(context: Context) -> None:
     processing.code = digest_of_callable(context["task"])
     dated = processing.source.dated
     if dated is not None and "logical_date" not in context:
-        # A run that was deleted and created again may lack dates, which Airflow does not always infer.
+        # A run that was deleted and created again may lack dates. Airflow does not always infer
+        # them.
         dates = compat.interval_context(*dated.interval(processing.metadata))
         context.update(dates)  # type: ignore[typeddict-item]
     processing.start()
@@ -702,7 +704,7 @@ def task_failed(context: Context) -> None:
 
 
 def task_ended(context: Context) -> None:
-    """Ack a task that has skipped itself or other tasks, without output."""
+    """Ack a task, without output, that has skipped itself or other tasks."""
     try:
         processing = Processing.of(context)
         if processing.started:  # otherwise the transaction is already committed
@@ -712,7 +714,7 @@ def task_ended(context: Context) -> None:
 
 
 def hook_up(task: Any) -> None:
-    """Make a task of any operator start, ack and fail its part of the transaction."""
+    """Add the hooks that call `start`, `ack` and `fail` to a task of any operator."""
     compat.add_hooks(
         task,
         before=before_task,
@@ -725,7 +727,7 @@ def hook_up(task: Any) -> None:
 
 
 def stage_frames(task: Any) -> None:
-    """Wrap the function of a `@task`, so that frames it returns are staged, and their references become XComs.
+    """Wrap the function of a `@task`, so that returned data frames are staged and their references become XComs.
 
     Airflow has no hook that replaces the result of a function, so the function itself is wrapped.
     """
@@ -750,10 +752,10 @@ def _staging(function: Callable[..., Any], multiple: bool) -> Callable[..., Any]
 def _own_errors() -> Iterator[None]:
     """Raise the source's own error if an engine has wrapped it in another error.
 
-    If rows are not settled, the task ends as the source decides.
+    If rows are not settled, end the task as the source decides.
     """
     processing = None
-    with suppress(RuntimeError):  # the function is called outside of a task, such as in a test
+    with suppress(RuntimeError):  # raised outside of a task, such as in a test
         processing = Processing.current()
     with nullcontext() if processing is None else processing.settling(), _of_source(processing):
         yield
@@ -765,7 +767,8 @@ def _of_source(processing: Processing | None) -> Iterator[None]:
         yield
     except Exception as error:
         broken = None if processing is None else processing.broken
-        # The error of an engine contains the traceback of the original error, with the files of this folder.
+        # The text of an engine's error contains the traceback of the original error, with files of
+        # this folder.
         told: BaseException | None = error
         while told is not None and os.path.dirname(__file__) not in str(told):
             told = told.__cause__
@@ -775,7 +778,7 @@ def _of_source(processing: Processing | None) -> Iterator[None]:
 
 
 def _with_refs(value: Any, multiple: bool) -> Any:
-    """Stage the frames in a function's return value, and return the value with references in their place.
+    """Stage the data frames in a function's return value, and return the value with references in their place.
 
     :param multiple: whether each entry of a mapping becomes a separate XCom.
     """

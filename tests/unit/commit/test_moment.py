@@ -207,7 +207,7 @@ def exact(shop: Database, name: str) -> SqlState:
     return SqlState.from_url(url, table=name, keys=["word"], values={"count": Sum()}, kind="transactional")
 
 
-def test_another_output_for_states_in_one_database_is_fixed_once_it_is_written(
+def test_the_output_for_states_in_one_database_may_change_only_until_it_is_written(
     make: Any, shop: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = begun(Makes(make, updates=[update(exact(shop, "one")), update(exact(shop, "two"))]), rows(a=1))
@@ -434,7 +434,7 @@ LEFT_OUT: dict[str, tuple[Any, str, str, Callable[[Given], None]]] = {
         Commit.write,
         "self._take_other_output(inside)",
         "None",
-        lambda given: test_another_output_for_states_in_one_database_is_fixed_once_it_is_written(
+        lambda given: test_the_output_for_states_in_one_database_may_change_only_until_it_is_written(
             given.make, given.shop, given.patch
         ),
     ),

@@ -529,7 +529,7 @@ def test_the_memory_of_a_coordinator_forgets_final_transactions() -> None:
     assert set(planned(look(record(2), current=2), {"r2": "running"}, memory=found.memory).memory.health) == {2}
 
 
-def test_a_failing_source_is_queried_with_growing_waits() -> None:
+def test_a_failing_source_is_queried_at_growing_intervals() -> None:
     memory, waits = CoordinatorMemory(), []
     for _ in range(9):
         memory = memory.failed(1.0)

@@ -172,7 +172,7 @@ def test_joined_steps_are_made_once_although_the_reply_is_lost(store: Interrupte
     assert one.topology.current == 3
 
 
-def test_a_begin_joined_with_a_start_starts_the_task_only_of_a_new_transaction(store: Interrupted) -> None:
+def test_a_begin_joined_with_a_start_starts_a_task_only_if_it_begins_a_transaction(store: Interrupted) -> None:
     process = Process(store, joins=True)
     assert isinstance(process.begin(0), NoData)
     for _ in range(8):

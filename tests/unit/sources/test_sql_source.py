@@ -221,7 +221,7 @@ def test_a_position_without_a_mark_is_still_accepted(books: Books) -> None:
     assert [row["id"] for row in rows(source, position)] == [4]
 
 
-def test_a_value_without_an_order_is_named(books: Books) -> None:
+def test_an_error_names_the_id_that_cannot_be_ordered(books: Books) -> None:
     books.run("CREATE TABLE sold (id BIGINT UNIQUE NOT NULL); INSERT INTO sold VALUES (1.5)")
     told = r"table sold has a row whose id is '1\.5', of type float: rows cannot be ordered by it"
     with pytest.raises(SourceError, match=told):

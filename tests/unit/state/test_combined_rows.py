@@ -71,7 +71,7 @@ def test_whole_floats_are_added_to_a_bigint_as_whole_numbers(values: list[Any], 
 def test_a_value_that_its_column_does_not_take_is_refused_before_it_is_added(
     values: list[Any], kind: str, row: int
 ) -> None:
-    with pytest.raises(StateError, match=rf"row {row} .*: n = .*The column is a {kind}"):
+    with pytest.raises(StateError, match=rf"row {row} .*: n = .*The column has the type {kind}"):
         totals(values, Sum(kind))
 
 

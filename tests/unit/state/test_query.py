@@ -163,7 +163,7 @@ def test_an_impossible_query_is_refused_in_one_line(words: Counted) -> None:
     rows = [{"word": "man"}, {"werd": "man"}]
     with pytest.raises(StateError, match=r"row \{'werd': 'man'\} has no field 'word'.*MapGet\(keys=\[\.\.\.\]\)"):
         list(state_query(rows, state=words))
-    with pytest.raises(StateError, match=r"key 0 \(7,\): word = 7 is not a text. The column is a text"):
+    with pytest.raises(StateError, match=r"key 0 \(7,\): word = 7 is not a text. The column has the type text"):
         list(state_query([{"word": 7}], state=words))
     for query, message in (
         (MapGet(values=["sum"]), r"State 'memory' has count"),

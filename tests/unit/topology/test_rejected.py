@@ -66,7 +66,7 @@ def test_the_table_of_an_update_cannot_also_be_the_rejected_table(aside: DeltaTa
 
 
 def test_a_non_transactional_source_with_a_rejected_table_is_refused(aside: DeltaTable) -> None:
-    with refused("state 'delta.*rejected' that is opaque cannot give exactly once"):
+    with refused("state 'delta.*rejected' that is opaque cannot count each row exactly once"):
         with dag(), block(source=Numbers(SourceKind.NON_TRANSACTIONAL), rejected=aside) as tx:
             commit(task_id="commit")
             count(tx.batch)

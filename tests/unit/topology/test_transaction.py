@@ -452,7 +452,7 @@ def test_a_source_and_a_state_that_cannot_give_exactly_once_are_refused(
     if exact:
         build()
     else:
-        with refused(f"source that is {source.value} and state 'totals' that is {kind} cannot give exactly once"):
+        with refused(f"source that is {source.value} and state 'totals' that is {kind} cannot count each row exactly"):
             build()
 
 
@@ -477,7 +477,7 @@ def test_a_trident_map_is_accepted_or_refused_by_its_kind_like_any_other_state(s
     if (source, kind, True) in KINDS:
         build()
     else:
-        with refused(f"source that is {source.value} and state 'MemoryMap' that is {kind} cannot give exactly once"):
+        with refused(f"source that is {source.value} and state 'MemoryMap' that is {kind} cannot count each row"):
             build()
 
 
