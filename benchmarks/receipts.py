@@ -9,23 +9,20 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import astuple
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, cast
 
 import sqlalchemy as sa
 
 from airflow_tx.ledger import ReadOnlyLedger
-from airflow_tx.ledger.answers import Begun, Processed
 from airflow_tx.ledger.api import Create, Paths, Put
 from airflow_tx.ledger.audit.chain import StateEvidence, ledger_evidence
 from airflow_tx.ledger.audit.verification import verified
 from airflow_tx.ledger.json_text import replace
-from airflow_tx.ledger.receipt import Code, TaskRows, Written
-from airflow_tx.ledger.steps.commit import AcquireRequest, acquire
+from airflow_tx.ledger.receipt import Written
 from airflow_tx.ledger.store.memory import MemoryStore
 from airflow_tx.operations.actions.stale import StaleReading
 from airflow_tx.state import SqlState, Sum
@@ -98,24 +95,6 @@ def processor_time() -> None:
     print(f"  processor time: {found[0]:.3f} ms a state, {found[1]:.3f} ms for the digest of 1,000 rows")
 
 
-class ThreeTasks(Pipeline):
-    """A topology of three tasks, whose receipts name their code. One of them changes once."""
-
-    code: Mapping[str, str] = MappingProxyType({})
-
-    def acquire(self, begun: Begun, processed: Processed, ledger: Any = None) -> Any:
-        """Take the turn."""
-        tasks = {task: TaskRows(1, 1, {}) for task in self.code}
-        names = tuple(state.name for state in self.states)
-        batch = {"metadata": begun.metadata, "position": begun.position, "rows": 1}
-        code = Code("v1", dict(self.code))
-        request = AcquireRequest(
-            begun.attempt, processed.epoch, begun.rows_digest, states=names, tasks=tasks, code=code, **batch
-        )
-        granted: Any = self.ledger.run(acquire, request)
-        return granted.grant
-
-
 def first(rows: list[int]) -> int:
     """Add up the rows."""
     return sum(rows)
@@ -170,7 +149,7 @@ def books(count: int, folder: Path) -> tuple[MemoryStore, Paths, SqlState]:
     """A ledger of so many transactions, and a state in SQLite with the receipts of all."""
     store, memory = MemoryStore(), MemoryState("sqlite.totals", values={"n": Sum()})
     store.ensure("/tx")
-    pipeline = ThreeTasks(store, "/tx", [memory], history=count, tasks=3)
+    pipeline = Pipeline(store, "/tx", [memory], history=count, tasks=3)
     made = dag()
     now = code_of_dag(made, spec_of(made))
     for number in range(count):

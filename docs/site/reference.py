@@ -32,6 +32,9 @@ ROOMS = {
     "airflow_tx.testing": "Tests of your own",
 }
 
+RANKS = {"reference/api.md": 0.5, "reference/errors.md": 0.5, "reference/rules.md": 0.5, "changelog.md": 0.1}
+"""How the search ranks a page. Below 1, a guide with the same words comes first."""
+
 EXIT = """
 | exit code | meaning |
 |---|---|
@@ -49,7 +52,8 @@ def on_files(files: Files, config: Any) -> Files:
     pages["reference/storm.md"] = storm()
     pages["changelog.md"] = changelog()
     for path, text in pages.items():
-        files.append(File.generated(config, path, content=text))
+        ranked = f"---\nsearch: {{boost: {RANKS.get(path, 1)}}}\n---\n{text}"
+        files.append(File.generated(config, path, content=ranked))
     return files
 
 

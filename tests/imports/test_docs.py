@@ -166,3 +166,16 @@ def test_the_tables_beside_a_state_that_need_rights_are_those_of_the_package() -
     rights = page.partition("## Rights of the database user\n")[2].partition("\n## ")[0]
     made = {table(None).name for table in (fence_table, portions_table, receipts_table)}
     assert set(re.findall(r"`(airflow_tx_\w+)`", rights)) == made
+
+
+@pytest.mark.parametrize(
+    ("page", "words"),
+    [
+        ("docs/concepts/how-it-works.md", "`RotatingTransactionalState` in ZooKeeper"),
+        ("docs/index.md", "[Submit a Spark application per batch]("),
+        ("docs/index.md", "[Backfill what failed]("),
+        ("docs/howto/move-from-storm.md", "## Trident's operations on streams"),
+    ],
+)
+def test_a_reader_who_comes_with_storm_finds_its_words_on_the_first_pages(page: str, words: str) -> None:
+    assert words in (ROOT / page).read_text()

@@ -39,7 +39,13 @@ class World:
         opened = ReadOnlyLedger(self.pipeline.store, self.pipeline.paths).open_records()
         found = [(txid, each.attempt, each.phase, each.skip, each.checks) for txid, each in opened.items()]
         topology = self.pipeline.ledger.topology()
-        noted = (topology.losses, topology.yielded, topology.accepted, topology.generation)
+        noted = (
+            topology.losses,
+            topology.yielded,
+            topology.accepted,
+            topology.generation,
+            len(self.pipeline.ledger.repairs()),
+        )
         return turn.current, found, noted, self._rows(self._metadata, "dag", "dag_run")
 
     def pause(self, *, paused: bool) -> None:
@@ -195,6 +201,12 @@ def one_committed(world: World) -> None:
     world.pipeline.run("r1")
 
 
+def one_of_other_code(world: World) -> None:
+    """A committed transaction whose task has other code in the DAG file."""
+    world.pipeline.code = {"count": "0" * 16}
+    world.pipeline.run("r1")
+
+
 def all_taken(world: World) -> None:
     for number in range(6):
         world.pipeline.run(f"r{number}")
@@ -221,6 +233,7 @@ ASKED: Mapping[ActionName, tuple[Callable[[World], None], dict[str, Any]]] = {
     ActionName.ACCEPT_LOSS: (one_failed, {}),
     ActionName.ACCEPT_CHECK: (one_with_failed_checks, {**ONE, "names": ("positive",)}),
     ActionName.ACCEPT_CHANGE: (one_that_was_changed_by_hand, STATE),
+    ActionName.ACCEPT_CODE: (one_of_other_code, {}),
     ActionName.STATE_RENAME: (a_renamed_state, {"names": ("tx_state.old", "tx_state.one")}),
     ActionName.STATE_FORGET: (a_state_that_is_gone, {"names": ("tx_state.gone",)}),
     ActionName.REPAIR: (a_lost_state, {"repair": "state-lost", **STATE}),

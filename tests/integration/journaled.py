@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from types import MappingProxyType
 
 from airflow_tx.ledger.answers import Begun, Granted
-from airflow_tx.ledger.receipt import Code, TaskRows
 from airflow_tx.ledger.steps.commit import AcquireRequest, acquire
 from airflow_tx.outputs.journal import Entry, JournalArea
 from airflow_tx.outputs.staging.area import StagingArea
@@ -19,13 +16,9 @@ COLUMNS = {name: Columns(f"tx_state.{name}", ("key",), {"n": Sum()}, {}) for nam
 
 
 class Journaled(Pipeline):
-    """A pipeline whose commits leave an entry in the journal of the DAG.
-
-    :ivar code: by task the digest of its code.
-    """
+    """A pipeline whose commits leave an entry in the journal of the DAG."""
 
     area: StagingArea
-    code: Mapping[str, str] = MappingProxyType({})
 
     def commit(self, run: str) -> Begun:
         begun = self.begin(run)
@@ -58,8 +51,7 @@ class Journaled(Pipeline):
             states=names,
             metadata=begun.metadata,
             position=begun.position,
-            tasks={task: TaskRows(1, 1, {}) for task in self.tasks},
-            code=Code("v1", dict(self.code)),
+            **self.made_by,
             journal=journal.write(entry),
         )
         granted = self.ledger.run(acquire, request)

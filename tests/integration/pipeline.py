@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -14,7 +14,7 @@ from airflow_tx.ledger.api import Paths, Store
 from airflow_tx.ledger.attempt import Grant, TaskTry, TransactionAttempt
 from airflow_tx.ledger.batch import Batch, BeginRequest, Outside, RestatedBatch, TopologyRequest
 from airflow_tx.ledger.ledger import Ledger
-from airflow_tx.ledger.receipt import Replaced, Written
+from airflow_tx.ledger.receipt import Code, Replaced, TaskRows, Written
 from airflow_tx.ledger.steps import end, processing
 from airflow_tx.ledger.steps.commit import AcquireRequest, acquire, commit
 from airflow_tx.ledger.steps.replay import WishRequest, want
@@ -60,6 +60,7 @@ class Pipeline:
     :ivar current: gives the current metadata of a batch.
     :ivar position: where the source stands after a row.
     :ivar amount: what a run adds to its states for a batch.
+    :ivar code: by task the digest of the code that it runs, which the receipt names.
     :ivar metadata: what the source writes down of a row; the row itself, unless a test of names says otherwise.
     """
 
@@ -91,6 +92,7 @@ class Pipeline:
         self.sized = sized
         self.journals = journals
         self.written: dict[str, Written] = {}
+        self.code: Mapping[str, str] = {}
         self.begins_as = ""
         self.metadata: Callable[[int], Any] = lambda row: row
         self.position: Callable[[int], Any] = lambda row: row
@@ -152,7 +154,7 @@ class Pipeline:
     def acquire(self, begun: Begun, processed: Processed, ledger: Ledger | None = None) -> Grant:
         """Take the turn."""
         names = tuple(state.name for state in self.states)
-        batch = {"metadata": begun.metadata, "position": begun.position, "rows": 1}
+        batch = {"metadata": begun.metadata, "position": begun.position, "rows": 1, **self.made_by}
         journal = f"2013-01-01/{begun.txid}-{'0' * 64}" if self.journals else ""
         request = AcquireRequest(
             begun.attempt, processed.epoch, begun.rows_digest, states=names, journal=journal, **batch
@@ -160,6 +162,13 @@ class Pipeline:
         granted = (ledger or self.ledger).run(acquire, request)
         assert isinstance(granted, Granted), granted
         return granted.grant
+
+    @property
+    def made_by(self) -> dict[str, Any]:
+        """What a receipt says of the tasks and their code."""
+        if not self.code:
+            return {}
+        return {"tasks": {task: TaskRows(1, 1, {}) for task in self.code}, "code": Code("v1", dict(self.code))}
 
     def write(self, grant: Grant, rows: Any) -> None:
         """Add the row to every state, as a committer does."""

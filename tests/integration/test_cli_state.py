@@ -143,7 +143,7 @@ class Moved:
         self.run("before", "r1")
         with pytest.raises(StateRenamed) as refusal:
             self.run("empty", "r2")
-        self.rename, self.forget = re.findall(r"airflow (tx state .*?)(?:\. Another|$)", str(refusal.value))
+        self.rename, self.forget = re.findall(r"airflow (tx state .*?)(?:\. If another|$)", str(refusal.value))
 
     def state(self, table: str) -> SqlState:
         return SqlState.from_url(self.url, table=table, keys=["word"], values={"n": Count()}, label="tx_state")

@@ -29,6 +29,7 @@ from tests.integration.deeds import (
     one_failed_one_live,
     one_in_a_state_that_is_gone,
     one_live_one_to_be_skipped,
+    one_of_other_code,
     one_readmitted,
     one_skipped,
     one_that_was_changed_by_hand,
@@ -123,6 +124,7 @@ AS_RECEIPTS_SAY = (
     "Change of state 'tx_state.two' of topology 'flights' not accepted: its values are what its receipts say. Nothing "
     "was changed."
 )
+NO_OTHER_CODE = "None of 1 transaction of topology flights is stale. Nothing was changed. No acceptance is needed"
 NEXT = "; generation {}; transaction 2 commits next"
 REPAIRED = ". Generation {}; transaction 2 commits next."
 RENAMED = "state tx_state.old, at transaction 1, is called tx_state.one now"
@@ -300,6 +302,15 @@ CASES = (
         "accept-change flights --state nosuch", {"name": "accept-change", "names": ("nosuch",)},
         refused={None: "*the DAG updates tx_state.one, tx_state.two*"},
         did="*the DAG updates tx_state.one, tx_state.two*",
+    ),
+    Case(
+        "accept-code", one_of_other_code, "restate flights --stale --accept", {"name": "accept-code"},
+        would={None: "task count: 1 transaction of other code, 1 to 1"},
+        did={None: "accepted: task count: 1 transaction of other code, 1 to 1"},
+    ),
+    Case(
+        "accept-code of what has the same code", one_committed, "restate flights --stale --accept",
+        {"name": "accept-code"}, refused={None: NO_OTHER_CODE}, did=NO_OTHER_CODE,
     ),
     Case(
         "rename of a state", a_renamed_state, "state rename flights tx_state.old tx_state.one",

@@ -204,7 +204,7 @@ def test_lost_ids_stop_the_source_until_a_person_accepts_the_loss(queue: Queue) 
     next(queue.staging.glob("@taken/*/ids/2/*")).unlink()
     assert "accept-loss" in queue.refusal(first.position)
     (loss,) = queue.source().losses(first.position)
-    assert "counted again" in loss.description
+    assert "counts again" in loss.description
     queue.publish("a")
     assert queue.texts(queue.take(loss.resume_at)) == ["a"]
 

@@ -225,7 +225,7 @@ def test_the_log_says_which_transaction_holds_a_batch_back(
         with caplog.at_level(logging.WARNING):
             assert source.initialize_transaction(1, None) is None
         assert f"pid {pid} (nightly load) since 2" in caplog.text
-        assert "Nothing is lost" in caplog.text
+        assert "No row is lost" in caplog.text
         # It goes on as soon as it can: the transaction is over in the first pause, and no time passes.
         monkeypatch.setattr(shard, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=lambda _: early.commit()))
         batch = SqlSource("shop", "orders", patience=20).initialize_transaction(1, None)

@@ -103,7 +103,7 @@ class AckerSuite(AckerTrees):
         """A store that has lost portions says so: without them a tree might seem complete."""
         (root,) = roots.emit(1)
         known = Reference.parse(root).id
-        with pytest.raises(AckersBehind, match="went back"):
+        with pytest.raises(AckersBehind, match="restored from an older backup"):
             store.take(origin, 0, Portion("d" * 16, 2, {known: (known, -1)}))
         assert store.report(origin).open == {"split": 1}
 
