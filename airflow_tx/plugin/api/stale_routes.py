@@ -28,10 +28,12 @@ stale_router = APIRouter(
 class StaleGroupLine:
     """Transactions that are stale for one reason, or an interval without a transaction.
 
-    :param txids: in order; `transactions`: in short, such as 1-3, 5.
-    :param reason: code, correction or interval; `what`: in words.
-    :param since: when the reason arose; null: that is unknown.
-    :param restatement: the open transaction that restates them, 0 if one is requested; null: neither.
+    :param txids: the transactions, in order.
+    :param transactions: the same in short, such as 1-3, 5.
+    :param reason: code, correction or interval.
+    :param what: the reason in words.
+    :param since: moment when the reason arose; null: unknown.
+    :param restatement: the open transaction that restates them; 0: a restatement is requested; null: neither.
     """
 
     txids: Sequence[int]
@@ -46,8 +48,8 @@ class StaleGroupLine:
 class StaleAnswer:
     """The stale transactions of a topology.
 
-    :param compared: how many transactions were compared with the DAG file.
-    :param unknown: by reason, how many of them have code that cannot be compared.
+    :param compared: number of compared transactions.
+    :param unknown: number of transactions whose code cannot be compared, by reason.
     """
 
     groups: Sequence[StaleGroupLine]

@@ -244,7 +244,9 @@ class FenceSuite(StateTests):
         grants.commit(1, state, {"a": 1})
         grants.commit(2, state, {"a": 2, "b": 5})
         grants.go_back(2)
-        with pytest.raises(LedgerBehind, match=r"says transaction 2 \(another transaction .*--ledger-lost"):
+        with pytest.raises(
+            LedgerBehind, match=r"says transaction 2 \(another transaction .*--ledger-lost"
+        ):
             use(state, grants(2, 1 + later), rows({"a": 4}))
         assert totals(state) == {"a": 3, "b": 5}
 

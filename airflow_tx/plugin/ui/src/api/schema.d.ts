@@ -914,7 +914,7 @@ export interface components {
         };
         /**
          * HealthCode
-         * @description The state of a topology in one word, the most urgent first.
+         * @description The state of a topology as one word. The most urgent state is first.
          * @enum {string}
          */
         HealthCode: "blocked" | "unreadable" | "failed" | "late" | "waits" | "fine";
@@ -1398,8 +1398,8 @@ export interface components {
          * StaleAnswer
          * @description The stale transactions of a topology.
          *
-         *     :param compared: how many transactions were compared with the DAG file.
-         *     :param unknown: by reason, how many of them have code that cannot be compared.
+         *     :param compared: number of compared transactions.
+         *     :param unknown: number of transactions whose code cannot be compared, by reason.
          */
         StaleAnswer: {
             /** Compared */
@@ -1415,10 +1415,12 @@ export interface components {
          * StaleGroupLine
          * @description Transactions that are stale for one reason, or an interval without a transaction.
          *
-         *     :param txids: in order; `transactions`: in short, such as 1-3, 5.
-         *     :param reason: code, correction or interval; `what`: in words.
-         *     :param since: when the reason arose; null: that is unknown.
-         *     :param restatement: the open transaction that restates them, 0 if one is requested; null: neither.
+         *     :param txids: the transactions, in order.
+         *     :param transactions: the same in short, such as 1-3, 5.
+         *     :param reason: code, correction or interval.
+         *     :param what: the reason in words.
+         *     :param since: moment when the reason arose; null: unknown.
+         *     :param restatement: the open transaction that restates them; 0: a restatement is requested; null: neither.
          */
         StaleGroupLine: {
             /** Reason */
@@ -1772,10 +1774,10 @@ export interface components {
          * @description The state of a topology in one sentence.
          *
          *     :param since: when this state began, if that is known.
-         *     :param txid: the transaction that needs attention, or for which the others wait. The sentence begins with it, unless
-         *         the code is "late".
-         *     :param rest: the sentence after the transaction; null: the sentence does not begin with a transaction.
-         *     :param remedy: the action for a person; null: no action is needed.
+         *     :param txid: the transaction that needs attention, or for which the other transactions wait. The sentence begins
+         *         with it, unless the code is "late".
+         *     :param rest: the sentence after the transaction; null if the sentence does not begin with a transaction.
+         *     :param remedy: the action for a person; null if no action is needed.
          */
         TopologyState: {
             code: components["schemas"]["HealthCode"];
