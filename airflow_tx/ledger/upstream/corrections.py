@@ -6,7 +6,7 @@ earlier end than the upstream book.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -30,7 +30,7 @@ class Correction:
     :param first: the first upstream transaction in its range.
     :param last: the last upstream transaction in its range.
     :param noted: the note in the ledger; None if there is none.
-    :param since: time when the first of these ends became final; None if that is forgotten.
+    :param final_since: reads when an upstream transaction became final.
     """
 
     txid: int
@@ -40,7 +40,14 @@ class Correction:
     first: int
     last: int
     noted: Behind | None = None
-    since: datetime | None = None
+    final_since: Callable[[int], datetime | None] = field(
+        default=lambda txid: None, repr=False, compare=False
+    )
+
+    @property
+    def since(self) -> datetime | None:
+        """Read when the first of the ends became final; each end takes a request. Return None if that is forgotten."""
+        return min(filter(None, map(self.final_since, self.ends.values())), default=None)
 
     @property
     def is_noted(self) -> bool:
@@ -172,9 +179,15 @@ class CorrectionReader:
         taken = holder.taken
         ends = self._behind[txid]
         noted = self._noted.get(txid)
-        since = min(filter(None, map(self.upstream.final_since, ends.values())), default=None)
         return Correction(
-            txid, counts.txid, holder.key, ends, taken.first, taken.last, noted, since
+            txid,
+            counts.txid,
+            holder.key,
+            ends,
+            taken.first,
+            taken.last,
+            noted,
+            self.upstream.final_since,
         )
 
     def _is_postponed(self, correction: Correction, now: datetime) -> bool:

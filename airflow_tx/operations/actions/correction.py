@@ -87,7 +87,7 @@ class CorrectionRestatement(TransactionRestatement):
         yield EffectLine(line.txid, line.run_id, f"not restated: {line.what}")
 
     def _request(self, each: ChosenTransaction, audit: Audit) -> None:
-        correction = self._behind[each.run.txid]
+        correction = self._behind[each.run.named]
         audit = replace(audit, why=audit.reason or correction.reason)
         ends = correction.ends
         self.ledger.want_correction(each.wanted, txid=correction.txid, ends=ends, audit=audit)

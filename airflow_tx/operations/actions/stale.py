@@ -198,21 +198,29 @@ class StaleReading:
     ledger: ReadOnlyLedger
     parsed: ParsedDag
 
-    def read(self) -> Stale:
+    def read(self, task: str = "") -> Stale:
         """Compare every receipt with today's DAG.
 
+        :param task: return only transactions for which this task has other code; "": all stale transactions.
+        :raises ConfigError: the DAG does not have this task, and no stale transaction has it.
         :raises TxError: the ledger, a state, the source or the upstream topology cannot be read.
         """
         counting = self._counting
         code = self.code
         changed = {txid: code.changes(each) for txid, each in counting.items()}
         unknown = Counter(why for each in counting.values() for why in code.unknown(each))
-        corrections = self._corrections()
+        lacking = self._corrections()
         lines = [
-            self._line(txid, changed.get(txid, {}), corrections.get(txid))
-            for txid in sorted({*(txid for txid in changed if changed[txid]), *corrections})
+            self._line(txid, changed.get(txid, {}), lacking.get(txid))
+            for txid in sorted({*(txid for txid in changed if changed[txid]), *lacking})
         ]
-        return Stale((*lines, *self._intervals()), len(counting), unknown, corrections)
+        corrections = {txid: correction for txid, (correction, _) in lacking.items()}
+        found = Stale((*lines, *self._intervals()), len(counting), unknown, corrections).of(task)
+        if task and task not in code.tasks and not found.lines:
+            known = ", ".join(sorted(code.tasks)) or "none"
+            remedy = f"Name a task whose code processes batches: {known}"
+            raise ConfigError(option="--code", value=task, remedy=remedy)
+        return found
 
     @property
     def _spec(self) -> TransactionSpec:
@@ -249,9 +257,15 @@ class StaleReading:
         states: Any = self.parsed[1]
         return CodeNow.of(states.dag, self._spec, self.evidence.ledger.life)
 
-    def _line(self, txid: int, changes: Mapping[str, str], lacks: Correction | None) -> StaleLine:
-        told = [*changes.values(), *([lacks.reason] if lacks else [])]
-        since = [self._since(task) for task in changes] + [lacks.since if lacks else None]
+    def _line(
+        self,
+        txid: int,
+        changes: Mapping[str, str],
+        lacks: tuple[Correction, datetime | None] | None,
+    ) -> StaleLine:
+        correction, corrected = lacks or (None, None)
+        told = [*changes.values(), *([correction.reason] if correction else [])]
+        since = [*map(self._since, changes), corrected]
         known = sorted(each.isoformat(timespec="seconds") for each in since if each is not None)
         receipt = self._receipts.get(txid)
         return StaleLine(
@@ -266,19 +280,21 @@ class StaleReading:
 
     def _since(self, task: str) -> datetime | None:
         """Return when the first transaction ran this code of a task; if none did, when the DAG file changed."""
-        if task not in self._known_since:
-            now = self.code.tasks.get(task)
-            made = [
-                datetime.fromisoformat(each.granted)
-                for each in self._receipts.values()
-                if now and each.granted and each.code.tasks.get(task) == now
-            ]
-            self._known_since[task] = min(made) if made else compat.code_since(self._spec.dag_id)
-        return self._known_since[task]
+        return self._first_made.get(task, self._file_changed)
 
     @cached_property
-    def _known_since(self) -> dict[str, datetime | None]:
-        return {}
+    def _first_made(self) -> Mapping[str, datetime]:
+        """Return when the first transaction ran today's code of each task."""
+        found = dict[str, datetime]()
+        for receipt in self._receipts.values():
+            for task, code in receipt.code.tasks.items():
+                if receipt.granted and code and code == self.code.tasks.get(task):
+                    found.setdefault(task, datetime.fromisoformat(receipt.granted))
+        return found
+
+    @cached_property
+    def _file_changed(self) -> datetime | None:
+        return compat.code_since(self._spec.dag_id)
 
     @cached_property
     def _restatements(self) -> Mapping[int, int]:
@@ -287,12 +303,14 @@ class StaleReading:
         opened = self.ledger.open_records().values()
         return wanted | {each.restates: each.txid for each in opened if each.restates is not None}
 
-    def _corrections(self) -> dict[int, Correction]:
+    def _corrections(self) -> dict[int, tuple[Correction, datetime | None]]:
+        """Read the corrections that transactions lack, by the txid that counts, each with its time."""
         with closing(self._spec.named_source) as source:
             if not source.upstream:
                 return {}
             found = source.corrections(self.ledger, datetime.now(timezone.utc))
-        return {} if found is None else {each.counts: each for each in found.behind}
+            behind = () if found is None else found.behind
+            return {each.counts: (each, each.since) for each in behind}
 
     def _intervals(self) -> Iterator[StaleLine]:
         """Yield the data intervals without a transaction, between the first and the last interval that have one."""
@@ -328,17 +346,6 @@ def nothing_stale(topology: str, found: Stale, task: str) -> str:
     )
 
 
-def check_task(code: CodeNow, found: Stale, task: str) -> None:
-    """Refuse the name of a task, unless the DAG has the task, or a transaction is stale because of it.
-
-    :raises ConfigError: the name is refused; the error lists the tasks of the DAG.
-    """
-    if task and task not in code.tasks and not found.of(task).lines:
-        known = ", ".join(sorted(code.tasks)) or "none"
-        remedy = f"Name a task whose code processes batches: {known}"
-        raise ConfigError(option="--code", value=task, remedy=remedy)
-
-
 class StaleRestatement(TransactionRestatement):
     """Restates all stale transactions. A transaction that cannot be restated does not block the others.
 
@@ -357,28 +364,27 @@ class StaleRestatement(TransactionRestatement):
 
     def plan(self) -> ActionPlan:
         """Plan to request the restatements, and to start their runs."""
-        self._found = self.stale()
-        self._lines = {each.txid: each for each in self._found.lines}
-        self.txids = sorted(self._found.txids)
+        self.txids = self.stale.txids
         if not self.txids:
-            nothing = nothing_stale(self.target.topology, self._found, self._code)
+            nothing = nothing_stale(self.target.topology, self.stale, self._code)
             line = EffectLine(None, None, f"nothing: {nothing}")
             effect = PlannedEffect((), lambda audit: [line])
             return ActionPlan(digest([]), f"{nothing}.", [effect])
-        chosen, refused = self._choose(self.txids)
+        named, refused = self._choose(self.txids)
+        # A transaction that was restated since the comparison is not stale.
+        chosen = [each for each in named if each.run.named == each.run.txid]
         effects = [*map(self._refusal, refused), *self._effects(chosen)]
-        version = digest([self._version(chosen), [each.what for each in self._found.lines]])
+        version = digest([self._version(chosen), [each.what for each in self.stale.lines]])
         return ActionPlan(version, self._sentence([each.wanted.txid for each in chosen]), effects)
 
+    @cached_property
     def stale(self) -> Stale:
-        """Find the transactions to restate.
+        """Find the transactions to restate. Raises the same errors as `StaleReading.read`."""
+        return StaleReading(self.ledger, self._parsed).read(self._code)
 
-        :raises ConfigError: the DAG has no such task.
-        """
-        reading = StaleReading(self.ledger, self._parsed)
-        found = reading.read()
-        check_task(reading.code, found, self._code)
-        return found.of(self._code)
+    @cached_property
+    def _lines(self) -> Mapping[int | None, StaleLine]:
+        return {each.txid: each for each in self.stale.lines}
 
     def _refusal(self, line: EffectLine) -> PlannedEffect:
         told = replace(line, what=f"not restated: {line.what}")
@@ -387,7 +393,7 @@ class StaleRestatement(TransactionRestatement):
     def _request(self, each: ChosenTransaction, audit: Audit) -> None:
         line = self._lines[each.run.txid]
         audit = replace(audit, why=audit.reason or line.what)
-        correction = self._found.corrections.get(each.run.txid)
+        correction = self.stale.corrections.get(each.run.txid)
         if correction is None:
             super()._request(each, audit)
         else:
@@ -410,13 +416,12 @@ class StaleAcceptance(PersonalAction):
 
     def plan(self) -> ActionPlan:
         reading = StaleReading(self.ledger, self.target.dag())
-        found = reading.read()
-        check_task(reading.code, found, self._code)
+        found = reading.read(self._code)
         by_task = dict[str, list[int]]()
         for line in found.lines:
-            for task in line.tasks if line.txid is not None else ():
-                if self._code in ("", task):
-                    by_task.setdefault(task, []).append(line.txid or 0)
+            for task in line.tasks:
+                if line.txid is not None and self._code in ("", task):
+                    by_task.setdefault(task, []).append(line.txid)
         if not by_task:
             nothing = nothing_stale(self.target.topology, found, self._code)
             return self.refused("", NothingStale(problem=nothing))

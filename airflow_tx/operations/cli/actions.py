@@ -391,7 +391,7 @@ def restate(args: Namespace) -> None:
 
 def _confirm_many(restatement: StaleRestatement, args: Namespace) -> None:
     """Ask for a confirmation if there are more stale transactions than a person may expect."""
-    many = 0 if args.yes else len(restatement.stale().txids)
+    many = 0 if args.yes else len(restatement.stale.txids)
     if many > MOST_UNASKED:
         confirm(args, f"Restate {many} transactions of topology {args.topology}?")
 

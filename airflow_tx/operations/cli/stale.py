@@ -13,16 +13,11 @@ from airflow_tx.operations.actions.stale import (
     StaleGroup,
     StaleReading,
     StaleReason,
-    check_task,
     nothing_stale,
 )
 from airflow_tx.operations.cli import render
 from airflow_tx.operations.cli.actions import target_of
-from airflow_tx.operations.cli.context import (
-    beside_rows,
-    command,
-    store_of,
-)
+from airflow_tx.operations.cli.context import beside_rows, command, store_of
 
 
 @command
@@ -30,16 +25,14 @@ def stale(args: Namespace) -> None:
     """`airflow tx stale TOPOLOGY [--code TASK]`."""
     with store_of(args) as store:
         target = target_of(store, args)
-        reading = StaleReading(target.ledger, target.dag())
-        every = reading.read()
-        check_task(reading.code, every, args.code)
-    found = every.of(args.code)
+        found = StaleReading(target.ledger, target.dag()).read(args.code)
     if args.output == "table":
-        render.print_rows([_row(each) for each in found.groups], args.output)
+        if found.lines:
+            render.print_rows([_row(each) for each in found.groups], args.output)
     else:
         rows = [{**asdict(each), "reason": each.reason.value} for each in found.lines]
         render.print_rows(rows, args.output)
-    for line in _told(target.topology, target.record.dag_id, every, found, args.code):
+    for line in _told(target.topology, target.record.dag_id, found, args.code):
         print(line, file=beside_rows(args))
 
 
@@ -53,12 +46,12 @@ def _row(group: StaleGroup) -> render.TableRow:
     }
 
 
-def _told(topology: str, dag_id: str, every: Stale, found: Stale, task: str) -> Iterable[str]:
+def _told(topology: str, dag_id: str, found: Stale, task: str) -> Iterable[str]:
     """Yield the lines below the table: the number of stale transactions, the ones not compared, and commands."""
     if found.txids:
         narrowed = ("--code", task) if task else ()
         restate = Command.of("restate", topology, "--stale", *narrowed, "--dry-run")
-        many = f"{len(found.txids)} of {counted(every.compared, 'transactions')}"
+        many = f"{len(found.txids)} of {counted(found.compared, 'transactions')}"
         yield f"{many} of topology {topology} are stale. To see what a restatement would do: {restate}"
         if any(each.tasks for each in found.lines):
             accept = Command.of(
@@ -66,8 +59,8 @@ def _told(topology: str, dag_id: str, every: Stale, found: Stale, task: str) -> 
             )
             yield f"To keep what the other code has made: {accept}"
     else:
-        yield f"{nothing_stale(topology, every, task)}."
-    for why, number in every.unknown.items():
+        yield f"{nothing_stale(topology, found, task)}."
+    for why, number in found.unknown.items():
         yield f"Not compared: {counted(number, 'transactions')}, since {why}."
     if any(each.reason is StaleReason.INTERVAL for each in found.lines):
         yield f"To count the intervals: {Command.of('backfill', dag_id, '--from', 'DATE', '--to', 'DATE')}"

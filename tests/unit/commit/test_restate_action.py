@@ -34,6 +34,7 @@ from airflow_tx.operations.actions.action import ActionTarget, EffectLine
 from airflow_tx.operations.actions.correction import CorrectionRestatement
 from airflow_tx.operations.actions.request import dated_transactions
 from airflow_tx.operations.actions.restatement import SeveralRefused, TransactionRestatement
+from airflow_tx.operations.actions.stale import Stale, StaleLine, StaleReason, StaleRestatement
 from airflow_tx.operations.actions.value_acceptance import ChangeAcceptance
 from airflow_tx.operations.actions.withdrawal import WishWithdrawal
 from airflow_tx.operations.cli.actions import RestatedWork, left_over
@@ -611,3 +612,18 @@ def test_restate_follow_reports_if_no_transaction_is_behind(following: World) ->
 def test_restate_follow_is_refused_for_a_topology_without_an_upstream_topology(world: World) -> None:
     with pytest.raises(ConfigError, match="airflow tx restate numbers TXID --why TEXT"):
         follow_up(world)
+
+
+def test_a_correction_of_a_transaction_that_was_restated_since_the_comparison_is_requested(following: World) -> None:
+    following.follow(1)  # 6 counts for it now
+    follow_up(following)
+    assert following.wished == [2, 6]
+
+
+def test_a_stale_transaction_that_was_restated_since_the_comparison_is_not_requested(world: World) -> None:
+    other = [StaleLine(txid, f"r{txid}", StaleReason.CODE, "task count has other code", None) for txid in (1, 2)]
+    action = StaleRestatement(world.target())
+    action.stale = Stale(tuple(other), 5, {})
+    world.follow(1)
+    list(action.execute(ADA))
+    assert world.wished == [2]
