@@ -70,7 +70,7 @@ class HereProcess:
     def __init__(self) -> None:
         self._server = dag_server.DagServer()
 
-    def ask(self, question: dict[str, Any], *, seconds: float, about: str = "") -> Any:
+    def ask(self, question: dict[str, Any], *, seconds: float = 0.0, about: str = "") -> Any:
         asked = json.loads(json.dumps({"id": 1, **question}))
         answer = json.loads(json.dumps(dag_server._answered(asked, self._server.answer)))
         if "refused" in answer:

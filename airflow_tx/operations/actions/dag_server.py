@@ -89,6 +89,11 @@ class _SourceQuestion:
     root: str
     topology: str
 
+    @classmethod
+    def of(cls, asked: Sequence[str]) -> _SourceQuestion:
+        """Read the question about one topology, which its answer does not name."""
+        return cls(asked[-1], *asked)
+
     @property
     def paths(self) -> Paths:
         return Paths(self.root, self.topology)
@@ -238,13 +243,12 @@ class DagServer:
         if "lags" in question:
             return self._lags(question["lags"])
         if "stale" in question:
-            return self._stale(_SourceQuestion(question["stale"][-1], *question["stale"]))
+            return self._stale(_SourceQuestion.of(question["stale"]))
         if "find" in question:
-            asked = _SourceQuestion(question["find"][-1], *question["find"])
+            asked = _SourceQuestion.of(question["find"])
             return asdict(self._search(asked, question["what"], question.get("search", "")))
         if "rejected" in question:
-            asked = _SourceQuestion(question["rejected"][-1], *question["rejected"])
-            return self._rejected(asked, question["txid"])
+            return self._rejected(_SourceQuestion.of(question["rejected"]), question["txid"])
         is_done = question["what"] != "preview"
         action = self._action(ActionRequest.from_json(question["action"]), in_turn=is_done)
         if question["what"] == "preview":

@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 
 IDLE = 300.0
 """Seconds without a question after which the process ends."""
+ANSWERED_WITHIN = 60.0
+"""Seconds to wait for the answer to a question that changes nothing."""
 COMMAND = (sys.executable, "-m", "airflow_tx.operations.actions.dag_server")
 
 
@@ -149,7 +151,7 @@ class DagProcess:
         self._left: dict[str, _Left] = {}
         self._asked_at = 0.0
 
-    def ask(self, question: dict[str, Any], *, seconds: float) -> Any:
+    def ask(self, question: dict[str, Any], *, seconds: float = ANSWERED_WITHIN) -> Any:
         """Ask, and wait for the answer. `Questions` bounds the number of people who wait.
 
         :param question: the question, as JSON.
@@ -376,7 +378,6 @@ class AckersLine:
 
 EVERY = 15.0
 """Seconds between two questions to a source."""
-_PATIENCE = 60.0
 _MOST_SEEN = 240
 _Key = tuple[str, str, str]
 
@@ -454,18 +455,9 @@ class LagBoard:
             self._thread.start()
 
     def _ask(self, due: Sequence[TopologySnapshot]) -> None:
-        asked = [
-            (
-                each.name,
-                each.record.dag_id,
-                each.place.conn_id,
-                each.paths.root,
-                each.paths.topology,
-            )
-            for each in due
-        ]
+        asked = [(each.name, *each.as_asked) for each in due]
         try:
-            found = self._process.ask({"lags": asked}, seconds=_PATIENCE)
+            found = self._process.ask({"lags": asked})
         except TxError as error:
             found = {each.name: {"why": str(error)} for each in due}
         now = datetime.now(timezone.utc)

@@ -90,7 +90,6 @@ from airflow_tx.transaction import WHY_NOT
 
 
 T = TypeVar("T")
-_WITHIN = 60.0
 MOST_TOPOLOGIES = 200
 """Topologies that one search looks at."""
 ENOUGH = 4 * MOST_FOUND
@@ -142,20 +141,10 @@ def searched(snapshot: TopologySnapshot, what: str, access: Access, visit: Visit
     :raises Busy: too many searches and similar questions are under way.
     :raises NotAnsweredThere: the process that runs the code of DAG files hung or ended.
     """
-    place = snapshot.place
-    question = {
-        "find": (
-            snapshot.record.dag_id,
-            place.conn_id,
-            place.paths.root,
-            place.paths.topology,
-        ),
-        "what": what,
-        "search": visit.name,
-    }
+    question = {"find": snapshot.as_asked, "what": what, "search": visit.name}
     visit.on_leave(lambda: dag_process().end_search(visit.name))
     with questions.asked("a search", snapshot, access):
-        found: dict[str, Any] = dag_process().ask(question, seconds=_WITHIN)
+        found: dict[str, Any] = dag_process().ask(question)
     txids = found.pop("txids")
     views = {each.txid: each for each in snapshot.transaction_views(txids)}
     return SearchAnswer(**found, found=[_line(txid, views.get(txid)) for txid in txids])

@@ -414,6 +414,11 @@ class TopologySnapshot:
     def paths(self) -> Paths:
         return self.place.paths
 
+    @property
+    def as_asked(self) -> tuple[str, str, str, str]:
+        """Name the topology in a question to the process of DAG files: DAG, connection, root and topology."""
+        return self.record.dag_id, self.place.conn_id, self.paths.root, self.paths.topology
+
     def without_errors(self) -> TopologySnapshot:
         """Return a copy without the texts of errors, for a viewer who may not read the logs of the tasks."""
         if self.view is None:

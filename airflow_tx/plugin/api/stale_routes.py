@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+import msgspec
 from fastapi import APIRouter
 
 from airflow_tx.plugin.api.access import AccessDep, Name
@@ -13,9 +13,6 @@ from airflow_tx.plugin.api.dag_process import dag_process
 from airflow_tx.plugin.api.questions import questions
 from airflow_tx.plugin.api.redaction import fit
 from airflow_tx.plugin.api.routes import PROBLEMS_OF_SEARCHES, TaggedRoute, topology_for
-
-_WITHIN = 60.0
-"""Seconds to wait for the answer: the DAG file is parsed, and every receipt is read."""
 
 stale_router = APIRouter(
     prefix="/api/v1/topologies/{topology:path}",
@@ -61,9 +58,6 @@ class StaleAnswer:
 def get_stale(access: AccessDep, topology: Name) -> StaleAnswer:
     """List the transactions that today's DAG would make otherwise, as `airflow tx stale` does."""
     snapshot = topology_for(access, topology)
-    place = snapshot.place
-    asked = (snapshot.record.dag_id, place.conn_id, place.paths.root, place.paths.topology)
     with questions.asked("a comparison with the DAG file", snapshot, access):
-        found: dict[str, Any] = dag_process().ask({"stale": asked}, seconds=_WITHIN)
-    groups = [StaleGroupLine(**each) for each in found.pop("groups")]
-    return fit(StaleAnswer(groups=groups, **found))
+        found = dag_process().ask({"stale": snapshot.as_asked})
+    return fit(msgspec.convert(found, StaleAnswer))

@@ -619,9 +619,6 @@ def _links(dag_id: str, view: TransactionView, tries: list[TaskBar]) -> Transact
     )
 
 
-_WITHIN = 60.0
-
-
 @dataclass(frozen=True, kw_only=True)
 class RejectedReason:
     """How many rows a task has rejected for one reason; a task "" is the source, which kept malformed rows aside."""
@@ -664,8 +661,6 @@ def rejected_answer(snapshot: TopologySnapshot, txid: int, access: Access) -> Re
     :raises Busy: too many searches and similar questions are under way.
     :raises NotAnsweredThere: the process that runs the code of DAG files hung or ended.
     """
-    place = snapshot.place
-    asked = (snapshot.record.dag_id, place.conn_id, place.paths.root, place.paths.topology)
     with questions.asked("a look at rejected rows", snapshot, access):
-        found = dag_process().ask({"rejected": asked, "txid": txid}, seconds=_WITHIN)
+        found = dag_process().ask({"rejected": snapshot.as_asked, "txid": txid})
     return msgspec.convert(found, RejectedAnswer)

@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 
     from airflow_tx.ledger import BoundStep, Done, Ledger
     from airflow_tx.outputs import AckerStore, Output, StagingArea, TaskEmitter, TryDir
-from airflow_tx.transaction.processing.consumed_rows import AnyReading, RowsReading
+    from airflow_tx.transaction.processing.consumed_rows import AnyReading, RowsReading
 
 # --- messages -----------------------------------------------------------------------------------------------------
 # The messages that a task emits. Each message is the root of a tree, and the committer waits for

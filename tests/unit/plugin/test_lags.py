@@ -11,14 +11,15 @@ from airflow_tx.plugin.api.dag_process import LagBoard
 class _Process:
     """Answers for the process of the DAG files."""
 
-    def ask(self, question: Any, seconds: float) -> Any:
+    def ask(self, question: Any) -> Any:
         return {name: {"count": 7, "unit": "files"} for name, *_ in question["lags"]}
 
 
 def _snapshot(incarnation: str) -> Any:
     record = SimpleNamespace(dag_id="the_dag", incarnation=incarnation)
     paths = SimpleNamespace(root="/root", topology="flights")
-    return SimpleNamespace(name="flights", record=record, place=SimpleNamespace(conn_id="zookeeper"), paths=paths)
+    asked = ("the_dag", "zookeeper", "/root", "flights")
+    return SimpleNamespace(name="flights", record=record, paths=paths, as_asked=asked)
 
 
 def test_a_topology_that_began_again_has_no_lags_of_the_former_topology() -> None:
