@@ -206,12 +206,15 @@ def _without_examples(text: str) -> str:
     return "\n".join(lines)
 
 
+OTHER_LANGUAGE = re.compile(r"^\s*(SELECT|INSERT|CREATE|WITH|WHERE|AND|local) |redis\.call|ARGV\[|\bSELECT \w+ FROM\b")
+
+
 def messages() -> Iterator[Text]:
     """Give the literals of several words, such as errors, log lines and help, and the texts of the board."""
     for file in _code():
         for node in _strings(file):
             text = _literal(node)
-            if text is not None and len(_words(text)) > 2 and not re.match(r"\s*(SELECT|INSERT|CREATE|local) ", text):
+            if text is not None and len(_words(text)) > 2 and not OTHER_LANGUAGE.search(text):
                 yield Text(_name(file), getattr(node, "lineno", 1), text)
     for file in sorted((ROOT / "airflow_tx/plugin/ui/src").rglob("*.ts*")):
         if ".test." not in file.name and not file.name.endswith(".d.ts"):
@@ -227,13 +230,19 @@ def _literal(node: ast.AST) -> str | None:
 
 
 BOARD_TEXT = re.compile(r"\"([^\"\n]*)\"|'([^'\n]*)'|`([^`]*)`|>([^<>{}]*)<")
+INSERTED = re.compile(r"\$\{(?:[^{}]|\{[^{}]*\})*\}")
+BOARD_CODE = re.compile(
+    r"[={}]|&&|\|\|| [|+?] |; ?(return|if|const|export)\b|\((null|0)?\)|\($|0\);|calc\(|minmax\(|\dpx|^M\d|^[X\d ]+$"
+    r"|[,&] \.|, \w+: \w*\b[ (]|: [A-Z]\w+[A-Z]|\): [A-Z]|, \["
+)
+"""Code between two quotes or brackets of the board that begin no text, and paths of pictures."""
 
 
 def _board_texts(file: Path) -> Iterator[Text]:
     source = re.sub(r"^\s*(//|\*|/\*).*$", "", file.read_text(), flags=re.MULTILINE)
     for match in BOARD_TEXT.finditer(source):
-        text = next(group for group in match.groups() if group is not None)
-        if len(text.split()) > 2:
+        text = " ".join(INSERTED.sub("X", next(filter(None, match.groups()), "")).split())
+        if len(text.split()) > 2 and not BOARD_CODE.search(text):
             yield Text(_name(file), source[: match.start()].count("\n") + 1, text)
 
 
