@@ -33,7 +33,7 @@ DEFECTS = (
     Defect(
         "In a lane over Redis, the commit of one transaction closed the connection over which the next one read its "
         "rows. The next one left the lane and became a run",
-        "test_closing_a_source_in_one_thread_does_not_close_it_in_another",
+        "test_closing_a_source_in_one_thread_does_not_affect_another_thread",
     ),
     Defect(
         "A `SqlSource` on a PostgreSQL behind a broken network waited for its answer for hours, and its coordinator or "

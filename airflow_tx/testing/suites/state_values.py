@@ -130,7 +130,7 @@ class ValueSuite(StateTests):
         found = {(row["word"], row["number"], row["day"]): row["n"] for row in state.read()}
         assert found == {key: 2 * i for i, key in enumerate(keys)}
 
-    def test_a_state_without_keys_has_one_row(
+    def test_a_state_without_key_columns_has_only_one_row(
         self, make_state: MakeState, grants: Grants, kind: str
     ) -> None:
         state = make_state(kind, keys=())
