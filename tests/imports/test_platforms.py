@@ -33,5 +33,5 @@ def test_all_modules_can_be_imported_without_the_linux_socket_options() -> None:
 
 def test_only_one_module_reads_the_proc_file_system() -> None:
     readers = {file.name for file in PACKAGE.rglob("*.py") if '"/proc' in file.read_text()}
-    # `test_a_limit_is_plain_time_if_the_kernel_does_not_count_stalls` is the test of this one.
+    # `test_a_deadline_uses_plain_time_if_the_kernel_does_not_count_stalls` is the test of this one.
     assert readers == {"deadline.py"}
