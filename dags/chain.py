@@ -1,7 +1,7 @@
-"""A chain of three stages, each its own topology: raw orders, cleaned orders, and totals by day.
+"""A chain of three stages: raw orders, cleaned orders, and totals by day. Each stage is a topology.
 
 Each stage reads the table that the stage before it commits. When a day of the first stage is restated, the coordinators
-restate the later stages, and the totals are right again.
+restate the later stages. Then the totals are correct again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def load() -> Any:
 
 @task
 def clean() -> Any:
-    """Leave out the orders whose amount is not a number."""
+    """Return the orders whose amount is a number."""
     import polars as pl
 
     read = pl.DataFrame(current_batch().arrow())
@@ -49,7 +49,7 @@ def clean() -> Any:
 
 @task
 def by_day() -> Any:
-    """Add up the orders of each day."""
+    """Return the sum of the orders of each day."""
     import polars as pl
 
     read = pl.DataFrame(current_batch().arrow())
@@ -58,7 +58,7 @@ def by_day() -> Any:
 
 @task
 def by_product() -> Any:
-    """Find the largest order of each product."""
+    """Return the largest order of each product."""
     import polars as pl
 
     return pl.DataFrame(current_batch().arrow()).group_by("product").agg(pl.col("amount").max())
@@ -76,7 +76,8 @@ with DAG("chain_totals", schedule=None, max_active_runs=8, tags=["transactions",
     with Transaction(source=UpstreamSource(cleaned, topology="chain_cleaned", max_transactions=3), max_pending=4):
         CommitOperator(task_id="commit", updates=[persistent_aggregate(by_day(), state=totals)])
 
-# A maximum cannot be taken back. A correction that would lower it is reported, but not retried without an end.
+# A maximum cannot be taken back. If a correction would lower it, the correction is reported and not
+# retried again and again.
 with DAG("chain_largest", schedule=None, max_active_runs=8, tags=["transactions", "example"]):
     with Transaction(source=UpstreamSource(cleaned, topology="chain_cleaned", max_transactions=3), max_pending=4):
         CommitOperator(task_id="commit", updates=[persistent_aggregate(by_product(), state=largest)])

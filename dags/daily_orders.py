@@ -1,4 +1,4 @@
-"""Count the orders of a shop, and add up their amounts per product; each transaction has one day.
+"""Count the orders of a shop, and add up their amounts per product. Each transaction has one day.
 
     airflow dags unpause daily_orders
     airflow backfill create --dag-id daily_orders --from-date 2026-01-01 --to-date 2026-01-31
@@ -23,7 +23,7 @@ totals = SqlState("tx_state", table="daily_orders", keys=["product"], values={"o
 
 @task
 def count_orders() -> list[dict[str, Any]]:
-    """Count the orders, and add up their amounts, per product."""
+    """Return the number of orders and the sum of their amounts, per product."""
     orders, amounts = Counter[str](), Counter[str]()
     for order in current_batch().read():
         orders[order["product"]] += 1

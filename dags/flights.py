@@ -1,6 +1,8 @@
-"""Count the flights that left New York in 2013 and their delay per carrier and airport; a transaction has one month.
+"""Count the flights that left New York in 2013, and their delay, per carrier and airport.
 
-You may clear, retry, kill or backfill its runs: every flight is counted once.
+Each transaction has one month.
+
+You may clear, retry, kill or backfill the runs. Every flight is counted once.
 """
 
 from __future__ import annotations

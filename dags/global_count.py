@@ -24,7 +24,7 @@ total = SqlState("tx_state", table="global_count", keys=[], values={"tuples": Co
 
 @task
 def count_batch() -> dict[str, int]:
-    """Return the partial count of one batch; batches are processed in any order."""
+    """Return the partial count of one batch. Batches are processed in any order."""
     return {"tuples": sum(1 for _ in current_batch().read())}
 
 

@@ -1,4 +1,4 @@
-"""Count the events of every user in a topic of Kafka; a transaction has the next 2,000 events of all partitions.
+"""Count the events of every user in a Kafka topic. Each transaction has the next 2,000 events of all partitions.
 
     airflow connections add kafka_default --conn-json '{"conn_type": "kafka", "extra": {"bootstrap.servers": "..."}}'
 

@@ -21,7 +21,7 @@ from airflow_tx import (
 )
 from airflow_tx.state import Count, DeltaTable, SqlState, Sum
 
-# The place of the tables: a folder, or a bucket such as s3://lake.
+# The location of the tables: a folder, or a bucket such as s3://lake.
 lake = os.environ.get("AIRFLOW_TX_LAKE") or Path(os.environ.get("AIRFLOW_TX_DATA", "/tmp"), "lake")
 flights = DeltaTable(f"{lake}/flights", partition_by=["month"])
 totals = SqlState(

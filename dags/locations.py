@@ -19,19 +19,19 @@ from airflow_tx.state import state_query
 
 
 class LocationDB:
-    """The database. It is a transactional state, since it does not apply a transaction twice."""
+    """The database of locations. It is a transactional state, since it does not apply a transaction twice."""
 
     kind = "transactional"
 
     def begin_commit(self, txid: int | None) -> None:
-        """Begin the database transaction of a transaction."""
+        """Begin a database transaction for a transaction of the topology."""
         self.connection, self.txid = self._connect(), txid or 0
         self.connection.execute("BEGIN IMMEDIATE")
         ((last,),) = self.connection.execute("SELECT coalesce(max(txid), 0) FROM last_commit")
         self.is_new = txid is None or txid > last
 
     def set_locations_bulk(self, users: Sequence[int], locations: Sequence[str]) -> None:
-        """Store the new locations of many users; if a user comes twice, the last location counts."""
+        """Store the new locations of users. If a user occurs twice, the last location counts."""
         if self.is_new:
             pairs = zip(users, locations, strict=True)
             self.connection.executemany("INSERT OR REPLACE INTO locations VALUES (?, ?)", pairs)
@@ -44,7 +44,7 @@ class LocationDB:
         return [found.get(user) for user in users]
 
     def commit(self, txid: int | None) -> None:
-        """Commit the txid together with the locations."""
+        """Commit the txid and the locations in one database transaction."""
         self.connection.execute("INSERT OR IGNORE INTO last_commit VALUES (?)", (self.txid,))
         self.connection.execute("COMMIT")
         self.connection.close()
@@ -58,7 +58,7 @@ class LocationDB:
 
 
 class LocationUpdater:
-    """Trident's StateUpdater."""
+    """A StateUpdater, as in Trident."""
 
     def update_state(self, state: LocationDB, rows: Sequence[Mapping[str, Any]]) -> None:
         """Store the locations of all rows of the batch."""
@@ -66,26 +66,27 @@ class LocationUpdater:
 
 
 class QueryLocation:
-    """Trident's QueryFunction."""
+    """A QueryFunction, as in Trident."""
 
     def batch_retrieve(self, state: LocationDB, rows: Sequence[Mapping[str, Any]]) -> list[str | None]:
-        """Look up the locations of all rows of a batch."""
+        """Return the locations for all rows of a batch."""
         return state.bulk_get_locations([row["user"] for row in rows])
 
     def execute(self, row: Mapping[str, Any], result: str | None) -> Iterable[Mapping[str, Any]]:
-        """Return the field to add to the row; an unknown user gets no row."""
+        """Return the field that is added to the row. An unknown user has no row."""
         return [] if result is None else [{"location": result}]
 
 
 @task
 def seen() -> list[dict[str, Any]]:
-    """Return users and locations in the order of the batch."""
+    """Return the users and their locations in the order of the batch."""
     return [{"user": int(row["user"]), "location": row["location"]} for row in current_batch().read()]
 
 
-@task(trigger_rule="none_failed_min_one_success")  # if a committed run is cleared, `seen` is skipped
+# If a committed run is cleared, the task `seen` is skipped.
+@task(trigger_rule="none_failed_min_one_success")
 def whereabouts(rows: Any) -> list[dict[str, Any]]:
-    """Return the current locations of the batch's users; a later batch may already have changed them."""
+    """Return the current locations of the users in the batch. A later batch may already have changed them."""
     users = [{"user": user} for user in sorted({row["user"] for row in rows})]
     return list(state_query(users, state=last_seen, query=QueryLocation()))
 

@@ -1,4 +1,4 @@
-"""Trident's streaming word count, with the counts in Memcached as in the original.
+"""Trident's streaming word count, which stores the counts in Memcached as in the original.
 
 A second state counts the letters in your own store. The store is a BackingMap with two methods, and the map around it
 makes its values exact.
@@ -22,14 +22,14 @@ from airflow_tx.state import Count, MemcachedState, OpaqueMap, state_query
 
 
 class Files:
-    """A backing map: a file for each key."""
+    """A backing map that stores each key in a file."""
 
     def multi_get(self, keys: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Return the value of each key. Return None if there is no value."""
+        """Return the value of each key, or None for a key without a value."""
         return [pickle.loads(file.read_bytes()) if (file := self._file(key)).exists() else None for key in keys]
 
     def multi_put(self, keys: Sequence[tuple[Any, ...]], values: Sequence[Any]) -> None:
-        """Store each value, whole or not at all."""
+        """Store each value. A reader never sees a part of a value."""
         for key, value in zip(keys, values, strict=True):
             written = self._file(key).with_suffix(".new")
             written.write_bytes(pickle.dumps(value))
@@ -68,7 +68,7 @@ with DAG("memcached_words", schedule=None, max_active_runs=8, tags=["transaction
 
     @task
     def seen(sentence: str) -> int:
-        """Return the sum of the counts of a sentence's words; it may already include a later transaction."""
+        """Return the sum of the counts of the words in a sentence. It may already include a later transaction."""
         rows = [{"word": word} for word in set(sentence.split())]
         return sum(row["count"] or 0 for row in state_query(rows, state=words.state))
 

@@ -1,4 +1,7 @@
-"""The orders for daily_orders.py: random, but always the same for a day. Your own function would ask a database."""
+"""The orders for daily_orders.py. They are random, but always the same for a day.
+
+Your own function would query a database.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ PRODUCTS = ("apples", "bread", "coffee")
 
 
 def orders(start: datetime, end: datetime, spark: object = None) -> Iterator[dict[str, Any]]:
-    """Yield the orders of the days from `start` to `end`, which is not included."""
+    """Yield the orders of the days from `start` to the day before `end`."""
     day = start
     while day < end:
         chance = Random(day.date().isoformat())

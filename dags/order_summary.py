@@ -1,6 +1,6 @@
-"""Write the orders of a shop, their totals, and a summary of both in SQL; all three change in the same moment.
+"""Write the orders of a shop, their totals, and a summary of both, in SQL. All three change at the same moment.
 
-A reader who asks in one statement, or in one transaction of REPEATABLE READ, never sees a summary that differs from the
+A reader who uses one statement, or one transaction with REPEATABLE READ, never sees a summary that differs from the
 orders. Create the table of the summary first:
 
     CREATE TABLE order_summary (product TEXT, orders BIGINT, amount BIGINT, largest BIGINT)
@@ -26,8 +26,9 @@ from airflow_tx.state import Count, SqlGuard, SqlState, SqlTable, Sum
 
 orders = SqlTable("tx_state", table="summed_orders", types={"product": "text", "amount": "bigint"})
 totals = SqlState("tx_state", table="summed_totals", keys=["product"], values={"orders": Count(), "amount": Sum()})
-# The guard runs last, and sees the rows of the updates before it, as REFRESH MATERIALIZED VIEW CONCURRENTLY would. Do
-# not use TRUNCATE, or REFRESH without CONCURRENTLY: these replace the whole table, even for older snapshots.
+# The guard runs last. It sees the rows of the earlier updates, as REFRESH MATERIALIZED VIEW
+# CONCURRENTLY would. Do not use TRUNCATE, or REFRESH without CONCURRENTLY. They replace the whole
+# table, even for older snapshots.
 summary = SqlGuard(
     "tx_state",
     name="order_summary",
@@ -48,7 +49,7 @@ summary = SqlGuard(
 
 @task(multiple_outputs=True)
 def read() -> dict[str, Any]:
-    """Read the orders, and add them up by product."""
+    """Read the orders, and return their sums by product."""
     found = [{"product": row["product"], "amount": int(row["amount"])} for row in current_batch().read()]
     counts, amounts = Counter[str](), Counter[str]()
     for order in found:

@@ -1,6 +1,7 @@
-"""Count the orders of several regions, each in a folder; the coordinator starts and replays the runs automatically.
+"""Count the orders of several regions, each in a folder. The coordinator starts and replays the runs automatically.
 
-Regions may come and go, and files may arrive late. Since the source is opaque, every order is still counted once.
+Regions may be added and removed, and files may arrive late. Since the source is opaque, every order is still counted
+once.
 """
 
 from __future__ import annotations

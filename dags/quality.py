@@ -1,7 +1,7 @@
 """Clean the flights that left New York in 2013 with polars, without Spark, and check them before the commit.
 
-The task rejects a row that it cannot read, with a reason. When you have corrected the rule, restate the months: the
-rejected rows are then counted.
+The task rejects a row that it cannot read, with a reason. When you have corrected the rule, restate the months. Then
+the rejected rows are counted.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ totals = SqlState("tx_state", table="quality_totals", keys=["carrier"], values={
 
 @task(multiple_outputs=True)
 def clean(unit: str, least: str) -> dict[str, Any]:
-    """Read the delays in minutes, and reject wrong rows.
+    """Return the rows with their delays in minutes. Reject rows that cannot be read.
 
-    :param unit: text that may follow the minutes.
-    :param least: shortest distance of a flight.
+    :param unit: a text that may follow the minutes.
+    :param least: the shortest distance of a flight.
     """
     import polars as pl
 
@@ -46,8 +46,8 @@ with DAG("quality", schedule=None, max_active_runs=8, tags=["transactions", "exa
     with Transaction(
         source=FileSource("months/*.csv", files_per_batch=1), max_pending=4, rejected=aside, max_rejected=0.05
     ):
-        # Airflow Variables, which a person may change. A replay reads the current values on purpose. Restate a month
-        # to apply a new rule.
+        # The rule is in Airflow Variables, which a person may change. A replay reads the current
+        # values on purpose. Restate a month to apply a new rule.
         cleaned: Any = clean(
             "{{ var.value.get('delay_unit', ' ') }}",  # noqa: TX106
             "{{ var.value.get('least_distance', '0') }}",  # noqa: TX106

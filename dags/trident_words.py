@@ -1,7 +1,7 @@
 """Trident's word count: Spark splits and counts sentences, and a query adds up the counts of a sentence's words.
 
-The query is in the commit phase, so its answer has exactly the transactions up to its own. Another task reads the new
-values of the words of the batch.
+The query is in the commit phase. So its answer contains exactly the transactions up to its own. Another task reads the
+new values of the words of the batch.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ word_counts = SqlState("tx_state", table="trident_words", keys=["word"], values=
 
 @task
 def words(sentence: str) -> int:
-    """Split a sentence, look up its words, and add up their counts, like the DRPC function `words` of Trident."""
+    """Split a sentence, and return the sum of the counts of its words, like the DRPC function `words` of Trident."""
     asked = [{"word": word} for word in set(sentence.split())]
     return sum(row["count"] for row in state_query(asked, state=word_counts) if row["count"] is not None)
 
 
 @task
 def commonest(new_counts: Any) -> str:
-    """Return the word of the batch with the highest count so far, from Trident's newValuesStream."""
+    """Return the word of the batch with the highest count so far. The counts are Trident's newValuesStream."""
     rows = current_batch().read_output(new_counts)
     return max(rows, key=lambda row: (row["count"], row["word"]))["word"]  # type: ignore[no-any-return]
 

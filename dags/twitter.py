@@ -5,11 +5,11 @@ Redis. Three topologies are from the chapter:
 
 * `twitter` reads one database
 * `twitter_partitioned` reads four databases, each as a partition
-* `twitter_opaque` reads four databases, and a replay may have other tweets; so the state keeps the counts before the
-  last transaction, too
+* `twitter_opaque` reads four databases, and a replay may have other tweets; so the state also keeps the counts before
+  the last transaction
 
-The fourth one, `twitter_tasks`, has the bolts of Figure 8-1 as tasks of Airflow, without Spark: two splitters with two
-instances each, a join, and a committer.
+The fourth one, `twitter_tasks`, does not use Spark. Its Airflow tasks are the bolts of Figure 8-1: two splitters with
+two instances each, a join, and a committer.
 
     airflow connections add redis_tweets --conn-json '{"conn_type": "redis", "host": "..."}'
     airflow connections add redis_counts --conn-json '{"conn_type": "redis", "host": "..."}'
@@ -43,21 +43,22 @@ OPTIONS: dict[str, Any] = {"schedule": None, "max_active_runs": 8, "tags": ["tra
 
 
 class Counted:
-    """The commands of the committer. They run in one script that also notes the txid, so once per transaction.
+    """Return the commands of the committer. A script runs them and notes the txid, so they run once per transaction.
 
-    :param prefix: prefix of the hashes users, hashtags and users_hashtags.
+    :param prefix: the prefix of the hashes users, hashtags and users_hashtags.
     """
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
 
     def __call__(self, rows: list[dict[str, Any]]) -> Iterator[tuple[str, str, str, int]]:
-        for row in sorted(rows, key=lambda row: (row["hash"], row["field"])):  # a replay has the same commands
+        # A replay has the same commands.
+        for row in sorted(rows, key=lambda row: (row["hash"], row["field"])):
             yield "HINCRBY", f"{self.prefix}:{row['hash']}", row["field"], row["n"]
 
 
 def tweets(databases: list[int], kind: str = "transactional") -> RedisNumberedSource:
-    """Return a source of the tweets under the keys 1, 2, 3 ... of databases."""
+    """Return a source that reads the tweets under the keys 1, 2, 3 ... of databases."""
     return RedisNumberedSource(
         "redis_tweets", databases=databases, kind=kind, max_rows_per_batch=MAX_TRANSACTION_SIZE, move_cursor=True
     )
@@ -70,7 +71,7 @@ def split() -> SparkConnectBatchOperator:
 
 @task
 def words(sign: str, part: int) -> list[tuple[int, str]]:
-    """Return the users or the hashtags of a part of the tweets, each once per tweet; this is a splitter."""
+    """Return the users or the hashtags of a part of the tweets, each once per tweet. This function is a splitter."""
     return [
         (tweet["number"], word)
         for tweet in current_batch().read()
@@ -82,7 +83,7 @@ def words(sign: str, part: int) -> list[tuple[int, str]]:
 
 @task
 def join(users: Any, hashtags: Any) -> list[dict[str, Any]]:
-    """Count the tweets that name each user, each hashtag, and both; this is the join."""
+    """Count the tweets that name each user, each hashtag, and both. This function is the join."""
     found = {"users": list(chain(*users)), "hashtags": list(chain(*hashtags))}
     both = [(n, f"{user}:{tag}") for n, user in found["users"] for m, tag in found["hashtags"] if m == n]
     counts = {name: Counter(word for _, word in each) for name, each in {**found, "users_hashtags": both}.items()}

@@ -1,6 +1,6 @@
-"""Count words in two databases with one transaction; the hash of a word decides its database.
+"""Count words in two databases with one transaction. The hash of a word decides its database.
 
-A commit may die between its databases. In the end every word is still counted once.
+A commit may fail between its two databases. Every word is still counted once.
 
     airflow connections add tx_words_0 --conn-json '{"conn_type": "sqlite", "host": "/data/words_0.db"}'
     airflow connections add tx_words_1 --conn-json '{"conn_type": "sqlite", "host": "/data/words_1.db"}'
@@ -24,7 +24,7 @@ databases = [
 
 @task
 def count_words(database: int) -> list[dict[str, Any]]:
-    """Count the words of the batch that belong to this database."""
+    """Return the counts of the words in the batch that belong to this database."""
     words = Counter(word for row in current_batch().read() for word in row["sentence"].split())
     return [
         {"word": word, "count": count}

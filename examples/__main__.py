@@ -1,4 +1,4 @@
-"""Runs an example, as `script/example` does."""
+"""Runs an example, like `script/example`."""
 
 from __future__ import annotations
 

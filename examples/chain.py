@@ -1,4 +1,4 @@
-"""A chain of three stages: days are corrected in the first stage, and later stages follow, even after kills."""
+"""A chain of three stages. Days are corrected in the first stage, and later stages follow, even after kills."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ ORDERS = 100
 PRODUCTS = ("bolts", "nuts", "screws")
 STAGES = ("chain_orders", "chain_cleaned", "chain_totals", "chain_largest")
 TWICE, READ = 5, 12
-"""The day that is corrected twice, and the last of the first days. The day after `READ` is corrected while the second
-stage reads it."""
+"""TWICE is the day that is corrected twice, and READ is the last of the first days.
+
+The day after READ is corrected while the second stage reads it.
+"""
 _WAIT = 600
 
 
 class Chain(Example):
-    """Writes days of orders, corrects some, skips one, and kills committers, the scheduler and ZooKeeper."""
+    """Writes days of orders, corrects some days, skips one, and kills committers, the scheduler and ZooKeeper."""
 
     name = "chain"
     topology = "chain_orders"
@@ -44,7 +46,7 @@ class Chain(Example):
             self._write(day)
 
     def drive(self, airflow: LocalAirflow, store: Store) -> None:
-        """Run all parts of the story. Each part ends when no stage has an open transaction."""
+        """Run all parts of the example. Each part ends when no stage has an open transaction."""
         self._store = store
         for stage in STAGES:
             airflow.wait_dag(f"{stage}_coordinator")
@@ -124,7 +126,7 @@ class Chain(Example):
         self._store_day(day)
 
     def _change(self, day: int, amount: str | None) -> None:
-        """Give a day one extra order of this amount, instead of an earlier one. For None, remove the extra order."""
+        """Set the extra order of a day to this amount. With None, remove the extra order."""
         kept = self._orders[day][:ORDERS]
         self._orders[day] = kept if amount is None else [*kept, ("bolts", amount)]
         self._store_day(day)
@@ -137,7 +139,8 @@ class Chain(Example):
             writer = csv.writer(file)
             writer.writerow(["day", "product", "amount"])
             writer.writerows([f"{day:02}", *order] for order in self._orders[day])
-        partial_file.rename(folder / f"{day:02}.csv")  # atomic, since the source may list the folder now
+        # The rename is atomic, since the source may list the folder at this moment.
+        partial_file.rename(folder / f"{day:02}.csv")
 
     def _restate(self, airflow: LocalAirflow, day: int, why: str) -> None:
         counts = self._counts("chain_orders")[day]
@@ -146,7 +149,7 @@ class Chain(Example):
         self._committed("chain_orders")
 
     def _counts(self, stage: str) -> dict[int, int]:
-        """Return the transaction that counts for each day."""
+        """Return, for each day, the transaction whose rows count."""
         found = dict[int, int]()
         for each in history(self._store, Paths(ROOT, stage)):
             receipt = each.receipt
@@ -167,7 +170,7 @@ class Chain(Example):
         eventually(lambda: not ledger.open_records() and not ledger.wishes(), _WAIT, f"{stage} has no open transaction")
 
     def _rests(self, what: str) -> None:
-        """Wait until the totals equal the totals of the files, and no stage has an open transaction."""
+        """Wait until the totals equal the totals of the files and no stage has an open transaction."""
         eventually(
             lambda: not self._wrong_totals(),
             _WAIT,
@@ -182,7 +185,7 @@ class Chain(Example):
     # --- results -----------------------------------------------------------------------------------------------------
 
     def wrong(self) -> list[str]:
-        """Return the differences between each stage and a direct computation over the files."""
+        """Compute the values of each stage directly from the files, and return the differences."""
         raw: Counter[object] = Counter(
             (f"{day:02}", *order) for day, orders in self._orders.items() for order in orders
         )
@@ -203,7 +206,7 @@ class Chain(Example):
         return found
 
     def verdict(self) -> str:
-        """Return the verdict in one line, with its figures."""
+        """Return the verdict with its figures, in one line."""
         total = sum(map(len, self._orders.values()))
         return f"{total} of {total} orders of {DAYS} days are in each of three stages once, with all corrections"
 

@@ -1,4 +1,7 @@
-"""Runs examples of `dags/` on the cluster of docker/, from a container of it, and says whether each was exact."""
+"""Runs examples of `dags/` on the cluster of docker/, from a container of it.
+
+It prints whether each example was exact.
+"""
 
 from __future__ import annotations
 
@@ -43,13 +46,13 @@ class ClusterKafka(LocalKafka):
 
 
 class ClusterKafkaCounts(KafkaCounts):
-    """The example with a broker that a cluster can reach. The cluster's Spark already has the connector."""
+    """The Kafka example with a broker that a cluster can reach. The cluster's Spark already has the connector."""
 
     def broker(self) -> LocalKafka:
         return ClusterKafka()
 
     def add_connector(self) -> None:
-        """Do nothing, since Spark already has the connector."""
+        """Do nothing, since Spark already has the Kafka connector."""
 
 
 def count_flights(airflow: ClusterAirflow, store: Store, data: Path, failpoints: Failpoints, _: Say) -> int:
@@ -60,7 +63,7 @@ def count_flights(airflow: ClusterAirflow, store: Store, data: Path, failpoints:
 
 
 def count_orders(airflow: ClusterAirflow, store: Store, data: Path, failpoints: Failpoints, say: Say) -> int:
-    """Count orders of regions that come and go, with the coordinator. Return the exit status."""
+    """Count orders of regions that are added and removed, with the coordinator. Return the exit status."""
     example = Orders(data, say, failpoints)
     example.prepare()
     example.drive(airflow, store)
@@ -68,7 +71,7 @@ def count_orders(airflow: ClusterAirflow, store: Store, data: Path, failpoints: 
 
 
 def count_events(airflow: ClusterAirflow, store: Store, data: Path, failpoints: Failpoints, say: Say) -> int:
-    """Count the events of a topic that grows, while its broker stops. Return the exit status."""
+    """Count the events of a topic to which events are added, while its broker stops. Return the exit status."""
     example = ClusterKafkaCounts(data, say, failpoints)
     example.prepare()
     example.drive(airflow, store)
@@ -92,9 +95,9 @@ _RUN: dict[str, Callable[[ClusterAirflow, Store, Path, Failpoints, Say], int]] =
 
 
 def run(names: Sequence[str]) -> int:
-    """Run examples one after the other, after all their earlier transactions and totals are removed.
+    """Run examples one after the other. All earlier transactions and totals are removed first.
 
-    :return: the exit status, 0 if all totals were exact.
+    :return: the exit status. It is 0 if all totals were exact.
     """
     started = time.monotonic()
 
@@ -142,7 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.error(f"no example is called {name}; there are {', '.join(NAMES)}")
     try:
         return run(names)
-    except AssertionError as error:  # an expected event did not happen
+    except AssertionError as error:  # An expected event did not happen.
         print(f"\nThe example could not continue: {error}", file=sys.stderr)
         return 1
 

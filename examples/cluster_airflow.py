@@ -1,4 +1,4 @@
-"""Access to the Airflow, the ledger and the states of the cluster, and a way to empty them."""
+"""Access to the Airflow, the ledger and the states of the cluster, and a function that empties them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOGIN = "admin"
 class ClusterAirflow(AirflowClient):
     """A client of the cluster's Airflow, for a container with the environment of a worker.
 
-    :param environ: environment of this process, which has the password.
+    :param environ: the environment of this process, which contains the password.
     """
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
@@ -35,7 +35,7 @@ class ClusterAirflow(AirflowClient):
         return done.stdout
 
     def wait_known(self, dag_id: str) -> None:
-        """Wait until Airflow has a DAG, paused or not."""
+        """Wait until Airflow has a DAG. It may be paused."""
 
         def known() -> bool:
             return dag_id in {dag["dag_id"] for dag in self.listed("dags", "dags")}
@@ -44,7 +44,7 @@ class ClusterAirflow(AirflowClient):
         eventually(known, AIRFLOW_PATIENCE, f"DAG {dag_id} is known", interval=1, explain=lambda: str(errors()))
 
     def forget(self, dag_id: str) -> None:
-        """Pause a DAG, and end and delete all its runs."""
+        """Pause a DAG. Then end and delete all its runs."""
         self.pause(dag_id)
         for run in self.runs(dag_id):
             if run["state"] not in RUN_ENDED:
@@ -59,7 +59,7 @@ class ClusterAirflow(AirflowClient):
 
 @contextmanager
 def ledger() -> Iterator[Store]:
-    """Open the ledger's store with the connection of the workers."""
+    """Connect to the store of the ledger with the connection of the workers."""
     from airflow_tx.hooks.zookeeper import ZooKeeperHook
 
     with ZooKeeperHook().store() as store:
@@ -74,7 +74,7 @@ def state_url() -> str:
 
 
 def clear_ledger_and_states() -> None:
-    """Remove all transactions and all totals. No run may be in progress."""
+    """Remove all transactions and all totals. No run may be queued or running."""
     import sqlalchemy as sa
 
     from airflow_tx.hooks.zookeeper import ZooKeeperHook

@@ -1,4 +1,4 @@
-"""Fetches jars that the cluster's image does not have: Kafka, an S3 server, Spark's connectors to both, Delta Lake."""
+"""Downloads jars that the cluster's image lacks: Kafka, an S3 server, Spark's connectors to both, and Delta Lake."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.servers.kafka import KAFKA_VERSION
 
 
 def collect(folder: Path) -> None:
-    """Copy the connectors to `folder`/spark, and the other jars beside it, where `fetch_jars` finds them."""
+    """Copy the connectors to `folder`/spark, and the other jars to `folder`, where `fetch_jars` finds them."""
     connectors = [*kafka_connector_jars(), *s3_connector_jars()]
     kafka = fetch_jars("org.apache.kafka", "kafka_2.13", KAFKA_VERSION, all_of_it=True)
     (folder / "spark").mkdir(parents=True, exist_ok=True)
@@ -25,7 +25,7 @@ def collect(folder: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Fetch the jars into the folder that the command line names."""
+    """Download the jars to the folder that the command line names."""
     (folder,) = sys.argv[1:] if arguments is None else arguments
     collect(Path(folder))
 

@@ -1,4 +1,4 @@
-"""Checks continuously that tables of one database agree while transactions commit."""
+"""Checks all the time that the tables of a database contain the same numbers while transactions commit."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 Tables = Mapping[str, Mapping[str, tuple[int, int]]]
-"""Number of rows and their sum, by table and key."""
+"""The number of rows and their sum, by table and key."""
 _PATIENCE = 300.0
 _BETWEEN = 0.01
-"""Seconds between two readings. A reader without a pause would take a CPU core from the commits."""
+"""Seconds between two readings. Without a pause, the reader would use a processor core that the commits need."""
 
 
 class ComparingReader:
-    """Runs one statement again and again, in a thread; a context manager.
+    """Runs one statement again and again in a thread. It is a context manager.
 
-    :param query: SQL that returns rows of table name, key, number and sum.
-    :param tables: names of the tables, which must agree.
-    :ivar readings: number of readings so far.
-    :ivar found: result of the last reading.
-    :ivar torn: results of the readings in which the tables differed.
+    :param query: an SQL query that returns rows of table name, key, number and sum.
+    :param tables: the names of the tables, which must contain the same numbers.
+    :ivar readings: the number of readings so far.
+    :ivar found: the result of the last reading.
+    :ivar torn: the results of the readings in which the tables differed.
     """
 
     def __init__(self, url: str, query: str, tables: Sequence[str]) -> None:
@@ -55,7 +55,7 @@ class ComparingReader:
             raise self._failure
 
     def looks(self, times: int = 20) -> None:
-        """Wait for some more readings, so that the reader has certainly read the current values."""
+        """Wait for some more readings. Then the reader has certainly read the current values."""
         wanted = self.readings + times
         eventually(lambda: self._failure or self.readings >= wanted, _PATIENCE, f"{times} more readings")
 
@@ -64,7 +64,7 @@ class ComparingReader:
             with self._engine.connect() as connection:
                 while not self._over.wait(_BETWEEN):
                     self.found = found = self._sorted(connection.execute(self._query))
-                    connection.rollback()  # the next statement takes a new snapshot
+                    connection.rollback()  # The next statement reads a new snapshot.
                     if any(found[name] != found[self._tables[0]] for name in self._tables):
                         self.torn.append(found)
                     self.readings += 1

@@ -1,4 +1,4 @@
-"""Corrections of daily orders: one wrong day, a wrong week while new days run, and a new version beside the old one."""
+"""Corrections of daily orders: one wrong day, a wrong week while new days run, and a new version of the DAG."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _TIMEOUT = 300
 
 
 class Corrections(Example):
-    """Commits days that a bug made wrong, corrects the job, and restates the days."""
+    """Commits days whose totals are wrong because of a bug, corrects the job, and restates the days."""
 
     name = "corrections"
     topology = DAG_ID
     files = ("daily_orders.py", "order_book.py")
 
     def prepare(self) -> None:
-        """Write the new version of the DAG, which has a bug, beside the old one."""
+        """Write a new version of the DAG beside the old one. The new version has a bug."""
         self._dags = self.folder / "dags"
         text = (self._dags / "daily_orders.py").read_text()
         assert RIGHT in text, "the job has changed: name the line that adds up the amounts"
@@ -43,7 +43,7 @@ class Corrections(Example):
         (self._dags / "daily_orders_v2.py").write_text(new)
 
     def drive(self, airflow: LocalAirflow, store: Store) -> None:
-        """Run the three stories, one after the other."""
+        """Run the three parts of the example, one after the other."""
         self._wrong: list[str] = []
         for dag_id in (DAG_ID, NEW_DAG_ID):
             eventually(partial(airflow.call, "GET", f"dags/{dag_id}"), 90, "the DAG is known", interval=0.3)
@@ -53,11 +53,11 @@ class Corrections(Example):
         self._compare_versions(airflow)
 
     def wrong(self) -> list[str]:
-        """Return the differences that the checks of the stories have found."""
+        """Return the differences that the checks of the three parts have found."""
         return self._wrong
 
     def verdict(self) -> str:
-        """Return the verdict in one line, with its figures."""
+        """Return the verdict with its figures, in one line."""
         return f"{self._orders} of {self._orders} orders of {self._days} days counted once, and every correction is in"
 
     # --- the stories -------------------------------------------------------------------------------------------------
@@ -81,7 +81,8 @@ class Corrections(Example):
         with ThreadPoolExecutor(1) as pool:
             restated = pool.submit(self._restate, airflow, DAG_ID, 4, 9, why="the job counted cents")
             airflow.end_backfills(DAG_ID)
-            # Use the REST API: the command pauses the DAG, and a paused DAG cannot be restated.
+            # Use the REST API. The command would pause the DAG, and a paused DAG cannot be
+            # restated.
             airflow.create_backfill(DAG_ID, _day(10), _day(12))
             eventually(lambda: killed.reached, _TIMEOUT, "a committer is killed between its write and its mark")
             self._kill_scheduler(airflow)
@@ -109,7 +110,7 @@ class Corrections(Example):
 
     @contextmanager
     def _bug(self, name: str) -> Iterator[None]:
-        """Put a bug into the job during the block."""
+        """Add a bug to the job until the `with` block ends."""
         path = self._dags / name
         kept = path.with_suffix(".kept")
         shutil.copy(path, kept)
@@ -153,7 +154,7 @@ class Corrections(Example):
     # --- what comes out ----------------------------------------------------------------------------------------------
 
     def _expect(self, dag_id: str, airflow: LocalAirflow, *, exact: bool, when: str) -> None:
-        """Note the differences from the orders of all days that have a run."""
+        """Record the differences between the totals and the orders of all days that have a run."""
         expected = self._computed(airflow, dag_id)
         query = f"SELECT product, orders, amount FROM {dag_id}"
         found: dict[object, tuple[int, int]] = {

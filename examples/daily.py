@@ -20,16 +20,19 @@ _TIMEOUT = 300
 
 
 class Daily(Example):
-    """Backfills the days, of which two fail at first."""
+    """Runs a backfill of days. At first, two of the days fail."""
 
     name = "daily_orders"
     files = ("daily_orders.py", "order_book.py")
 
     def prepare(self) -> None:
-        """Do nothing: the DAG computes the orders of each day."""
+        """Do nothing. The DAG computes the orders of each day."""
 
     def drive(self, airflow: LocalAirflow, store: Store) -> None:
-        """Run a backfill in which two days fail and block later days until they are cleared. Then run another one."""
+        """Run a backfill in which two days fail. They block later days until they are cleared.
+
+        Then run a second backfill.
+        """
         eventually(lambda: airflow.call("GET", f"dags/{self.name}"), 90, "the DAG is known", interval=0.3)
         airflow.pause(self.name, False)
         for txid in (2, 4):
@@ -57,7 +60,7 @@ class Daily(Example):
 
         counts: Counter[str] = Counter()
         amounts: Counter[str] = Counter()
-        for start in self._starts:  # the schedule has started a run, too
+        for start in self._starts:  # The schedule has also started a run.
             for order in orders(start, start + timedelta(days=1)):
                 counts[order["product"]] += 1
                 amounts[order["product"]] += order["amount"]
@@ -71,7 +74,7 @@ class Daily(Example):
         return differences({product: (counts[product], amounts[product]) for product in counts}, found)
 
     def verdict(self) -> str:
-        """Return the verdict in one line, with its figures."""
+        """Return the verdict with its figures, in one line."""
         return f"{self._orders} of {self._orders} orders of {len(self._starts)} days counted once"
 
     def _failed(self, airflow: LocalAirflow) -> list[str]:

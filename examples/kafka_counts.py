@@ -1,4 +1,4 @@
-"""Events of a topic in Kafka. The broker stops while batches are processed, and the topic grows."""
+"""Events of a Kafka topic. The broker stops while batches are processed, and events are added to the topic."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class KafkaCounts(Example):
     files = ("kafka_counts.py",)
 
     def prepare(self) -> None:
-        """Write no events yet, since Kafka is not running."""
+        """Write no events, since Kafka is not running yet."""
         self._random = random.Random(1)
         self._events: Counter[object] = Counter()
         self._amounts: Counter[object] = Counter()
@@ -66,14 +66,14 @@ class KafkaCounts(Example):
             self.say(f"transaction {entry.txid}: run {entry.run_id}, attempts {entry.attempt}, {entry.status}")
 
     def add_connector(self) -> None:
-        """Add the Kafka connector to Spark's settings."""
-        if not self._shared:  # otherwise the running server has the jars
+        """Add the Kafka connector to the settings of Spark."""
+        if not self._shared:  # Otherwise the running server has the jars.
             jars = ",".join(map(str, kafka_connector_jars()))
             with (self.folder / "spark" / "spark-defaults.conf").open("a") as defaults:
                 defaults.write(f"spark.jars {jars}\n")
 
     def broker(self) -> LocalKafka:
-        """Create the Kafka that the example starts and stops."""
+        """Create the Kafka broker that the example starts and stops."""
         return LocalKafka()
 
     def wrong(self) -> list[str]:
@@ -83,7 +83,7 @@ class KafkaCounts(Example):
         return differences(expected, {user: (int(events), int(amount)) for user, events, amount in found})
 
     def verdict(self) -> str:
-        """Return the verdict in one line, with its figures."""
+        """Return the verdict with its figures, in one line."""
         total = sum(self._events.values())
         return f"{total} of {total} events counted once"
 
@@ -97,7 +97,10 @@ class KafkaCounts(Example):
         kafka.produce(TOPIC, written)
 
     def _ended(self, airflow: AirflowClient, run_id: str) -> None:
-        """Wait until a run has succeeded. If its retries ended before the broker was back, clear it once."""
+        """Wait until a run has succeeded.
+
+        If its retries failed before the broker was running again, clear the run once.
+        """
         if airflow.wait_run(self.name, run_id, state=None, timeout=300)["state"] != "success":
             self.say(f"run {run_id} has failed and is cleared")
             airflow.clear_run(self.name, run_id, only_failed=True)

@@ -1,4 +1,4 @@
-"""Leaves the servers of a finished program running, in a process that can be ended later."""
+"""Keeps the servers of a finished program running, in a process that can be ended later."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ def keep(pid_file: Path, mark: str) -> None:
     """Fork a background process that keeps the servers of this process running.
 
     The caller must then end with `os._exit`, which stops no server. A guard ends the servers when the last process with
-    its pipe has ended, and the fork also has the pipe.
+    its pipe has ended. The forked process also has this pipe.
 
-    :param pid_file: file for the pid of the background process and for `mark`.
-    :param mark: mark of the process family whose end `end_kept` awaits.
+    :param pid_file: the file for `mark` and the pid of the background process.
+    :param mark: the mark of the process family. `end_kept` waits until the family has ended.
     """
     sys.stdout.flush()
     pid = os.fork()
@@ -36,9 +36,9 @@ def keep(pid_file: Path, mark: str) -> None:
 
 
 def end_kept(pid_file: Path, program: str) -> bool:
-    """End the process that `keep` has forked, and wait until its servers have ended.
+    """End the process that `keep` has forked. Wait until its servers have ended.
 
-    :param program: part of its command line. A process that has got the same pid later is not ended.
+    :param program: a part of the command line of the process. A later process with the same pid is not ended.
     :return: whether there was such a process.
     """
     if not pid_file.exists():

@@ -1,4 +1,4 @@
-"""Flights in a Delta table and totals in a database: commits are killed between the two, and one month is restated."""
+"""Flights in a Delta table, and totals in a database. Commits are killed between the two, and one month is restated."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from examples.stored import rows
 
 MONTHS = 4
 LATE_AFTER = 15
-"""Minutes beyond which a flight is late, as in the DAG."""
+"""The number of minutes beyond which a flight is late. The DAG has the same number."""
 _WRONG = 60
 _QUERY = "SELECT month, route, late, count(*) AS flights FROM t GROUP BY month, route, late"
 _WAIT = 600
@@ -29,13 +29,13 @@ Counts = dict[object, object]
 
 
 class Lake(Example):
-    """Publishes rows that Spark has written. Kills commits before they write the totals, and restates a month."""
+    """Appends flights to a table. Kills commits before they write the totals, and restates a month."""
 
     name = "lake"
     files = ("lake.py",)
 
     def prepare(self) -> None:
-        """Write one file for each transaction, and remove the table that an earlier run left on S3."""
+        """Write one file for each transaction. Remove the table that an earlier run of the example left on S3."""
         assert are_installed(), "duckdb and polars are missing: script/env readers"
         for path in write_months(self.folder / "months")[MONTHS:]:
             path.unlink()
@@ -45,7 +45,7 @@ class Lake(Example):
             folder.remove(name)
 
     def drive(self, airflow: LocalAirflow | ClusterAirflow, store: Store) -> None:
-        """Commit month 1 by a wrong rule. Kill the commit of month 2, and of the restatement of month 1."""
+        """Commit month 1 with a wrong rule. Kill the commits of month 2 and of the restatement of month 1."""
         airflow.wait_dag(self.name)
         airflow.command("variables", "set", "late_after", str(_WRONG))
         airflow.trigger(self.name, "r1")
@@ -99,7 +99,7 @@ class Lake(Example):
         return [*found, *self._wrong_totals(flights)]
 
     def verdict(self) -> str:
-        """Return the verdict in one line, with its figures."""
+        """Return the verdict with its figures, in one line."""
         total = sum(self._by_txid().values())
         once = f"in the table once, as {', '.join(READERS)} read it"
         return f"{total} of {total} flights are {once}, and in the totals of the database"
@@ -113,7 +113,7 @@ class Lake(Example):
         return differences(expected, found)
 
     def _wrong_months(self) -> Sequence[int]:
-        """Return the months whose flights differ between the table and the files."""
+        """Return the months in which the flights of the table and of the files differ."""
         routes = Counter((month, route, late) for month, route, _, late in self._flights())
         read = self._read("polars")
         return sorted(
@@ -121,7 +121,7 @@ class Lake(Example):
         )
 
     def _flights(self) -> Iterable[tuple[int, str, str, bool]]:
-        """Compute from the files alone each flight's month, route and carrier, and whether it was late."""
+        """Compute the month, the route and the carrier of each flight from the files alone, and whether it was late."""
         for path in sorted((self.folder / "months").glob("*.csv")):
             with path.open() as file:
                 for row in csv.DictReader(file):

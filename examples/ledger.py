@@ -14,7 +14,7 @@ from examples.report import Transaction
 
 @contextmanager
 def opened(hosts: str) -> Iterator[Store]:
-    """Open the ledger's store on a ZooKeeper without a login."""
+    """Connect to the store of the ledger, on a ZooKeeper without a login."""
     from airflow_tx.ledger.store.client import ClientConfig, connect, disconnect
     from airflow_tx.ledger.store.zookeeper import ZooKeeperStore
 
@@ -40,12 +40,15 @@ def _entries(store: Store, paths: Paths, names: tuple[str, ...]) -> Iterator[Tra
 
 
 def batches(store: Store, paths: Paths) -> dict[str, str]:
-    """Return the file names of open transactions, by run_id. The ledger later forgets the names of final ones."""
+    """Return the file names of open transactions, by run_id.
+
+    The ledger does not keep the names of final transactions.
+    """
     children = store.children(paths.transactions)
     found = {}
     for txid in map(int, children.names if children else ()):
         own, meta = store.get(path := paths.transaction(txid)), store.get(paths.meta(txid))
-        if own is not None and meta is not None:  # otherwise it has become final just now
+        if own is not None and meta is not None:  # Otherwise the transaction has just become final.
             rows = decode(Metadata, paths.meta(txid), meta.data).rows
             run_id = decode(TransactionRecord, path, own.data).run_id
             found[run_id] = " ".join(file["name"] for file in rows["files"]) if rows else "no rows"
@@ -55,9 +58,9 @@ def batches(store: Store, paths: Paths) -> dict[str, str]:
 def transactions(
     airflow: AirflowClient, dag_id: str, entries: list[TransactionRecord], batches: Mapping[str, str]
 ) -> list[Transaction]:
-    """Return the committed transactions with their batches and the tries of their tasks.
+    """Return the committed transactions, with their batches and the tries of their tasks.
 
-    :param batches: file names by run_id, as `batches` returns them.
+    :param batches: the file names by run_id, as `batches` returns them.
     """
     tries: dict[str, dict[str, int]] = {}
     for task in airflow.task_instances(dag_id, "~"):

@@ -1,4 +1,4 @@
-"""Trident's LocationDB: users are seen in places, a committer dies after its write, and a query returns the places."""
+"""Trident's LocationDB. Users are seen at places, a committer dies after its write, and a query returns the places."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PLACES = ("Berlin", "Nairobi", "Quito", "Seoul")
 
 
 class Locations(Example):
-    """Keeps the last location of each user."""
+    """Stores the last location of each user."""
 
     name = "locations"
     files = ("locations.py",)
@@ -57,6 +57,6 @@ class Locations(Example):
         return [*differences(last, found), *differences(expected, self.answers)]
 
     def verdict(self) -> str:
-        """Return the verdict in one line, with its figures."""
+        """Return the verdict with its figures, in one line."""
         (users,) = rows(self.folder / "locations.db", "SELECT count(*) FROM locations")[0]
         return f"{users} of {users} users are where they were seen last, {FILES} of {FILES} queries exact"

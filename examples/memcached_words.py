@@ -1,4 +1,7 @@
-"""Trident's word count in Memcached. A committer is killed between its two states, another before it marks a commit."""
+"""Trident's word count in Memcached.
+
+A committer is killed between its two states, and another before it marks a commit.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ FILES = 3
 
 
 class MemcachedWords(Example):
-    """Counts the words of a few files, and their letters."""
+    """Counts the words of a few files, and the letters of the words."""
 
     name = "memcached_words"
     files = ("memcached_words.py",)
@@ -54,7 +57,7 @@ class MemcachedWords(Example):
         return differences(expected, {**self._stored, "answer": self._seen})
 
     def verdict(self) -> str:
-        """Return the verdict in one line, with its figures."""
+        """Return the verdict with its figures, in one line."""
         total = sum(self._words().values())
         return f"{total} of {total} words counted once in Memcached, and their letters in files"
 
@@ -62,7 +65,7 @@ class MemcachedWords(Example):
         return sum(counted(self.folder / "sentences"), Counter[Any]())
 
     def _read(self, server: LocalMemcached) -> dict[object, object]:
-        """Read the values of both states without a committer."""
+        """Read the values of both states, without a committer."""
         import pickle
 
         words = sorted(self._words())

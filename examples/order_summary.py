@@ -1,4 +1,7 @@
-"""Orders, their totals and their summary change together. A reader compares them while committers are killed."""
+"""Orders, their totals and their summary change at the same moment.
+
+A reader compares them while committers are killed.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from examples.stored import rows
 PRODUCTS = ("bolts", "nuts", "screws")
 ROWS = 200
 KILLED = ("commit.after_acquire", "commit.before_write", "commit.before_mark", "commit.after_mark")
-"""Failpoints at which committers are killed, each in its own transaction."""
+"""The failpoints at which committers are killed. Each is reached in a separate transaction."""
 _TABLES = ("orders", "totals", "summary")
 _QUERY = """
     SELECT 'orders', product, count(*), sum(amount) FROM summed_orders GROUP BY product
@@ -28,7 +31,7 @@ _QUERY = """
 
 
 class OrderSummary(Example):
-    """Kills committers, while a reader compares the three tables."""
+    """Kills committers while a reader compares the three tables."""
 
     name = "order_summary"
     files = ("order_summary.py",)
@@ -50,7 +53,7 @@ class OrderSummary(Example):
             connection.exec_driver_sql(f"CREATE TABLE order_summary ({columns})")
 
     def drive(self, airflow: LocalAirflow, store: Store) -> None:
-        """Commit one transaction, and then one more for each failpoint in `KILLED`."""
+        """Commit one transaction. Then commit one more for each failpoint in `KILLED`."""
         airflow.wait_dag(self.name)
         airflow.trigger(self.name, "r0")
         airflow.wait_run(self.name, "r0", timeout=600)
@@ -77,7 +80,7 @@ class OrderSummary(Example):
         return [*torn, *differences(self._expected(), found)]
 
     def verdict(self) -> str:
-        """Return the verdict in one line, with its figures."""
+        """Return the verdict with its figures, in one line."""
         expected = sum(number for number, _, _ in self._expected().values())
         (counted,) = rows(database(self.folder), "SELECT count(*) FROM summed_orders")
         together = self._reader.readings - len(self._reader.torn)
@@ -87,7 +90,7 @@ class OrderSummary(Example):
         )
 
     def _expected(self) -> dict[object, tuple[int, int, int]]:
-        """Compute the number of orders, their amount and the largest order per product, directly from the files."""
+        """Compute, directly from the files, the number of orders, their amount and the largest order per product."""
         amounts: dict[object, list[int]] = {}
         for product, amount in self._orders():
             amounts.setdefault(product, []).append(amount)

@@ -1,4 +1,7 @@
-"""Orders of several regions under the coordinator: regions come and go, files arrive late, a worker is killed."""
+"""Orders of several regions under the coordinator.
+
+Regions are added and removed, files arrive late, and a worker is killed.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ class Orders(Example):
                 self._write(region, f"{number:02}.csv")
 
     def drive(self, airflow: AirflowClient, store: Store) -> None:
-        """Add new data, a late file and a new region. Remove a region for a while, and kill a task."""
+        """Add new data, a late file and a new region. Remove a region for some time, and kill a task."""
         airflow.wait_dag("orders")
         airflow.wait_dag("orders_coordinator")
         self._counted(store, "the orders that were there at the start")
@@ -64,7 +67,7 @@ class Orders(Example):
         return differences(self._expected(), self._found())
 
     def verdict(self) -> str:
-        """Return the verdict in one line, with its figures."""
+        """Return the verdict with its figures, in one line."""
         return f"{self._files * ROWS} of {self._files * ROWS} orders counted once"
 
     def _write(self, region: str, name: str) -> None:
@@ -75,11 +78,12 @@ class Orders(Example):
             writer = csv.writer(file)
             writer.writerow(["product", "amount"])
             writer.writerows([self._random.choice(PRODUCTS), self._random.randint(1, 99)] for _ in range(ROWS))
-        partial.rename(folder / name)  # atomic, since the source may list the folder now
+        # The rename is atomic, since the source may list the folder at this moment.
+        partial.rename(folder / name)
         self._files += 1
 
     def _counted(self, store: Store, what: str) -> None:
-        """Wait until every readable order is counted."""
+        """Wait until every order in a readable file is counted."""
 
         def told() -> str:
             return "\n".join(differences(self._expected(), self._found()))
@@ -88,7 +92,10 @@ class Orders(Example):
         self.say(f"counted: {what}; {len(history(store, self.paths))} transactions so far")
 
     def _expected(self) -> dict[object, object]:
-        """Compute orders and amount per region and product from the files, including a removed region."""
+        """Compute the number of orders and their amount, per region and product, from the files.
+
+        Include a removed region.
+        """
         orders: Counter[tuple[str, str]] = Counter()
         amounts: Counter[tuple[str, str]] = Counter()
         folders = {path.name: path for path in (self.folder / "orders").iterdir()}
@@ -104,6 +111,6 @@ class Orders(Example):
         return {group: (count, amounts[group]) for group, count in orders.items()}
 
     def _found(self) -> dict[object, object]:
-        """Read orders and amount per region and product from the state."""
+        """Read the number of orders and their amount, per region and product, from the state."""
         found = rows(database(self.folder), "SELECT region, product, orders, amount FROM order_totals")
         return {(region, product): (int(orders), int(amount)) for region, product, orders, amount in found}

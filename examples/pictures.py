@@ -1,4 +1,7 @@
-"""Makes the pictures of the Transactions page for the documentation, on its own servers. See script/screenshots."""
+"""Creates the pictures of the Transactions page for the documentation. It uses its own servers.
+
+See script/screenshots.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from tests.servers.postgres import LocalPostgres
 
 PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 MOST_BYTES = 150_000
-"""Largest size of a picture."""
+"""Maximum size of a picture."""
 _DAGS = Path(__file__).parent / "pictured"
 FILES = {"orders": 10, "payments": 5, "returns": 3}
 AT_FIRST = 8
@@ -31,21 +34,21 @@ AT_FIRST = 8
 BROKEN = ("payments", 3)
 """The file in which a row has no amount. It is never corrected."""
 UNPRICED = 3
-"""The file of orders that is processed before its prices are known, so that its first try fails."""
+"""The file of orders that is processed before its prices are known. So its first try fails."""
 RESTATED = 2
 """The file of orders that is corrected after its commit."""
 _TIMEOUT = 300
 _FILLED = 0.97
-"""Share of the width of a timeline that its transactions fill."""
+"""The share of the width of a timeline that its transactions fill."""
 
 
 Row = dict[str, Any]
 
 
 class Shop:
-    """Runs the DAGs of a shop, and acts for the person who operates its transactions.
+    """Runs the DAGs of a shop, and does the actions of a person on its transactions.
 
-    :param folder: folder of the files.
+    :param folder: the folder of the files.
     """
 
     def __init__(self, airflow: LocalAirflow, person: Person, folder: Path) -> None:
@@ -53,12 +56,15 @@ class Shop:
         self._unpriced = folder / "unpriced" / f"{UNPRICED:02}"
 
     def rows(self, name: str) -> dict[int, Row]:
-        """Return the transactions of a topology by txid, as the page gets them; {} before the first has begun."""
+        """Return the transactions of a topology by txid, in the form that the page gets.
+
+        Return {} before the first has begun.
+        """
         answer = self._person.page.request.get(f"/tx/api/v1/topologies/{name}/transactions?limit=1000")
         return {row["txid"]: row for row in answer.json()["transactions"]} if answer.ok else {}
 
     def fail(self) -> None:
-        """Run payments and returns. A broken file of payments fails in two attempts, and later files wait for it."""
+        """Run payments and returns. A wrong file of payments fails in two attempts, and later files wait for it."""
         name, txid = BROKEN
         for each in ("payments", "returns"):
             self._trigger(each, 1, FILES[each])
@@ -68,9 +74,12 @@ class Shop:
         self._wait_for("returns", {FILES["returns"]: "COMMITTED"})
 
     def tell(self) -> None:
-        """Run orders that overlap. Replay a failed transaction, and restate another one while new ones run."""
+        """Run orders whose processing overlaps. Replay a failed transaction.
+
+        Restate another one while new transactions run.
+        """
         self._unpriced.touch()
-        # Open the page now, since sources are asked for their lags only while a person looks.
+        # Open the page now. The lags of sources are requested only while a person views the page.
         self._person.open(topology="orders")
         self._trigger("orders", 1, AT_FIRST)
         waiting = range(UNPRICED + 1, UNPRICED + 4)
@@ -86,7 +95,7 @@ class Shop:
         self._wait_for("orders", dict.fromkeys(range(1, FILES["orders"] + 2), "COMMITTED"))
 
     def check(self) -> None:
-        """Check that the timeline of the orders shows everything that its caption describes.
+        """Check that the timeline of the orders shows everything that the caption of its picture describes.
 
         :raises AssertionError: something is missing. On a slow machine the runs may not overlap.
         """
@@ -101,7 +110,7 @@ class Shop:
         assert ends == sorted(ends), "commits are not in order"
 
     def wait_for_lags(self) -> None:
-        """Wait until the lag of every source is known. An open page must ask for the lags."""
+        """Wait until the lag of every source is known. The lags are requested only while a page is open."""
 
         def known() -> bool:
             answer = self._person.page.request.get("/tx/api/v1/topologies").json()
@@ -110,7 +119,7 @@ class Shop:
         eventually(known, _TIMEOUT, "every source has answered", interval=0.5)
 
     def window(self, name: str) -> dict[str, int]:
-        """Return the URL parameters of a timeline that just fits the transactions."""
+        """Return the URL parameters of a timeline whose width fits the transactions."""
         moments = [at for row in self.rows(name).values() for at in _moments(row)]
         first, last = min(moments), max(moments)
         seconds = max(round((last - first) / _FILLED), 60)
@@ -121,7 +130,7 @@ class Shop:
             self._airflow.trigger(name, f"{name}-{number:02}")
 
     def _act(self, name: str, action: str, txid: int, *, why: str, **body: Any) -> None:
-        """Do an action by the API, as a button of the page does; `airflow tx` would take longer."""
+        """Do an action by the API, like a button of the page. `airflow tx` would take longer."""
         path = f"topologies/{name}/actions/{action}"
         body["txids"] = [txid]
         version = self._post(f"{path}/preview", body)["version"]
@@ -146,13 +155,13 @@ class Shop:
 
 
 def _work(row: Row) -> tuple[float, float]:
-    """Return the begin and the end of the processing of a transaction."""
+    """Return when the processing of a transaction began and ended."""
     ends = [_seconds(task["end"]) for task in row["tasks"] if task["end"] and task["task_id"].startswith("count_")]
     return _seconds(row["attempts"][0]["begun_at"]), max(ends)
 
 
 def _moments(row: Row) -> list[float]:
-    """Return when a transaction began, and when it ended, or when its tasks ended."""
+    """Return when a transaction began, and when it ended. For an open transaction, return when its tasks ended."""
     ends = [row["commit"]["end"]] if row["commit"] else [task["end"] for task in row["tasks"]]
     return [_seconds(each) for each in (row["attempts"][0]["begun_at"], *ends) if each]
 
@@ -162,7 +171,7 @@ def _seconds(moment: str) -> float:
 
 
 def write_files(folder: Path) -> None:
-    """Write the files of the shop; one of them has a row without an amount."""
+    """Write the files of the shop. One file has a row without an amount."""
     chance = random.Random(1)
     (folder / "unpriced").mkdir()
     for name, files in FILES.items():
@@ -172,7 +181,7 @@ def write_files(folder: Path) -> None:
 
 
 def write_file(path: Path, chance: random.Random, *, broken: bool = False) -> None:
-    """Write some hundred rows."""
+    """Write a file with some hundred rows."""
     with path.open("w", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(["product", "customer", "amount"])
@@ -182,7 +191,7 @@ def write_file(path: Path, chance: random.Random, *, broken: bool = False) -> No
 
 
 def take(shop: Shop, person: Person, dark: Person) -> None:
-    """Take the pictures."""
+    """Take the pictures of the page."""
     name, txid = BROKEN
     _resize(person, 1280, 480)
     person.open()
@@ -219,16 +228,16 @@ def _save(person: Person, picture: str) -> None:
     person.page.wait_for_load_state("networkidle")
     path = PICTURES / f"{picture}.png"
     person.page.screenshot(path=path, animations="disabled")
-    if shutil.which("pngquant"):  # makes it a third as large
+    if shutil.which("pngquant"):  # This makes the picture a third as large.
         subprocess.run(["pngquant", "--force", "--strip", "--ext", ".png", path], check=True)
     size = path.stat().st_size
     assert size <= MOST_BYTES, f"{path} has {size} bytes, more than {MOST_BYTES}: install pngquant, and repeat it"
 
 
 def main() -> None:
-    """Make all pictures again."""
+    """Replace all pictures."""
     PICTURES.mkdir(exist_ok=True)
-    # The pictures show this path, so it must be the same each time.
+    # The pictures show this path, so it must always be the same.
     folder = Path(tempfile.gettempdir(), "shop")
     folder.mkdir()
     try:

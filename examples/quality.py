@@ -1,4 +1,7 @@
-"""Flights with bad rows: tasks reject some, a check finds others, and a restatement counts them by a better rule."""
+"""Flights with wrong rows.
+
+Tasks reject some rows, a check finds others, and a restatement counts them by a better rule.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from examples.stored import rows
 
 MONTHS = 8
 BAD = 125
-"""Number of rows of each month whose delay has a unit, so that the task cannot read it."""
+"""Number of rows of each month whose delay has a unit. The task cannot read these rows."""
 UNIT = " min"
 CHECKED = 3
 """The month in which a check finds a flight without a distance."""
@@ -28,7 +31,7 @@ _WAIT = 600
 
 
 class Quality(Example):
-    """Rejects rows, finds other bad rows by a check, restates the months with a better rule, and kills committers."""
+    """Rejects rows, finds other wrong rows by a check, restates the months with a better rule, and kills committers."""
 
     name = "quality"
     files = ("quality.py",)
@@ -42,7 +45,7 @@ class Quality(Example):
             _spoil(path, no_distance=month == CHECKED)
 
     def drive(self, airflow: LocalAirflow | ClusterAirflow, store: Store) -> None:
-        """Commit the months, replay the month that a check has refused, correct a rule, and restate the months."""
+        """Commit the months. Replay the month that a check has refused. Correct a rule, and restate the months."""
         airflow.wait_dag(self.name)
         killed = self._kill(KILLED)
         runs = [f"r{month}" for month in range(1, MONTHS + 1)]
@@ -105,7 +108,7 @@ class Quality(Example):
         ]
 
     def verdict(self) -> str:
-        """Return the verdict in one line, with its figures."""
+        """Return the verdict with its figures, in one line."""
         total = self._counts()[0]
         return (
             f"{total} of {sum(1 for _ in self._flights())} flights are in the table once, and in the totals; "
@@ -113,7 +116,7 @@ class Quality(Example):
         )
 
     def _flights(self) -> Iterator[tuple[str, str, str, int | None]]:
-        """Compute the month, carrier, number and delay of each flight from the files alone."""
+        """Compute the month, the carrier, the number and the delay of each flight from the files alone."""
         for path in sorted((self.folder / "months").glob("*.csv")):
             with path.open() as file:
                 for row in csv.DictReader(file):
@@ -123,13 +126,13 @@ class Quality(Example):
                     yield row["month"], row["carrier"], row["flight"], None if delay == "NA" else int(delay)
 
     def _counts(self) -> list[int]:
-        """Count the flights in the table, and the rejected rows."""
+        """Return the number of flights in the table, and of rejected rows."""
         queries = (f"SELECT count(*) FROM quality_{name}" for name in ("flights", "aside"))
         return [int(number) for query in queries for (number,) in rows(database(self.folder), query) or [(0,)]]
 
 
 def _spoil(path: Path, *, no_distance: bool) -> None:
-    """Add a unit to the delays of some rows of a file. Optionally remove the distance of one flight."""
+    """Add a unit to the delays of some rows in a file. If requested, remove the distance of one flight."""
     with path.open(newline="") as file:
         header, *lines = list(csv.reader(file))
     delay, distance = header.index("dep_delay"), header.index("distance")

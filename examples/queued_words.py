@@ -1,5 +1,8 @@
-"""Words through queues. A worker dies with words that it has counted but not acked, a worker fails a word, and `begin`
-dies. Then workers ack by hand, and one of them dies with words that it has added up."""
+"""Words that are sent through queues. A worker dies after it has counted words but before it has acked them.
+
+Another worker fails a word, and `begin` dies. Then workers ack by hand, and one of them dies with words that it has
+added up.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ _TIMEOUT = 300
 
 
 class QueuedWords(Example):
-    """Counts the words of a few files in processes outside of Airflow."""
+    """Counts the words of a few files in worker processes outside of Airflow."""
 
     name = "queued_words"
     files = ("queued_words.py",)
@@ -72,7 +75,7 @@ class QueuedWords(Example):
         return differences(expected, found)
 
     def verdict(self) -> str:
-        """Return the verdict in one line, with its figures."""
+        """Return the verdict with its figures, in one line."""
         total = sum(self._expected().values())
         return f"{total} of {total} words counted once, by workers outside of Airflow"
 
@@ -98,7 +101,7 @@ class QueuedWords(Example):
 
 @contextmanager
 def _worker(redis: LocalRedis, *arguments: str) -> Iterator[None]:
-    """Run a worker process during the block, and kill it at the end."""
+    """Run a worker process until the `with` block ends. Then kill it."""
     command = [sys.executable, str(_PROGRAM), *arguments]
     with subprocess.Popen(command, env={**os.environ, "QUEUES": redis.url()}) as process:
         try:

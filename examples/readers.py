@@ -1,4 +1,4 @@
-"""Other programs that read a Delta table, without this package: duckdb, polars, and Spark with delta-spark."""
+"""Other programs that read a Delta table without this package: duckdb, polars, and Spark with delta-spark."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from urllib.parse import urlsplit
 from tests.servers.jars import DELTA, delta_jars
 
 PACKAGES = Path(sys.prefix) / "readers"
-"""Folder in which `script/env readers` installs them. In the cluster's image they are with all other packages."""
+"""The folder in which `script/env readers` installs the readers.
+
+The image of the cluster has them in its environment.
+"""
 Rows = list[tuple[Any, ...]]
 Reader = Callable[[str, Mapping[str, str], str], Rows]
 _SPARK = {
@@ -35,10 +38,10 @@ def are_installed() -> bool:
 
 
 def read_by_duckdb(uri: str, options: Mapping[str, str], query: str) -> Rows:
-    """Run a query in duckdb, with its own reader of Delta.
+    """Run a query in duckdb, which has its own reader of Delta tables.
 
-    :param options: storage options of deltalake. They override `AWS_*` variables of the environment.
-    :param query: SQL that names the table `t`.
+    :param options: the storage options of deltalake. They override the `AWS_*` variables of the environment.
+    :param query: an SQL query on the table `t`.
     """
     _find()
     import duckdb  # type: ignore[import-not-found, unused-ignore]
@@ -55,7 +58,7 @@ def read_by_duckdb(uri: str, options: Mapping[str, str], query: str) -> Rows:
 
 
 def read_by_polars(uri: str, options: Mapping[str, str], query: str) -> Rows:
-    """Run a query in polars, with its own reader of Parquet. The parameters are the same as for `read_by_duckdb`."""
+    """Run a query in polars, which has its own reader of Parquet. See `read_by_duckdb` for the parameters."""
     _find()
     import polars  # type: ignore[import-not-found, unused-ignore]
 
@@ -64,7 +67,7 @@ def read_by_polars(uri: str, options: Mapping[str, str], query: str) -> Rows:
 
 
 def read_by_spark(uri: str, options: Mapping[str, str], query: str) -> Rows:
-    """Run a query in a new Spark session with delta-spark. The parameters are the same as for `read_by_duckdb`."""
+    """Run a query in a new Spark session with delta-spark. See `read_by_duckdb` for the parameters."""
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master("local[1]")

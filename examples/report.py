@@ -1,4 +1,4 @@
-"""The report of the demo: differences from a direct computation, overlap of processing, and order of commits."""
+"""The report of the demo: differences from a direct computation, overlap of processing, and the order of commits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WIDTH = 48
 
 @dataclass(frozen=True)
 class Totals:
-    """Flights and summed departure delay per (carrier, origin), and the number of all flights."""
+    """The number of flights and the sum of departure delays per (carrier, origin), and the number of all flights."""
 
     groups: Mapping[Group, tuple[int, int]]
     flights: int
@@ -26,10 +26,10 @@ class Totals:
 
 @dataclass(frozen=True)
 class Transaction:
-    """A committed transaction, with its times.
+    """A committed transaction, and when its phases began and ended.
 
-    :param batch: names of its files.
-    :param tries: number of tries, by task.
+    :param batch: the names of the files of its batch.
+    :param tries: the number of tries, by task.
     """
 
     txid: int
@@ -44,7 +44,7 @@ class Transaction:
 
 
 def computed(folder: Path) -> Totals:
-    """Compute the totals directly from the csv files, without Spark, Airflow or transactions."""
+    """Compute the totals directly from the csv files. Spark, Airflow and transactions are not used."""
     flights: Counter[Group] = Counter()
     delays: Counter[Group] = Counter()
     for path in sorted(folder.glob("*.csv")):
@@ -57,7 +57,7 @@ def computed(folder: Path) -> Totals:
 
 
 def stored(database: Path | str) -> Totals:
-    """Read the totals from the state's database."""
+    """Return the totals in the database of the state."""
     found = rows(database, "SELECT carrier, origin, flights, dep_delay FROM flight_totals")
     overall = rows(database, "SELECT flights FROM flights_overall")
     groups = {(carrier, origin): (int(flights), int(delay)) for carrier, origin, flights, delay in found}
@@ -80,7 +80,7 @@ def differences(expected: Totals, found: Totals) -> list[str]:
 
 
 def order_violations(transactions: Sequence[Transaction]) -> list[str]:
-    """Return one line for each commit that did not follow the commit before it."""
+    """Return one line for each commit that is out of order."""
     lines = []
     for before, after in pairwise(transactions):
         if after.txid != before.txid + 1:
@@ -91,7 +91,7 @@ def order_violations(transactions: Sequence[Transaction]) -> list[str]:
 
 
 def most_at_once(transactions: Iterable[Transaction]) -> int:
-    """Return the largest number of transactions in their processing phase at the same moment."""
+    """Return the maximum number of transactions that were in their processing phase at the same moment."""
     moves = [(one.began, 1) for one in transactions] + [(one.processed, -1) for one in transactions]
     now = most = 0
     for _, step in sorted(moves):
@@ -101,7 +101,7 @@ def most_at_once(transactions: Iterable[Transaction]) -> int:
 
 
 def table(transactions: Sequence[Transaction]) -> list[str]:
-    """Return a header, and one line for each transaction: its tries, and its phases over time."""
+    """Return a header, and a line for each transaction with its tries and its phases over time."""
     first = min(one.began for one in transactions)
     span = (max(one.ended for one in transactions) - first).total_seconds() or 1.0
 

@@ -1,4 +1,4 @@
-"""Sentences for word counts, from Storm's and Trident's examples; each file is one batch."""
+"""Sentences for word counts, from the examples of Storm and Trident. Each file is one batch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROWS = 100
 
 
 def write_sentences(folder: Path, files: int) -> None:
-    """Write files of sentences; the sentences are the same each time."""
+    """Write files of sentences. The sentences are the same at each call."""
     chosen = random.Random(1)
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(1, files + 1):
@@ -29,7 +29,7 @@ def write_sentences(folder: Path, files: int) -> None:
 
 
 def counted(folder: Path) -> list[Counter[str]]:
-    """Count the words of each file directly, in the order of the file names."""
+    """Count the words of each file directly. Return the counts in the order of the file names."""
     found = []
     for path in sorted(folder.glob("*.csv")):
         with path.open(newline="") as file:

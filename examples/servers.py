@@ -1,4 +1,4 @@
-"""The servers of the demo, with the settings that connect them: ZooKeeper, Airflow, the state's database, Spark."""
+"""The servers of the demo and the settings that connect them: ZooKeeper, Airflow, the state's database, and Spark."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from airflow_tx.testing.failpoints import Failpoints
 ROOT = "/airflow_tx"
 STATE_VARIABLE = "AIRFLOW_TX_EXAMPLE_STATE"
 LAKE_VARIABLE = "AIRFLOW_TX_LAKE"
-"""Environment variable with the place of a lake's tables; by default they are in the folder of the data."""
+"""The environment variable with the location of a lake's tables. By default, they are in the folder of the data."""
 _ROOT = Path(__file__).resolve().parents[1]
 
 # Each application is a JVM that lives for seconds. Use only the first compiler, one thread for
 # garbage collection, no UI, few partitions, and no verification of the classes in Spark's own jars.
-# This takes half the CPU time of the defaults, which are for applications that run for hours.
+# This takes half the CPU time of the default settings, which are for applications that run for
+# hours.
 _JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 _SPARK_DEFAULTS = f"""\
 spark.driver.memory              700m
@@ -41,14 +42,14 @@ appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n
 
 
 def database(home: Path) -> Path | str:
-    """Return the database of the states: the server that STATE_VARIABLE names, else an SQLite file."""
+    """Return the database of the states. It is the server that STATE_VARIABLE names, or otherwise an SQLite file."""
     return os.environ.get(STATE_VARIABLE) or home / "state.db"
 
 
 def spark_environment(folder: Path) -> dict[str, str]:
-    """Create `folder` with Spark's settings for many small applications. Return the environment that points to it.
+    """Create `folder` with Spark's settings for many small applications. Return the environment with its path.
 
-    The folder also gets the settings in SPARK_CONF_DIR of this process, such as the address of S3.
+    The folder also contains the settings in SPARK_CONF_DIR of this process, such as the address of S3.
     """
     folder.mkdir()
     given = Path(os.environ.get("SPARK_CONF_DIR", folder), "spark-defaults.conf")
@@ -59,10 +60,10 @@ def spark_environment(folder: Path) -> dict[str, str]:
 
 
 def copy_dags(files: Sequence[str], home: Path) -> Path:
-    """Copy DAG files to a new folder, so that no other example runs, and the Spark applications beside it.
+    """Copy DAG files to a new folder, so that no other example runs. Copy the Spark applications to a folder beside it.
 
-    :param files: names of the files in `dags/` to copy.
-    :return: folder of the copied DAG files.
+    :param files: the names of the files in `dags/` to copy.
+    :return: the folder with the copied DAG files.
     """
     folder = home / "dags"
     folder.mkdir(parents=True)
@@ -73,20 +74,20 @@ def copy_dags(files: Sequence[str], home: Path) -> Path:
 
 
 def make_airflow(home: Path, dags: Path, hosts: str, failpoints: Failpoints) -> LocalAirflow:
-    """Create an Airflow whose tasks can reach ZooKeeper, the state and Spark. It is not started yet.
+    """Create an Airflow whose tasks can connect to ZooKeeper, the state and Spark. It is not started.
 
-    :param home: folder of all files; the batches of flights are in its subfolder `flights`.
-    :param hosts: connection string of ZooKeeper.
+    :param home: the folder of all files. The files of flights are in its subfolder `flights`.
+    :param hosts: the connection string of ZooKeeper.
     """
     env = {
         "AIRFLOW_CONN_ZOOKEEPER_DEFAULT": connection("zookeeper", host=hosts),
         "AIRFLOW_CONN_TX_STATE": connection("sqlite", host=str(database(home))),
         "AIRFLOW_CONN_SPARK_DEFAULT": connection("spark", host="local[1]"),
-        # A task may die together with its supervisor. By default Airflow would wait 300 s before it
-        # starts the task again.
+        # A task may die at the same time as its supervisor. By default, Airflow waits 300 s before
+        # it starts the task again.
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",
-        # A scheduler finds only its own dead tasks. It takes over the tasks of a dead scheduler at this interval. The
-        # default is five minutes.
+        # A scheduler detects only its own dead tasks. It takes over the tasks of a dead scheduler
+        # at this interval. The default is five minutes.
         "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "15",
         "AIRFLOW__TX__ROOT": ROOT,
         "AIRFLOW__TX__STAGING": (home / "staging").as_uri(),

@@ -1,4 +1,4 @@
-"""An example of your own state: one file, which all workers share, has the fence, the values and the receipts.
+"""An example of your own state. It is a file that all workers share, with the fence, the values and the receipts.
 
 It passes `StateSuite`, see tests/contract/test_state_suite.py. Every commit writes the whole file, so use it only for
 small states.
@@ -35,7 +35,7 @@ from airflow_tx.state.rows import CheckedRows
 
 @dataclass
 class Content:
-    """The content of the file. An opaque value also has the previous value."""
+    """The content of the file. An opaque value is stored with the previous value."""
 
     fence: Fence | None = None
     key_types: dict[str, str] | None = None
@@ -44,11 +44,11 @@ class Content:
 
 
 class ShopState(StoredState, QueryableState):
-    """Keeps its values in a file.
+    """A state that keeps its values in a file.
 
-    :param folder: folder that every worker can write. The file is a pickle, so let only people write there who may
-        write DAG files.
-    :param name: name of the state, and of the file.
+    :param folder: a folder that every worker can write. The file is a pickle. So only people who may write DAG files
+        may write to this folder.
+    :param name: the name of the state, which is also the name of the file.
     """
 
     def __init__(
@@ -61,7 +61,8 @@ class ShopState(StoredState, QueryableState):
         types: Mapping[str, str] | None = None,
         kind: StateKind | str = StateKind.OPAQUE,
     ) -> None:
-        self.normalize(folder=os.fspath(folder))  # plain JSON, as Airflow shows the state
+        # The value is plain JSON, since Airflow shows the state.
+        self.normalize(folder=os.fspath(folder))
         self.name = name
         self.kind = fenced_kind(kind, state=name)
         self.columns = checked_columns(self, keys, values, types)
@@ -119,7 +120,7 @@ class ShopState(StoredState, QueryableState):
     @contextmanager
     def _changing(self) -> Iterator[Content]:
         with open(f"{self._file}.lock", "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # released when the lock file is closed
+            fcntl.flock(lock, fcntl.LOCK_EX)  # Closing the lock file releases the lock.
             content = self._content()
             yield content
             draft = Path(f"{self._file}.draft")
@@ -127,11 +128,12 @@ class ShopState(StoredState, QueryableState):
                 pickle.dump(content, file)
                 file.flush()
                 os.fsync(file.fileno())
-            draft.replace(self._file)  # atomic: a reader gets the old file or the new one
+            # The rename is atomic. A reader gets the old file or the new one.
+            draft.replace(self._file)
 
 
 class FileTransaction:
-    """One store transaction, which raises the fence, or checks that the fence has the token of the grant."""
+    """One store transaction. It raises the fence, or checks that the fence has the token of the grant."""
 
     def __init__(self, state: ShopState, write: StateWrite, content: Content) -> None:
         self.state, self.write, self.content = state, write, content
@@ -148,12 +150,12 @@ class FileTransaction:
         else:
             fence.check_write(content.fence, write.grant, state=state.name)
         if write.undoing:
-            self._undo(Writer(write.grant.txid))  # undo it like a write of another grant
+            self._undo(Writer(write.grant.txid))  # Undo it like a write of another grant.
             assert content.fence is not None
             content.fence = replace(content.fence, applied=False)
 
     def _undo(self, writer: Writer) -> None:
-        """Roll back each key that another grant of this transaction wrote."""
+        """Roll back each key that another grant of this transaction has written."""
         undone = {key: stored.undone(writer) for key, stored in self.content.rows.items()}
         self.content.rows = {key: stored for key, stored in undone.items() if stored.value is not None}
 

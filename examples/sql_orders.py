@@ -1,4 +1,4 @@
-"""Orders in a shop's PostgreSQL: many clients insert at once, some commit late, and the database is restarted."""
+"""Orders in a shop's PostgreSQL. Many clients insert at once, some commit late, and the database is restarted."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SqlOrders(Example):
     files = ("sql_orders.py",)
 
     def prepare(self) -> None:
-        """Start a PostgreSQL with some orders, and prepare a Spark that can read it."""
+        """Start a PostgreSQL with some orders. Configure Spark so that it can read from PostgreSQL."""
         (jar, *_) = fetch_jars("org.postgresql", "postgresql", "42.7.7")
         self.server = LocalPostgres().start()
         self.spark = LocalSparkConnect(self.folder / "sql_spark", conf={"spark.jars": str(jar)}).start()
@@ -40,7 +40,7 @@ class SqlOrders(Example):
         self._execute("INSERT INTO orders (product, amount) SELECT 'bolts', n % 99 FROM generate_series(1, 3000) n")
 
     def drive(self, airflow: LocalAirflow, store: Store) -> None:
-        """Start runs while orders are inserted, restart the database, and start runs until no order is left."""
+        """Start runs while orders are inserted. Restart the database. Then start runs until every order is read."""
         for each in self._connections():
             airflow.call("POST", "connections", json=each)
         airflow.wait_dag(self.name)
@@ -73,7 +73,7 @@ class SqlOrders(Example):
         return differences(self.expected, self.found)
 
     def verdict(self) -> str:
-        """Return the verdict in one line, with its figures."""
+        """Return the verdict with its figures, in one line."""
         orders = sum(count for count, _ in self.expected.values())
         return f"{orders} of {orders} orders counted once"
 
@@ -116,11 +116,11 @@ class SqlOrders(Example):
                     over.wait(chance.choice([0.01, 0.05, 0.5]))
                     if chance.random() > 0.1:
                         connected.commit()
-            except sa.exc.DBAPIError:  # the database does not answer
+            except sa.exc.DBAPIError:  # The database does not answer.
                 over.wait(0.2)
 
     def _end(self, airflow: LocalAirflow, run_id: str) -> None:
-        """Wait for a run, and clear the tasks that failed because the database did not answer."""
+        """Wait for a run. Clear the tasks that have failed because the database did not answer."""
         for _ in range(3):
             if airflow.wait_run(self.name, run_id, state=None, timeout=300)["state"] == "success":
                 self.say(f"run {run_id} has ended")

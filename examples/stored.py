@@ -7,9 +7,9 @@ from typing import Any
 
 
 def rows(database: Path | str, query: str) -> list[tuple[Any, ...]]:
-    """Return the rows of a query. Return none if the table does not exist yet.
+    """Return the rows of a query. Return no rows if the table does not exist yet.
 
-    :param database: SQLite file, or the URL of a database server.
+    :param database: an SQLite file, or the URL of a database server.
     """
     import sqlalchemy as sa
 

@@ -13,7 +13,7 @@ from examples.servers import database
 from examples.stored import rows
 
 FILES = 3
-# the same sentence as in the DAG file
+# The same sentence is in the DAG file.
 ASKED = frozenset("cat the dog jumped".split())
 
 
@@ -29,7 +29,7 @@ class TridentWords(Example):
         write_sentences(self.folder / "sentences", FILES)
 
     def drive(self, airflow: LocalAirflow, store: Store) -> None:
-        """Let a Spark application fail, and kill a committer."""
+        """Let a Spark application fail once, and kill a committer."""
         airflow.wait_dag(self.name)
         failed = self.failpoints.arm("spark.batch", "raise", topology=self.name, txid=1)
         killed = self.failpoints.arm("commit.before_mark", "kill", topology=self.name, txid=2)
@@ -59,7 +59,7 @@ class TridentWords(Example):
         return differences({**so_far, **expected}, {**found, **self.answers})
 
     def verdict(self) -> str:
-        """Return the verdict in one line, with its figures."""
+        """Return the verdict with its figures, in one line."""
         total = sum(int(count) for _, count in self._stored())
         return f"{total} of {total} words counted once, {FILES} of {FILES} queries exact"
 

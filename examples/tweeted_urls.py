@@ -1,4 +1,7 @@
-"""Tweeted URLs in two databases. The second database dies when the first has the transaction; a committer dies, too."""
+"""Tweeted URLs in two databases. The second database dies after the first has the transaction.
+
+A committer also dies.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,10 @@ class TweetedUrls(Example):
             self._texts += texts
 
     def drive(self, airflow: LocalAirflow, store: Store) -> None:
-        """Kill the second database before a commit writes to it, and a committer after it has written to both."""
+        """Kill the second database before a commit writes to it.
+
+        Kill a committer after it has written to both databases.
+        """
         with LocalPostgres() as urls, LocalMariaDB() as domains:
             for conn_id, kind, server in (("tx_urls", "postgres", urls), ("tx_domains", "mysql", domains)):
                 airflow.call("POST", "connections", json=_connection(conn_id, kind, server.url()))
@@ -74,7 +80,7 @@ class TweetedUrls(Example):
         return differences(self._expected(), self._stored)
 
     def verdict(self) -> str:
-        """Return the verdict in one line, with its figures."""
+        """Return the verdict with its figures, in one line."""
         total = sum(bool(re.search("https://", text)) for text in self._texts)
         return f"{total} of {total} tweets with URLs counted once, by URL in PostgreSQL and by domain in MariaDB"
 
@@ -88,7 +94,7 @@ class TweetedUrls(Example):
 
 
 def _connection(conn_id: str, kind: str, url: str) -> dict[str, Any]:
-    """Return the connection that `airflow connections add` would create."""
+    """Return the connection that `airflow connections add` would create, in the form of the REST API."""
     parts = sa.make_url(url)
     at = {"host": parts.host, "port": parts.port, "login": parts.username, "password": parts.password}
     return {"connection_id": conn_id, "conn_type": kind, "schema": parts.database, **at}

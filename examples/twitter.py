@@ -24,12 +24,12 @@ _TIMEOUT = 300
 
 @dataclass(frozen=True)
 class Part:
-    """One topology, and the fault that it must survive.
+    """A topology, and the fault that it must survive.
 
-    :param databases: numbers of the databases with its tweets.
-    :param kept: prefix of the hashes with its counts.
+    :param databases: the numbers of the databases that contain its tweets.
+    :param kept: the prefix of the hashes that contain its counts.
     :param killed: the server that is killed, "tweets" or "counts".
-    :param at: failpoint at which a task pauses while the server is killed.
+    :param at: the failpoint at which a task pauses while the server is killed.
     """
 
     topology: str
@@ -46,7 +46,7 @@ PARTS = (
     Part("twitter_tasks", [9], "tasks", "tweets", "process.after_start"),
 )
 _MEETS_IT = ("process.after_start", "commit.after_acquire")
-"""Failpoints after which the paused task itself needs the killed server."""
+"""Failpoints after which the paused task needs the killed server."""
 
 
 class Twitter(Example):
@@ -56,10 +56,13 @@ class Twitter(Example):
     files = ("twitter.py",)
 
     def prepare(self) -> None:
-        """Do nothing: tweets are written while they are counted."""
+        """Do nothing. Tweets are written while they are counted."""
 
     def drive(self, airflow: LocalAirflow, store: Store) -> None:
-        """Let the coordinators count. Kill the source before a read, and the state before and after a write."""
+        """Let the coordinators count. Kill the source before a read.
+
+        Kill the state before a write and after a write.
+        """
         self._airflow, self._store = airflow, store
         with LocalRedis(persistence="aof") as tweets, LocalRedis(persistence="aof") as counts:
             self._servers = {"tweets": tweets, "counts": counts}
@@ -75,12 +78,15 @@ class Twitter(Example):
         return self._found
 
     def verdict(self) -> str:
-        """Return the verdict in one line, with its figures."""
+        """Return the verdict with its figures, in one line."""
         tweets = sum(len(texts) for writer in self._writers.values() for texts in writer.written.values())
         return f"{tweets} of {tweets} tweets counted once, in {len(PARTS)} topologies"
 
     def _run(self, part: Part) -> None:
-        """Write tweets, kill the server, and wait for three more commits. Then stop, and wait until all are counted."""
+        """Write tweets, kill the server, and wait for three more commits.
+
+        Then stop writing, and wait until all are counted.
+        """
         name, writer = part.topology, self._writers[part.topology]
         writer.write(40)
         writer.go_on(2, every=0.5)
@@ -120,7 +126,10 @@ class Twitter(Example):
         connections.unlink()
 
     def _kill(self, part: Part) -> None:
-        """Kill a server while a task is paused at a failpoint. Start it again after a task has failed without it."""
+        """Kill a server while a task is paused at a failpoint.
+
+        Start the server again after a task has failed without it.
+        """
         name, server = part.topology, self._servers[part.killed]
         paused = self.failpoints.arm(part.at, "pause", topology=name)
         eventually(lambda: paused.reached, _TIMEOUT, f"a task of {name} is at {part.at}")
@@ -134,7 +143,7 @@ class Twitter(Example):
         self.say(f"the Redis of the {part.killed} is back")
 
     def _tries(self, topology: str) -> int:
-        """Return the number of failed tries of tasks."""
+        """Return the number of tries of tasks that have failed."""
         tasks = self._airflow.task_instances(topology, "~")
         again = sum(max(int(task["try_number"]) - 1, 0) for task in tasks)
         return again + sum(task["state"] in ("failed", "up_for_retry") for task in tasks)

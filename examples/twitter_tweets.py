@@ -1,4 +1,7 @@
-"""Tweets in Redis, in the format of the Storm book, written while they are read; and their expected counts."""
+"""Tweets in Redis, in the format of the Storm book. They are written while they are read.
+
+Also their expected counts.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from typing import Any, TypeAlias
 from tests.servers.redis import LocalRedis
 
 Counts: TypeAlias = dict[str, Counter[str]]
-"""Counts by hash and field."""
+"""Counts, by hash and field."""
 
 USERS = [f"@{name}" for name in ("ann", "bob", "cem", "dora", "eli", "fay", "gus")]
 HASHTAGS = [f"#{name}" for name in ("storm", "redis", "spark", "airflow", "zookeeper")]
@@ -19,11 +22,11 @@ WORDS = ["counted", "once", "a", "bolt", "said", "hello", "to", ""]
 
 
 class TweetWriter:
-    """Writes tweets into databases of a server, one after the other, and remembers every tweet.
+    """Writes tweets to the databases of a server, one after the other, and remembers every tweet.
 
-    A killed server may have stored tweets without an answer, so the same write is repeated.
+    A server that was killed may have stored tweets without an answer. So the same write is repeated.
 
-    :param databases: numbers of the databases.
+    :param databases: the numbers of the databases.
     """
 
     def __init__(self, server: LocalRedis, databases: Sequence[int], *, seed: int = 8) -> None:
@@ -40,7 +43,7 @@ class TweetWriter:
         for database, tweets in self.written.items():
             new = [self._tweet() for _ in range(count)]
             first = len(tweets) + 1
-            # No other client writes these keys, so it is safe to repeat a write.
+            # No other client writes these keys, so a write can safely be repeated.
             messages = {str(first + index): tweet for index, tweet in enumerate(new)}
             self._persist(database, {**messages, "NEXT_WRITE": str(first + count)})
             tweets.extend(new)
@@ -83,7 +86,7 @@ class TweetWriter:
 
 
 def counted(tweets: Iterable[str]) -> Counts:
-    """Compute the three counts of the book directly, without Spark, Airflow or transactions."""
+    """Compute the three counts of the book directly. Spark, Airflow and transactions are not used."""
     users, hashtags, both = Counter[str](), Counter[str](), Counter[str]()
     for tweet in tweets:
         words = set(tweet.split(" "))
@@ -96,7 +99,7 @@ def counted(tweets: Iterable[str]) -> Counts:
 
 
 def guarded(server: LocalRedis, prefix: str) -> Counts:
-    """Read the counts that a committer with a guard has written to three hashes."""
+    """Return the counts that a committer with a guard has written to three hashes."""
     client = server.client()
 
     def hash_of(name: str) -> Counter[str]:

@@ -26,10 +26,10 @@ from airflow_tx.acks import Collector, Message, MessageError
 KEPT = 86_400
 """Seconds for which the counts of an attempt are kept."""
 ONCE = "a worker has to fail once"
-"""A key that a test sets to make the next count fail once."""
+"""A key that a test sets. Then the next count fails once."""
 
 Taken: TypeAlias = list[tuple[str, Any]]
-"""References and values of messages."""
+"""The references and the values of messages."""
 Bolt: TypeAlias = Callable[[Any, Collector, Taken], None]
 
 
@@ -48,13 +48,16 @@ def basic(function: Callable[[Any, Message, Any], None]) -> Bolt:
 
 
 def split(queues: Any, message: Message, sentence: str) -> None:
-    """Send a message for each word, anchored to the message of the sentence, like Storm's SplitSentence."""
+    """Send a message for each word.
+
+    The message is anchored to the message of the sentence, as in Storm's SplitSentence.
+    """
     for word in sentence.split():
         queues.rpush("words", json.dumps([message.emit(), word]))
 
 
 def count(queues: Any, message: Message, word: str, times: int = 1) -> None:
-    """Add to the count of a word, like Storm's WordCount."""
+    """Increase the count of a word, like Storm's WordCount."""
     if queues.delete(ONCE):
         raise ValueError(f"no count for {word!r} this time")
     key = f"counts:{message.txid}.{message.attempt}"
@@ -63,7 +66,7 @@ def count(queues: Any, message: Message, word: str, times: int = 1) -> None:
 
 
 def count_sum(queues: Any, message: Message, found: tuple[str, int]) -> None:
-    """Add the sum of a word that `add_by_hand` has sent."""
+    """Add a sum of words that `add_by_hand` has sent to the counts."""
     count(queues, message, *found)
 
 
@@ -71,7 +74,7 @@ def count_sum(queues: Any, message: Message, found: tuple[str, int]) -> None:
 
 
 def split_by_hand(queues: Any, collector: Collector, taken: Taken) -> None:
-    """Split sentences like `split`, but ack by hand."""
+    """Split sentences into words, like `split`, but ack the messages by hand."""
     for reference, sentence in taken:
         message = collector.process(reference)
         for word in sentence.split():
@@ -80,10 +83,10 @@ def split_by_hand(queues: Any, collector: Collector, taken: Taken) -> None:
 
 
 def add_by_hand(queues: Any, collector: Collector, taken: Taken) -> None:
-    """Add up equal words of one attempt. Send each sum anchored to all its words, and then ack the words."""
+    """Add up equal words of the same attempt. Send each sum as a message anchored to its words. Then ack the words."""
     words = defaultdict[tuple[int, int, str], list[Message]](list)
     for reference, word in taken:
-        with suppress(MessageError):  # ignore a message of a replayed attempt
+        with suppress(MessageError):  # Ignore a message of a replayed attempt.
             message = collector.process(reference)
             words[message.txid, message.attempt, word].append(message)
     for (_, _, word), (first, *others) in words.items():
@@ -100,11 +103,11 @@ BOLTS: dict[str, tuple[str, int, Bolt]] = {
     "add_by_hand": ("words", 20, add_by_hand),
     "count_sums": ("sums", 1, basic(count_sum)),
 }
-"""Queue, largest number of messages taken at once, and function of each bolt, by name."""
+"""The queue, the maximum number of messages to take at once, and the function of each bolt, by name."""
 
 
 def main() -> None:
-    """Work until the process is killed."""
+    """Process messages until the process is killed."""
     queue, most, bolt = BOLTS[sys.argv[1]]
     hold = int(sys.argv[2]) if len(sys.argv) > 2 else None
     url = os.environ["QUEUES"]
@@ -118,7 +121,7 @@ def main() -> None:
             found = [json.loads(text) for text in (first[1], *(queues.lpop(queue, most - 1) or ()))]
             try:
                 bolt(queues, collector, found)
-            except (MessageError, ValueError) as error:  # the attempt was replayed, or has failed now
+            except (MessageError, ValueError) as error:  # The attempt was replayed, or has just failed.
                 print(error, file=sys.stderr)
             taken += len(found)
         queues.set("held", taken)

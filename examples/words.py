@@ -1,4 +1,4 @@
-"""Words in two databases: a committer dies after it has written to the first, and before it writes to the second."""
+"""Words in two databases. A committer dies after it has written to the first database and before the second."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Words(Example):
     def drive(self, airflow: LocalAirflow, store: Store) -> None:
         """Kill the commit of transaction 2 between the two databases."""
         for number, path in enumerate(self._databases):
-            # Create the connections as `airflow connections add` does.
+            # Create the connections like `airflow connections add`.
             kept = {"connection_id": f"tx_words_{number}", "conn_type": "sqlite", "host": str(path)}
             airflow.call("POST", "connections", json=kept)
         airflow.wait_dag(self.name)
@@ -56,7 +56,7 @@ class Words(Example):
         return differences(expected, found)
 
     def verdict(self) -> str:
-        """Return the verdict in one line, with its figures."""
+        """Return the verdict with its figures, in one line."""
         total = sum(sum(counted(self.folder / "sentences"), Counter[Any]()).values())
         both = " + ".join(str(sum(self._stored(path).values())) for path in self._databases)
         return f"{total} of {total} words counted once, {both} in two databases"

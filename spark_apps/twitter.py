@@ -1,11 +1,11 @@
-"""Count the tweets of the batch that name each user, each hashtag, and both together."""
+"""Count the tweets of the batch that name each user, each hashtag, and each pair of a user and a hashtag."""
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from airflow_tx.spark import Batch, batch_app
 
-TWEET = ["partition", "number"]  # each database has its own numbers
+TWEET = ["partition", "number"]  # Each database has its own numbers.
 
 
 @batch_app
@@ -20,6 +20,6 @@ def main(spark: SparkSession, batch: Batch) -> None:
 
 
 def count(name: str, words: DataFrame) -> DataFrame:
-    """Count each word, as fields of the hash `name`."""
+    """Return the count of each word, as fields of the hash `name`."""
     counted = words.groupBy(F.col("word").alias("field")).agg(F.count("*").alias("n"))
     return counted.select(F.lit(name).alias("hash"), "field", "n")

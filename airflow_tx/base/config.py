@@ -15,7 +15,7 @@ from airflow_tx.provider_info import OPTIONS
 SECTION = "tx"
 _VARIABLE = f"AIRFLOW__{SECTION.upper()}__"
 _EARLIER = {"message_timeout": "processing_timeout"}
-"""The current name of an option by its earlier name, which is still read."""
+"""The current name of each renamed option, by its former name. The former name is still read."""
 
 # Returns the text of an option from the configuration, or None if the option is not set.
 Lookup = Callable[[str], str | None]
@@ -135,12 +135,12 @@ class Settings:
 
     @classmethod
     def load(cls) -> Settings:
-        """Read Airflow's current configuration. Raises as `read`."""
+        """Read the current configuration of Airflow. It raises the same errors as `read`."""
         return _loaded(tuple(map(os.environ.get, _VARIABLES)))
 
     @classmethod
     def read(cls, lookup: Lookup) -> Settings:
-        """Read the options with `lookup`. An option that is not set has its default.
+        """Read the options with `lookup`. An option that is not set gets its default.
 
         :raises ConfigError: an option has a value that cannot be used.
         """
@@ -151,7 +151,7 @@ class Settings:
 
 
 def _given(option: str, lookup: Lookup) -> tuple[str, str]:
-    """Return the text of an option, and the name under which it is set."""
+    """Return the text of an option, and the name under which the option is set."""
     default = OPTIONS[option]["default"]
     text = lookup(option)
     text = default if text is None else text
@@ -172,7 +172,9 @@ _VARIABLES = tuple(_VARIABLE + name.upper() for name in (*OPTIONS, *_EARLIER))
 
 @lru_cache(maxsize=1)
 def _loaded(variables: tuple[str | None, ...]) -> Settings:
-    """Read the configuration, which takes Airflow 2 ms. Within a process, only the environment can change it.
+    """Read the configuration. Airflow takes 2 ms for this.
+
+    Within a process, only environment variables can change it.
 
     :param variables: values of the environment, as the key of the cache.
     """

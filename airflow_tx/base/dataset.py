@@ -1,18 +1,18 @@
-"""The location of data in OpenLineage's naming. Two runs with the same location are connected in its graph."""
+"""The location of data in OpenLineage's naming. OpenLineage's graph connects two runs that have the same location."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 _SCHEMES = {"s3a": "s3", "gcs": "gs"}
-"""OpenLineage's scheme for object storages with several schemes."""
+"""The URI scheme in OpenLineage for an object storage that has several schemes."""
 _OF_A_DISK = ("", "file", "local")
 
 
 class Dataset(NamedTuple):
     """The location of data, such as a table, a topic or a folder.
 
-    :ivar namespace: the server, such as ``postgres://host:5432``, without user and password; ``file`` for a disk.
+    :ivar namespace: the server, such as ``postgres://host:5432``, without user and password, or ``file`` for a disk.
     :ivar name: the location on that server, such as ``database.schema.table``.
     """
 
@@ -21,9 +21,9 @@ class Dataset(NamedTuple):
 
     @classmethod
     def of_folder(cls, uri: str) -> Dataset:
-        """Name a folder on a disk or in an object storage.
+        """Return the dataset of a folder on a disk or in an object storage.
 
-        :param uri: its path, or a URI such as ``s3://bucket/folder``.
+        :param uri: path of the folder, or a URI such as ``s3://bucket/folder``.
         """
         scheme, _, place = uri.rpartition("://")
         if scheme in _OF_A_DISK:

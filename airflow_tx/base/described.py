@@ -1,7 +1,7 @@
-"""Objects that are known by the arguments of their constructor: each argument is written once, in its signature.
+"""Objects that are described by the arguments of their constructor.
 
-The base class keeps the arguments of every object. The stored form, the repr, and the copy in another process all
-derive from them. Connections and other values that only this process can use are `cached_property` attributes. A copy,
+The base class stores the arguments of every object. From them, it derives the stored form, the repr, and the copy in
+another process. Connections and other values that only this process can use are `cached_property` attributes. A copy,
 or an unpickled object, creates its own.
 """
 
@@ -20,16 +20,16 @@ from airflow_tx.base.errors import ConfigError
 
 
 class Described:
-    """Base class of objects that their constructor's arguments describe. A dataclass does not need it."""
+    """The base class of objects that the arguments of their constructor describe. A dataclass does not need it."""
 
     always_written: ClassVar[tuple[str, ...]] = ()
-    """Arguments that are stored even if they have the default."""
+    """The arguments that are stored even if they have the default value."""
     in_repr: ClassVar[tuple[str, ...] | None] = None
-    """Arguments that a repr shows, besides the first one. None shows all arguments without their default."""
+    """The arguments that a repr shows in addition to the first one. None means all arguments."""
     always_shown: ClassVar[tuple[str, ...]] = ()
-    """Arguments that a repr shows even if they have the default."""
+    """The arguments that a repr shows even if they have the default value."""
     left_out: ClassVar[tuple[str, ...]] = ()
-    """Arguments that only this process can use. They are not kept, stored or shown."""
+    """The arguments that only this process can use. They are not stored or shown."""
     _given: dict[str, Any] = {}  # noqa: RUF012 - of a class without a constructor
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -38,11 +38,14 @@ class Described:
             cls.__init__ = _keeping_arguments(cls.__init__)  # type: ignore[method-assign]
 
     def normalize(self, **arguments: Any) -> None:
-        """Replace arguments by their stored form. Call this in a constructor."""
+        """Replace arguments with their stored form. A constructor may call this method."""
         self._given.update(arguments)
 
     def arguments(self) -> dict[str, Any]:
-        """Return the arguments as plain values: the first one, `always_written`, and those without their default."""
+        """Return the arguments as plain values.
+
+        The default values are omitted, except for the first argument and `always_written`.
+        """
         return self._told(self.always_written)
 
     def described(self) -> tuple[str, dict[str, Any]]:
@@ -76,7 +79,7 @@ class Described:
 
 
 def stored_name(cls: type) -> str:
-    """Name a class as records and Airflow's database keep it: by its public package, so that its module may move."""
+    """Return the stored name of a class. It has the public package of the class, so that the module may move."""
     module = cls.__module__
     if module.startswith("airflow_tx."):
         module = ".".join(module.split(".")[:2])
@@ -84,7 +87,10 @@ def stored_name(cls: type) -> str:
 
 
 def plain_form(value: Any) -> Any:
-    """Convert a value to JSON's types: a tuple becomes a list, an enum its value. Other values stay unchanged."""
+    """Convert a value to the types of JSON. A tuple becomes a list, and an enum becomes its value.
+
+    Other values are unchanged.
+    """
     if isinstance(value, Described):
         made_by, arguments = value.described()
         return {_CLASS: made_by, _ARGUMENTS: arguments}
@@ -102,7 +108,7 @@ _ARGUMENTS = "arguments"
 
 
 def remade(value: Any) -> Any:
-    """Create the object that `plain_form` described by class and arguments. Return other values unchanged."""
+    """Create the object that `plain_form` described by its class and arguments. Return any other value unchanged."""
     if not isinstance(value, Mapping) or value.keys() != {_CLASS, _ARGUMENTS}:
         return value
     module, _, name = str(value[_CLASS]).rpartition(".")
@@ -116,19 +122,25 @@ def _alone(value: Any) -> Any:
 
 @cache
 def _made_here(cls: type) -> frozenset[str]:
-    """Name the attributes that each process creates itself. A lane copies its source for each transaction."""
+    """Return the names of the attributes that each process creates itself.
+
+    A lane copies its source for each transaction.
+    """
     attributes = (found for each in cls.__mro__ for found in vars(each).items())
     return frozenset(name for name, value in attributes if isinstance(value, cached_property))
 
 
 def _keeping_arguments(init: Callable[..., None]) -> Callable[..., None]:
-    """Wrap a constructor so that it keeps its arguments, unless a subclass's constructor has already kept them."""
+    """Wrap a constructor so that it stores its arguments.
+
+    If the constructor of a subclass has stored arguments, keep those.
+    """
     signature = inspect.signature(init)
 
     @wraps(init)
     def keeping(self: Described, *given: Any, **named: Any) -> None:
         if "_given" not in vars(self):
-            # The constructor itself gives the better message about wrong arguments.
+            # The constructor's own message about wrong arguments is better.
             with suppress(TypeError):
                 kept = _by_name(signature.bind(self, *given, **named))
                 self._given = {name: kept[name] for name in kept if name not in self.left_out}
@@ -140,10 +152,12 @@ def _keeping_arguments(init: Callable[..., None]) -> Callable[..., None]:
 
 
 def check_no_template(what: str, arguments: Mapping[str, Any]) -> None:
-    """Refuse arguments that contain a template. It would not be rendered, and each run would get the same text.
+    """Raise an error if an argument contains a template.
 
-    :param what: the name of the object that takes the arguments.
-    :raises ConfigError: an argument is a template; the error names the first one.
+    Airflow would not render it, so each run would get the same text.
+
+    :param what: name of the object with these arguments.
+    :raises ConfigError: an argument is a template. The error names the first one.
     """
     for name, value in arguments.items():
         within = value.values() if isinstance(value, Mapping) else value
@@ -166,9 +180,9 @@ def _by_name(bound: inspect.BoundArguments) -> dict[str, Any]:
 
 @cache
 def _parameters(cls: type) -> dict[str, Any]:
-    """Map the names of the arguments to their defaults.
+    """Map the names of the arguments to their default values.
 
-    A constructor with ``**options`` passes them on, so the keyword-only arguments of its base are also arguments.
+    A constructor with ``**options`` passes them to its base, so the keyword-only arguments of the base are included.
     """
     found: dict[str, Any] = {}
     inits = [vars(each)["__init__"] for each in cls.__mro__[:-1] if "__init__" in vars(each)]

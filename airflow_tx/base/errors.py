@@ -1,7 +1,7 @@
-"""The errors of this package, each with its fields, its wording and its remedy.
+"""The errors of this package, each with its fields, its text and its remedy.
 
-An error keeps its keyword fields, even after pickling. The first part of its `template` names the refused request, the
-expected value and the found value. The other parts are the remedy.
+An error keeps its keyword fields, even after pickling. The first part of its `template` has the refused request, the
+expected value and the actual value. The other parts are the remedy.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from airflow_tx.base.remedy import Command, Remedy, Template, TxError as TxError
 
 
 class ConfigError(TxError):
-    """A setting has a value that cannot be used."""
+    """A setting has an unusable value."""
 
     template = "{option} = {value!r} cannot be used."
     for_good = True
@@ -53,7 +53,7 @@ class RowsRefused(SourceError):
 class SourceNotSettled(SourceError):
     """Rows of an upstream table are missing for a moment, while another transaction is ending.
 
-    No person needs to act. Airflow starts the task again later, and the failed try does not count.
+    A person need not act. Airflow starts the task again later, and the failed try does not count.
     """
 
     template = (
@@ -72,17 +72,17 @@ class OtherSource(SourceError):
 
 
 class AheadOfOrder(TxError):
-    """The run waits, since an earlier interval must get a txid first.
+    """The run waits until an earlier interval gets a txid.
 
-    :param after: the date that the order must have reached.
-    :param missing: the start of that earlier interval.
+    :param after: date that the order must reach first.
+    :param missing: start of the earlier interval.
     """
 
     template = "The interval {interval} waits: the interval that begins at {missing} comes first, and has no txid yet."
 
 
 class PartitionUnavailable(SourceError):
-    """A partition of a source cannot be reached now. An opaque source continues without it, other sources stop."""
+    """A partition of a source cannot be reached now. An opaque source continues without it. Other sources stop."""
 
     template = "Partition {partition!r} of source {source} cannot be reached: {reason}."
 
@@ -96,7 +96,7 @@ class StagingError(TxError):
 
 
 class StagingUnavailable(StagingError):
-    """A file could not be staged. No reader sees a part of it."""
+    """A file could not be staged. Readers do not see an incomplete file."""
 
     template = (
         "{uri} cannot be written: {reason}.",
@@ -105,7 +105,7 @@ class StagingUnavailable(StagingError):
 
 
 class StagingNotRemoved(StagingError):
-    """Staged output remains although its topology was reset or deleted."""
+    """Staged output still exists although its topology was reset or deleted."""
 
     template = (
         "{uri} cannot be removed.",
@@ -155,7 +155,7 @@ class Refused(TxError):
 
 
 class StaleAttempt(Refused):
-    """A task belongs to an attempt that is not the newest one."""
+    """A task belongs to an attempt that is no longer the newest one."""
 
     template = (
         "{step} of transaction {txid} attempt {attempt} refused: attempt {newest} is the newest.",
@@ -173,7 +173,7 @@ class StaleTry(Refused):
 
 
 class StaleBegin(Refused):
-    """The run of a `begin` was cleared while its process was still running."""
+    """The run of a `begin` task was cleared while the process of the task was still running."""
 
     template = (
         "begin of run {run_id} refused: a later begin ({found}) of transaction {txid} exists, this try is {task_try}.",
@@ -201,7 +201,7 @@ class RowsChanged(Refused):
 
 
 class FailedTransaction(Refused):
-    """The processing of the newest attempt failed."""
+    """The processing of the newest attempt has failed."""
 
     template = (
         "Transaction {txid}.{attempt} has failed: {reason}.",
@@ -228,7 +228,7 @@ class IncompleteBatch(Refused):
 
 
 class InputSkipped(Refused):
-    """A task directly before the committer was skipped, so its transaction is not committed."""
+    """A task directly before the committer was skipped. The transaction is therefore not committed."""
 
     template = (
         "Transaction {txid}.{attempt} is not committed: {tasks} was skipped, and Airflow skips what follows.",
@@ -247,7 +247,7 @@ class SkippedAfterCommit(Refused):
 
 
 class RowsNotKept(Refused):
-    """A task after the commit needs the rows of a transaction, but its receipt only has their digest."""
+    """A task after the commit needs the rows of a transaction, but the receipt has only the digest of the batch."""
 
     template = (
         "The ledger no longer has the rows of committed transaction {txid} of {topology}: they were too long for the "
@@ -257,7 +257,7 @@ class RowsNotKept(Refused):
 
 
 class MessagesLost(IncompleteBatch):
-    """The message trees in the ackers differ from the trees that the tasks of the attempt reported."""
+    """The message trees in the ackers differ from the message trees that the tasks of the attempt reported."""
 
     template = (
         "Commit of transaction {txid}.{attempt} refused: its tasks have acked {expected}, the ackers hold {found}.",
@@ -266,7 +266,7 @@ class MessagesLost(IncompleteBatch):
 
 
 class PhaseIncomplete(Refused):
-    """Some tasks of a commit phase have not done their part."""
+    """Some tasks of a commit phase have not completed their work."""
 
     template = (
         "Transaction {txid}.{attempt} is not committed: {problem}.",
@@ -275,7 +275,7 @@ class PhaseIncomplete(Refused):
 
 
 class StateMissing(Refused):
-    """The DAG no longer has a state to which an earlier grant of this transaction may have written."""
+    """The DAG lacks a state to which an earlier grant of this transaction may have written."""
 
     for_good = True
     template = (
@@ -286,7 +286,7 @@ class StateMissing(Refused):
 
 
 class StateRenamed(Refused):
-    """The DAG lacks a state to which the ledger committed, and has a state that is not in the ledger."""
+    """The DAG lacks a state to which the ledger has committed, and has a state that the ledger does not know."""
 
     for_good = True
     template = (
@@ -300,7 +300,7 @@ class StateRenamed(Refused):
 
 
 class RenameRefused(Refused):
-    """The new name of a state contradicts the ledger or the state."""
+    """The new name of a state contradicts the ledger or the fence of the state."""
 
     template = (
         "State {old!r} of topology {topology!r} is not renamed: {problem}.",
@@ -309,7 +309,7 @@ class RenameRefused(Refused):
 
 
 class Outranked(Refused):
-    """Another committer has taken over the grant."""
+    """A later grant of the turn has replaced the grant of this committer."""
 
     template = (
         "Commit of transaction {txid} refused: token {token} is outranked, the ledger holds {found}.",
@@ -318,7 +318,7 @@ class Outranked(Refused):
 
 
 class RunHeld(Refused):
-    """Another live run works on the same batch."""
+    """Another run that is queued or running has the same batch."""
 
     template = (
         "begin of run {run_id} refused: transaction {txid} belongs to run {holder}, which is {state}.",
@@ -327,7 +327,7 @@ class RunHeld(Refused):
 
 
 class SkippedTransaction(Refused):
-    """A person skipped the transaction of this run."""
+    """A person has skipped the transaction of this run."""
 
     template = (
         "Transaction {txid} of {topology} was skipped.",
@@ -337,7 +337,7 @@ class SkippedTransaction(Refused):
 
 
 class TopologyClaimed(Refused):
-    """Two DAGs use one topology name."""
+    """Two DAGs use the same topology name."""
 
     for_good = True
     template = (
@@ -349,7 +349,7 @@ class TopologyClaimed(Refused):
 
 
 class SourceKindChanged(Refused):
-    """The kind of the source changed while transactions are open."""
+    """The kind of the source was changed while transactions were open."""
 
     for_good = True
     template = (
@@ -362,7 +362,7 @@ class SourceKindChanged(Refused):
 
 
 class SourceShapeChanged(Refused):
-    """A source with partitions replaced a source without partitions, or the reverse."""
+    """The source has partitions and the previous source had none, or the reverse."""
 
     for_good = True
     template = (
@@ -372,7 +372,7 @@ class SourceShapeChanged(Refused):
 
 
 class AlreadyFinal(Refused):
-    """A request would change a transaction that is already final."""
+    """A request would change a final transaction."""
 
     template = "Transaction {txid} is {outcome}."
 
@@ -384,7 +384,7 @@ class SkipRefused(Refused):
 
 
 class ChangeRefused(Refused):
-    """The rows of a transaction cannot be chosen again."""
+    """The rows of a transaction cannot be decided again."""
 
     template = (
         "Transaction {txid} of {topology} keeps its rows: {problem}.",
@@ -424,7 +424,7 @@ class RestateRefused(Refused):
 
 
 class PreviewOutdated(Refused):
-    """The data in the preview of an action has changed, because another person acted or a transaction ended."""
+    """The data in the preview of an action is outdated, since another person acted or a transaction ended."""
 
     template = (
         "{what} of topology {topology!r} has changed since.",
@@ -433,7 +433,7 @@ class PreviewOutdated(Refused):
 
 
 class Outbid(Refused):
-    """A waiting run does not give up its run slot, because another waiting run does."""
+    """A waiting run keeps its run slot, since another waiting run gives up its slot instead."""
 
     template = (
         "Run {run_id} does not yield: run {leader} does.",
@@ -469,7 +469,7 @@ class MoveRefused(Refused):
 
 
 class AcceptanceRefused(Refused):
-    """Changed values cannot be accepted, since they cannot be compared, or did not change."""
+    """Changed values cannot be accepted, since they cannot be compared or have not changed."""
 
     template = (
         "Change of state {state!r} of topology {topology!r} not accepted: {problem}.",
@@ -503,7 +503,7 @@ class TrialRefused(Refused):
 
 
 class RepairRefused(Refused):
-    """A repair contradicts the content of the ledger or of the states."""
+    """A repair contradicts the records of the ledger or the values of the states."""
 
     template = (
         "Repair --{what} of topology {topology!r} refused: {problem}.",
@@ -512,7 +512,7 @@ class RepairRefused(Refused):
 
 
 class RollingForward(Refused):
-    """A step needs the states of a topology while a roll forward is writing them."""
+    """A step needs the states of a topology, but a roll forward is writing to them."""
 
     repairable = True
     template = (
@@ -531,7 +531,7 @@ class RollForwardRefused(Refused):
 
 
 class RowsDiffer(Refused):
-    """The rows that a task read differ from the rows that were emitted, counted, or read by an earlier attempt."""
+    """The rows that a task read differ from the rows of the source, or from the rows of an earlier attempt."""
 
     template = (
         "Rows of transaction {txid}.{attempt} differ: {problem}.",
@@ -540,7 +540,7 @@ class RowsDiffer(Refused):
 
 
 class RowsNotProven(Refused):
-    """No task proved by an exact count that each row was consumed once, but `[tx] require_rows` requires a proof."""
+    """No task has proved that each row was consumed once. The option `[tx] require_rows` requires this proof."""
 
     template = (
         "Rows of transaction {txid}.{attempt} are not proven: {problem}; [tx] require_rows = proven refuses that.",
@@ -559,7 +559,7 @@ class StateError(TxError):
 
 
 class StateDiffers(StateError):
-    """The stored columns, aggregators or format of a state differ from the description in the DAG."""
+    """The stored columns, aggregators or format of a state differ from its definition in the DAG."""
 
     for_good = True
 
@@ -575,7 +575,7 @@ class StateUnavailable(StateError):
 
 
 class StateLocked(StateUnavailable):
-    """Another session locks data that the update of a state needs. Nothing was written."""
+    """Another session locks data that the update of a state must change. Nothing was written."""
 
     template = (
         "State {state!r} ({where}) is locked by another session: {reason}.",
@@ -594,7 +594,7 @@ class StateOutcomeUnknown(StateUnavailable):
 
 
 class PortionsLost(StateUnavailable):
-    """The store lost a portion that it had confirmed to a writer of this grant. Nothing was committed."""
+    """The store lost data that it had confirmed to a writer of this grant. Nothing was committed."""
 
     template = (
         "State {state!r} ({where}) has lost {lost} of {portions} confirmed portions of transaction {txid}: the "
@@ -605,7 +605,7 @@ class PortionsLost(StateUnavailable):
 
 
 class FenceOutranked(StateError):
-    """The fence refuses a writer, since a later grant has outranked it."""
+    """The fence refuses a writer, since it has the token of a later grant."""
 
     template = (
         "Write to state {state!r} refused: token {token} is outranked, the fence holds {found}.",
@@ -614,7 +614,7 @@ class FenceOutranked(StateError):
 
 
 class FenceForeign(StateError):
-    """The fence belongs to another topology, or to another life of this ledger."""
+    """The fence belongs to another topology, or to another incarnation of this ledger."""
 
     for_good = True
     template = (
@@ -628,7 +628,7 @@ class FenceForeign(StateError):
 
 
 class StateBehind(StateError):
-    """The store lacks transactions that the ledger committed: it was restored from an older backup, or emptied."""
+    """The state lacks transactions that the ledger committed, since it was emptied or restored from an older backup."""
 
     for_good = True
     template = (
@@ -643,7 +643,7 @@ class StateBehind(StateError):
 
 
 class LedgerBehind(StateError):
-    """The ledger lacks transactions that the store has: ZooKeeper was restored from an older backup."""
+    """The ledger lacks transactions that the state has, since ZooKeeper was restored from an older backup."""
 
     for_good = True
     template = (
@@ -666,7 +666,7 @@ class TxidBehind(StateError):
 
 
 class ChunkConflict(StateError):
-    """Two writers of one transaction touched the same key."""
+    """Two writers of one transaction updated the same key."""
 
     template = (
         "State {state!r} refused: key {key} came from chunk {found} and from chunk {chunk} in transaction {txid}.",
@@ -675,7 +675,7 @@ class ChunkConflict(StateError):
 
 
 class OutputChanged(StateError):
-    """A replay has different output for a transactional state that the transaction has already updated."""
+    """A replay has different output for a transactional state, which the transaction has already updated."""
 
     template = (
         "State {state!r} refused: transaction {txid} has output {digest}, an earlier attempt had {found} and has "
@@ -698,20 +698,20 @@ class NotComparable(TxError):
 
 
 class NotComparableNow(NotComparable):
-    """Two states cannot be compared now: they are at different positions of their source, or are being written."""
+    """Two states cannot be compared now. Their positions in the source differ, or a transaction is writing to them."""
 
     template = "{first} and {second} cannot be compared now: {problem}."
 
 
-# Errors of the ledger's store. They say whether a write happened, did not happen, or may have happened.
+# Errors of the ledger's store. Each tells whether a write happened, or may have happened.
 
 
 class StoreError(TxError):
-    """The ledger's store did not carry out a request."""
+    """The ledger's store did not execute a request."""
 
 
 class RequirementFailed(StoreError):
-    """A multi did NOT happen, since a record that it had read has changed. The ledger reads and decides again."""
+    """A multi did NOT happen, since a record of the step has changed. The ledger repeats the step."""
 
     template = (
         "Requirement failed at {path}: expected {expected}, found {found}.",
@@ -720,7 +720,7 @@ class RequirementFailed(StoreError):
 
 
 class OutcomeUnknown(StoreError):
-    """A multi MAY have happened, since its answer was lost. Read the records back before any other action."""
+    """A multi MAY have happened, since its answer was lost. Read the records again before any other action."""
 
     template = (
         "No answer to a write of {paths}: it may have happened ({reason}).",
@@ -729,7 +729,7 @@ class OutcomeUnknown(StoreError):
 
 
 class StoreUnavailable(StoreError):
-    """The ledger's store cannot be reached; nothing was written."""
+    """The ledger's store cannot be reached. Nothing was written."""
 
     template = (
         "ZooKeeper {hosts} (connection {connection}) cannot be reached: {reason}.",
@@ -747,7 +747,7 @@ class NoConnection(StoreUnavailable):
 
 
 class StoreRefused(StoreError):
-    """The ledger's store does not allow this connection to read or write a record. Nothing was written."""
+    """The login has no permission to read or write a record in the ledger's store. Nothing was written."""
 
     template = (
         "ZooKeeper {hosts} (connection {connection}) refused access to {path}: {reason}.",
@@ -756,7 +756,7 @@ class StoreRefused(StoreError):
 
 
 class LoginRefused(StoreRefused):
-    """The ledger's store refuses this login everywhere. Nothing was written."""
+    """The ledger's store refuses this login for every record. Nothing was written."""
 
     template = (
         "ZooKeeper {hosts} (connection {connection}) refused the connection: {reason}.",
@@ -766,7 +766,7 @@ class LoginRefused(StoreRefused):
 
 
 class StoreDeclined(StoreError):
-    """The ledger's store did not carry out a request, for another reason than missing rights. Nothing was written."""
+    """The ledger's store refused a request for a reason other than a missing permission. Nothing was written."""
 
     template = (
         "ZooKeeper {hosts} (connection {connection}) did not carry out a request about {path}: {reason}.",
@@ -793,7 +793,7 @@ class TooMuchMetadata(StoreError):
 
 
 class TooMuchContention(StoreError):
-    """Other steps changed the records of a step too many times in a row."""
+    """Other steps changed the records of a step too many times."""
 
     template = (
         "Step {step} of {subject} was overtaken {times} times in a row.",
@@ -805,7 +805,7 @@ class TooMuchContention(StoreError):
 
 
 class MessageError(TxError):
-    """A message is not accepted, emitted, acked or failed."""
+    """A message cannot be accepted, emitted, acked or failed."""
 
 
 class NotAReference(MessageError):
@@ -818,7 +818,7 @@ class NotAReference(MessageError):
 
 
 class ForeignMessage(MessageError):
-    """A message belongs to another topology than the collector."""
+    """A message belongs to a different topology than the collector."""
 
     template = (
         "Message {message} of topology {found!r} refused: this collector works for topology {expected!r}.",
@@ -845,7 +845,7 @@ class UnknownMessage(MessageError):
 
 
 class MessageDone(MessageError):
-    """A message is used again after it was acked or failed."""
+    """A message is used after it was acked or failed."""
 
     template = (
         "{step} of message {message} refused: it is {done} already.",
@@ -864,7 +864,7 @@ class MixedAnchors(MessageError):
 
 
 class EmittedBefore(MessageError):
-    """A task emits messages that an earlier try has already emitted in the same attempt."""
+    """A task emits messages that an earlier try of the task has already emitted in the same attempt."""
 
     template = (
         "Task {task} has emitted messages of transaction {txid}.{attempt} of topology {topology!r} in an earlier try, "

@@ -24,18 +24,18 @@ _POLL = 0.05
 
 
 class FailpointError(RuntimeError):
-    """The error that the action `raise` raises."""
+    """The error of the action `raise`."""
 
 
 @dataclass(frozen=True)
 class Rule:
     """One rule for a failpoint.
 
-    :param name: name of the point.
-    :param match: keys and values that the context must have, as text.
-    :param action: kill, raise or pause.
-    :param marker: the file that the first hit creates.
-    :param until: the file for which a pause waits.
+    :param name: name of the failpoint.
+    :param match: required keys and values of the context, as text.
+    :param action: ``kill``, ``raise`` or ``pause``.
+    :param marker: path of the file that the first hit creates.
+    :param until: path of the file for which a pause waits.
     """
 
     name: str
@@ -46,9 +46,9 @@ class Rule:
 
     @classmethod
     def parse(cls, text: str) -> Rule:
-        """Read one rule.
+        """Parse one rule.
 
-        :raises ValueError: the rule is invalid; the error names it and the problem.
+        :raises ValueError: the rule is invalid. The error names the rule and the problem.
         """
         name, *parts = (part.strip() for part in text.split(":"))
         match: list[tuple[str, str]] = []
@@ -85,13 +85,13 @@ class Rule:
         )
 
     def applies(self, name: str, context: dict[str, object]) -> bool:
-        """Whether this rule matches a hit of the point `name` with this context."""
+        """Whether this rule matches a hit of the failpoint `name` with this context."""
         return name == self.name and all(
             str(context.get(key)) == value for key, value in self.match
         )
 
     def claim(self) -> bool:
-        """Create the marker. Return False if another hit, in any process, was first."""
+        """Create the marker file. Return False if an earlier hit, in any process, has created it."""
         try:
             os.close(os.open(self.marker, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
         except FileExistsError:
@@ -99,7 +99,7 @@ class Rule:
         return True
 
     def act(self) -> None:
-        """Perform the action.
+        """Run the action of the rule.
 
         :raises FailpointError: the action is `raise`.
         """
@@ -112,9 +112,9 @@ class Rule:
 
 
 def failpoint(name: str, **context: object) -> None:
-    """Die, fail or pause here if a rule of AIRFLOW_TX_FAILPOINTS matches; otherwise do nothing.
+    """Kill, fail or pause the process if a rule of AIRFLOW_TX_FAILPOINTS matches. Otherwise do nothing.
 
-    :param name: name of the point, such as `commit.before_mark`.
+    :param name: name of the failpoint, such as `commit.before_mark`.
     :param context: values that rules can match, such as topology, txid, attempt.
     """
     setting = os.environ.get(VARIABLE)

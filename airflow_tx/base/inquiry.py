@@ -1,4 +1,7 @@
-"""A question that may take long, such as one to a hanging server. A thread asks it, so that it delays no other work."""
+"""A query that may take long, such as a query to a server that does not respond.
+
+A separate thread runs it, so that no other work is delayed.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,10 @@ _Question: TypeAlias = Callable[[], _Answer]
 
 
 class Inquiry(Generic[_Answer]):
-    """Asks a question repeatedly, one request at a time, and keeps the last answer. Its thread keeps no process alive.
+    """Runs a query repeatedly, one at a time, and stores the last answer. Its thread ends with the process.
 
-    :param name: name of its threads.
-    :param every: seconds between two questions.
+    :param name: name of the threads.
+    :param every: seconds between two queries.
     :param patience: seconds to wait for the first answer.
     """
 
@@ -37,12 +40,12 @@ class Inquiry(Generic[_Answer]):
         self._answer_of = float("-inf")
         self.answer: _Answer | None = None
         self.error: Exception | None = None
-        """The error of the last question; None if it was answered."""
+        """The error of the last query, or None if it was answered."""
 
     def ask(self, prepare: Callable[[], _Question[_Answer]]) -> None:
-        """Ask again, unless the last question was recent, or a thread still waits for its answer.
+        """Query again, unless the last query is recent or its thread still waits for the answer.
 
-        :param prepare: makes the question in the caller's thread. It is only called if a question is due.
+        :param prepare: function that prepares the query in the caller's thread. It is called only if a query is due.
         """
         with self._asking:
             now = self._clock()
@@ -53,12 +56,13 @@ class Inquiry(Generic[_Answer]):
                 target=self._find_answer, args=(prepare(), now), name=self._name, daemon=True
             )
             thread.start()
-            self._thread = thread  # after the start, since another caller may join this thread
+            # Publish the thread after its start, since another caller may join it.
+            self._thread = thread
             thread.join(self._patience)
             self._patience = 0.0
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the answer to the last question. Return whether its thread has ended."""
+        """Wait for the answer to the last query. Return whether its thread has ended."""
         thread = self._thread
         if thread is None:
             return True
@@ -67,7 +71,7 @@ class Inquiry(Generic[_Answer]):
 
     @property
     def age(self) -> float:
-        """Seconds since the last answered question was asked."""
+        """Seconds since the last answered query began."""
         return self._clock() - self._answer_of
 
     def _find_answer(self, question: _Question[_Answer], asked_at: float) -> None:

@@ -1,4 +1,4 @@
-"""Names and modules that are imported on first use, so that a DAG file only loads the names that it uses."""
+"""Names and modules that are imported on first use. A DAG file then loads only the names that it uses."""
 
 from __future__ import annotations
 
@@ -20,10 +20,7 @@ _NAME = re.compile(r"(\w+) as ")
 
 
 class LazyModule:
-    """A placeholder for a heavy module at the top of a file.
-
-    It imports the module when a function uses a name from it.
-    """
+    """A placeholder for a module that is slow to import. It imports the module when a function first uses it."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -37,10 +34,11 @@ class LazyModule:
 
 
 def lazy_names(package: str, file: str) -> Lazy:
-    """Make `__all__`, `__getattr__` and `__dir__` of a package from its imports for type checkers.
+    """Create `__all__`, `__getattr__` and `__dir__` of a package from its imports for type checkers.
 
-    :param file: the package's ``__init__.py``. Its first `if TYPE_CHECKING` block imports each public name from its
-        module. A second block imports names for other packages of the provider, which are not in `__all__`.
+    :param file: path of the package's ``__init__.py``. Its first `if TYPE_CHECKING` block imports each public name from
+        its module. A second block imports the names that only other packages of the provider use. They are not in
+        `__all__`.
     """
     public, home = _homes(Path(file))
 
@@ -57,7 +55,8 @@ def lazy_names(package: str, file: str) -> Lazy:
 def _homes(file: Path) -> tuple[list[str], dict[str, str]]:
     """Return the public names of a package, and the module of each name.
 
-    It reads lines, since every process that imports a package runs this, and a syntax tree takes ten times as long.
+    This function parses lines, since a syntax tree takes ten times as long, and every import of a package runs this
+    function.
     """
     _, *blocks = file.read_text(encoding="utf-8").split(_BLOCK)
     homes = [
@@ -68,7 +67,7 @@ def _homes(file: Path) -> tuple[list[str], dict[str, str]]:
 
 
 def _room_of(name: str) -> str | None:
-    """Find the package from which a public name is imported."""
+    """Find the package from which a public name can be imported."""
     here = Path(__file__).parents[1]
     for room, file in _PUBLIC.items():
         if name in _homes(here / file)[0]:

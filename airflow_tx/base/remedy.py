@@ -1,6 +1,6 @@
-"""Advice for people as data, made of words and commands, and the base class of the errors that give advice.
+"""Advice for people as data, which consists of words and commands, and the base class of errors with advice.
 
-Messages, buttons and copied commands are made from this data.
+Messages, buttons and commands to copy are created from this data.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _COMMAND = "airflow tx"
 
 
 class Command(msgspec.Struct, frozen=True, array_like=True):
-    """One command of `airflow tx`, as a person types it. Records store it as a list.
+    """One command line of `airflow tx`. Records store it as a list of words.
 
     :param verb: name of the subcommand, such as `replay` or `state rename`.
-    :param topology: the topology of the command, or "" if the command names no topology.
-    :param arguments: the arguments after the topology, such as txids.
-    :param options: the options and their values, in order. The person replaces a word in capitals, or `...`.
+    :param topology: name of the topology, or "" if the command names no topology.
+    :param arguments: arguments after the topology, such as txids.
+    :param options: options and their values, in order. The person replaces a word in capitals, or `...`.
     """
 
     verb: str
@@ -34,7 +34,10 @@ class Command(msgspec.Struct, frozen=True, array_like=True):
     options: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """Format the command for a shell. If a name begins with a dash, `--` ends the options before the names."""
+        """Format the command for a shell.
+
+        If an argument begins with a dash, `--` separates the options from the arguments.
+        """
         names = [shlex.quote(each) for each in (self.topology, *self.arguments) if each]
         options = [shlex.quote(each) for each in self.options]
         if any(each.startswith("-") for each in (self.topology, *self.arguments)):
@@ -43,7 +46,7 @@ class Command(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def of(cls, verb: str, topology: str = "", *words: object) -> Command:
-        """Make a command from words in their order, such as `Command.of("skip", topology, 7, "--why", "TEXT")`.
+        """Create a command from its words, such as `Command.of("skip", topology, 7, "--why", "TEXT")`.
 
         :param words: the arguments, then the options.
         """
@@ -56,13 +59,13 @@ class Command(msgspec.Struct, frozen=True, array_like=True):
         return Remedy((words, self))
 
     def filled(self, fields: Mapping[str, Any]) -> Command:
-        """Fill in the fields of a template, such as `{txid}`. Each item of a list becomes one word."""
+        """Fill in the fields of a command, such as `{txid}`. Each item of a list becomes one word."""
         (topology,) = _filled((self.topology,), fields)
         arguments = _filled(self.arguments, fields)
         return Command(self.verb, topology, tuple(arguments), tuple(_filled(self.options, fields)))
 
     def values(self, option: str) -> tuple[str, ...]:
-        """Return the values after an option, up to the next option."""
+        """Return the values of an option, which end at the next option."""
         if option not in self.options:
             return ()
         behind = self.options[self.options.index(option) + 1 :]
@@ -72,23 +75,23 @@ class Command(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True)
 class Remedy:
-    """The advice of an error: words, with commands between them.
+    """The advice of an error, which consists of words and commands.
 
-    :param parts: words and commands. Joined, they form the text.
+    :param parts: words and commands, which form the text in this order.
     """
 
     parts: tuple[str | Command, ...] = ()
 
     @classmethod
     def of(cls, *parts: str | Command | Remedy | None) -> Remedy:
-        """Make a remedy: `Remedy.of("To get it back: ", Command.of("readmit", topology, txid))`."""
+        """Create a remedy, such as `Remedy.of("To get it back: ", Command.of("readmit", topology, txid))`."""
         each_one = (
             part for each in parts for part in (each.parts if isinstance(each, Remedy) else (each,))
         )
         return cls(tuple(each for each in each_one if each))
 
     def filled(self, fields: Mapping[str, Any]) -> Remedy:
-        """Fill in the fields of a template. A remedy among the fields keeps its commands."""
+        """Fill in the fields of a template. If a field is a remedy, the result keeps its commands."""
         filled = (
             part
             for each in self.parts
@@ -109,7 +112,7 @@ class Remedy:
 
     @property
     def commands(self) -> tuple[Command, ...]:
-        """The commands, in the order of the text."""
+        """The commands of the remedy, in the order of the text."""
         return tuple(each for each in self.parts if isinstance(each, Command))
 
     def worded(self, change: Callable[[str], str]) -> Remedy:
@@ -119,7 +122,7 @@ class Remedy:
         )
 
     def named(self, topology: str, name: str) -> Remedy:
-        """Replace the name of a topology in the commands by the name that the reader knows."""
+        """Replace the name of the topology in the commands with the name that the reader knows."""
         return Remedy(
             tuple(
                 replace(each, topology=name)
@@ -130,21 +133,21 @@ class Remedy:
         )
 
     def as_stored(self) -> list[Any]:
-        """Convert the remedy for a record. Words become a text, and a command becomes a list."""
+        """Convert the remedy to the form of records. Words become a text, and a command becomes a list."""
         return list(msgspec.to_builtins(self.parts))
 
     @staticmethod
     def behind(problem: str | None, remedy: Remedy | None = None, *, task: str = "") -> str:
         """Join a problem and its remedy into one text for people.
 
-        :param task: the task with the problem, or "" if no single task has it.
+        :param task: name of the task with the problem, or "" if the problem belongs to no single task.
         """
         named = f"task {task}: {problem}" if task and problem else task and f"task {task}"
         return " ".join(filter(None, (named or problem, str(remedy or ""))))
 
     @classmethod
     def from_stored(cls, stored: Sequence[Any]) -> Remedy:
-        """Read the result of `as_stored`."""
+        """Create a remedy from the result of `as_stored`."""
         return cls(msgspec.convert(stored, tuple[str | Command, ...]))
 
 
@@ -152,12 +155,13 @@ Template = str | tuple[str | Command, ...]
 
 
 class TxError(Exception):
-    """Base class of every error of this package.
+    """The base class of all errors of this package.
 
-    :param fields: the values of the names in `template`, which become attributes.
-    :cvar template: the problem; then the remedy in words and commands, or the field `remedy`.
-    :cvar for_good: whether only a person can help, since a replay of the transaction would be refused again.
-    :cvar of_values: whether rows or values are refused, which no repair changes. The error then ends a restatement.
+    :param fields: values of the names in `template`. They become attributes.
+    :cvar template: the problem, and then the remedy in words and commands, or the field `remedy`.
+    :cvar for_good: whether only a person can help, since a replay would fail in the same way.
+    :cvar of_values: whether the error refuses rows or values, which no repair changes. Such an error ends a
+        restatement.
     """
 
     template: ClassVar[Template] = "{message}"
@@ -174,12 +178,12 @@ class TxError(Exception):
 
     @property
     def problem_text(self) -> str:
-        """The problem: the text without the advice."""
+        """The problem, which is the text without the advice."""
         return str(self._filled(self._parts[:1]))
 
     @property
     def advice(self) -> Remedy | None:
-        """The advice, or None if the template has no advice."""
+        """The advice of the error, or None if the template has no advice."""
         return self._filled(self._parts[1:]) or None
 
     @property
@@ -193,7 +197,7 @@ class TxError(Exception):
 
     @property
     def repairable(self) -> bool:
-        """Whether an action of a person, a repair, or a recovered store ends the refusal.
+        """Whether a person, a repair or a recovered store can remove the cause of the error.
 
         A restatement waits for this.
         """
@@ -201,7 +205,7 @@ class TxError(Exception):
 
     @property
     def stored_fields(self) -> dict[str, Any]:
-        """The fields as plain values, from which another process makes the error again with `from_stored`."""
+        """The fields as plain values. Another process creates the error from them with `from_stored`."""
         return {
             name: value.as_stored() if isinstance(value, Remedy) else value
             for name, value in self.fields.items()
@@ -209,7 +213,7 @@ class TxError(Exception):
 
     @classmethod
     def from_stored(cls, stored: Mapping[str, Any]) -> TxError:
-        """Make the error from `stored_fields`. Its remedy has its commands again."""
+        """Create the error from the result of `stored_fields`. Its remedy has commands again."""
         remedy = stored.get("remedy")
         read = {"remedy": Remedy.from_stored(remedy)} if isinstance(remedy, list) else {}
         return cls(**{**stored, **read})
@@ -222,7 +226,7 @@ class TxError(Exception):
 
 
 def _words(piece: str, fields: Mapping[str, Any]) -> Iterator[str | Command | Remedy]:
-    """Fill in the fields of words. A remedy or a command among the fields is kept as an object."""
+    """Fill in the fields of a text. If a field is a remedy or a command, the result keeps it as an object."""
     text = ""
     for literal, name, spec, conversion in Formatter().parse(piece):
         text += literal
@@ -243,9 +247,9 @@ def _filled(words: Sequence[str], fields: Mapping[str, Any]) -> Iterator[str]:
 
 
 def shortened_reason(text: str, most: int = 200) -> str:
-    """Shorten a text in its middle, since errors begin with the failure and end with the remedy.
+    """Shorten a long error in its middle, since it begins with the failure and ends with the remedy.
 
-    :param most: the maximum number of characters. The default is for attempts before the last one.
+    :param most: maximum number of characters. The default applies to the errors of earlier attempts.
     """
     if len(text) <= most:
         return text
@@ -255,12 +259,12 @@ def shortened_reason(text: str, most: int = 200) -> str:
     return f"{begin.rpartition(' ')[0] or begin}{gap}{end.partition(' ')[2] or end}"
 
 
-# Terminal colours, and every other control character except the end of a line.
+# Terminal colours, and all control characters except the end of a line.
 _COLOURS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _CONTROLS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
 def without_controls(text: str) -> str:
-    """Remove terminal control characters from a text, and escape half surrogate pairs, which UTF-8 cannot encode."""
+    """Remove terminal control characters from a text. Escape unpaired surrogates, which UTF-8 cannot encode."""
     plain = _CONTROLS.sub(" ", _COLOURS.sub("", text))
     return plain.encode("utf-8", "backslashreplace").decode()

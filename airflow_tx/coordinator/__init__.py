@@ -1,4 +1,4 @@
-"""The coordinator: it starts the runs of transactions, replays them, and works a lane, which needs no runs."""
+"""The coordinator. It starts the runs of transactions, replays them, and works a lane, which needs no runs."""
 
 from __future__ import annotations
 

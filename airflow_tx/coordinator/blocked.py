@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def blocked_dag_id(coordinator: str) -> str:
-    """Return the name of the DAG whose failed run shows that the topology of a coordinator is blocked."""
+    """Return the dag_id of the DAG whose run fails while the topology of a coordinator is blocked."""
     return f"{coordinator}_blocked"
 
 
 class BlockedOperator(RetriedOperator):
-    """Fails while a topology is blocked, and succeeds otherwise. `coordinator_dag` creates it.
+    """The task that fails while a topology is blocked, and succeeds otherwise. `coordinator_dag` creates it.
 
     If two coordinators find the topology blocked, only the run that the ledger names fails.
 
@@ -33,7 +33,7 @@ class BlockedOperator(RetriedOperator):
         self.transaction = transaction
 
     def execute(self, context: Context) -> None:
-        """Fail if the ledger says that the topology is blocked.
+        """Fail if the ledger says that the topology is blocked. Otherwise succeed.
 
         :raises AirflowFailException: the topology is blocked for the reason that started this run.
         """

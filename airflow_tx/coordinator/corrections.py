@@ -1,4 +1,4 @@
-"""Find due corrections of the upstream topology. Compare again only after one of the two ledgers has changed."""
+"""Find corrections of the upstream topology that are due. The ledgers are compared only if one of them has changed."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ log = logging.getLogger(__name__)
 
 
 class CorrectionWatch:
-    """Compares the upstream transactions that a topology has read with the ones that count now.
+    """Compares the upstream transactions that a topology has read with the upstream transactions that count now.
 
-    :param source: source of the downstream topology.
+    :param source: the source of the downstream topology.
     """
 
     def __init__(self, source: Source) -> None:
@@ -25,7 +25,7 @@ class CorrectionWatch:
         self._said = ""
 
     def is_due(self, ledger: ReadOnlyLedger, look: LedgerSnapshot) -> bool:
-        """Return whether a correction needs an action now."""
+        """Return whether a correction of the upstream topology needs an action now."""
         watched = self._source.watched(ledger.paths.root)
         if not watched or not look.exists:
             return False
@@ -43,7 +43,7 @@ class CorrectionWatch:
         if found is None:
             self._compared = now
             return False
-        # A postponed correction becomes due by time alone.
+        # A postponed correction becomes due without a change in a ledger.
         self._compared = None if found.is_due or found.postponed else now
         return found.is_due
 
@@ -53,8 +53,10 @@ class CorrectionWatch:
         self._said = problem
 
     def read(self, ledger: ReadOnlyLedger) -> Corrections | None:
-        """Compare now. Return None without an upstream topology, or if no batch has an upstream transaction yet.
+        """Compare the two ledgers.
 
-        :raises TxError: the upstream topology went back, or its ledger cannot be read.
+        Return None if there is no upstream topology, or no batch has an upstream transaction.
+
+        :raises TxError: a restored backup lacks transactions of the upstream topology, or its ledger cannot be read.
         """
         return self._source.corrections(ledger, datetime.now(timezone.utc))

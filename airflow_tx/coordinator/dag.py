@@ -29,29 +29,30 @@ if TYPE_CHECKING:
 
 
 # --- operator -----------------------------------------------------------------------------------------------------
-# The coordinator's task: it allocates transactions, creates their runs and replays failed runs.
-#
-# It is Storm's MasterBatchCoordinator as an Airflow task. You may kill the task at any line: all begun work is in the
-# ledger, and the retry finds it there. Two coordinators of a topology do no harm: the ledger accepts each step once.
+# The coordinator's task allocates transactions, creates their runs and replays failed runs. It is
+# Storm's MasterBatchCoordinator as an Airflow task. You may kill the task at any line: all begun
+# work is in the ledger, and the retry finds it there. Two coordinators of a topology cause no
+# error, since the ledger accepts each step once.
 
 
-# The task runs without an end, and each kill costs a retry.
+# The task has no end, and each kill counts as a retry.
 RETRIES = 100_000
-# Seconds without an event after which the coordinator reads the DAG file again, which may have changed.
+# Seconds without an event after which the coordinator reads the DAG file again. The file may have
+# changed.
 REFRESH = 600.0
-# An older run ends when it has nothing to do. The next run then has the newest version of the DAG.
+# The older run ends when no action is due. The next run has the newest version of the DAG.
 LONGEST_RUN = timedelta(days=1)
 
 
 class CoordinateOperator(PlacedTask, RetriedOperator):
-    """Starts a topology's transactions when its source has data, and replays them. `coordinator_dag` creates it.
+    """Starts the transactions of a topology when its source has data, and replays them. `coordinator_dag` creates it.
 
     :param transaction: the block whose runs the operator starts.
-    :param max_replays: automatic replays in a row; default: `[tx] max_replays`.
+    :param max_replays: the number of automatic replays in a row; default: `[tx] max_replays`.
     :param replay_backoff: seconds before the first replay; default: `[tx] replay_backoff`.
-    :param poll: seconds between two looks; default: `[tx] coordinator_poll`.
-    :param linger: seconds before an idle coordinator defers; default: `[tx] coordinator_linger`.
-    :param lane: plan of the coordinator's lane. If it is None, each transaction becomes a run.
+    :param poll: seconds between two readings of ledger and source; default: `[tx] coordinator_poll`.
+    :param linger: seconds that an idle coordinator waits before it defers; default: `[tx] coordinator_linger`.
+    :param lane: the plan of the coordinator's lane. If it is None, each transaction becomes a run.
     """
 
     template_fields: Sequence[str] = ()
@@ -80,7 +81,7 @@ class CoordinateOperator(PlacedTask, RetriedOperator):
         self.go_on(context)
 
     def go_on(self, context: Context, event: dict[str, Any] | None = None) -> None:
-        """Work until there is nothing to do, then defer. Airflow calls this method when the trigger fires."""
+        """Work until no action is due. Then defer. Airflow calls this method again when the trigger fires."""
         from airflow_tx.coordinator.worker import Coordination
 
         event = {"refresh": False, **(event or {})}
@@ -106,7 +107,7 @@ class CoordinateOperator(PlacedTask, RetriedOperator):
                 memory = work.memory
                 event["refresh"] |= lane.is_over
         except StoreError as error:
-            # The trigger waits until the ledger can be read again.
+            # The trigger fires when the ledger can be read again.
             self.log.warning("%s The coordinator continues as soon as it can be read.", error)
         if event["refresh"] and self._is_old(context):
             self.log.info(
@@ -183,12 +184,12 @@ class CoordinateOperator(PlacedTask, RetriedOperator):
 
 
 def known(event: Mapping[str, Any]) -> CoordinatorMemory:
-    """Return the memory that a trigger passes in its event."""
+    """Return the memory of the coordinator from the event of its trigger."""
     from airflow_tx.coordinator.plan import CoordinatorMemory
 
     memory = CoordinatorMemory.from_json(event.get("memory"))
-    # The trigger has found rows. Without this the task would wait until the source may be asked again, and could
-    # defer before that.
+    # The trigger has found rows. Without this call, the task would wait until the next query of the
+    # source, and could defer before.
     return memory.answered(0.0) if "Allocate" in event.get("due", ()) else memory
 
 
@@ -201,7 +202,7 @@ def _given(value: Any, default: Any) -> Any:
 
 log = logging.getLogger(__name__)
 
-# Airflow requires a start date for @continuous. Any date in the past works.
+# Airflow requires a start date for @continuous. It can be any date in the past.
 _EVER = datetime(2024, 1, 1, tzinfo=timezone.utc)
 
 
@@ -224,29 +225,29 @@ def coordinator_dag(
 
         coordinator_dag("flights")
 
-    The coordinator has one task, which never ends. The task starts a run as soon as the source has a batch and
+    The coordinator has one task, which runs all the time. The task starts a run when the source has a batch and
     `max_pending` allows another transaction. It replays a transaction in these cases:
 
     * its run failed or was deleted
     * its processing takes longer than `processing_timeout`
-    * its batch no longer starts where the transaction before it ends
+    * its batch no longer begins where the previous transaction ends
 
-    After `max_replays` in a row the coordinator marks the topology as blocked and logs the reason. You can still
-    trigger or schedule runs beside it. If each run of the DAG has its own batch, the coordinator only replays
-    runs. With ``DataIntervalSource(in_order=True)`` and a lane it also processes the data intervals of the schedule.
+    After `max_replays` replays in a row, the coordinator marks the topology as blocked and logs the reason. You can
+    still trigger or schedule runs of the DAG. If each run of the DAG has its own batch, the coordinator only replays
+    runs. With ``DataIntervalSource(in_order=True)`` and a lane, it also processes the data intervals of the schedule.
 
     :param transaction: the `Transaction`, or the name of a topology whose DAG the same file defines above.
     :param dag_id: default: `<topology>_coordinator`. The second DAG is `<dag_id>_blocked`: its run fails when the
         topology is blocked, and succeeds once the topology can continue, see `docs/alarms.md`.
-    :param max_replays: automatic replays in a row; default: `[tx] max_replays`.
+    :param max_replays: the number of automatic replays in a row; default: `[tx] max_replays`.
     :param replay_backoff: seconds before the first replay; default: `[tx] replay_backoff`.
-    :param poll: seconds between two looks; default: `[tx] coordinator_poll`.
-    :param linger: seconds before an idle coordinator leaves its worker; default: `[tx] coordinator_linger`.
-    :param lane: whether the coordinator processes and commits transactions in its own worker; default: `[tx] lane`.
-        A transaction that fails there becomes a run, see `docs/lane.md`. If a task needs a run, the DAG has no lane.
+    :param poll: seconds between two readings of ledger and source; default: `[tx] coordinator_poll`.
+    :param linger: seconds that an idle coordinator stays in its worker; default: `[tx] coordinator_linger`.
+    :param lane: whether the coordinator processes and commits transactions in its own worker; default: `[tx] lane`. A
+        transaction that fails there becomes a run, see `docs/lane.md`. If a task needs a run, the DAG has no lane.
     :param dag_options: options of both DAGs, such as `tags` or `default_args`.
-    :raises TransactionDefinitionError: the file defines no such transaction above. Or Airflow has no way to start its
-        runs, or to restate them after a correction of the upstream topology.
+    :raises TransactionDefinitionError: the file defines no such transaction above. Or its runs cannot be started, or
+        cannot be restated after a correction of the upstream topology.
     """
     spec, of = defined(
         transaction.topology if isinstance(transaction, Transaction) else transaction
@@ -304,15 +305,15 @@ def dag_is_needed(
     Airflow's `get_parsing_context` names one DAG, but a coordinator's task needs its own DAG and the DAG of the runs.
 
     :param dag_id: the DAG with the transaction.
-    :param topology: name of the topology; default: the dag_id.
-    :param coordinator: dag_id of the coordinator; default: `<topology>_coordinator`.
+    :param topology: the name of the topology; default: the dag_id.
+    :param coordinator: the dag_id of the coordinator; default: `<topology>_coordinator`.
     """
     name = coordinator or coordinator_id(topology or dag_id)
     return get_parsing_context().dag_id in (None, dag_id, name, blocked_dag_id(name))
 
 
 def _check_corrections(spec: TransactionSpec, dag: DAG) -> None:
-    """Refuse a block that asks for restatements after upstream corrections, but can never be restated."""
+    """Refuse a block whose source requests restatements after corrections, but whose runs cannot be restated."""
     source = spec.source
     if not source.upstream or source.on_correction != "restate":
         return
@@ -327,7 +328,10 @@ def _check_corrections(spec: TransactionSpec, dag: DAG) -> None:
 
 
 def _plan(spec: TransactionSpec, dag: DAG, wanted: bool) -> tuple[LanePlan | None, str]:
-    """Return the plan of the lane, if any, and a note for the description of the DAG."""
+    """Return the plan of the lane and a note for the description of the DAG.
+
+    The plan is None if the DAG has no lane.
+    """
     if not wanted:
         return None, ""
     try:

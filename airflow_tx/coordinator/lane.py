@@ -1,7 +1,7 @@
-"""The lane: the coordinator processes and commits transactions itself, and a transaction that fails becomes a run.
+"""The lane. The coordinator processes and commits transactions itself. If a transaction fails, it becomes a run.
 
-A lane may be killed at any line, resume late, or exist twice. The ledger treats it like a run, with the same steps,
-tokens and fences.
+A lane may be killed at any line, continue late, or exist twice. The ledger treats a lane like a run, with the same
+steps, tokens and fences.
 """
 
 from __future__ import annotations
@@ -51,13 +51,14 @@ from airflow_tx.transaction import (
 )
 
 # --- lane window --------------------------------------------------------------------------------------------------
-# The transactions that a lane works on: shared by its two threads and the threads of its applications.
+# The transactions that a lane works on. Its two threads and the threads of its applications share
+# them.
 
 
 class LaneWindow:
-    """The transactions that a lane has begun, that are not final and have not left it.
+    """The open transactions that a lane has begun and still owns.
 
-    :ivar changed: condition that each change notifies.
+    :ivar changed: a condition that is notified at each change.
     """
 
     def __init__(self) -> None:
@@ -84,13 +85,16 @@ class LaneWindow:
             self.changed.notify_all()
 
     def processed(self, transaction: LaneTransaction) -> None:
-        """Hand a processed transaction to the committing thread, which takes them in the order of txids."""
+        """Pass a processed transaction to the committing thread, which commits transactions in the order of txids."""
         with self.changed:
             self._processed[transaction.begun.txid] = transaction
             self.changed.notify_all()
 
     def next_processed(self) -> LaneTransaction | None:
-        """Wait until the window's earliest transaction is processed. Return it, or None if the window is closed."""
+        """Wait until the earliest transaction of the window is processed.
+
+        Return it, or None if the window is closed.
+        """
         with self.changed:
             self.changed.wait_for(lambda: self._closed or self._first in self._processed)
             return self._processed.pop(self._first, None)
@@ -108,11 +112,11 @@ class LaneWindow:
     # --- in the thread that processes
 
     def applied(self, transaction: LaneTransaction) -> None:
-        """Keep a transaction while it waits for its application, or for rows."""
+        """Keep a transaction while it waits for its application or for rows."""
         self._applied.append(transaction)
 
     def take_over(self) -> list[LaneTransaction]:
-        """Return and remove the kept transactions that can continue."""
+        """Return the kept transactions that can continue, and remove them from the kept transactions."""
         found = [each for each in self._applied if each.is_ready]
         self._applied = [each for each in self._applied if each not in found]
         return found
@@ -120,9 +124,9 @@ class LaneWindow:
     def wait_below(self, count: int, until: float) -> bool:
         """Wait until the window has fewer than `count` transactions, a kept transaction can continue, or time is up.
 
-        :param count: number of transactions. 0 counts as 1.
-        :param until: end of the wait, by the monotonic clock.
-        :return: whether the wait is over. If not, take over the transactions that can continue, and wait again.
+        :param count: the number of transactions. 0 has the same effect as 1.
+        :param until: the end of the wait, by the monotonic clock.
+        :return: whether the wait is over. Otherwise call `take_over`, continue these transactions, and wait again.
         """
         deadlines = [
             each.again_at if each.application is None else each.application.deadline
@@ -142,18 +146,18 @@ class LaneWindow:
 # --- lane ---------------------------------------------------------------------------------------------------------
 
 
-# Seconds until a lane ends. The next lane imports the current modules of the DAG file.
+# Seconds after which a lane ends. The next lane imports the current modules of the DAG file.
 STINT = 600.0
-# After this number of transactions in a row have left the lane, new transactions become runs.
+# If this number of transactions in a row have left the lane, new transactions become runs.
 LEFT_IN_A_ROW = 3
-# Commits between two clean-ups of old transactions.
+# Number of commits between two deletions of old data.
 CLEAN_EVERY = 50
 _POLL = 0.5
 _JOIN = 30.0
 
 
 class TurnNotReached(TxError):
-    """A transaction of a lane waits too long for an earlier transaction that is not in the lane."""
+    """A transaction of a lane has waited too long for an earlier transaction outside of the lane."""
 
     template = "its turn has not come within {seconds:g} s: it waits for transaction {current}"
 
@@ -161,8 +165,8 @@ class TurnNotReached(TxError):
 class AnyLane(ABC):
     """The interface of a lane for its coordinator. `Lane` and `NoLane` implement it.
 
-    :ivar begun: number of transactions that the lane has begun.
-    :ivar left: number of them that have left the lane.
+    :ivar begun: the number of transactions that the lane has begun.
+    :ivar left: the number of transactions that have left the lane.
     """
 
     begun = 0
@@ -171,7 +175,7 @@ class AnyLane(ABC):
     @property
     @abstractmethod
     def working(self) -> frozenset[int]:
-        """Return the txids that the lane has begun, that are not final and have not left it."""
+        """Return the open txids that the lane has begun and still owns."""
 
     @property
     @abstractmethod
@@ -181,11 +185,14 @@ class AnyLane(ABC):
     @property
     @abstractmethod
     def rests(self) -> bool:
-        """Return whether the lane begins no further transactions, because the last ones have left it."""
+        """Return whether the lane begins no more transactions, because its last transactions have all left it."""
 
     @abstractmethod
     def opened(self) -> AbstractContextManager[None]:
-        """Keep the lane open during the block. Transactions that are not committed at its end leave the lane."""
+        """Keep the lane open during the `with` block.
+
+        At its end, transactions that are not committed leave the lane.
+        """
 
     @abstractmethod
     def open_in(self, look: LedgerSnapshot) -> frozenset[int]:
@@ -193,11 +200,13 @@ class AnyLane(ABC):
 
     @abstractmethod
     def wait(self, seconds: float) -> None:
-        """Wait until a transaction is final or has left the lane, at most for this number of seconds."""
+        """Wait until a transaction becomes final or leaves the lane. Wait no longer than this number of seconds."""
 
     @abstractmethod
     def work(self, seconds: float) -> Begun | NoData | WindowFull:
-        """Begin and process transactions for some seconds, while the source has rows. Return the last answer.
+        """Begin and process transactions for some seconds, while the source has rows.
+
+        Return the last answer of the ledger.
 
         :raises Refused, SourceError, ConfigError: the lane could not begin a transaction.
         :raises StoreError: the ledger cannot be reached.
@@ -205,7 +214,7 @@ class AnyLane(ABC):
 
 
 class NoLane(AnyLane):
-    """Takes the place of a lane if the topology has no lane. Every new transaction becomes a run."""
+    """Replaces the lane of a topology that has no lane. Every new transaction becomes a run."""
 
     working: frozenset[int] = frozenset()
     is_over = False
@@ -225,14 +234,16 @@ class NoLane(AnyLane):
 
 
 class Lane(AnyLane):
-    """Works on transactions of a topology in order. `work` begins and processes them, and a second thread commits them.
+    """Works on transactions of a topology in order.
 
-    :param plan: tasks and committer of the DAG.
-    :param store: store of the ledger, connected as long as the lane is open.
-    :param ti: task instance of the coordinator.
-    :param log: log of the coordinator.
-    :param patience: seconds that a transaction may wait for its turn.
-    :param clock: function that returns monotonic seconds.
+    `work` begins and processes the transactions, and a second thread commits them.
+
+    :param plan: the tasks and the committer of the DAG.
+    :param store: the store of the ledger. It is connected while the lane is open.
+    :param ti: the task instance of the coordinator.
+    :param log: the log of the coordinator.
+    :param patience: the longest time that a transaction may wait for its turn, in seconds.
+    :param clock: a function that returns monotonic seconds.
     """
 
     def __init__(
@@ -253,7 +264,7 @@ class Lane(AnyLane):
         self._log = log
         self._patience = patience
         self._clock = clock
-        # Both threads share it, so that neither reads what the other has written.
+        # Both threads share the ledger object, so that no thread reads what the other has written.
         self._ledger = plan.spec.ledger(store)
         self._window = LaneWindow()
         self._applications = LaneApplications(plan.dag_file, self._window.changed, log)
@@ -271,7 +282,7 @@ class Lane(AnyLane):
     def opened(self) -> Iterator[None]:
         committer = threading.Thread(target=self._commit_all, name="airflow_tx-lane", daemon=True)
         shown = {"run_id": self._ti.run_id, "task_try": str(self._ti.id)}
-        # Hide the context of the coordinator's task from the applications, which run in threads.
+        # The applications run in threads. Hide the context of the coordinator's task from them.
         context = compat.without_context() if self.plan.applications else nullcontext()
         with context, self._ledger.announce_lane(self.task_try, shown):
             committer.start()
@@ -287,7 +298,10 @@ class Lane(AnyLane):
                 committer.join(_JOIN)
 
     def _rehearsal_dir(self) -> TryDir:
-        """Return a new folder for a rehearsal. No sweep would remove it, as the ledger may not exist yet."""
+        """Return a new folder for a rehearsal.
+
+        A rehearsal removes its folder itself, since no commit would remove it.
+        """
         task = TaskTry("rehearsal", -1, uuid.uuid4().hex)
         return self._spec.staging().try_dir(self._spec.topology, TransactionAttempt(0, 1), task)
 
@@ -305,7 +319,7 @@ class Lane(AnyLane):
         return self._left_in_a_row >= LEFT_IN_A_ROW
 
     def open_in(self, look: LedgerSnapshot) -> frozenset[int]:
-        # For the lane's own transactions, its window is more current than the ledger.
+        # For the lane's own transactions, the window is more current than the ledger.
         own = {txid for txid, record in look.opened.items() if record.request == self.task_try}
         return (look.lane - own) | (own & self.working)
 
@@ -326,7 +340,10 @@ class Lane(AnyLane):
                 self.wait(left)
 
     def _wait_below(self, count: int, seconds: float) -> None:
-        """Wait until the lane has fewer than `count` transactions, and continue kept transactions during the wait."""
+        """Wait until the lane has fewer than `count` transactions.
+
+        During the wait, continue transactions that are ready.
+        """
         until = time.monotonic() + seconds
         done = False
         while not done:
@@ -409,13 +426,13 @@ class Lane(AnyLane):
             self._window.drop(begun.txid)
 
     def _commit(self, own: LaneCommit) -> None:
-        """Commit a transaction, after earlier transactions that are not of this lane have become final.
+        """Commit a transaction after the earlier transactions outside of the lane have become final.
 
-        :raises TurnNotReached: they were not final in time.
+        :raises TurnNotReached: an earlier transaction did not become final in time.
         """
         if own.commit_granted():
             return
-        own.complete()  # a later committer sees that this transaction is processed
+        own.complete()  # Note that the transaction is processed, for later committers.
         self._await_turn(own.begun.txid)
         line = commit_in_turn(own, self._store, patience=self._patience)
         if line is not None:
@@ -436,7 +453,7 @@ class Lane(AnyLane):
                     watch.wait(_POLL)
 
     def _is_restated_before(self, txid: int, current: int) -> bool:
-        """Return whether an open transaction before this one is a restatement, which takes as long as a run."""
+        """Return whether an open transaction before this one is a restatement. A restatement takes as long as a run."""
         opened = self._ledger.opened(range(current, txid))
         return any(record.replaces is not None for record in opened.values())
 
@@ -459,7 +476,7 @@ class Lane(AnyLane):
     # --- in both threads
 
     def _leave(self, begun: Begun, note: Callable[[str], str], error: BaseException) -> None:
-        """Release a transaction. The coordinator starts an ordinary run for it, unless its refusal is permanent."""
+        """Release a transaction from the lane. The coordinator starts a run for it, unless its refusal is permanent."""
         reason = compat.masked(f"{type(error).__name__}: {problem_of(error)}")
         try:
             reason = note(reason)
@@ -490,5 +507,5 @@ def _version(file: str) -> tuple[float, int]:
     try:
         found = os.stat(file)
     except OSError:
-        return (0.0, 0)  # the bundle is gone, or the file is just being written
+        return (0.0, 0)  # The bundle was removed, or the file is being written.
     return (found.st_mtime, found.st_size)

@@ -1,7 +1,7 @@
-"""Run the applications of a lane, each in a thread with its own Spark session, so that the lane does not wait.
+"""Run the applications of a lane. Each has a thread and a Spark session, so that the lane does not wait for it.
 
-A session is used again if its last application has left no traces in it, since a server compiles all code again for a
-new session. A session runs one batch at a time. A lane prepares sessions before it has a batch.
+A session is used again if its last application has left no changes in it. For a new session, a server compiles all code
+again. A session runs one batch at a time. A lane prepares sessions before it has a batch.
 """
 
 from __future__ import annotations
@@ -28,23 +28,25 @@ if TYPE_CHECKING:
     from airflow_tx.outputs import Descriptor, Manifest, TryDir
     from airflow_tx.spark import BatchApp, ConnectApplication
 
-# Seconds that a closing lane waits for its sessions to end on their servers.
+# Seconds that a lane waits at its end until its sessions have ended on their servers.
 _PATIENCE = 5.0
 _TAG = "airflow_tx lane"
-# Sessions to prepare at the same time. More of them would compete for the processors.
+# Number of sessions to prepare at the same time. More sessions would compete for the processors.
 _PREPARED = 4
-# Seconds before a rehearsal. If a batch arrives in this time, it compiles the same code as a rehearsal.
+# Seconds before a rehearsal begins. If a batch arrives in this time, the batch compiles the same
+# code as the rehearsal.
 _FIRST_LOOK = 1.0
-# Seconds that other batches wait at most for the first batch on a server, which compiles the code for all of them.
+# Maximum number of seconds that other batches wait for the first batch on a server. The first batch
+# compiles the code for all batches.
 _HEAD_START = 60.0
 
 
 class LaneApplications:
-    """Runs the applications of a lane. It executes the file of each application once.
+    """Runs the applications of a lane. The file of each application is executed once.
 
-    :param dag_file: path of the DAG file; applications can also import modules from its folder.
-    :param ended: condition that is notified when an application has ended.
-    :param log: log of the coordinator.
+    :param dag_file: the path of the DAG file. Applications can import modules from its folder.
+    :param ended: a condition that is notified when an application has ended.
+    :param log: the log of the coordinator.
     """
 
     def __init__(self, dag_file: str, ended: threading.Condition, log: Any) -> None:
@@ -68,13 +70,14 @@ class LaneApplications:
         One session on each connection rehearses a batch, since the server compiles most code once for all sessions.
 
         :param tasks: the applications of the plan.
-        :param count: number of batches that may run at the same time. Each connection gets as many sessions, at most 4.
-        :param where: function that returns the folder for one rehearsal. The rehearsal removes it.
+        :param count: the number of batches that may run at the same time. Each connection gets this number of sessions,
+            at most 4.
+        :param where: a function that returns the folder for a rehearsal. The rehearsal removes the folder.
         """
         count = min(count, _PREPARED)
         for conn_id in dict.fromkeys(task.operator.conn_id for task in tasks):
             own = tuple(task for task in tasks if task.operator.conn_id == conn_id)
-            folders = [where(), *[None] * (count - 1)]  # a batch takes the last one first
+            folders = [where(), *[None] * (count - 1)]  # A batch takes the last thread of the list.
             threads = [_SessionThread(self, conn_id, _Preparation(own, each)) for each in folders]
             with self._lock:
                 self._open.update(threads)
@@ -92,7 +95,7 @@ class LaneApplications:
         """Start an application on a batch, with a time limit.
 
         :param descriptor: the batch and its inputs.
-        :param arguments: the application's `batch.args`.
+        :param arguments: the `batch.args` of the application.
         """
         conn_id = task.operator.conn_id
         self._has_batches.set()
@@ -111,7 +114,7 @@ class LaneApplications:
         """Interrupt running applications, and end all sessions."""
         with self._lock:
             threads = [thread.end() for thread in self._open]
-        # From here no thread begins another batch.
+        # From this point, no thread begins another batch.
         for thread in threads:
             thread.start()
         until = time.monotonic() + _PATIENCE
@@ -123,9 +126,9 @@ class LaneApplications:
     def prepare_in(
         self, thread: _SessionThread, session: SparkSession, preparation: _Preparation
     ) -> None:
-        """Load the applications, and rehearse if this session has a rehearsal. Skip both once there is a batch.
+        """Load the applications, and do the rehearsal of this session, if it has one. Skip both if there is a batch.
 
-        :raises Exception, SystemExit: an error that the file of an application raises.
+        :raises Exception, SystemExit: the error that the file of an application raises.
         """
         from airflow_tx.spark import rehearse
 
@@ -138,7 +141,8 @@ class LaneApplications:
             self._head_start(thread.conn_id, 0.0).set()
         with self._lock:
             idle = self._idle[thread.conn_id]
-            # `start` takes the last thread. Prefer this one to threads that are not ready.
+            # `start` takes the last thread of the list. Prefer this thread to threads that are not
+            # ready.
             if thread in idle:
                 idle.remove(thread)
                 idle.append(thread)
@@ -146,7 +150,7 @@ class LaneApplications:
     def give_up(self, thread: _SessionThread, error: BaseException) -> bool:
         """Drop a session that could not be prepared.
 
-        :return: whether a batch already waits in its thread, so that the thread must open a session again.
+        :return: whether a batch already waits in the thread, so that the thread must open another session.
         """
         with self._lock:
             idle = self._idle[thread.conn_id]
@@ -166,14 +170,14 @@ class LaneApplications:
     def process(
         self, thread: _SessionThread, run: ApplicationRun, session: SparkSession
     ) -> Manifest:
-        """Process a batch.
+        """Process a batch in the session.
 
         :raises FailedBatch, ApplicationFailed, ConfigError, TxError: the application cannot process it.
         """
         from airflow_tx.spark import process
 
         application = run.task.operator.found_from(self._dag_file, run.arguments)
-        # A batch waits for at most half of its own time.
+        # The wait takes at most half of the time that is left for the batch.
         left = run.deadline - time.monotonic()
         warm = self._head_start(run.task.operator.conn_id, min(_HEAD_START, left / 2))
         try:
@@ -190,10 +194,10 @@ class LaneApplications:
         *,
         traces: bool,
     ) -> None:
-        """Note the outcome of a run, and keep or drop its session.
+        """Store the outcome of an execution. Keep the session for the next batch, or drop the session.
 
-        :param outcome: manifest of the output, or the error.
-        :param traces: whether the application has left traces in its session.
+        :param outcome: the manifest of the output, or the error.
+        :param traces: whether the application has left changes in its session.
         """
         failed = isinstance(outcome, BaseException)
         with self._lock:
@@ -201,7 +205,8 @@ class LaneApplications:
             if not failed and not traces:
                 idle.append(thread)
             else:
-                # The application may have failed because its server is gone. Then the idle sessions are lost, too.
+                # The application may have failed because its server has ended. Then the idle
+                # sessions are also lost.
                 dropped = [thread, *(idle if failed else ())]
                 self._idle[thread.conn_id] = [each for each in idle if each not in dropped]
                 for each in dropped:
@@ -212,7 +217,10 @@ class LaneApplications:
             self._ended.notify_all()
 
     def _head_start(self, conn_id: str, seconds: float) -> threading.Event:
-        """Wait until a batch has run on the server, unless this is the first. Return the event to set after it."""
+        """Wait until a batch has run on the server, except for the first batch.
+
+        Return the event that this batch must set.
+        """
         with self._lock:
             is_first = conn_id not in self._warm
             warm = self._warm.setdefault(conn_id, threading.Event())
@@ -224,18 +232,19 @@ class LaneApplications:
         with self._loading:
             found = self._loaded.get(application.path)
             if found is None:
-                # Never remove these folders: applications may import while they run, several at the same time.
+                # Never remove these folders. Several applications run at the same time, and may
+                # import modules while they run.
                 sys.path[:0] = [folder for folder in application.folders if folder not in sys.path]
                 found = self._loaded[application.path] = application.load()
             return found
 
 
 class ApplicationRun:
-    """One application that processes one batch.
+    """One execution of an application on one batch.
 
-    :param limit: time limit of the application.
-    :param thread: thread that runs it.
-    :ivar outcome: manifest of the output, or the error. None until the application has ended.
+    :param limit: the time limit of the application.
+    :param thread: the thread that runs the application.
+    :ivar outcome: the manifest of the output, or the error, or None until the application has ended.
     """
 
     def __init__(
@@ -256,13 +265,15 @@ class ApplicationRun:
 
     @property
     def is_over(self) -> bool:
-        """Return whether the application has ended, or takes too long."""
+        """Return whether the application has ended or has exceeded its time limit."""
         return self.outcome is not None or time.monotonic() >= self.deadline
 
     def manifest(self) -> Manifest:
-        """Return the manifest of its output, once the run is over.
+        """Return the manifest of the application's output.
 
-        :raises AirflowTaskTimeout: the application took too long and was interrupted.
+        The application must have ended, or have exceeded its time limit.
+
+        :raises AirflowTaskTimeout: the application exceeded its time limit and was interrupted.
         :raises Exception, SystemExit: the application's error.
         """
         outcome = self.outcome
@@ -279,7 +290,7 @@ class _Preparation:
     """The work of a session before its first batch.
 
     :param tasks: the applications to load.
-    :param where: output folder of the rehearsal, or None if another session rehearses.
+    :param where: the output folder of the rehearsal, or None if another session does the rehearsal.
     """
 
     tasks: tuple[LaneApplication, ...]
@@ -287,10 +298,10 @@ class _Preparation:
 
 
 class _SessionThread(threading.Thread):
-    """A thread with its own session, which PySpark gives to all code in this thread.
+    """A thread with its own Spark session. PySpark returns this session to all code in the thread.
 
-    :param preparation: work before the first batch, or None if the thread begins with a batch.
-    :ivar runs: queue of the runs; None ends the thread.
+    :param preparation: the work before the first batch, or None if the thread begins with a batch.
+    :ivar runs: the queue of batches to process. None ends the thread.
     """
 
     def __init__(
@@ -318,11 +329,11 @@ class _SessionThread(threading.Thread):
             self._serve(run)
 
     def _serve(self, run: ApplicationRun | None, preparation: _Preparation | None = None) -> bool:
-        """Open a session, and process the queued runs in it.
+        """Open a session, and process the queued batches in it.
 
-        :param run: the first run, or None to prepare the session first.
-        :param preparation: work before the first run.
-        :return: whether the session could not be prepared although a batch waits for it.
+        :param run: the first batch, or None to prepare the session first.
+        :param preparation: the work before the first batch.
+        :return: whether the session could not be prepared, although a batch waits for it.
         """
         from airflow_tx.spark import SERVER_PATIENCE, SessionTraces, session
 
@@ -355,7 +366,10 @@ class _SessionThread(threading.Thread):
         return False
 
     def end(self) -> threading.Thread:
-        """Refuse further batches. Return a thread that ends the session on its server, which may not answer."""
+        """Refuse further batches.
+
+        Return a thread that ends the session on the server, since the server may not answer.
+        """
         with self._state:
             self._ending = True
         self.runs.put(None)
@@ -373,7 +387,7 @@ class _SessionThread(threading.Thread):
             self.check_open()
 
     def check_open(self) -> None:
-        """Refuse further work after `end` was called.
+        """Raise an error if `end` was called before.
 
         :raises TxError: `end` was called.
         """

@@ -1,4 +1,4 @@
-"""Decide whether a topology can use a lane, and plan its tasks, when the DAG is parsed; without I/O."""
+"""Decide whether a topology can use a lane, and plan its tasks. This is done when the DAG is parsed, without I/O."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 
 class GoesByRuns(TxError):
-    """A topology that cannot use a lane. Its transactions are runs."""
+    """A topology cannot use a lane, so its transactions are runs."""
 
     template = "Topology {topology!r} goes by runs, not by a lane: {reason}."
 
 
 @dataclass(frozen=True)
 class LaneTask:
-    """One processing task, as a lane calls it.
+    """A processing task that a lane calls as a function.
 
-    :param call: function and arguments of the task.
-    :param code: digest of the task's code.
+    :param call: the function of the task and its arguments.
+    :param code: the digest of the code of the task.
     """
 
     task_id: str
@@ -38,7 +38,7 @@ class LaneTask:
 
     @property
     def timeout(self) -> float | None:
-        """Return the task's `execution_timeout` in seconds, or None for no limit."""
+        """Return the task's `execution_timeout` in seconds, or None if it has no limit."""
         return self.call.timeout
 
 
@@ -46,8 +46,8 @@ class LaneTask:
 class TimeLimit:
     """The time limit of a task in a lane.
 
-    :param seconds: how long the task may take.
-    :param reason: error text when the limit is exceeded. It names the option that sets the limit.
+    :param seconds: the longest time that the task may take, in seconds.
+    :param reason: the text of the error when the limit is exceeded. It names the option that sets the limit.
     """
 
     seconds: float
@@ -56,9 +56,9 @@ class TimeLimit:
 
 @dataclass(frozen=True)
 class LaneApplication:
-    """One processing task that is an application on a Spark Connect server, as a lane runs it.
+    """A processing task that runs an application on a Spark Connect server.
 
-    :param timeout: seconds that the application may take, or None for no limit.
+    :param timeout: the time limit of the application in seconds, or None for no limit.
     """
 
     task_id: str
@@ -68,13 +68,13 @@ class LaneApplication:
 
 @dataclass(frozen=True)
 class LanePlan:
-    """The work of a lane for each transaction.
+    """The work of a lane for a transaction.
 
-    :param tasks: processing tasks in topological order.
-    :param committer: task_id of the committer.
-    :param updates: updates of the committer.
-    :param dag_file: path of the DAG file.
-    :param checks: checks of the committer.
+    :param tasks: the processing tasks in topological order.
+    :param committer: the task_id of the committer.
+    :param updates: the updates of the committer.
+    :param dag_file: the path of the DAG file.
+    :param checks: the checks of the committer.
     """
 
     spec: TransactionSpec
@@ -86,20 +86,20 @@ class LanePlan:
 
     @property
     def applications(self) -> tuple[LaneApplication, ...]:
-        """Return the tasks that are applications."""
+        """Return the processing tasks that are applications."""
         return tuple(task for task in self.tasks if isinstance(task, LaneApplication))
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Return the files whose code a lane executes: the DAG file, and the file of each application that exists."""
+        """Return the files whose code a lane executes: the DAG file, and each file of an application that exists."""
         found = [self.dag_file]
         for task in self.applications:
-            with suppress(ConfigError):  # its transactions will report the error
+            with suppress(ConfigError):  # The transactions of the topology will report the error.
                 found.append(task.operator.found_from(self.dag_file).path)
         return tuple(found)
 
     def resolved(self) -> LanePlan:
-        """Return the plan with the values of the configuration, so that a lane does not look them up again."""
+        """Return the plan with the current values of the configuration, so that a lane need not read them again."""
         spec = replace(self.spec, max_pending=self.spec.window, message_timeout=self.spec.timeout)
         spec = replace(
             spec, zookeeper_conn_id=spec.conn_id, root=spec.paths.root, area=spec.staging()
@@ -112,7 +112,7 @@ def lane_plan(spec: TransactionSpec, dag: Any) -> LanePlan:
 
     If each run has a data interval, the lane takes the next interval of the schedule.
 
-    :raises GoesByRuns: a task, or the topology, needs runs; the error says why.
+    :raises GoesByRuns: a task or the topology needs runs. The error gives the reason.
     """
     spec = _by_schedule(spec, dag)
     tasks: Mapping[str, Any] = dag.task_dict
@@ -131,7 +131,7 @@ def lane_plan(spec: TransactionSpec, dag: Any) -> LanePlan:
 
 
 def _by_schedule(spec: TransactionSpec, dag: Any) -> TransactionSpec:
-    """Let the schedule of the DAG decide the next data interval, if it can."""
+    """Return the spec with a source that takes the data intervals from the schedule of the DAG, if this is possible."""
     dated = _can_omit_runs(spec)
     by_runs = compat.is_airflow_3_2() or not dag.timetable.can_be_scheduled
     if dated is None or not dated.in_order or by_runs:
@@ -175,7 +175,7 @@ def _lane_task(spec: TransactionSpec, task: Any) -> LaneTask | LaneApplication:
 
 def _is_application(task: Any) -> bool:
     if type(task).__name__ != "SparkConnectBatchOperator":
-        return False  # the DAG file has not imported it, perhaps
+        return False  # The DAG file may not have imported it.
     from airflow_tx.operators import SparkConnectBatchOperator
 
     return type(task) is SparkConnectBatchOperator

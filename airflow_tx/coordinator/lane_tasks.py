@@ -1,4 +1,4 @@
-"""Run the tasks of a transaction one after the other in the process of a lane, and commit the transaction."""
+"""Run the tasks of a transaction one after the other in the process of a lane. Then commit the transaction."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ if TYPE_CHECKING:
 
 
 # --- lane commit --------------------------------------------------------------------------------------------------
-# The commit of a transaction in a lane. It is joined with the steps around it, if no other step can run between.
+# The commit of a transaction in a lane. If no other step can run between two steps, they run in one
+# multi.
 
 
 UNSETTLED_PAUSE = 1.0
@@ -63,7 +64,7 @@ class LaneOutputs:
         self._stored: dict[tuple[str, str], Any] = {}
 
     def keep(self, task: str, values: Mapping[str, Any]) -> None:
-        """Keep the values that a task has returned, by name."""
+        """Store the values that a task has returned, by name."""
         self._stored.update(
             {
                 (task, name): compat.as_xcom(each)
@@ -73,9 +74,9 @@ class LaneOutputs:
         )
 
     def get(self, task: str, name: str) -> Any:
-        """Return a new copy of a value that a task has returned.
+        """Return a copy of a value that a task has returned.
 
-        :raises LookupError: the task has returned no value of this name.
+        :raises LookupError: the task has returned no value with this name.
         """
         found = self._stored.get((task, name))
         if found is None and name != RETURN_KEY:
@@ -84,9 +85,9 @@ class LaneOutputs:
 
 
 class LaneProgress:
-    """Logs the progress of a lane every few seconds, instead of each step of each transaction.
+    """Logs the progress of a lane every few seconds. The steps of each transaction are not logged.
 
-    :ivar committed: number of committed transactions.
+    :ivar committed: the number of committed transactions.
     """
 
     def __init__(self, topology: str, log: Any, clock: Callable[[], float]) -> None:
@@ -97,7 +98,7 @@ class LaneProgress:
         self._said = (0, clock())
 
     def note(self, begun: Begun) -> None:
-        """Count a committed transaction, and log the progress if a line is due."""
+        """Count a committed transaction. Log the progress if a line is due."""
         self.committed += 1
         said, at = self._said
         count = self.committed - said
@@ -110,9 +111,9 @@ class LaneProgress:
 
 @dataclass
 class LaneTurn:
-    """The lane's own record of the turn, which needs no read of the ledger.
+    """The lane's own record of the turn. With this record, the lane need not read the turn from the ledger.
 
-    :param txid: lower bound of the txid whose turn it is.
+    :param txid: a txid that has the turn, or had it before.
     :param waiting: commits of processed transactions by txid, until the committing thread takes them.
     """
 
@@ -121,10 +122,11 @@ class LaneTurn:
 
 
 class LaneCommit(Commit):
-    """The commit of a transaction in a lane, joined with the steps around it.
+    """The commit of a transaction in a lane. If possible, its steps run in one multi with the steps before and after.
 
-    The commit takes its turn in one multi with the ack of its last task or with the mark of the transaction before it.
-    The later of the two decides. The lane logs the progress and cleans up, so that the commit does neither.
+    The commit takes its turn in one multi with the ack of its last task, or with the mark of the previous transaction.
+    It is the one of these two steps that runs later. The commit does not log its progress and deletes no data, since
+    the lane does both.
 
     :param outputs: the results of the transaction's tasks.
     :param turn: the lane's record of the turn.
@@ -175,7 +177,7 @@ class LaneCommit(Commit):
     # --- its steps --------------------------------------------------------------------------------------------------
 
     def note_processed(self, ack: BoundStep[Done]) -> None:
-        """Run the ack of the last task, joined with the steps that it makes possible."""
+        """Run the ack of the last task in one multi with the steps that become possible by it."""
         states = self.instance_states(self.spec.tasks, self.spec.mapped)
         noted = self.ledger.joined(ack, lambda _: self.processed_step(states))
 
@@ -191,7 +193,7 @@ class LaneCommit(Commit):
         self.take(self.ledger.run(self.ledger.joined(noted, turn)).then)
 
     def commit_granted(self) -> bool:
-        """Write and mark if this commit already has the turn. Raises as `try_to_commit`.
+        """Write and mark if this commit already has the turn. Raise the errors of `try_to_commit`.
 
         :return: whether the commit had the turn.
         """
@@ -204,11 +206,12 @@ class LaneCommit(Commit):
         return self.acquire_step() if self.prepare_ahead() else None
 
     def prepare_ahead(self) -> bool:
-        """Prepare the commit in the thread of its tasks, while the other thread may commit an earlier transaction.
+        """Prepare the commit in the thread of the tasks, while the other thread may commit an earlier transaction.
 
-        :return: whether it is prepared.
+        :return: whether the commit is prepared.
         """
-        # The other thread may call this at the same time, when it marks the transaction before.
+        # The other thread may call this method at the same time, when it marks the previous
+        # transaction.
         with self._preparing:
             if self.processed is None:
                 return False
@@ -225,7 +228,10 @@ class LaneCommit(Commit):
         pass
 
     def mark(self, step: BoundStep[Committed]) -> Committed:
-        """Mark the transaction as committed. If the next commit waits, it takes its turn in the same multi."""
+        """Mark the transaction as committed.
+
+        If the next transaction waits for its turn, it takes the turn in the same multi.
+        """
         following = self._turn.waiting.get(self.begun.txid + 1)
         if following is None:
             return super().mark(step)
@@ -241,11 +247,11 @@ class LaneCommit(Commit):
 
 
 class LaneProcessing(Processing):
-    """One task in a lane. It makes the same steps as in a run, but on the connection of the lane.
+    """One task in a lane. It runs the same steps as in a run, on the ledger connection of the lane.
 
     :param ledger: the lane's ledger.
-    :param ack: function that runs the task's ack, joined with the step that follows it.
-    :param started: whether an earlier step was joined with the start of this task.
+    :param ack: a function that runs the ack of the task in one multi with the next step.
+    :param started: whether the task was started in one multi with an earlier step.
     """
 
     def __init__(
@@ -272,11 +278,12 @@ class LaneProcessing(Processing):
 
     @contextmanager
     def settling(self) -> Iterator[None]:
-        # The lane itself calls the task again.
+        # The lane itself calls the task again later.
         yield
 
     def _is_current(self) -> bool:
-        # A lane starts each task of an attempt once. Another try belongs to a run that has taken over the attempt.
+        # A lane starts each task of an attempt once. A different try is the try of a run that has
+        # taken over the attempt.
         return False
 
     def _is_replaced(self) -> bool:
@@ -286,16 +293,16 @@ class LaneProcessing(Processing):
 class LaneTransaction:
     """One transaction in a lane.
 
-    :param plan: plan of the lane.
+    :param plan: the plan of the lane.
     :param begun: the transaction.
     :param ledger: the lane's ledger.
     :param task_try: the lane's try.
-    :param outputs: keeps the results of its tasks.
-    :param commit: commit to join with the ack of the last task, or None to run the ack alone.
-    :param applications: runner of the plan's applications, or None if the plan has no applications.
-    :param started: the task whose start was joined with begin.
+    :param outputs: the object that keeps the results of the tasks.
+    :param commit: the commit that runs in one multi with the ack of the last task, or None to run the ack alone.
+    :param applications: the object that runs the plan's applications, or None if the plan has no applications.
+    :param started: the task that was started in one multi with begin.
     :ivar application: the application that the transaction waits for.
-    :ivar again_at: when to call a task again whose rows were not settled, by the monotonic clock.
+    :ivar again_at: when to call a task again whose rows are not settled, by the monotonic clock.
     """
 
     def __init__(
@@ -328,15 +335,15 @@ class LaneTransaction:
 
     @property
     def is_ready(self) -> bool:
-        """Return whether the transaction can continue, since its application is over and it does not wait for rows."""
+        """Return whether the transaction can continue: its application has ended, and it does not wait for rows."""
         waits = self.application is not None and not self.application.is_over
         return not waits and time.monotonic() >= self.again_at
 
     def process(self) -> bool:
-        """Call the tasks until one must wait for its application or for rows. Call this method again to continue.
+        """Call the tasks until a task must wait for its application or for rows. Call this method again to continue.
 
         :return: whether all tasks are done.
-        :raises Exception, SystemExit, AirflowTaskTimeout: the error of a task, or of the ledger.
+        :raises Exception, SystemExit, AirflowTaskTimeout: the error of a task or of the ledger.
         """
         if self.application is not None:
             with self._settling(self.application.task):
@@ -352,7 +359,7 @@ class LaneTransaction:
 
     @contextmanager
     def _settling(self, task: LaneTask | LaneApplication) -> Iterator[None]:
-        """Schedule another call of the task in the block if its rows are not settled.
+        """Schedule another call of the current task if the rows of its `with` block are not settled.
 
         :raises TxError: the transaction needs another attempt, or a person.
         """
@@ -367,7 +374,7 @@ class LaneTransaction:
             self.again_at = time.monotonic() + UNSETTLED_PAUSE
 
     def fail(self, reason: str, refusal: TxError | None = None) -> str:
-        """Note that the current task has failed. Return the reason with the name of the task.
+        """Note in the ledger that the current task has failed. Return the reason with the name of the task.
 
         :param refusal: the error if it is a `TxError`, or None for an error of another kind.
         :raises Refused: another attempt has replaced this one.
@@ -391,7 +398,7 @@ class LaneTransaction:
         return self._current
 
     def _ack(self, ack: BoundStep[Done]) -> None:
-        """Run an ack, joined with the start of the next task, or with the steps of the commit."""
+        """Run an ack in one multi with the start of the next task or with the steps of the commit."""
         if self._left:
             task = TaskTry(self._left[0].task_id, -1, self.task_try)
             start = self._ledger.start.bind(self.begun.attempt, task, is_current=lambda: False)
@@ -416,7 +423,7 @@ class LaneTransaction:
         assert self._applications is not None
         own = self._processing(task)
         own.start()
-        if self.begun.metadata is None:  # an empty batch
+        if self.begun.metadata is None:  # The batch is empty.
             own.ack()
             self._current = None
             return
@@ -463,7 +470,10 @@ class LaneTransaction:
         self._current = None
 
     def _dates(self) -> dict[str, Any]:
-        """Return the date entries of a run's context for the data interval of the batch. Return {} if it has none."""
+        """Return the dates in a run's context for the data interval of the batch.
+
+        Return {} if the batch has no data interval.
+        """
         dated = self._plan.spec.source.dated
         return (
             {} if dated is None else compat.interval_context(*dated.interval(self.begun.metadata))

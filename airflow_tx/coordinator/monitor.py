@@ -1,4 +1,4 @@
-"""The coordinator's metrics and alerts: it sends the gauges of its topology, and raises its alerts."""
+"""The metrics and the alerts of the coordinator. It sends the metrics of its topology, and raises its alerts."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ ConnectAckers: TypeAlias = "Callable[[Store], AbstractContextManager[AckerStore]
 
 
 class Monitor:
-    """Sends the gauges of a topology and finds the alerts that change, at each look at the ledger.
+    """Sends the metrics of a topology, and finds the alerts that have changed, at each reading of the ledger.
 
-    :param source: function that creates the source of the topology, or None if the topology has no lag.
-    :param ackers: function that connects to the ackers of the topology, or None if its tasks emit no messages.
-    :param patience: seconds to wait for the first lag, if an alert depends on it.
+    :param source: a function that creates the source of the topology, or None if the topology has no lag.
+    :param ackers: a function that connects to the ackers of the topology, or None if its tasks emit no messages.
+    :param patience: the longest wait for the first lag in seconds, if an alert depends on the lag.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Monitor:
         )
 
     def observe(self, store: Store, look: LedgerSnapshot) -> list[AlarmChange]:
-        """Send the gauges that are due. Return the alerts to raise and the alerts that are over."""
+        """Send the metrics that are due. Return the alerts to raise and the alerts to end."""
         if not look.exists:
             return []
         lag = self._lag(store)
@@ -102,7 +102,7 @@ class Monitor:
         return noted_corrections(ledger, ledger.noted_behind())
 
     def _send_acker_load(self, store: Store, look: LedgerSnapshot) -> None:
-        """Send the load from the ackers' last answer, and ask them again."""
+        """Send the load that the ackers have returned last, and query the ackers again."""
         if self._ackers is None or not compat.sends_metrics():
             return
         watch = self._acker_watch
@@ -123,13 +123,13 @@ class Monitor:
             return None
         try:
             return self._lags.latest(lambda: ReadOnlyLedger(store, self._paths).position())
-        except TxError:  # the turn moved during the read
+        except TxError:  # The turn moved during the reading.
             return None
 
 
 @dataclass(frozen=True)
 class BlockedRun:
-    """A run that fails while its topology is blocked, so that Airflow's home page counts it.
+    """A run that fails while its topology is blocked. Airflow's home page counts this failure.
 
     :param dag_id: the DAG whose task fails while the topology is blocked.
     """
@@ -137,22 +137,22 @@ class BlockedRun:
     dag_id: str
 
     def start(self, alarm: Alarm) -> AlarmNote:
-        """Start the run. Return the note that `end` needs."""
+        """Start the run. Return its note, which `end` needs."""
         run_id = f"blocked-{alarm.of}"
         compat.start_run(self.dag_id, run_id, conf={"of": alarm.of}, dated=True)
         return AlarmNote(alarm.of, dag_id=self.dag_id, run_id=run_id)
 
     @staticmethod
     def end(note: AlarmNote) -> None:
-        """Clear the run, which now succeeds, since the topology is no longer blocked."""
+        """Clear the run. It now succeeds, since the topology is no longer blocked."""
         if note.run_id:
             compat.start_run(note.dag_id, note.run_id, reset=True)
 
 
 class CoordinatorAlarms:
-    """Raises the alerts of a topology in the coordinator's worker.
+    """Raises the alerts of a topology in the worker of the coordinator.
 
-    :param context: context of the coordinator's task.
+    :param context: the context of the coordinator's task.
     """
 
     def __init__(
@@ -173,10 +173,10 @@ class CoordinatorAlarms:
         self._log = log
 
     def step(self, look: LedgerSnapshot) -> None:
-        """Raise the alerts that are due, and end the alerts that are over."""
+        """Raise the alerts that are due, and end the alerts whose cause is gone."""
         for change in self._monitor.observe(self._ledger.store, look):
-            # Change the run first, because that may happen twice. A process that is killed between the two steps
-            # leaves no failed run that no one clears.
+            # Change the run first, since it is safe to do this twice. If the process is killed
+            # between the two steps, another process clears a failed run.
             shown = self._show(change)
             raise_alarm(
                 self._spec.callbacks, self._ledger, change, self._context, self._log, shown=shown
@@ -185,7 +185,7 @@ class CoordinatorAlarms:
                 self._give_way(change.kind, shown)
 
     def _give_way(self, kind: AlarmKind, shown: AlarmNote) -> None:
-        """Clear the run that this coordinator started, if the ledger names the run of another coordinator."""
+        """Clear the run that this coordinator has started, if the ledger names the run of another coordinator."""
         noted = self._ledger.raised_alarms().get(kind.value, shown)
         if noted.dag_id not in ("", shown.dag_id):
             self._run.end(shown)

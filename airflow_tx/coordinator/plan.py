@@ -1,7 +1,7 @@
 """Plan the coordinator's next actions from the ledger and the states of runs; pure. Source: protocol.md §§5, 6.
 
-The records decide about recovery, not the end of a run. The coordinator replays each open transaction that has no
-queued or running run.
+The records decide which transactions are replayed, and the end of a run does not. The coordinator replays each open
+transaction that has no queued or running run.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from airflow_tx.ledger import (
 from airflow_tx.transaction import Comeback, comeback
 
 # --- snapshot -----------------------------------------------------------------------------------------------------
-# The ledger of a topology as its coordinator reads it. Source: protocol.md §6.
+# This section reads the ledger of a topology for its coordinator. Source: protocol.md §6.
 
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerSnapshot(LedgerReading):
-    """A reading of the ledger, and the processes that work on the topology.
+    """A reading of the ledger, and the facts about processes that work on the topology.
 
-    :param now: wall clock, for the age of attempts that the coordinator sees for the first time.
-    :param owner: whether a committer has its node in the ledger, or None if it never has one, as in a lane.
-    :param busy: whether the committer of `current` is running according to Airflow, or None if Airflow was not asked.
-    :param lane: txids of the open transactions that a lane works on, as far as known.
+    :param now: the wall clock. It gives the age of an attempt that the coordinator sees for the first time.
+    :param owner: whether a committer has its node in the ledger, or None if it never has a node, as in a lane.
+    :param busy: whether the committer of `current` is running according to Airflow, or None if Airflow was not queried.
+    :param lane: the txids of the open transactions that a lane works on, if they are known.
     :param wishes: requests for restatements that no run has begun.
     """
 
@@ -51,14 +51,14 @@ class LedgerSnapshot(LedgerReading):
 
     @property
     def run_ids(self) -> tuple[str, ...]:
-        """Return the runs whose states the plan needs."""
+        """Return the run_ids of the runs whose states the plan needs."""
         runs = [record.run_id for record in self.opened.values()]
         wanted = [wish.run_id for wish in self.wishes]
         return tuple(dict.fromkeys([*runs, *self.topology.yielded, *wanted]))
 
     @property
     def restates(self) -> bool:
-        """Return whether a restatement is open."""
+        """Return whether there is an open restatement."""
         return any(record.replaces is not None for record in self.opened.values())
 
 
@@ -67,9 +67,10 @@ def _now() -> datetime:
 
 
 class SnapshotReader:
-    """Reads a topology repeatedly. Records that never change are read only once.
+    """Reads a topology again and again. Records that never change are read only once.
 
-    :param shows: whether the ledger shows a committer while it holds the turn, as it does for a single committer.
+    :param shows: whether the ledger shows that a committer holds the turn. A single committer is shown, and a commit
+        phase is not.
     """
 
     def __init__(
@@ -80,11 +81,11 @@ class SnapshotReader:
         self._paths = paths
         self._now = now
         self._ledger = LedgerReader(store, paths)
-        # The last allocated txid and the position after it, once that transaction is final.
+        # The last allocated txid, and the position after it if this transaction is final.
         self._next: tuple[int, Any] | None = None
 
     def look(self) -> LedgerSnapshot | None:
-        """Read the current ledger. Return None if a transaction became final during the read.
+        """Return a reading of the ledger. Return None if a transaction became final during the reading.
 
         :raises UnreadableRecord: a record is damaged or missing.
         """
@@ -105,9 +106,11 @@ class SnapshotReader:
         )
 
     def next_position(self, look: LedgerSnapshot) -> Any:
-        """Read the position where the next batch begins, as `begin` does. Skip the losses that a person accepted.
+        """Return the position where the next batch begins, in the same way as `begin`.
 
-        :raises UnreadableRecord: a record is damaged, or changes during the read.
+        Skip losses that a person has accepted.
+
+        :raises UnreadableRecord: a record is damaged, or has changed during the reading.
         """
         ledger = ReadOnlyLedger(self.store, self._paths)
         if self._next is not None and self._next[0] == look.allocated:
@@ -130,35 +133,35 @@ class SnapshotReader:
 
 
 # --- diagnosis ----------------------------------------------------------------------------------------------------
-# Diagnose each open transaction: its problem, and how long it has lasted. Pure.
-# Source: protocol.md §§5, 6.
-#
-# Nothing here reads a clock. The coordinator keeps ages, and passes them from one process to the next as plain JSON.
-# So a wall clock that jumps causes no replay.
+# This section finds the problem of each open transaction, and how long it has lasted. It is pure.
+# Source: protocol.md §§5, 6. It reads no clock. The coordinator stores ages, and passes them from
+# one process to the next as plain JSON. So a jump of the wall clock causes no replay.
 
 
 RunStates = Mapping[str, "str | None"]
-"""State of each run by run_id, or None if the run does not exist. A run whose state is unknown has no entry."""
+"""The state of each run, by run_id. It is None if the run does not exist. A run with an unknown state has no entry."""
 
 LONGEST_BACKOFF = 600.0
-# If no attempt has followed a requested replay for so many seconds, the process that requested it was killed.
+# Seconds after which a requested replay counts as forgotten. If no attempt has begun, the process
+# that requested it was killed.
 FORGOTTEN = 60.0
-# Seconds for which a committer may be absent from the ledger, when it has just taken the turn or returns it.
+# Seconds for which a committer may be missing in the ledger, when it has just taken the turn or
+# returns it.
 SUSPICION = 3.0
 _INCOMPLETE = (Phase.PROCESSING, Phase.FAILED)
 
 
 @dataclass(frozen=True)
 class Rules:
-    """The limits of one topology; times are in seconds.
+    """The limits of one topology. All times are in seconds.
 
-    :param max_pending: maximum number of open transactions.
-    :param max_replays: maximum number of automatic replays in a row.
+    :param max_pending: the maximum number of open transactions.
+    :param max_replays: the maximum number of automatic replays in a row.
     :param backoff: seconds before the first replay.
-    :param message_timeout: seconds that the processing of an attempt may take.
-    :param silence: seconds until a committer counts as dead that runs according to Airflow, but is not in the ledger.
-        If Airflow retries the committer, its state changes within this time.
-    :param lane: whether a lane begins transactions. It begins none while a run restates a transaction.
+    :param message_timeout: the longest time that the processing of an attempt may take.
+    :param silence: seconds after which a committer counts as dead if it runs according to Airflow, but is not in the
+        ledger. If Airflow retries the committer, its state changes within this time.
+    :param lane: whether a lane begins transactions. It begins no transaction while a run restates one.
     """
 
     max_pending: int
@@ -169,12 +172,12 @@ class Rules:
     lane: bool = False
 
     def wait(self, times: int) -> float:
-        """Return the seconds to wait after so many tries in a row."""
+        """Return the number of seconds to wait after this number of tries in a row."""
         return min(self.backoff * 2.0 ** min(times, 20), LONGEST_BACKOFF)
 
 
 class Finding(str, Enum):
-    """The diagnosis of an open transaction."""
+    """The findings about an open transaction."""
 
     NOTHING = "nothing"
     UNBORN = "its run was never created"
@@ -196,12 +199,12 @@ class Finding(str, Enum):
 
 @dataclass(frozen=True)
 class Health:
-    """The known facts of one open transaction.
+    """Facts about one open transaction.
 
-    :param op: op of the transaction's record.
-    :param lasts: seconds for which the finding has been the same.
+    :param op: the `op` in the record of the transaction.
+    :param lasts: seconds for which the finding has not changed.
     :param working: seconds since the attempt began.
-    :param tries: number of starts in a row without success.
+    :param tries: the number of starts in a row without success.
     :param blocked: whether the coordinator has stopped replaying this attempt.
     """
 
@@ -218,9 +221,9 @@ class Health:
 class CoordinatorMemory:
     """The memory of the coordinator. If it is lost, only the waits begin again.
 
-    :param health: facts of the open transactions, by txid.
-    :param source_wait: seconds until the coordinator may ask the source again.
-    :param source_failures: number of failures of the source in a row.
+    :param health: the facts about the open transactions, by txid.
+    :param source_wait: seconds until the coordinator may query the source again.
+    :param source_failures: the number of failures of the source in a row.
     """
 
     health: Mapping[int, Health] = field(default_factory=dict)
@@ -228,14 +231,17 @@ class CoordinatorMemory:
     source_failures: int = 0
 
     def tried(self, txid: int) -> CoordinatorMemory:
-        """Note a start of the run, successful or not. The wait before the next start is longer."""
+        """Return the facts after a start of the run, which may have failed.
+
+        The wait before the next start is longer.
+        """
         one = self.health.get(txid)
         return (
             self if one is None else self._with(txid, replace(one, tries=one.tries + 1, lasts=0.0))
         )
 
     def blocked(self, txid: int) -> CoordinatorMemory:
-        """Note that the coordinator stops replaying this attempt of a transaction."""
+        """Return the facts after the coordinator has stopped replaying this attempt."""
         one = self.health.get(txid)
         return (
             self
@@ -244,11 +250,14 @@ class CoordinatorMemory:
         )
 
     def answered(self, wait: float) -> CoordinatorMemory:
-        """Note an answer of the source. The coordinator asks again after `wait` seconds."""
+        """Return the memory after an answer of the source.
+
+        The coordinator queries the source again after `wait` seconds.
+        """
         return replace(self, source_wait=wait, source_failures=0)
 
     def failed(self, poll: float, longest: float = FORGOTTEN) -> CoordinatorMemory:
-        """Note a failure of the source. The wait before the next question doubles."""
+        """Return the memory after a failure of the source. The wait before the next query is doubled."""
         wait = min(poll * 2.0 ** min(self.source_failures + 1, 20), max(longest, poll))
         return replace(self, source_wait=wait, source_failures=self.source_failures + 1)
 
@@ -268,7 +277,7 @@ class CoordinatorMemory:
 
     @classmethod
     def from_json(cls, value: Any) -> CoordinatorMemory:
-        """Rebuild a memory from the result of `to_json`. Return an empty memory for any other value."""
+        """Create a memory from the result of `to_json`. Any other value becomes an empty memory."""
         try:
             health = {int(txid): _health_of(one) for txid, one in value["health"].items()}
             return cls(health, float(value["source_wait"]), int(value["source_failures"]))
@@ -285,7 +294,7 @@ def _health_of(value: Mapping[str, Any]) -> Health:
 
 @dataclass(frozen=True)
 class OpenTransaction:
-    """One open transaction, with all known facts."""
+    """One open transaction with the facts about it."""
 
     look: LedgerSnapshot
     states: RunStates
@@ -295,16 +304,16 @@ class OpenTransaction:
 
 
 def health_of(case: OpenTransaction, before: Health | None, elapsed: float) -> Health:
-    """Diagnose a transaction.
+    """Return the diagnosis of a transaction.
 
-    :param before: its facts `elapsed` seconds ago, or None if unknown.
+    :param before: the facts about it `elapsed` seconds ago, or None if they are unknown.
     """
     look = case.look
     record = case.record
     if before is None or before.attempt != record.attempt:
         age = (look.now - datetime.fromisoformat(record.began)).total_seconds()
         working = min(max(age, 0.0), case.rules.message_timeout)
-        # A new attempt keeps the number of tries. The number becomes 0 once all tasks have acked.
+        # A new attempt keeps the number of tries. The number is set to 0 when all tasks have acked.
         one = Health(
             record.attempt, record.op, working=working, tries=before.tries if before else 0
         )
@@ -312,9 +321,10 @@ def health_of(case: OpenTransaction, before: Health | None, elapsed: float) -> H
     else:
         one = replace(before, working=before.working + elapsed)
     if record.request == "":
-        one = replace(one, working=0.0)  # allocated for a run that has not begun
+        # The run for which the transaction was allocated has not begun.
+        one = replace(one, working=0.0)
     if record.run_id not in case.states and not _is_blocked(case, one):
-        return replace(one, lasts=one.lasts + elapsed)  # the state of the run is unknown
+        return replace(one, lasts=one.lasts + elapsed)  # The state of the run is unknown.
     found = _find(case, one)
     lasts = one.lasts + elapsed if found is one.finding else 0.0
     fine = found is Finding.NOTHING and record.phase not in _INCOMPLETE
@@ -338,9 +348,9 @@ def _find_stopped(case: OpenTransaction, state: str | None) -> Finding:
     record = case.record
     txid = case.txid
     if record.skip is not None and txid != case.look.current:
-        return Finding.NOTHING  # the skip happens at its turn
+        return Finding.NOTHING  # The transaction is skipped when it has the turn.
     is_unborn = state is None and record.request == ""
-    # If the run was never created, the note only gives the reason.
+    # If the run was never created, the note in the record only gives the reason.
     if is_noted(record) and not is_unborn:
         return Finding.NOTED
     if record.skip is not None:
@@ -360,15 +370,15 @@ def _find_live(case: OpenTransaction, one: Health) -> Finding:
     record = case.record
     txid = case.txid
     if case.states[record.run_id] != "running":
-        return Finding.NOTHING  # the run waits for a run slot
+        return Finding.NOTHING  # The run waits for a run slot.
     if record.phase is Phase.COMMITTING and txid == case.look.current and record.skip is None:
         return _find_committer(case, one)
     if _is_late(case, one):
         return Finding.LATE
     if is_noted(record):
-        return Finding.NOTHING  # the replay is about to begin
+        return Finding.NOTHING  # The replay is about to begin.
     if txid in case.look.stale and _is_decided(case, txid - 1):
-        return Finding.MOVED  # its committer would notice, and fail
+        return Finding.MOVED  # Its committer would find this, and fail.
     return Finding.NOTHING
 
 
@@ -382,8 +392,8 @@ def _find_committer(case: OpenTransaction, one: Health) -> Finding:
     look = case.look
     if look.owner is not False:
         return Finding.NOTHING
-    # Airflow retries the committer. The ledger shows no process until the retry takes the turn. If the retry is killed
-    # before that, Airflow notices by itself.
+    # Airflow retries the committer. The ledger shows no process until the retry takes the turn. If
+    # the retry is killed before it takes the turn, Airflow detects this.
     if look.busy is False or (one.finding is Finding.RETRYING and one.op == case.record.op):
         return Finding.RETRYING
     return Finding.SILENT if look.busy else Finding.SUSPECT
@@ -392,7 +402,7 @@ def _find_committer(case: OpenTransaction, one: Health) -> Finding:
 def _is_blocked(case: OpenTransaction, one: Health) -> bool:
     mark = case.look.topology.blocked
     if mark is None or case.record.skip is not None:
-        return False  # without a mark of an earlier transaction, this one can get it
+        return False  # If no earlier transaction is marked, this one can be marked.
     return one.blocked or (mark.txid, mark.attempt) == (case.txid, case.record.attempt)
 
 
@@ -408,20 +418,20 @@ def _count(record: TransactionRecord) -> int:
 
 
 def is_free(look: LedgerSnapshot, states: RunStates, txid: int | None) -> bool:
-    """Return whether the current transaction needs no run slot, since it is `txid`, or its run is running."""
+    """Return whether the transaction that has the turn needs no run slot: it is `txid`, or its run is running."""
     first = look.opened.get(look.current)
     return txid == look.current or first is None or states.get(first.run_id) == "running"
 
 
 def _is_decided(case: OpenTransaction, txid: int) -> bool:
-    """Return whether transaction `txid` will probably end at the position in its record."""
+    """Return whether transaction `txid` will probably keep the end position in its record."""
     record = case.look.opened.get(txid)
     if record is None:
         return True
     if txid in case.look.stale or record.phase is Phase.FAILED or is_noted(record):
         return False
     state = case.states.get(record.run_id)
-    # A queued run with a request was cleared, and its `begin` will decide the batch again.
+    # A queued run with a request was cleared. Its `begin` will decide the batch again.
     return (
         state == "running"
         or (state == "queued" and record.request == "")
@@ -430,7 +440,7 @@ def _is_decided(case: OpenTransaction, txid: int) -> bool:
 
 
 def due_after(rules: Rules, record: TransactionRecord, one: Health) -> float | None:
-    """Return how many seconds a finding must last before the coordinator acts, or None if it never acts."""
+    """Return how many seconds a finding must last before the coordinator acts. Return None if it does not act."""
     again = 0.0 if one.tries == 0 else rules.wait(one.tries - 1)
     if one.finding is Finding.ENDED and one.blocked:
         return 0.0
@@ -461,12 +471,12 @@ def due_after(rules: Rules, record: TransactionRecord, one: Health) -> float | N
 
 @dataclass(frozen=True)
 class Allocate:
-    """Ask the source for another transaction, and create its run."""
+    """Let the source decide another transaction, and create its run."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """Create the run for which a transaction has been allocated."""
+    """Create the run of a transaction that was allocated for this run."""
 
     txid: int
     run_id: str
@@ -475,11 +485,11 @@ class Start:
 
 @dataclass(frozen=True)
 class Replay:
-    """Run a transaction again.
+    """Replay a transaction.
 
-    :param reason: text for logs and the ledger.
+    :param reason: the reason for logs and the ledger.
     :param counts: whether the replay counts against `max_replays`.
-    :param noted: whether the ledger has the request already.
+    :param noted: whether the ledger already has the request.
     """
 
     txid: int
@@ -493,19 +503,19 @@ class Replay:
 
 @dataclass(frozen=True)
 class RestartDead(Replay):
-    """Replay a run that Airflow shows as running, although its committer is dead."""
+    """Replay a run that is running according to Airflow, although its committer is dead."""
 
 
 @dataclass(frozen=True)
 class Examine:
-    """Ask Airflow whether the committer of a transaction runs. The trigger cannot ask this, only the task."""
+    """Query Airflow whether the committer of a transaction runs. Only the task can do this, and not the trigger."""
 
     txid: int
 
 
 @dataclass(frozen=True)
 class Restate:
-    """Start a run that restates a committed transaction, as a person has requested."""
+    """Start a run that restates a committed transaction. A person has requested the restatement."""
 
     txid: int
     run_id: str
@@ -514,9 +524,9 @@ class Restate:
 
 @dataclass(frozen=True)
 class Return:
-    """Restart a run that has yielded.
+    """Start a run again that has yielded.
 
-    :param txid: the run's transaction, or None if the run has no transaction yet.
+    :param txid: the transaction of the run, or None if the run has no transaction yet.
     """
 
     run_id: str
@@ -525,14 +535,14 @@ class Return:
 
 @dataclass(frozen=True)
 class CameBack:
-    """Note that a run that had yielded no longer needs a restart."""
+    """Note that a run that had yielded no longer needs to be started again."""
 
     run_id: str
 
 
 @dataclass(frozen=True)
 class Unblock:
-    """Remove the blocked mark of a transaction after a person has acted."""
+    """Remove the block mark of a transaction after a person has acted."""
 
     txid: int
 
@@ -550,7 +560,7 @@ class Plan:
     """The actions to do now.
 
     :param wait: seconds until the next action is due if nothing changes, or None if no action will be due.
-    :param memory: input of the next plan.
+    :param memory: the input of the next plan.
     """
 
     actions: tuple[Action, ...]
@@ -568,9 +578,9 @@ def plan(
     ready: bool,
     corrected: bool = False,
 ) -> Plan:
-    """Decide the actions: at most one for each transaction.
+    """Return the actions to do now, at most one for each transaction.
 
-    :param elapsed: seconds since the plan that returned `memory`.
+    :param elapsed: seconds since the previous plan, which returned `memory`.
     :param ready: whether the source may have rows for another transaction.
     :param corrected: whether corrections of the upstream topology need an action.
     """
@@ -593,8 +603,8 @@ def plan(
     for wish in look.wishes:
         health[wish.txid] = _wanted(memory.health.get(wish.txid), elapsed)
     actions += _restatements(look, states, rules, health)
-    # A run that is about to restate a transaction counts towards `max_pending`.
-    # A lane begins no transaction while such a run is open.
+    # A run that is about to restate a transaction counts for `max_pending`. A lane begins no
+    # transaction while such a run is open.
     waiting = sum(states.get(wish.run_id) in LIVE_RUN_STATES for wish in look.wishes)
     held_up = rules.lane and (look.restates or waiting > 0)
     actions += [Follow()] if corrected else []
@@ -622,7 +632,7 @@ def _action(txid: int, record: TransactionRecord, finding: Finding) -> Action:
 
 
 def _wanted(before: Health | None, elapsed: float) -> Health:
-    """Count how often the run of a request was started, and the seconds since the last start."""
+    """Return how often the run of a request was started, and the seconds since its last start."""
     if before is None or before.finding is not Finding.WANTED:
         return Health(0, finding=Finding.WANTED)
     return replace(before, lasts=before.lasts + elapsed)
@@ -631,7 +641,7 @@ def _wanted(before: Health | None, elapsed: float) -> Health:
 def _restatements(
     look: LedgerSnapshot, states: RunStates, rules: Rules, health: Mapping[int, Health]
 ) -> Iterable[Action]:
-    """Start the runs of requests. A run that does not begin is started again after longer and longer waits."""
+    """Start the runs of requested restatements. If a run does not begin, it is started again after increasing waits."""
     limit = most_restated(rules.max_pending)
     for wish in wishes_to_start(look.wishes, look.opened, states, limit=limit):
         one = health[wish.txid]
@@ -647,7 +657,7 @@ def _marks(look: LedgerSnapshot, states: RunStates) -> Iterable[Action]:
     blocked = look.topology.blocked
     if blocked is not None:
         record = look.opened.get(blocked.txid)
-        # A transaction that was allocated after `allocated` was read cannot be blocked yet.
+        # A transaction that was allocated after the reading of `allocated` cannot be blocked yet.
         if record is None or not blocked.holds(record):
             yield Unblock(blocked.txid)
     for run_id, entry in look.topology.yielded.items():
@@ -659,10 +669,10 @@ def _marks(look: LedgerSnapshot, states: RunStates) -> Iterable[Action]:
 def _back(look: LedgerSnapshot, states: RunStates, run_id: str, txid: int | None) -> Action | None:
     if txid is not None:
         record = look.opened.get(txid)
-        # If the record still says yielded, the finding YIELDED starts the run.
+        # If the record still has the mark `yielded`, the finding YIELDED starts the run.
         return CameBack(run_id) if record is None or record.yielded is None else None
     if any(record.run_id == run_id for record in look.opened.values()):
-        return CameBack(run_id)  # it has a transaction now
+        return CameBack(run_id)  # The run has a transaction now.
     if run_id not in states:
         return None
     found = comeback(states[run_id], is_over=False, is_free=is_free(look, states, None))

@@ -1,4 +1,4 @@
-"""The trigger that wakes the coordinator when there is something to do. It always runs, so it must be cheap."""
+"""The trigger that wakes the coordinator when an action is due. It runs all the time, so it must be cheap."""
 
 from __future__ import annotations
 
@@ -33,18 +33,22 @@ from airflow_tx.transaction import AlarmLimits, AlarmTopology, has_batch
 from airflow_tx.triggers import LedgerTrigger, until
 
 _ASKING = "airflow_tx-source"
-# The share of a core that the questions to one source may cost. The pause between two questions has a limit.
+# The maximum share of a processor core for queries to one source. The pause between two queries
+# also has a limit.
 _SHARE = 0.005
 _LONGEST_PAUSE = 5.0
-# Seconds between two wake-ups of the task, if the triggerer cannot create the source.
+# Seconds between two wake-ups of the task if the triggerer cannot create the source.
 _BLIND = 30.0
-# Seconds to wait at most when the ledger is damaged.
+# Maximum number of seconds to wait when the ledger is damaged.
 _DAMAGED = 30.0
 
 
 @cache
 def _thread(conn_id: str, paths: Paths) -> ThreadPoolExecutor:
-    """Return the thread that asks the source of one topology. A source that hangs delays no other topology."""
+    """Return the thread that queries the source of one topology.
+
+    If the source hangs, other topologies are not delayed.
+    """
     return ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"{_ASKING}-{paths.topology}")
 
 
@@ -53,8 +57,8 @@ class SourceAnswer:
     """The answer of a source.
 
     :param ready: whether the source has rows.
-    :param cost: processor time of the question, in seconds.
-    :param error: message of the error, or None if the source answered.
+    :param cost: the processor time of the query, in seconds.
+    :param error: the message of the error, or None if there was no error.
     """
 
     ready: bool
@@ -64,14 +68,14 @@ class SourceAnswer:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class CoordinatorTrigger(LedgerTrigger):
-    """Fires once, when the coordinator has an action to do, such as a transaction to allocate or to replay.
+    """Fires once when the coordinator has an action to do, such as to allocate or to replay a transaction.
 
     :param dag_id: the DAG of the runs.
-    :param source: class path and arguments, or None if the coordinator allocates no transactions.
+    :param source: the class path and the arguments of the source, or None if the coordinator allocates no transactions.
     :param rules: fields of `Rules`.
     :param memory: JSON of the `CoordinatorMemory`.
-    :param refresh: seconds after which the trigger fires in any case.
-    :param shows: whether the ledger shows a committer while it holds the turn.
+    :param refresh: seconds after which the trigger always fires.
+    :param shows: whether the ledger shows that a committer holds the turn.
     :param limits: fields of `AlarmLimits`.
     :param messages: whether tasks of the topology emit messages that ackers track.
     :param acker_store: the connection id of these ackers, or None if they are beside the ledger.
@@ -107,7 +111,7 @@ def _ackers(trigger: CoordinatorTrigger, store: Store) -> AbstractContextManager
 
 
 class _Watch:
-    """The work of one trigger: it looks at the ledger and the source, and plans. It uses monotonic time."""
+    """The work of one trigger: it reads ledger and source, and plans. It uses monotonic time."""
 
     def __init__(self, trigger: CoordinatorTrigger) -> None:
         self._trigger = trigger
@@ -127,7 +131,7 @@ class _Watch:
         self._said: dict[str, str] = {}
 
     async def step(self) -> list[str]:
-        """Look once. Return the names of the due actions and alarms."""
+        """Read ledger and source once, and plan. Return the names of the due actions and alarms."""
         trigger = self._trigger
         found = await until(
             self._look, trigger.zookeeper_conn_id, hold=0.0, poll=trigger.poll, watched=True
@@ -152,13 +156,14 @@ class _Watch:
             ready=ready,
             corrected=found["corrected"],
         )
-        # If the source was asked in this step, the answer has set a new time to wait. Keep that time.
+        # If the source was queried in this step, its answer has set a new time to wait. Keep this
+        # time.
         after = replace(self.memory, health=planned.memory.health)
         self.memory = planned.memory if waiting else after
         return [*(type(action).__name__ for action in planned.actions), *found["alarms"]]
 
     def _look(self, store: Store) -> dict[str, Any] | None:
-        """Read the ledger, and the position from which to ask the source. This runs in a thread."""
+        """Read the ledger, and the position from which the source is queried. This method runs in a thread."""
         if self._looker is None:
             self._looker = SnapshotReader(store, self._paths, shows=self._trigger.shows)
         self._looker.store = store
@@ -173,7 +178,7 @@ class _Watch:
             return {**found, "position": self._looker.next_position(look)}
         except UnreadableRecord:
             if look.opened:
-                return found  # the last transaction is just being replayed
+                return found  # The last transaction is being replayed.
             raise
 
     def _is_corrected(self, store: Store, look: LedgerSnapshot) -> bool:
@@ -186,7 +191,7 @@ class _Watch:
         )
 
     async def _states(self, look: LedgerSnapshot) -> Mapping[str, str | None]:
-        """Return the states of the runs every few seconds. Return an empty mapping in between."""
+        """Return the states of the runs. They are read every few seconds. Between two readings, the result is empty."""
         now = time.monotonic()
         if not look.run_ids or now - self._asked_at < STATES_EVERY:
             return {}
@@ -196,7 +201,7 @@ class _Watch:
     # --- the source
 
     async def _ready(self, look: LedgerSnapshot, position: Any) -> bool:
-        """Return whether the source has rows. Also return True if only the task can ask it."""
+        """Return whether the source has rows. If only the task can query the source, return True."""
         poll = self._trigger.poll
         try:
             source = self._made()
@@ -213,7 +218,7 @@ class _Watch:
             self._question = asyncio.get_running_loop().run_in_executor(thread, question)
         answered, _ = await asyncio.wait([self._question], timeout=poll)
         if not answered:
-            return False  # replays do not wait for the answer
+            return False  # Replays do not wait for the answer of the source.
         answer = self._question.result()
         self._question = None
         if answer.error is not None:
@@ -244,7 +249,7 @@ class _Watch:
 
 
 def _is_heard(record: logging.LogRecord) -> bool:
-    """Drop the log lines of a source, since the trigger asks it about every second."""
+    """Drop the log lines of a source, since the trigger queries it about once a second."""
     return not (record.threadName or "").startswith(_ASKING)
 
 

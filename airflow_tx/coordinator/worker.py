@@ -1,6 +1,6 @@
-"""The work of the coordinator in its worker: it plans, and executes the plan. Source: protocol.md §6.
+"""The work of the coordinator in its worker. It plans, and executes the plan. Source: protocol.md §6.
 
-You may kill it at any line: all begun work is in the ledger, and the next look finds it.
+You may kill it at any line. All begun work is in the ledger, and the next reading finds it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ from airflow_tx.transaction import TaskRuns, TransactionSpec, allocate, follow
 PAUSED = 60.0
 # Seconds between two queries of the states of runs.
 STATES_EVERY = 3.0
-# Seconds between two checks for a pause. While a lane works without trouble: seconds between two looks at the ledger.
+# Seconds between two checks for a pause. While a lane works without failures, also the seconds
+# between two readings of the ledger.
 LOOK_EVERY = 2.0
 
 
@@ -64,10 +65,10 @@ LOOK_EVERY = 2.0
 class Pace:
     """The limits and pauses of the coordinator of one topology.
 
-    :param rules: limits of the topology.
-    :param poll: seconds between two looks.
-    :param linger: seconds before an idle coordinator defers.
-    :param hold: minimum seconds before its trigger looks for the first time.
+    :param rules: the limits of the topology.
+    :param poll: seconds between two readings.
+    :param linger: seconds that an idle coordinator waits before it defers.
+    :param hold: the minimum number of seconds before its trigger reads for the first time.
     """
 
     rules: Rules
@@ -77,23 +78,24 @@ class Pace:
 
 
 def shows(spec: TransactionSpec) -> bool:
-    """Return whether the ledger shows a committer while it holds the turn. It does not show a commit phase of tasks."""
+    """Return whether the ledger shows that a committer holds the turn. It does not show this for a commit phase."""
     return spec.phase is None
 
 
 class Coordination:
-    """The work of the coordinator in its worker, until it has been idle for a while.
+    """The work of the coordinator in its worker, until it has been idle for some time.
 
     :param spec: the `Transaction` block of the topology.
-    :param pace: limits and pauses.
-    :param store: connected store of the ledger.
-    :param ti: the coordinator's task instance.
-    :param log: the task's log.
-    :param memory: the coordinator's memory so far.
-    :param clock: function that returns monotonic seconds.
-    :param sleep: function that waits for a number of seconds. The default also returns when the turn moves.
-    :param lane: lane that works on new transactions while it is open. If it is None, each transaction becomes a run.
-    :param alarms: object that raises the alerts of each look, or None for no alerts.
+    :param pace: the limits and pauses.
+    :param store: the connected store of the ledger.
+    :param ti: the task instance of the coordinator.
+    :param log: the log of the task.
+    :param memory: the memory of the coordinator so far.
+    :param clock: a function that returns monotonic seconds.
+    :param sleep: a function that waits for a number of seconds. The default also returns when the turn moves.
+    :param lane: the lane that works on new transactions while it is open. If it is None, each transaction becomes a
+        run.
+    :param alarms: the object that raises the alerts after each reading, or None for no alerts.
     """
 
     def __init__(
@@ -138,7 +140,7 @@ class Coordination:
     def work_until_idle(self) -> float:
         """Plan and act until the coordinator has been idle for `linger` seconds.
 
-        :return: seconds that the trigger may wait before its first look.
+        :return: seconds that the trigger may wait before it reads for the first time.
         :raises StoreError: the ledger cannot be reached, or cannot be read.
         """
         idle_since = self._clock()
@@ -159,7 +161,10 @@ class Coordination:
                 self._sleep(self.pace.poll)
 
     def step(self) -> Plan:
-        """Look once, and execute the plan. A lane without trouble begins its next transactions without a look."""
+        """Read the ledger once, and execute the plan.
+
+        A lane without failures begins its next transactions without a reading.
+        """
         self._done = 0
         if self._goes_well():
             self._allocate()
@@ -167,7 +172,7 @@ class Coordination:
         self._flows = False
         self._left = self._lane.left
         look = self._looker.look()
-        if look is None:  # the ledger changed during the read
+        if look is None:  # The ledger has changed during the reading.
             return Plan((), 0.0, self.memory)
         self._turn = look.current
         if self._alarms is not None:
@@ -210,7 +215,7 @@ class Coordination:
         return found
 
     def _until_turn_moves(self, seconds: float) -> None:
-        """Wait for a commit, which makes room for another transaction."""
+        """Wait until a transaction commits, since another transaction may then begin."""
         reads = ReadOnlyLedger(self._store, self.spec.paths)
         watched = self.spec.source.watched(self.spec.paths.root)
         with self._store.watch(self.spec.paths.current, *watched) as watch:
@@ -221,7 +226,7 @@ class Coordination:
             self.memory = self.memory.answered(0.0)
 
     def _goes_well(self) -> bool:
-        """Return whether the last look is recent, the lane has begun a transaction since, and none has left it."""
+        """Return whether a recent reading was made, and the lane has since begun a transaction and lost none."""
         lane = self._lane
         return (
             self._flows
@@ -231,7 +236,7 @@ class Coordination:
         )
 
     def _run_states(self, look: LedgerSnapshot, *, fresh: bool = False) -> Mapping[str, str | None]:
-        """Return the states of the runs. They are read again every few seconds, and after each action."""
+        """Return the states of the runs. They are read again every few seconds and after each action."""
         now = self._clock()
         if (
             fresh
@@ -246,13 +251,13 @@ class Coordination:
         return self._states
 
     def _soon(self, found: Plan) -> bool:
-        """Return whether an action is due before a trigger could wake the task."""
+        """Return whether an action is due so soon that a trigger would wake the task too late."""
         return found.wait is not None and found.wait < max(self.pace.hold, self.pace.rules.silence)
 
     def _busy(self, look: LedgerSnapshot) -> bool | None:
-        """Return whether the committer runs according to Airflow, and its run has no other live task.
+        """Return whether the committer is running according to Airflow, and no other task of its run is live.
 
-        Return None if the coordinator has no reason to ask.
+        Return None if the coordinator has no reason to query Airflow.
         """
         record = look.opened.get(look.current)
         if record is None or look.owner is not False:
@@ -264,7 +269,7 @@ class Coordination:
         return live == {"running"}
 
     def _is_paused(self, actions: Sequence[Action]) -> bool:
-        """Return whether a person has paused the topology's DAG, whose runs then wait, or the coordinator's DAG."""
+        """Return whether a person has paused the DAG of the topology or the DAG of the coordinator."""
         if all(isinstance(action, (CameBack, Unblock)) for action in actions):
             return False
         now = self._clock()
@@ -286,7 +291,7 @@ class Coordination:
 
     def _do(self, action: Action) -> None:
         if isinstance(action, Examine):
-            return  # each look asks Airflow, see `_busy`
+            return  # Each reading queries Airflow, see `_busy`.
         if isinstance(action, Allocate):
             self._allocate()
             return
@@ -374,11 +379,14 @@ class Coordination:
             )
 
     def _note_unstarted(self, attempt: TransactionAttempt, error: compat.RunNotStarted) -> None:
-        """Note in the ledger why a run could not start. If its DAG forbids the run, the next try counts as a replay."""
+        """Note in the ledger why a run could not be started.
+
+        If the DAG forbids the run, the next try counts as a replay.
+        """
         self._say(
             str(attempt), f"{str(error).rstrip('.')}. It is tried again at growing intervals."
         )
-        # Note this failure, even if the ledger has a note of an earlier one.
+        # Note this failure, even if the ledger has a note about an earlier failure.
         overdue = (self._ledger.clock.now() + timedelta(seconds=1)).isoformat(
             timespec="milliseconds"
         )
@@ -411,7 +419,7 @@ class Coordination:
             return
         assert isinstance(answer, ReplayNoted)
         if not answer.first and not action.noted:
-            return  # another process starts it
+            return  # Another process starts it.
         failpoint(
             "coordinator.after_note",
             topology=self.spec.topology,

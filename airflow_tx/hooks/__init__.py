@@ -1,4 +1,4 @@
-"""The ZooKeeper hook, and the ZooKeeper clients that a process keeps open."""
+"""The ZooKeeper hook, and the ZooKeeper clients that a process shares."""
 
 from __future__ import annotations
 

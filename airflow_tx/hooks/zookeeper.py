@@ -1,6 +1,6 @@
-"""The connection type `zookeeper`: create a client, or the store of the ledger, from an Airflow connection.
+"""The connection type `zookeeper`. The hook creates a client, or the store of the ledger, from an Airflow connection.
 
-The import is cheap, since kazoo loads only when a client is created.
+The import is fast, since kazoo is only loaded when a client is created.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _TRUE = {"true": True, "1": True, "false": False, "0": False}
 
 
 class ZooKeeperHook(BaseHook):
-    """The hook of a ZooKeeper ensemble that an Airflow connection describes.
+    """The hook for a ZooKeeper ensemble, whose hosts and settings are in an Airflow connection.
 
-    The host field has one or several hosts, such as `h1:2181,h2:2181`. A host without a port gets the port of the
-    connection. Login and password are for digest or SASL authentication. All paths are below the schema, or the extra
-    `chroot`. The connection may have only the extras in `provider_info.CONNECTION_FIELDS`.
+    The host field lists one or several hosts, such as `h1:2181,h2:2181`. A host without a port gets the port of the
+    connection. Login and password are for digest or SASL authentication. All paths are below the chroot, which is the
+    schema or the extra `chroot`. Other extras than those in `provider_info.CONNECTION_FIELDS` are refused.
 
     :param zookeeper_conn_id: id of the connection; default: `[tx] zookeeper_conn_id`.
     """
@@ -56,9 +56,9 @@ class ZooKeeperHook(BaseHook):
         self.zookeeper_conn_id = zookeeper_conn_id or self.settings.zookeeper_conn_id
 
     def config(self) -> ClientConfig:
-        """Read and check the connection.
+        """Read and check the connection. Return the configuration of a client.
 
-        :raises ConfigError: the connection does not exist, or has an unusable field.
+        :raises ConfigError: the connection does not exist or has an invalid field.
         """
         conn_id = self.zookeeper_conn_id
         connection = connection_of_airflow(conn_id)
@@ -72,7 +72,7 @@ class ZooKeeperHook(BaseHook):
     def get_conn(self) -> Any:
         """Return a connected kazoo client. The caller must stop it with `airflow_tx.ledger.store.client.disconnect`.
 
-        :raises ConfigError: the connection does not exist, or has an unusable field.
+        :raises ConfigError: the connection does not exist or has an invalid field.
         :raises StoreUnavailable: no server answered.
         """
         from airflow_tx.ledger import connect
@@ -81,7 +81,7 @@ class ZooKeeperHook(BaseHook):
 
     @contextmanager
     def store(self) -> Iterator[ZooKeeperStore]:
-        """Return the store of the ledger, with a new client for the `with` block. It raises like `get_conn`."""
+        """Return the store of the ledger, with a new client for the `with` block. Raises as `get_conn`."""
         from airflow_tx.ledger import disconnect
 
         client, store = self.connect()
@@ -91,7 +91,7 @@ class ZooKeeperHook(BaseHook):
             disconnect(client)
 
     def test_connection(self) -> tuple[bool, str]:
-        """Connect and read the chroot, for Airflow's Test button."""
+        """Test the connection with a read of the chroot, for the Test button of Airflow."""
         try:
             with self.store() as store:
                 store.get("/")
@@ -100,7 +100,7 @@ class ZooKeeperHook(BaseHook):
         return True, f"ZooKeeper answers at {self.config().hosts}"
 
     def connect(self) -> tuple[Any, ZooKeeperStore]:
-        """Return a new client and its store. The caller must close the client. It raises like `get_conn`."""
+        """Return a new client and its store. The caller must close the client. Raises as `get_conn`."""
         from airflow_tx.ledger import ZooKeeperStore, connect
 
         config = self.config()
@@ -112,9 +112,9 @@ class ZooKeeperHook(BaseHook):
 
 
 def client_config(connection: Any, *, conn_id: str, settings: Settings) -> ClientConfig:
-    """Return the client configuration from an Airflow connection.
+    """Return the configuration of a client from an Airflow connection.
 
-    :raises ConfigError: a field of the connection is unusable. The error names the field.
+    :raises ConfigError: a field of the connection is invalid. The error names the field.
     """
     from airflow_tx.ledger import ClientConfig
 
@@ -254,7 +254,7 @@ def _text(extra: Mapping[str, Any], name: str, conn_id: str) -> str | None:
 
 def _flag(extra: Mapping[str, Any], name: str, conn_id: str, *, default: bool) -> bool:
     value = extra.get(name, default)
-    # If the connection is given as a URI, all values in its extra are text.
+    # In a connection that is given as a URI, all values of the extra are text.
     flag = _TRUE.get(value.lower()) if isinstance(value, str) else value
     if not isinstance(flag, bool):
         raise _refuse(conn_id, name, value, "It must be true or false.")
@@ -262,22 +262,22 @@ def _flag(extra: Mapping[str, Any], name: str, conn_id: str, *, default: bool) -
 
 
 # --- kept client --------------------------------------------------------------------------------------------------
-# Each process keeps one client for each connection. It creates the client on first use, and replaces a dead or outdated
-# client.
+# Each process shares one client for each connection. It creates the client on first use, and
+# replaces it if it is dead or if the connection has changed.
 
 
 log = logging.getLogger(__name__)
 
 CHECK_EVERY = 20.0
-"""Seconds between two readings of the connection, which may change while a triggerer or api-server runs."""
+"""Seconds between two reads of the connection, which may change while a triggerer or api-server runs."""
 
 
 class KeptClient:
-    """The client of one connection and its stores. Thread-safe.
+    """The shared client of one connection, and its stores. It is thread-safe.
 
     :param conn_id: ZooKeeper connection.
     :param connect_timeout: seconds within which a server must answer; default: `[tx] connect_timeout`.
-    :param patience: maximum seconds for a read or write of the store for steps.
+    :param patience: maximum seconds for a read or a write of a step.
     """
 
     def __init__(
@@ -295,15 +295,15 @@ class KeptClient:
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time to read the connection again."""
+        """Whether the connection must be read again."""
         return self._store is not None and time.monotonic() - self._read_at >= CHECK_EVERY
 
     @property
     def is_dead(self) -> bool:
-        """Whether the session of the client is over, or no server accepts the client again.
+        """Whether the client cannot be used again, because its session has ended or no server accepts it.
 
-        A server that was restored from an older snapshot never accepts a client that has seen newer data. A client that
-        is disconnected for two session timeouts has lost its session anyway, so a new client loses nothing.
+        A server that was restored from an older snapshot never accepts a client that has seen newer data. After two
+        session time-outs without a connection, the session has ended anyway, so a new client loses nothing.
         """
         store = self._store
         if store is None or store.connected:
@@ -311,9 +311,9 @@ class KeptClient:
         return store.ended or store.lost_for > 2 * Settings.load().session_timeout
 
     def store(self) -> ZooKeeperStore:
-        """Return the store for steps, which reconnects by itself. The call blocks while the client first connects.
+        """Return the store for steps, which reconnects automatically. A call blocks until the client is connected.
 
-        :raises ConfigError, StoreUnavailable: as in `ZooKeeperHook.get_conn`. The next call tries again.
+        :raises ConfigError, StoreUnavailable: as in `ZooKeeperHook.get_conn`. The next call tries to connect again.
         """
         with self._lock:
             if self.is_dead or (self.is_due and self._has_changed()):
@@ -321,7 +321,7 @@ class KeptClient:
             return self._store or self._connect()
 
     def watched(self, *, patience: float = 30.0) -> WatchedStore:
-        """Return a store on the same client that remembers records, for callers that only read. It raises like `store`.
+        """Return a store that remembers records, for callers that only read. Raises as `store`.
 
         :param patience: maximum seconds for a read.
         """
@@ -378,15 +378,15 @@ _kept: dict[tuple[int, str], KeptClient] = {}
 
 
 def kept_client(conn_id: str) -> KeptClient:
-    """Return the client that this process shares for a connection.
+    """Return the shared client of a connection in this process.
 
-    Threads do not survive a fork, so a child process gets a new client.
+    A child process gets a new client, since threads do not survive a fork.
     """
     return _kept.setdefault((os.getpid(), conn_id), KeptClient(conn_id))
 
 
 def shared_store(conn_id: str) -> ZooKeeperStore:
-    """Return the store of the shared client. Call it in a thread, not in the event loop of a trigger."""
+    """Return the store of the shared client. Call this in a thread, since it may block the event loop of a trigger."""
     return kept_client(conn_id).store()
 
 

@@ -1,4 +1,4 @@
-"""The ledger of a topology: the steps of a transaction, each run as one multi, and the reads of its records."""
+"""The ledger of a topology: the steps that change its records, each in one multi, and the methods that read them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The answers of steps: a result, or why there is none. Source: docs/protocol.md §2."""
+"""The answers of the steps. An answer is a result, or the reason why there is none. Source: docs/protocol.md §2."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ U = TypeVar("U")
 class Joined(Generic[T, U]):
     """The answers of two steps that share one multi.
 
-    :param then: answer of the second step. None if that step must still run alone.
+    :param then: answer of the second step. None if the second step did not share the multi and must still run.
     """
 
     first: T
@@ -30,16 +30,16 @@ class Joined(Generic[T, U]):
 
 @dataclass(frozen=True)
 class Begun:
-    """The attempt, the transaction and the rows that the run has now.
+    """The attempt of a transaction that a run has begun, with the rows of its batch.
 
-    :param position: the position after the batch, including all partitions.
+    :param position: the position of the source after the batch, for all partitions.
     :param run_id: the run of the transaction.
     :param skip: who requested the skip of the transaction, when and why; None if no person did.
-    :param size: how many rows the source counted, and why it took this many; None if it cannot count.
-    :param lost: the rows before the batch that a person accepted as lost, in words.
-    :param key: the run key of that run.
-    :param replaces: the transaction that it restates; None if it is no restatement.
-    :param incarnation: incarnation of its topology, for the names of files and tables in stores that several ledgers
+    :param size: number of rows that the source counted, and the reason for this number. None if it cannot count.
+    :param lost: description of the rows before the batch that a person accepted as lost.
+    :param key: the run key of the run.
+    :param replaces: the transaction that this one restates; None if this is no restatement.
+    :param incarnation: incarnation of the topology, for the names of files and tables in stores that several ledgers
         share.
     """
 
@@ -75,9 +75,9 @@ class Begun:
 
     @classmethod
     def of_history(cls, txid: int, history: TransactionRecord | None, incarnation: str) -> Begun:
-        """Describe a committed transaction, with the rows and the position from its receipt.
+        """Return the answer for a committed transaction, with the rows and the position from its receipt.
 
-        :param history: record from the history. None if it is forgotten; the attempt is then 0.
+        :param history: the record in the history. None if the ledger has forgotten it; the attempt is then 0.
         """
         if history is None or history.receipt is None:
             attempt = TransactionAttempt(txid, history.attempt if history else 0)
@@ -98,7 +98,7 @@ class Begun:
         return self.attempt.txid
 
     def to_json(self) -> dict[str, Any]:
-        """Return the facts that the tasks of the run need, as plain JSON."""
+        """Return the values that the tasks of the run need, as plain JSON."""
         value = {
             "txid": self.attempt.txid,
             "attempt": self.attempt.attempt,
@@ -117,7 +117,7 @@ class Begun:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Begun:
-        """Read the result of `to_json`."""
+        """Create the answer from the JSON of `to_json`."""
         attempt = TransactionAttempt(value["txid"], value["attempt"], value["birth"])
         replaces = value.get("replaces")
         return cls(
@@ -133,14 +133,14 @@ class Begun:
 
 @dataclass(frozen=True)
 class NoData:
-    """The source has no rows now; nothing was allocated."""
+    """The source has no rows now, so no txid was allocated."""
 
     txid: int
 
 
 @dataclass(frozen=True)
 class WindowFull:
-    """The maximum number of transactions is already open."""
+    """The number of open transactions has reached the maximum."""
 
     current: int
     allocated: int
@@ -149,21 +149,21 @@ class WindowFull:
 
 @dataclass(frozen=True)
 class AlreadyCommitted:
-    """The transaction is committed; nothing is left to do."""
+    """The transaction is already committed, so the caller has nothing left to do."""
 
     txid: int
 
 
 @dataclass(frozen=True)
 class Done:
-    """The ledger has noted the change."""
+    """The ledger has recorded the change."""
 
 
 @dataclass(frozen=True)
 class FailureNoted:
-    """The failure of the attempt is noted, or need not be noted.
+    """The ledger has recorded that the attempt failed, or need not record it.
 
-    :param first: whether this call noted it. Otherwise the attempt had failed before, or its transaction is final.
+    :param first: whether this call recorded it. If False, the attempt had failed before, or its transaction is final.
     """
 
     first: bool
@@ -173,12 +173,12 @@ class FailureNoted:
 class Processed:
     """Every task that must ack has acked.
 
-    :param epoch: epoch of the transaction. If it changes, a task has started again, and the output in `acks` is
-        outdated.
-    :param acks: acks of the task instances, by (task id, map index).
-    :param unproven: why the rows that its tasks consumed are not proven; empty if they are proven.
+    :param epoch: epoch of the transaction. A change of the epoch means that a task has started again and the output in
+        `acks` is outdated.
+    :param acks: ack of each task instance, by (task id, map index).
+    :param unproven: reasons why it is not proven that its tasks read every row once; empty if it is proven.
     :param key: the run key of its run.
-    :param began: when its attempt began.
+    :param began: time at which the attempt began.
     """
 
     epoch: int
@@ -189,7 +189,7 @@ class Processed:
 
     @property
     def rows(self) -> int | None:
-        """Return the highest row count of its tasks, which is the size of the batch, or None if no task counted."""
+        """Return the highest row count of the tasks, which is the size of the batch. Return None if no task counted."""
         return max((ack.rows for ack in self.acks.values() if ack.rows is not None), default=None)
 
 
@@ -202,7 +202,7 @@ class NotYet:
 
 @dataclass(frozen=True)
 class Restarted:
-    """The output that was read before the turn no longer counts. The caller asks `processed` again.
+    """The output that the committer read before the turn is outdated. The caller must run `processed` again.
 
     A task of this attempt has started again, or a state has other values of the restated transaction.
     """
@@ -210,7 +210,7 @@ class Restarted:
 
 @dataclass(frozen=True)
 class ToBeSkipped:
-    """The transaction has the turn, and a person has requested its skip: it is not committed."""
+    """The transaction has the turn, but a person has requested its skip, so it must not be committed."""
 
     txid: int
 
@@ -219,8 +219,8 @@ class ToBeSkipped:
 class Granted:
     """The committer has the turn.
 
-    :param changed: output of an earlier grant that differs from the current output, for each transactional state.
-        Before a write, the committer must prove that the state has no values of the transaction.
+    :param changed: outputs of an earlier grant that differ from the current outputs, by transactional state. Before
+        a write, the committer must prove that the state has no values of the transaction.
     """
 
     grant: Grant
@@ -229,16 +229,16 @@ class Granted:
 
 @dataclass(frozen=True)
 class AlreadySkipped:
-    """The transaction is skipped; nothing is left to do."""
+    """The transaction is already skipped, so the caller has nothing left to do."""
 
     txid: int
 
 
 @dataclass(frozen=True)
 class Committed:
-    """The transaction is final, through this call or an earlier one.
+    """The transaction is final. Either this call or an earlier one made it final.
 
-    :param waiting: run_ids of the waiters that gave up their run slots for it or for earlier transactions.
+    :param waiting: run_ids of the runs that gave up their run slots for this transaction or an earlier one.
     :param skip: whether the next transaction, which now has the turn, will be skipped.
     """
 
@@ -249,15 +249,15 @@ class Committed:
 
     @classmethod
     def first(cls, topology: TopologyRecord, txid: int) -> Committed:
-        """Return the answer of the call that made the transaction final, with the tasks that remain for the caller."""
+        """Return the answer of the call that made the transaction final, with the follow-up tasks for the caller."""
         return cls(txid, True, tuple(topology.yielded), txid + 1 in topology.skips)
 
 
 @dataclass(frozen=True)
 class ReplayNoted:
-    """The replay is noted.
+    """The ledger has recorded the request for a replay.
 
-    :param first: whether this call noted it; otherwise another call starts the replay.
+    :param first: whether this call recorded it and so must start the replay.
     :param count: number of automatic replays in a row.
     """
 
@@ -267,7 +267,7 @@ class ReplayNoted:
 
 @dataclass(frozen=True)
 class GivenUp:
-    """The coordinator no longer replays a restatement. It is skipped at its turn, and `replaces` still counts."""
+    """The coordinator no longer replays a restatement. It will be skipped at its turn, and `replaces` still counts."""
 
     txid: int
     replaces: int
@@ -276,7 +276,7 @@ class GivenUp:
 
 @dataclass(frozen=True)
 class Blocked:
-    """The allowed replays are used up, or the commit was refused permanently: now a person must act."""
+    """A person must act, since the replays are used up or the commit was refused permanently."""
 
     txid: int
     reason: str
@@ -284,9 +284,9 @@ class Blocked:
 
 @dataclass(frozen=True)
 class Bidding:
-    """The waiters are bidding on which of them gives up its run slot.
+    """Several waiting runs offer their run slots, and the ledger has not yet decided which run yields.
 
-    :param leader: the run that gives up its slot if the bidding ends now.
+    :param leader: the run that yields if no better offer arrives.
     """
 
     leader: str
@@ -294,14 +294,14 @@ class Bidding:
 
 @dataclass(frozen=True)
 class NotNeeded:
-    """The required run slot is already free, so no run gives up its slot."""
+    """A run slot is already free, so no run yields."""
 
 
 @dataclass(frozen=True)
 class Repaired:
     """The repair is done.
 
-    :param summary: the finding and the result, in words.
+    :param summary: description of the finding and the result.
     """
 
     generation: int
@@ -311,9 +311,9 @@ class Repaired:
 
 @dataclass(frozen=True)
 class AlarmNoted:
-    """The alert is noted.
+    """The ledger has recorded the alert.
 
-    :param first: whether this call noted it, so that its caller runs the callbacks.
+    :param first: whether this call recorded it. If so, the caller runs the callbacks.
     """
 
     first: bool

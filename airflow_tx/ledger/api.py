@@ -1,4 +1,4 @@
-"""The interfaces that the protocol needs: a store with versions and multis, a clock, ids, paths. Nothing here waits."""
+"""The interfaces that the protocol needs: a store with versions and multis, a clock, ids, paths. No call here waits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from urllib.parse import quote, unquote
 
 @dataclass(frozen=True)
 class Node:
-    """A record as read: its bytes, and the version that a later multi checks.
+    """A record as read from the store: its bytes, and the version that a later multi checks.
 
     :param modified: the time of the last write by the store's clock; None if it is not known.
     """
@@ -28,14 +28,14 @@ class Node:
 
 @dataclass(frozen=True)
 class Children:
-    """The names below a path, sorted, and the data version of the path itself."""
+    """The sorted names below a path, and the data version of the path itself."""
 
     names: tuple[str, ...]
     version: int
 
 
 class Watch(Protocol):
-    """Signals that a watched path has changed since the watch was set."""
+    """A watch on paths, which signals a change since the watch was set."""
 
     def wait(self, timeout: float) -> bool:
         """Block up to `timeout` seconds. Return True once a watched path changes, or the connection breaks."""
@@ -46,17 +46,17 @@ class Store(Protocol):
 
     @property
     def where(self) -> str:
-        """The servers of the store, for messages."""
+        """The addresses of the store's servers, for messages."""
         return "memory"
 
     def get(self, path: str) -> Node | None:
-        """Read the record at `path`; None if there is none.
+        """Read the record at `path`. Return None if there is no record.
 
         :raises StoreUnavailable: the store cannot be reached.
         """
 
     def children(self, path: str) -> Children | None:
-        """Read the names below `path`; None if `path` does not exist."""
+        """Read the names below `path`. Return None if `path` does not exist."""
 
     def multi(self, requirements: Sequence[Requirement], writes: Sequence[Write]) -> None:
         """Apply all `writes` in order if all `requirements` hold; otherwise apply nothing.
@@ -68,7 +68,7 @@ class Store(Protocol):
         """
 
     def sync(self) -> None:
-        """Synchronise: later reads see every write that was confirmed to any client before this call."""
+        """Sync, so that later reads see every write that was confirmed to any client before this call."""
 
     def ensure(self, path: str) -> None:
         """Create `path` and its parents as empty records if they are missing."""
@@ -77,7 +77,7 @@ class Store(Protocol):
         """Watch `paths` for creation, change and deletion. Entering the block sets the watches."""
 
     def announce(self, path: str, data: bytes) -> AbstractContextManager[None]:
-        """Show `data` at `path` within the block, for display only. A store that cannot do this does nothing."""
+        """Keep an ephemeral record at `path` while the block runs, for display only. Some stores ignore this call."""
         return nullcontext()
 
 
@@ -103,7 +103,7 @@ ANY_VERSION = -1
 
 @dataclass(frozen=True)
 class Unchanged:
-    """Requires that the record at `path` exists and has this version. `ANY_VERSION` allows any version."""
+    """Require that the record at `path` exists and has this version. `ANY_VERSION` allows any version."""
 
     path: str
     version: int
@@ -111,9 +111,9 @@ class Unchanged:
 
 @dataclass(frozen=True)
 class Absent:
-    """Requires that there is no record at `path`.
+    """Require that there is no record at `path`.
 
-    ZooKeeper can only check this by creating the record, so the same multi must `Create` it.
+    ZooKeeper can check the absence of a record only by creating it, so the same multi must `Create` it.
     """
 
     path: str
@@ -121,7 +121,7 @@ class Absent:
 
 @dataclass(frozen=True)
 class Create:
-    """Creates a record. Its parent exists, or an earlier write of the same multi creates it."""
+    """Create a record. Its parent must exist, or an earlier write of the same multi must create it."""
 
     path: str
     data: bytes
@@ -129,7 +129,7 @@ class Create:
 
 @dataclass(frozen=True)
 class Put:
-    """Replaces the bytes of an existing record, and raises its version by one."""
+    """Replace the bytes of an existing record and raise its version by one."""
 
     path: str
     data: bytes
@@ -137,7 +137,7 @@ class Put:
 
 @dataclass(frozen=True)
 class Delete:
-    """Removes an existing record without children."""
+    """Delete an existing record that has no children."""
 
     path: str
 
@@ -164,21 +164,21 @@ class SystemIds:
 
 
 # --- paths --------------------------------------------------------------------------------------------------------
-# One function returns the path of each record. Names that users choose are percent-encoded.
+# One function for the path of each record. Names that users choose are percent-encoded.
 
 
 @lru_cache(maxsize=4096)
 def encode_name(name: str) -> str:
-    """Encode a name as one path element, which is never empty, `.` or `..`."""
+    """Encode a name as one element of a path. The result is never empty, `.` or `..`."""
     return quote(name, safe="", errors="surrogatepass").replace(".", "%2E") or "%"
 
 
 def decode_name(element: str) -> str:
-    """Decode a name that `encode_name` encoded. An unpaired surrogate, as in some file names, is preserved."""
+    """Decode a name that `encode_name` encoded. Unpaired surrogates, which some file names contain, are preserved."""
     try:
         return "" if element == "%" else unquote(element, errors="surrogatepass")
     except UnicodeDecodeError:
-        return unquote(element)  # a name that encode_name did not write
+        return unquote(element)  # `encode_name` did not write this name
 
 
 @dataclass(frozen=True)
@@ -206,12 +206,12 @@ class Paths:
 
     @property
     def current(self) -> str:
-        """The txid that has the turn to commit."""
+        """The path of the txid that has the turn to commit."""
         return f"{self.coordinator}/current"
 
     @property
     def allocated(self) -> str:
-        """The last allocated txid."""
+        """The path of the last allocated txid."""
         return f"{self.coordinator}/allocated"
 
     @property
@@ -226,7 +226,7 @@ class Paths:
         return f"{self.coordinator}/meta"
 
     def meta(self, txid: int) -> str:
-        """The rows and the position of a batch."""
+        """Return the path of the rows and the position of a batch."""
         return f"{self.metas}/{txid}"
 
     @property
@@ -234,20 +234,23 @@ class Paths:
         return f"{self.coordinator}/acks"
 
     def acks(self, name: str) -> str:
-        """The acks of the tasks of one attempt.
+        """Return the path of the folder with the acks of one attempt.
 
-        :param name: the name of the folder, from the record of the transaction.
+        :param name: the name of the folder, as in the record of the transaction.
         """
         return f"{self.all_acks}/{name}"
 
     def owner(self, nonce: str) -> str:
-        """An ephemeral node for display only. It exists while the committer with this grant holds the turn."""
+        """Return the path of an ephemeral record that exists while the committer with this grant has the turn.
+
+        The record is for display only.
+        """
         return f"{self.coordinator}/owner-{nonce}"
 
     def lane(self, task_try: str) -> str:
-        """An ephemeral node for display only.
+        """Return the path of an ephemeral record that exists while a lane works on the transactions of this try.
 
-        It exists while a lane works on the transactions that it began under this try.
+        The record is for display only.
         """
         return f"{self.coordinator}/{task_try}"
 
@@ -256,7 +259,7 @@ class Paths:
         return f"{self.base}/history"
 
     def history(self, txid: int) -> str:
-        """The record of a final transaction."""
+        """Return the path of the record of a final transaction."""
         return f"{self.histories}/{txid}"
 
     @property
@@ -264,7 +267,7 @@ class Paths:
         return f"{self.base}/runs"
 
     def run(self, key: str) -> str:
-        """The binding of a run key to its txid."""
+        """Return the path of the binding of a run key."""
         return f"{self.runs}/{encode_name(key)}"
 
     @property
@@ -272,67 +275,67 @@ class Paths:
         return f"{self.base}/skipped"
 
     def skipped(self, txid: int) -> str:
-        """The rows of a skipped batch."""
+        """Return the path of the skip record, which keeps the rows of a skipped transaction."""
         return f"{self.all_skipped}/{txid}"
 
     @property
     def wishes(self) -> str:
-        """The requested restatements; the first request creates the folder."""
+        """The path of the folder of requested restatements. The first request creates the folder."""
         return f"{self.base}/wanted"
 
     def wish(self, txid: int) -> str:
-        """The request to restate a committed transaction."""
+        """Return the path of the request to restate a committed transaction."""
         return f"{self.wishes}/{txid}"
 
     @property
     def ends(self) -> str:
-        """The book of ends; its first line creates the folder."""
+        """The path of the folder of the book of ends. The first line creates the folder."""
         return f"{self.base}/ends"
 
     def page(self, number: int) -> str:
-        """One page of the book of ends."""
+        """Return the path of one page of the book of ends."""
         return f"{self.ends}/{number}"
 
     @property
     def followed(self) -> str:
-        """How far the corrections of the upstream topology were compared; the first comparison creates the record."""
+        """The path of the record of the last comparison with upstream corrections. The first comparison creates it."""
         return f"{self.base}/follow"
 
     @property
     def all_behind(self) -> str:
-        """The transactions that lack a correction; the first of them creates the folder."""
+        """The path of the folder of transactions that lack corrections. The first such transaction creates it."""
         return f"{self.base}/behind"
 
     def behind(self, txid: int) -> str:
-        """The corrections that one transaction lacks."""
+        """Return the path of the record of the corrections that one transaction lacks."""
         return f"{self.all_behind}/{txid}"
 
     @property
     def repairs(self) -> str:
-        """The repairs that people made to this ledger; the first repair creates the folder."""
+        """The path of the folder of repairs that people made to this ledger. The first repair creates the folder."""
         return f"{self.base}/repairs"
 
     def repair(self, number: int) -> str:
-        """One repair: who made it, when and why."""
+        """Return the path of the record of one repair."""
         return f"{self.repairs}/{number}"
 
     @property
     def alarms(self) -> str:
-        """The raised alerts and their subjects; the first alert creates the record."""
+        """The path of the record of the raised alerts and their subjects. The first alert creates it."""
         return f"{self.base}/alarms"
 
     @property
     def watchers(self) -> str:
-        """The progress of each watcher; the first watcher creates the folder."""
+        """The path of the folder with the progress of each watcher. The first watcher creates the folder."""
         return f"{self.base}/watchers"
 
     def watcher(self, name: str) -> str:
-        """The last transaction that one watcher has handed on."""
+        """Return the path of the progress of one watcher."""
         return f"{self.watchers}/{encode_name(name)}"
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """Every record that exists only as a folder, parents first."""
+        """The paths of the folders of a ledger, parents first."""
         return (
             self.base,
             self.coordinator,
@@ -346,33 +349,33 @@ class Paths:
 
 
 def topologies(store: Store, root: str) -> tuple[str, ...]:
-    """List the topologies below `root`, sorted; none if the root does not exist."""
+    """List the topologies below `root`, sorted. The list is empty if `root` does not exist."""
     names = listed_topologies(store, root)
     return tuple(name for name in names if store.get(Paths(root, name).record) is not None)
 
 
 def listed_topologies(store: Store, root: str) -> tuple[str, ...]:
-    """List the names below the root, sorted, with one read. A listed topology may not have begun yet."""
+    """List the names below `root`, sorted, with one read. A listed topology may have no ledger yet."""
     return tuple(sorted(map(decode_name, names_below(store, root.rstrip("/") or "/"))))
 
 
 def ack_name(task: str, map_index: int) -> str:
-    """Name the ack of a task instance, below `Paths.acks`."""
+    """Return the name of a task instance's ack below `Paths.acks`."""
     return f"{encode_name(task)}@{map_index}"
 
 
 def ack_element(name: str) -> tuple[str, int]:
-    """Read the task id and the map index from a result of `ack_name`."""
+    """Return the task id and the map index that `ack_name` encoded."""
     task, _, index = name.rpartition("@")
     return decode_name(task), int(index)
 
 
 def names_below(store: Store, path: str) -> tuple[str, ...]:
-    """List the names below a path, sorted; none if the path does not exist."""
+    """List the names below a path, sorted. The list is empty if the path does not exist."""
     children = store.children(path)
     return () if children is None else children.names
 
 
 def txids_below(store: Store, path: str) -> list[int]:
-    """List the txids that have a record below a path, in order."""
+    """List the txids that have a record below a path, in ascending order."""
     return sorted(int(name) for name in names_below(store, path) if name.isdecimal())

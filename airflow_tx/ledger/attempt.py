@@ -1,4 +1,4 @@
-"""Attempts, tries, and the grant of the commit turn with its token. Source: Storm's TransactionAttempt."""
+"""Attempts and tries of a transaction, and the grant of its turn with the token. Source: Storm's TransactionAttempt."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from airflow_tx.ledger.receipt import NOTHING_WRITTEN, FenceBatch, Receipt, Writ
 
 @dataclass(frozen=True, order=True)
 class TransactionAttempt:
-    """One replay of one transaction.
+    """One attempt of one transaction.
 
-    :param txid: integer from 1; it stays the same when the batch is replayed.
-    :param attempt: integer from 1; each replay adds one.
-    :param birth: random id of this transaction, since a reset, repaired or restored ledger can repeat txids. "" if it
-        is not known.
+    :param txid: number of the transaction, from 1; a replay keeps it.
+    :param attempt: number of the attempt, from 1; each replay adds one.
+    :param birth: random id of this transaction; "" if unknown. A reset, repaired or restored ledger can repeat a txid,
+        but never a birth.
     """
 
     txid: int
@@ -29,7 +29,7 @@ class TransactionAttempt:
 
 
 def instance_name(task: str, map_index: int) -> str:
-    """Name a task instance, such as `load` or `load[2]`."""
+    """Return the name of a task instance, such as `load` or `load[2]`."""
     return task if map_index < 0 else f"{task}[{map_index}]"
 
 
@@ -54,7 +54,7 @@ class TaskTry:
         return instance_name(self.task_id, self.map_index)
 
     def same_instance(self, task_try: str) -> bool:
-        """Whether another try has the same instance id, so that Airflow accepts the result of either try for both.
+        """Return whether another try has the same instance id. Airflow then accepts the result of either try for both.
 
         Airflow keeps the id of a task that it fails while the task is queued. A resumed try and the retry may then work
         at the same time, under the same id.
@@ -63,11 +63,11 @@ class TaskTry:
 
 
 LANE_TRY = "lane-"
-"""The prefix of a lane's try. The lane begins its transactions under this try."""
+"""The prefix of a lane's try. The lane begins its transactions as this try."""
 
 
 def of_lane(task_try: str) -> bool:
-    """Whether this try belongs to a lane."""
+    """Return whether a try belongs to a lane."""
     return task_try.startswith(LANE_TRY)
 
 
@@ -79,9 +79,9 @@ class Token:
     refused.
 
     :param generation: generation of the ledger, which only a repair raises.
-    :param txid: the transaction that was granted.
-    :param attempt: its attempt.
-    :param epoch: number that each grant and each restart of the transaction raises.
+    :param txid: the transaction that has the turn.
+    :param attempt: the attempt that has the turn.
+    :param epoch: epoch of the grant. Each grant and each restart of the transaction raises it.
     :param nonce: random id of this grant.
     :param birth: random id of this transaction.
     """
@@ -95,18 +95,18 @@ class Token:
 
     @property
     def rank(self) -> tuple[int, int, int, int]:
-        """The fields that decide which token outranks another."""
+        """The fields that decide which of two tokens outranks the other."""
         return (self.generation, self.txid, self.attempt, self.epoch)
 
     @property
     def is_look(self) -> bool:
-        """Whether a roll forward raised the fence only to read the values. No transaction has attempt 0."""
+        """Whether the token is from a roll forward that only reads the values. No transaction has attempt 0."""
         return (self.attempt, self.epoch) == (0, 0)
 
     def by_hand(self, births: Mapping[str, int], state: str, topology: str) -> dict[str, Any]:
-        """Describe the refusal of a fence whose txid a person has raised; empty if no such change is known.
+        """Describe the refusal of a fence whose txid a person has raised. Return {} if no such change is known.
 
-        :param births: txid of the transaction with each birth.
+        :param births: txid of each transaction, by its birth.
         """
         own = births.get(self.birth, self.txid) if self.birth else self.txid
         if own >= self.txid:
@@ -138,20 +138,21 @@ class Grant:
     :param topology: name of the topology, for messages.
     :param incarnation: uuid of this life of the ledger.
     :param token: token of the grant, which outranks every earlier grant.
-    :param last_txids: last txid that became final in each state. A missing state is new to this ledger.
-    :param births: birth that the fence of each state must hold if the token has another birth. For a missing state, any
-        birth is valid.
-    :param batch: the facts of the transaction that the fence keeps; None for a look, or for a writer without a fence.
-    :param claim: the known part of the transaction's receipt before the first write; None for a look, or for a writer
-        that completes no update.
-    :param noted: output that an earlier grant was about to write to each transactional state, for fences that did not
-        record it.
+    :param last_txids: last final txid of each state. A state that is missing here is new to this ledger.
+    :param births: birth that the fence of each state must hold if it is not the token's own birth. A state that is
+        missing here may hold any birth.
+    :param batch: the facts of the transaction that the fence keeps. None for a grant that only reads, or for a writer
+        without a fence.
+    :param claim: the known part of the transaction's receipt before the first write. None for a grant that only reads,
+        or for a writer that completes no update.
+    :param noted: output that an earlier grant was about to write to each transactional state, for fences that have no
+        record of it.
     :param written: the rows that other writes of this grant wrote to the state, for the write that completes them.
     :param portions: the number of these writes; each has its own chunk.
     :param grants: attempt and epoch of the grant of the last final transaction of each state; missing if unknown.
-    :param over: grant that the fence of each state must still hold in a repair. None means no fence. For a missing
-        state, any grant is valid.
-    :param accepted: content of each state that people accepted, as the topology record keeps it.
+    :param over: grant that the fence of each state must still hold in a repair; None means no fence. A state that is
+        missing here may hold any grant.
+    :param accepted: facts about the content of each state that a person accepted, in the form of the topology record.
     """
 
     topology: str
@@ -178,17 +179,17 @@ class Grant:
 
     @property
     def is_skip(self) -> bool:
-        """Whether the transaction is skipped, so that its own output is not written."""
+        """Whether the transaction is skipped, so that the committers do not write its output."""
         return self.batch is not None and self.batch.skip is not None
 
     @property
     def has_journal_entry(self) -> bool:
-        """Whether its transaction has a journal entry. True for a look, which has no transaction."""
+        """Whether the transaction has a journal entry. Always True for a grant that only reads."""
         return self.claim is None or self.claim.journal is not None
 
     @property
     def replaces(self) -> int | None:
-        """The transaction whose rows a table removes together with this write; None if there is none."""
+        """The transaction whose rows a table removes in the same write. None if there is no such transaction."""
         claim = self.claim
         return claim.restates if claim is not None and claim.takes_out else None
 

@@ -22,7 +22,7 @@ class TopologyRequest:
 
     :param partitioned: whether its source has partitions.
     :param zone: the time zone of its schedule; "" is UTC.
-    :param appends: whether one of its states is a table, which other topologies can read.
+    :param appends: whether one of its states is a table that other topologies can read.
     :param upstream: the topology whose table its source reads; "" if the source reads something else.
     """
 
@@ -36,18 +36,18 @@ class TopologyRequest:
 
     @property
     def keeps_book(self) -> bool:
-        """Whether it keeps a book of ends."""
+        """Whether the topology keeps a book of ends."""
         return self.appends or bool(self.upstream)
 
     @property
     def keeps_range(self) -> bool:
-        """Whether attempts keep the range of the first attempt and only decide again which transactions count."""
+        """Whether a replay keeps the range of the first attempt and only decides again which transactions count."""
         return bool(self.upstream)
 
     def made(self, op: str, incarnation: str | None = None) -> TopologyRecord:
-        """Make the record of a topology.
+        """Create the record of the topology.
 
-        :param incarnation: the incarnation to keep; None means a new one.
+        :param incarnation: the incarnation to keep. None creates a new one.
         """
 
         return TopologyRecord(
@@ -65,11 +65,11 @@ class TopologyRequest:
 
 @dataclass(frozen=True)
 class BeginRequest:
-    """The request of a run's first task.
+    """The request of the first task of a run for a transaction.
 
     :param key: run key of the run: its run_id, data interval or partition. If None, a run that does not exist yet gets
         the next transaction. Its run_id and its key are `tx-<txid>`, unless its source names both.
-    :param run_id: "" for a run that does not exist yet.
+    :param run_id: run_id of the run; "" if the run does not exist yet.
     :param task_try: the try of `begin`; "" if the caller is not the run itself.
     :param retry: whether Airflow retried `begin`; otherwise a clear started it again.
     :param tasks: random 64-bit id, as 16 hex digits, of each task that must ack.
@@ -87,17 +87,17 @@ class BeginRequest:
 class Batch:
     """The rows of one transaction, as its source decided them.
 
-    :param metadata: plain JSON that defines exactly which rows they are.
-    :param position: plain JSON of the position after the batch. The position covers every row taken so far.
+    :param metadata: plain JSON that identifies exactly these rows.
+    :param position: plain JSON of the position after the batch. It covers every row that was taken until now.
     :param count: the number of rows, if the source knows it.
-    :param reason: why the batch has this size, in words.
-    :param unit: the unit of `count`, if it is not rows.
+    :param reason: description of why the batch has this size.
+    :param unit: the unit of `count`, such as files; default: rows.
     :param start: first position of a partition without an earlier position. A replay of an opaque source begins there,
-        even if rows were added or removed. If the batch is of all partitions, this is a mapping by partition.
-    :param at_most: whether the batch may have fewer rows than `count`, since some offsets hold no row. Otherwise a task
+        even if rows were added or removed. For a batch of all partitions, this is a mapping by partition.
+    :param at_most: whether the batch may have fewer rows than `count`, since some offsets hold no row. If False, a task
         that reads a different number of rows is refused.
     :param key: the run key that the batch requires; "" if any run can have it.
-    :param run_id: the run_id that belongs to `key`.
+    :param run_id: the run_id of the run with this `key`.
     """
 
     metadata: Json
@@ -112,7 +112,7 @@ class Batch:
 
     @property
     def size(self) -> dict[str, Any] | None:
-        """The count and its reason, as the ledger keeps them; None if the source did not count."""
+        """The count and its reason, in the form that the ledger keeps. None if the source did not count."""
         if self.count is None:
             return None
         return {
@@ -124,11 +124,11 @@ class Batch:
 
 @dataclass(frozen=True)
 class RestatedBatch:
-    """A transaction that will be restated, from its journal entry.
+    """A transaction that a run will restate, as its journal entry describes it.
 
     :param rows: the value that the source called the metadata of the batch.
     :param states: the states to which it contributed, by their current names.
-    :param same: whether the source gives the original rows, and not their current content.
+    :param same: whether the source returns the original rows instead of their current content.
     """
 
     rows: Json
@@ -138,9 +138,9 @@ class RestatedBatch:
 
 @dataclass(frozen=True)
 class PreviousBatch:
-    """The batch that the source decided before the requested one.
+    """The batch that the source decided before the one that it decides now.
 
-    :param is_open: whether its transaction is open; otherwise it is final.
+    :param is_open: whether its transaction is open. If False, the transaction is final.
     """
 
     txid: int
@@ -150,18 +150,19 @@ class PreviousBatch:
 
 @dataclass(frozen=True)
 class Outside:
-    """The functions that answer the questions of `begin` from the source, the journal and Airflow.
+    """Functions by which `begin` queries the source, the journal and Airflow.
 
-    :param decide: asks the source. (attempt, position before) → the batch, or None if there are no rows.
-    :param run_state: asks Airflow: run_id → the state of that run, or None if it was deleted.
-    :param decide_again: asks the source: (attempt, decided metadata) → the current metadata of the same rows.
-    :param is_current: asks Airflow whether the calling try is the current try of its task, and was not retried, cleared
-        or deleted since. The answer needs no comparison of clocks, since the ledger had the other try before Airflow is
-        asked.
-    :param review: shows the previous batch to the source.
+    :param decide: queries the source. From the attempt and the position before it, it returns the batch, or None if
+        there are no rows.
+    :param run_state: queries Airflow. It returns the state of a run, or None if the run was deleted.
+    :param decide_again: queries the source. From the attempt and the metadata that the source decided, it returns the
+        current metadata of the same rows.
+    :param is_current: queries Airflow whether the calling try is the current one, and was not retried, cleared or
+        deleted since. No clocks are compared, since the ledger had the other try before this query.
+    :param review: passes the previous batch to the source.
     :param report: reports a failure (attempt, metadata, reason) to the source before the next attempt begins.
-    :param read_entry: asks journal and source: (transaction to restate, whether its rows are decided again) → the
-        batch. It refuses a batch that cannot be processed again.
+    :param read_entry: queries the journal and the source. It returns the batch of the transaction to restate, with its
+        current rows if the second argument is True. It refuses a batch that cannot be processed again.
     """
 
     decide: Callable[[TransactionAttempt, Any], Batch | None]
@@ -177,7 +178,7 @@ class Outside:
     def next_batch(
         self, attempt: TransactionAttempt, position: Any, previous: PreviousBatch | None
     ) -> Batch | None:
-        """Ask the source for the batch after a position, and show it the previous batch."""
+        """Query the source for the batch after a position, and pass it the previous batch."""
         batch = self.decide(attempt, position)
         if previous is not None:
             self.review(previous)
@@ -186,13 +187,13 @@ class Outside:
 
 @dataclass(frozen=True)
 class DecidedBatch:
-    """The batch of one attempt, as the ledger is about to keep it.
+    """The batch of one attempt, in the form in which the ledger will keep it.
 
     :param rows: the value that the source calls the metadata of the batch.
-    :param position: the position after the batch, including all partitions.
+    :param position: the position after the batch, for all partitions.
     :param base: digest of the position from which the batch was decided.
-    :param size: how many rows the source counted, and why it took this many; None if the source cannot count.
-    :param lost: the rows before the batch that a person accepted as lost, in words.
+    :param size: number of rows that the source counted, and the reason for this number. None if it cannot count.
+    :param lost: description of the rows before the batch that a person accepted as lost.
     :param begin: first position of each partition without an earlier position. Replays of an opaque source use it.
     """
 
@@ -204,7 +205,7 @@ class DecidedBatch:
     begin: Any = None
 
     def metadata(self, attempt: int) -> Metadata:
-        """Make the record of its rows and position."""
+        """Create the record of the rows and the position."""
 
         return Metadata(attempt, self.rows, self.position, begin=self.begin)
 

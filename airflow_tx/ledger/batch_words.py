@@ -1,4 +1,4 @@
-"""The name of a batch for people, from its metadata: a file, a range or an interval. Shapes: docs/sources.md."""
+"""Short names of batches for people, made from the metadata: a file, a range or an interval. Forms: docs/sources.md."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _DETAILS = frozenset(
     }
 )
 _PLACE = re.compile(r"(-?\d{1,99})(?:-(\d{1,99}))?|\[(-?\d{1,99})\]")
-"""A number, the id of an entry, such as `17-0`, or a key that consists of one number."""
+"""A number, the id of an entry such as `17-0`, or a key that consists of one number."""
 
 
 def batch_in_words(metadata: Any) -> str:
-    """Name a batch, such as `2013-01.csv and 2 more`, `5 to 9`, or `2013-01-01 to 2013-01-02`.
+    """Return a short name of a batch, such as `2013-01.csv and 2 more`, `5 to 9`, or `2013-01-01 to 2013-01-02`.
 
-    :param metadata: from the source, or from a receipt.
-    :return: at most `LONGEST` characters; "" if metadata of this shape has no name, so that a person must read the
+    :param metadata: metadata from the source or from a receipt.
+    :return: at most `LONGEST` characters. "" if metadata of this form has no short name, so a person must read the
         JSON.
     """
     words = _range(metadata) or _partitions(metadata) if isinstance(metadata, Mapping) else ""
@@ -43,13 +43,13 @@ def batch_in_words(metadata: Any) -> str:
 
 
 def batch_texts(metadata: Any, wanted: str, *, details: bool = False) -> Iterator[tuple[str, str]]:
-    """List the texts in which a search for a batch looks: texts of its metadata, and its files with their folder.
+    """Yield the texts that a search compares: the texts of a batch's metadata, and its files with their folder.
 
     Each text comes with the name of the rows that it describes, such as `orders-0:7` for `orders-0:7 (5 to 9)`.
 
     :param wanted: the search text, case-folded. In `PARTITION:PLACE`, the place is a file, a number or an id, and the
-        partition may contain colons. If the partition has the place, a text such as `orders-0:7 (5 to 9)` is listed.
-    :param details: list only texts that describe its rows but name none, such as `digest content:9f86…`.
+        partition may contain colons. If the partition has the place, a text such as `orders-0:7 (5 to 9)` is yielded.
+    :param details: whether to yield only texts about the rows that do not name them, such as `digest content:9f86…`.
     """
     if details:
         yield from ((f"{detail} {text}", "") for detail, text in _texts(metadata) if detail)
@@ -64,7 +64,7 @@ def batch_texts(metadata: Any, wanted: str, *, details: bool = False) -> Iterato
 
 
 def _texts(value: Any, detail: str = "") -> Iterator[tuple[str, str]]:
-    """List the texts of metadata, each with the detail that it describes, or with "" if the text names rows."""
+    """Yield each text in the metadata with the name of its detail, such as `digest`, or with "" if it names rows."""
     if isinstance(value, str):
         yield detail, value
     elif isinstance(value, list):
@@ -78,9 +78,9 @@ def _texts(value: Any, detail: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _places(rows: Any, wanted: str) -> Iterator[tuple[str, str]]:
-    """List the places in a partition: its files, and the wanted number, id or plain value if the partition has it.
+    """Yield the places in a partition: its files, and `wanted` if the partition has this number, id or plain value.
 
-    Each place comes with its range, if it is in a range.
+    A place in a range comes with the range.
     """
     if isinstance(rows, Mapping):
         yield from ((name, "") for name in _file_names(rows))
@@ -102,17 +102,17 @@ def counted(count: int, unit: str) -> str:
 
 
 def gone_in_words(keys: int) -> str:
-    """Say how many keys are gone, in words."""
+    """Return a clause such as `2 keys are gone`."""
     return f"{counted(keys, 'keys')} {'is' if keys == 1 else 'are'} gone"
 
 
 def shortened(words: list[str]) -> list[str]:
-    """Cut a list of texts for people, since a record that names thousands of partitions would be too large."""
+    """Shorten a list of texts for people, since the list of thousands of partitions is too long."""
     return words if len(words) <= SHOWN else [*words[:SHOWN], f"and {len(words) - SHOWN} more"]
 
 
 def _range(metadata: Mapping[str, Any]) -> str:
-    """Name the rows of a source without partitions, or of one partition."""
+    """Return a short name of the rows of one partition, or of a source without partitions."""
     if names := _file_names(metadata):
         return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
     if "partition" in metadata:
@@ -141,7 +141,7 @@ def _file_names(metadata: Any) -> list[str]:
 
 
 def _ends(metadata: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Return the place before the rows of a source or partition (None if there is none), and the place of the last row.
+    """Return the position before the rows, or None if there is none, and the position of the last row.
 
     The metadata of numbered rows has the number after the last row. The metadata of a table has ranges with row counts.
     """
@@ -161,7 +161,7 @@ def _key(values: Any) -> str:
 
 
 def _partitions(metadata: Mapping[str, Any]) -> str:
-    """Name the rows by partition; "" if one of the first partitions has no name."""
+    """Return a short name of the rows of each partition. Return "" if one of the first partitions has none."""
     some = list(metadata.items())[:_PARTITIONS_SHOWN]
     words = [(name, _range(each) if isinstance(each, Mapping) else "") for name, each in some]
     if not words or not all(text for _, text in words):
@@ -177,7 +177,7 @@ def _place(value: Any) -> tuple[int, ...]:
 
 
 def _end(value: Any) -> str:
-    """Format a moment without its time if that is midnight in UTC."""
+    """Format a time as a date if the time is midnight in UTC."""
     text = str(value)
     for midnight in _MIDNIGHT:
         text = text.removesuffix(midnight)

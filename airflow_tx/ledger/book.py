@@ -1,7 +1,7 @@
-"""The book of ends: a line for each final transaction, kept permanently. Source: docs/protocol.md §12.
+"""The book of ends: one permanent line for each final transaction. Source: docs/protocol.md §12.
 
-The history forgets transactions, and a binding can only be found by run key. The book shows for every transaction which
-transaction of its chain counts.
+The history forgets old transactions, and a binding is found only by its run key. The book keeps for every transaction
+which transaction of its chain counts.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from airflow_tx.ledger.records import (
 )
 
 LINES_A_PAGE = 50
-"""The number of lines in a page. A page stays far below the size limit of a multi, even with long lines."""
+"""The number of lines in a page. Even with long lines, a page is far smaller than a multi may be."""
 
 
 class Book:
-    """The book of one topology. Each page is read once."""
+    """The book of ends of one topology. It reads each page at most once."""
 
     def __init__(self, read: Reader, paths: Paths) -> None:
         self._read = read
@@ -41,13 +41,13 @@ class Book:
         return self._page(txid // LINES_A_PAGE).get(txid)
 
     def lines(self, first: int, last: int) -> dict[int, EndLine]:
-        """Read the existing lines of transactions from `first` to `last`, by txid."""
+        """Read the lines of transactions from `first` to `last`, by txid. Transactions without a line are omitted."""
         pages = range(first // LINES_A_PAGE, last // LINES_A_PAGE + 1)
         found = (line for number in pages for line in self._page(number).items())
         return {txid: line for txid, line in found if first <= txid <= last}
 
     def with_lines(self, lines: Iterable[EndLine]) -> tuple[Write, ...]:
-        """Return the writes that add these lines to the book, or replace existing lines."""
+        """Return the writes that add these lines to the book or replace existing ones."""
         changed = dict[int, dict[int, EndLine]]()
         for line in lines:
             number = line.txid // LINES_A_PAGE
@@ -73,7 +73,7 @@ class Book:
 
 
 def end_line(receipt: Receipt, taken: TakenRange | None = None) -> EndLine:
-    """Make the line of a final transaction from its receipt."""
+    """Create the line of a final transaction from its receipt."""
     return EndLine(
         receipt.txid,
         receipt.birth,
@@ -86,7 +86,7 @@ def end_line(receipt: Receipt, taken: TakenRange | None = None) -> EndLine:
 
 
 def chained(lines: Iterable[EndLine]) -> dict[int, EndLine]:
-    """Link the lines of each chain. Each line names the first transaction, whose line names the newest that counts.
+    """Link the lines of each chain. Each line names the first transaction, whose line names the one that counts now.
 
     :param lines: lines in the order of the txids.
     """
@@ -108,7 +108,7 @@ def ended_lines(
     record: TransactionRecord,
     receipt: Receipt,
 ) -> tuple[Write, ...]:
-    """Return the writes that note the end of a transaction in the book, if the topology keeps one.
+    """Return the writes that record the end of a transaction in the book. Return () if the topology keeps no book.
 
     :param record: record of the transaction before its end.
     """
@@ -118,7 +118,7 @@ def ended_lines(
     book = Book(read, paths)
     before = book.line(line.first) if line.first else None
     if before is not None and before.first:
-        # When this restatement began, the restated transaction had no line yet.
+        # When this restatement began, the restated transaction had no line in the book.
         line = replace(line, first=before.first)
     return book.with_lines([line, *_ended(book, line)])
 
@@ -126,7 +126,7 @@ def ended_lines(
 def _taken(
     read: Reader, paths: Paths, topology: TopologyRecord, record: TransactionRecord
 ) -> TakenRange | None:
-    """Read the upstream range of an open transaction's batch. Return None if there is none, or it is not known."""
+    """Return the upstream range of an open transaction's batch. Return None if it has none, or if it is unknown."""
     if not topology.upstream:
         return None
     rows = RotatingTransactionalState(read, paths).get_state(record.txid).rows
@@ -137,7 +137,7 @@ def _taken(
 
 
 def _ended(book: Book, line: EndLine) -> list[EndLine]:
-    """Note a committed restatement in the line of the first transaction of its chain, if there is such a line."""
+    """Return the changed line of the chain's first transaction, if the book has it and the restatement is committed."""
     counts = line.first and line.outcome is Outcome.COMMITTED
     begins = book.line(line.first) if counts else None
     return [] if begins is None else [replace(begins, end=line.txid)]

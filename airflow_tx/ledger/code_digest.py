@@ -1,7 +1,7 @@
-"""Digests of the code that processed a batch. They ignore names, comments and layout.
+"""Digests of the code that processed a batch. Names, comments and layout do not change them.
 
-They are computed from the syntax tree of the source. Compiled code differs between versions of Python, so two workers
-could not compare it.
+A digest is computed from the syntax tree of the source. Compiled code differs between versions of Python, so the
+digests of two workers would differ.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TRIES: Final = 10
 
 
 def file_digest(source: bytes) -> str:
-    """Digest a whole file of code. If the file is not Python, digest its bytes.
+    """Return the digest of a whole source file. If the file is not Python, its bytes are digested.
 
     :return: 16 hex digits.
     """
@@ -34,7 +34,7 @@ def file_digest(source: bytes) -> str:
 
 
 def function_digest(source: str, line: int) -> str:
-    """Digest a function, with all functions, classes and constants of its file that it uses.
+    """Return the digest of a function with all functions, classes and constants of its file that it uses.
 
     The digest excludes the decorator ``@task``, since arguments such as `retries` do not change the result of the
     function. It also excludes modules that the function imports.
@@ -57,7 +57,7 @@ def function_digest(source: str, line: int) -> str:
 
 
 def _parsed(source: str | bytes) -> ast.Module:
-    """Parse a file. Python 3.11 raises SystemError while another thread parses, too (python/cpython issue 106905)."""
+    """Parse a file under a lock. Python 3.11 raises SystemError if two threads parse (python/cpython issue 106905)."""
     for _ in range(_TRIES):
         with suppress(SystemError), _PARSING:
             return ast.parse(source)
@@ -74,7 +74,7 @@ def _digest(plain: Any) -> str:
 def _found(
     node: ast.AST, line: int, scopes: Sequence[ast.AST]
 ) -> tuple[list[ast.AST], Sequence[ast.AST]] | None:
-    """Find the function, or all lambdas, that begin at a line, and the scopes around them."""
+    """Find the function, or all lambdas, that begin at a line. Return them with the scopes around them."""
     inside = (*scopes, node) if isinstance(node, ast.Module | _Function) else scopes
     lambdas = list[ast.AST]()
     for each in ast.iter_child_nodes(node):
@@ -94,7 +94,7 @@ def _first_line(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> 
 
 
 def _bound(scopes: Sequence[ast.AST]) -> dict[str, list[ast.stmt]]:
-    """Collect the definitions of the scopes by name: functions, classes, and names of literals."""
+    """Return the definitions in the scopes by name: functions, classes, and constants with a literal value."""
     found = dict[str, list[ast.stmt]]()
     for scope in scopes:
         for each in _statements(scope):
@@ -104,7 +104,7 @@ def _bound(scopes: Sequence[ast.AST]) -> dict[str, list[ast.stmt]]:
 
 
 def _statements(node: ast.AST) -> Iterator[ast.stmt]:
-    """Yield the statements of a scope, and the statements of its blocks, such as ``with DAG(...)``."""
+    """Yield the statements of a scope, including the statements inside blocks such as ``with DAG(...)``."""
     for each in ast.iter_child_nodes(node):
         if isinstance(each, ast.stmt):
             yield each
@@ -129,7 +129,7 @@ def _is_literal(value: ast.expr | None) -> bool:
 
 
 def _used(functions: Sequence[ast.AST], bound: dict[str, list[ast.stmt]]) -> list[Any]:
-    """Describe the definitions that functions use, directly or indirectly, in the order of the names."""
+    """Return the definitions that the functions use, directly or indirectly, as JSON, ordered by name."""
     seen = dict[str, list[ast.stmt]]()
     left = list[ast.AST](functions)
     while left:
@@ -147,7 +147,7 @@ def _used(functions: Sequence[ast.AST], bound: dict[str, list[ast.stmt]]) -> lis
 
 
 def _plain(node: Any, own: str) -> Any:
-    """Describe a syntax tree without docstrings and without fields that vary between Python versions.
+    """Return a syntax tree as JSON, without docstrings and without fields that vary between Python versions.
 
     :param own: the name of the digested function, which is left out.
     """
@@ -161,7 +161,7 @@ def _plain(node: Any, own: str) -> Any:
 
 
 def _kept(node: ast.AST, field: str, own: str) -> Any:
-    """Return a field without the docstring of a body, and without Airflow's decorator on the function ``own``."""
+    """Return the value of a field, without a docstring and without Airflow's decorator on the function ``own``."""
     value: Any = getattr(node, field, None)
     if field == "body" and isinstance(node, (*_DEFINITIONS, ast.Module)):
         return value[1:] if value and _is_text(value[0]) else value
@@ -176,7 +176,7 @@ def _is_text(statement: ast.stmt) -> bool:
 
 
 def _dotted(decorator: ast.expr) -> list[str]:
-    """Return the parts of a decorator's name: ``sdk.task.virtualenv(...)`` has three."""
+    """Return the parts of a decorator's name. ``sdk.task.virtualenv(...)`` has three parts."""
     if isinstance(decorator, ast.Call):
         return _dotted(decorator.func)
     if isinstance(decorator, ast.Attribute):

@@ -23,34 +23,34 @@ _compact = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 
 def dumps(value: Any) -> str:
-    """Write compact JSON with sorted keys: equal values give equal text."""
+    """Write compact JSON with sorted keys, so that equal values have equal texts."""
     return _compact.encode(value)
 
 
 def digest(value: Any) -> str:
-    """Return the digest of a plain-JSON value: 32 hex digits."""
+    """Return the digest of a plain JSON value, as 32 hex digits."""
     return hashlib.sha256(dumps(value).encode()).hexdigest()[:32]
 
 
 _DIGEST = "tx_digest"
 _LENGTH = "tx_length"
 NOT_KEPT = {_DIGEST: "", _LENGTH: 0}
-"""The kept form of a value whose digest is not known."""
+"""The form in which a receipt keeps a value whose digest is not known."""
 
 
 def as_kept(value: Any, most: int) -> Any:
-    """Return a value as a receipt keeps it: unchanged, or its digest if its JSON is longer than `most` characters."""
+    """Return the value, or its digest if its JSON has more than `most` characters."""
     length = len(dumps(value))
     return value if length <= most else {_DIGEST: digest(value), _LENGTH: length}
 
 
 def is_shortened(kept: Any) -> bool:
-    """Ask whether a receipt keeps only the digest of a value."""
+    """Return whether a receipt keeps only the digest of a value."""
     return isinstance(kept, Mapping) and kept.keys() == {_DIGEST, _LENGTH}
 
 
 def digest_of(kept: Any) -> str:
-    """Return the digest of a value that a receipt keeps."""
+    """Return the digest of a value in a receipt, which may itself be only a digest."""
     return str(kept[_DIGEST]) if is_shortened(kept) else digest(kept)
 
 
@@ -62,21 +62,21 @@ if TYPE_CHECKING:
 else:
 
     class Moment(str):
-        """A time as records keep it; "" is no time."""
+        """A time in a record; "" means that there is none."""
 
         __slots__ = ()
 
 
 Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-"""A whole number of 64 bits, which databases can store."""
+"""An integer of 64 bits, which databases can store."""
 PathElement = Annotated[str, msgspec.Meta(pattern="^[!-.0-~]*$")]
-"""A part of a path in ZooKeeper. ZooKeeper drops the connection for some characters."""
+"""One element of a path in ZooKeeper. ZooKeeper closes the connection for some characters."""
 Size = dict[str, Int | bool | str | None]
-"""How many rows, or files, the source counted in a batch, whether that is `at_most`, and why it took this many."""
+"""The size of a batch: the number of rows or files, whether this is the maximum (`at_most`), and the reason."""
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of the values that the ledger stores: records, and values within records."""
+    """Base class of the values that the ledger stores: records, and values within records."""
 
 
 R = TypeVar("R", bound=Record)
@@ -95,7 +95,7 @@ def read_as(cls: type[R], value: Any, path: str) -> R:
 
 
 class UnfitRecord(UnreadableRecord):
-    """A record with a field that is missing, unknown, or of another type."""
+    """A field of a record is missing, unknown, or of another type."""
 
     template = (
         "Record {path} cannot be read: {reason} ({value}).",
@@ -104,15 +104,15 @@ class UnfitRecord(UnreadableRecord):
 
 
 def as_plain(value: Any) -> Any:
-    """Convert a value, and the records in it, to plain JSON.
+    """Convert a value, with the records inside it, to plain JSON.
 
-    :raises TypeError: JSON has no form for it.
+    :raises TypeError: the value has no JSON form.
     """
     return msgspec.to_builtins(value, builtin_types=_NOT_JSON, enc_hook=_as_builtin)
 
 
 _NOT_JSON = (bytes, bytearray, datetime, date, time, timedelta, UUID, Decimal)
-"""Types that msgspec would write as text and read back as text. This module refuses them instead."""
+"""Types that msgspec writes as text and reads back as text. This module refuses them."""
 
 
 def _as_builtin(value: Any) -> Any:
@@ -127,7 +127,7 @@ def _read_moment(_: Any, value: Any) -> Moment:
     try:
         found = None if value == "" else datetime.fromisoformat(value)
         fits = found is None or (found.tzinfo is not None and _EARLIEST <= found.year < _LATEST)
-    except (TypeError, ValueError):  # its message quotes the text, which may be private
+    except (TypeError, ValueError):  # Do not show the message, which quotes private text.
         fits = False
     if not fits:
         raise ValueError("it is no time of this ledger")
@@ -135,7 +135,7 @@ def _read_moment(_: Any, value: Any) -> Moment:
 
 
 def _misfit(cls: type[Record], value: Any, error: ValueError) -> dict[str, str]:
-    """Name the first field that does not fit, and separately its value, which may be private."""
+    """Return the name of the first field that does not fit and, separately, its value, which may be private."""
     found = value if isinstance(value, Mapping) else {}
     for each in structs.fields(cls):
         if each.encode_name in found:
@@ -156,11 +156,11 @@ _SHOWN = 80
 
 
 if TYPE_CHECKING:
-    from dataclasses import replace as replace  # mypy checks the fields of a record, too
+    from dataclasses import replace as replace  # mypy then checks the fields.
 else:
 
     def replace(value, /, **changes):
-        """Copy a record or a dataclass with other fields, as `copy.replace` of Python 3.13 does."""
+        """Copy a record or a dataclass with some fields replaced, as `copy.replace` of Python 3.13 does."""
         return (structs if isinstance(value, msgspec.Struct) else dataclasses).replace(
             value, **changes
         )

@@ -1,7 +1,4 @@
-"""The ledger of one topology: it runs each step as one multi on a store, and reads records.
-
-Source: docs/protocol.md §1.
-"""
+"""The ledger of one topology. It runs each step as one multi and reads records. Source: docs/protocol.md §1."""
 
 from __future__ import annotations
 
@@ -101,12 +98,12 @@ U = TypeVar("U")
 
 PASSES = 100
 LOOKS_AT_POSITION = 3
-UNANSWERED = 5  # passes without an answer; after these, the servers may not accept the multi
+UNANSWERED = 5  # After this many lost answers, the servers probably refuse the multi.
 
 
 @dataclass(frozen=True)
 class BoundCall(Generic[T]):
-    """A step with its arguments."""
+    """A step with its arguments, ready to be decided."""
 
     step: Callable[..., Decision[T]]
     args: Sequence[Any]
@@ -119,13 +116,13 @@ class BoundCall(Generic[T]):
 
 @dataclass(frozen=True)
 class OwnStep(Generic[P, T]):
-    """A step that is bound to one ledger; a call runs it."""
+    """A step of one ledger. A call of the object runs the step."""
 
     ledger: Ledger
     step: Callable[Concatenate[Reader, Stamp, Paths, P], Decision[T]]
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run the step. Raises as `Ledger.run`."""
+        """Run the step on the ledger. Raises as `Ledger.run`."""
         return self.ledger.run(self.step, *args, **kwargs)
 
     def preview(self, *args: P.args, **kwargs: P.kwargs) -> Decision[T]:
@@ -133,7 +130,7 @@ class OwnStep(Generic[P, T]):
         return self.ledger.preview(self.step, *args, **kwargs)
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> BoundStep[T]:
-        """Bind arguments to the step, for `Ledger.run` or `Ledger.joined`."""
+        """Return the step with its arguments, for `Ledger.run` or `Ledger.joined`."""
         return BoundCall(self.step, args, kwargs)
 
 
@@ -156,7 +153,7 @@ class Step(Generic[P, T]):
 class ReadOnlyLedger:
     """Reads the ledger of one topology, for callers that run no steps.
 
-    Each method reads its record from the store, while a `Ledger` remembers records that never change.
+    Each call reads from the store. A `Ledger`, in contrast, remembers records that never change.
     """
 
     def __init__(self, store: Store, paths: Paths) -> None:
@@ -166,34 +163,34 @@ class ReadOnlyLedger:
 
     @property
     def reader(self) -> Reader:
-        """Return a reader that reads each record from the store."""
+        """Return a reader that reads every record from the store."""
         return self._look
 
     @property
     def _remembering(self) -> Reader:
-        """Return a reader for records that never change, which a process may remember."""
+        """The reader of records that never change. A `Ledger` returns one that remembers them."""
         return self._look
 
     def current(self) -> int:
-        """Read the txid whose turn it is to commit.
+        """Read the txid that has the turn to commit.
 
         :raises UnreadableRecord: the topology has not begun.
         """
         return self.reader.peek(Counter, self.paths.current).txid
 
     def current_if_any(self) -> int | None:
-        """Read as `current`. Return None if the topology has not begun."""
+        """Read the txid that has the turn. Return None if the topology has not begun."""
         return self._txid_at(self.paths.current)
 
     def allocated(self) -> int:
-        """Read the last txid that was allocated.
+        """Read the last allocated txid.
 
         :raises UnreadableRecord: the topology has not begun.
         """
         return self.reader.peek(Counter, self.paths.allocated).txid
 
     def allocated_if_any(self) -> int | None:
-        """Read as `allocated`. Return None if the topology has not begun."""
+        """Read the last allocated txid. Return None if the topology has not begun."""
         return self._txid_at(self.paths.allocated)
 
     def _txid_at(self, path: str) -> int | None:
@@ -201,7 +198,7 @@ class ReadOnlyLedger:
         return None if found is None else found.txid
 
     def turn(self, *, with_topology: bool = False) -> TurnReading:
-        """Read which transaction has the turn to commit."""
+        """Read the transaction that has the turn to commit, with the facts that the caller requests."""
         current = self.current()
         return TurnReading(
             current=current,
@@ -210,29 +207,29 @@ class ReadOnlyLedger:
         )
 
     def status(self, txid: int) -> TransactionRecord | None:
-        """Read the record of an open transaction. Return None if the transaction is final, or has not begun."""
+        """Read the record of an open transaction. Return None if it is final or has not begun."""
         return self.reader.peek_if_any(TransactionRecord, self.paths.transaction(txid))
 
     def opened(self, txids: Iterable[int]) -> dict[int, TransactionRecord]:
-        """Read the records of the open transactions among these txids."""
+        """Read the records of the open transactions among these."""
         records = {txid: self.paths.transaction(txid) for txid in txids}
         return records_at(self.reader, TransactionRecord, records)
 
     def outcome(self, txid: int) -> TransactionRecord | None:
-        """Read the record of a final transaction. Return None if the ledger no longer remembers it."""
+        """Read the record of a final transaction. Return None if the history no longer has it."""
         return self._remembering.peek_if_any(TransactionRecord, self.paths.history(txid))
 
     def skipped(self, txid: int) -> Skipped | None:
-        """Read the rows of a skipped transaction. Return None if it was not skipped."""
+        """Read the skip record of a transaction. Return None if the transaction was not skipped."""
         return self.reader.peek_if_any(Skipped, self.paths.skipped(txid))
 
     def all_skipped(self) -> dict[int, Skipped]:
-        """Read the rows of every skipped transaction, by txid."""
+        """Read all skip records, by txid."""
         txids = txids_below(self.store, self.paths.all_skipped)
         return records_at(self.reader, Skipped, {each: self.paths.skipped(each) for each in txids})
 
     def is_committed(self, txid: int) -> bool:
-        """Ask whether a transaction without an open record is committed."""
+        """Return whether a transaction without an open record is committed."""
         return is_committed(self.reader, self.paths, txid)
 
     def binding(self, key: str) -> Binding | None:
@@ -243,7 +240,7 @@ class ReadOnlyLedger:
         return self.reader.peek_if_any(Binding, self.paths.run(key))
 
     def bound(self, key: str) -> Binding:
-        """Read the transaction of a run that has one.
+        """Read the binding of a run, which must have a transaction.
 
         :raises UnreadableRecord: the run has no transaction.
         """
@@ -254,11 +251,11 @@ class ReadOnlyLedger:
         return frozenset(map(decode_name, names_below(self.store, self.paths.runs)))
 
     def wishes(self) -> tuple[Wish, ...]:
-        """List the requested restatements that no run has begun, by txid."""
+        """Read the requested restatements that no run has begun, by txid."""
         return replay.wishes(self.store, self.paths)
 
     def restating(self, binding: Binding) -> int | None:
-        """Read which open transaction restates the transaction of a run; None if there is none."""
+        """Return the open transaction that restates the transaction of a run. Return None if there is none."""
         return replay.restating(self.reader, self.paths, binding)
 
     def book(self) -> Book:
@@ -266,16 +263,16 @@ class ReadOnlyLedger:
         return Book(self.reader, self.paths)
 
     def followed(self) -> Followed | None:
-        """Read how far the corrections of the upstream topology were compared. None if they never were compared."""
+        """Read how far the corrections of the upstream topology were compared. Return None if they never were."""
         return self.reader.peek_if_any(Followed, self.paths.followed)
 
     def noted_behind(self) -> dict[int, Behind]:
-        """Read the transactions that are noted as behind a correction, by txid."""
+        """Read the records of transactions that lack corrections, by txid."""
         txids = txids_below(self.store, self.paths.all_behind)
         return records_at(self.reader, Behind, {each: self.paths.behind(each) for each in txids})
 
     def is_wanted_restated(self, txid: int) -> bool:
-        """Ask whether a person has requested a restatement of a committed transaction."""
+        """Return whether a person has requested a restatement of a committed transaction."""
         return self.reader.peek_if_any(Wish, self.paths.wish(txid)) is not None
 
     def repairs(self) -> tuple[RepairRecord, ...]:
@@ -285,22 +282,22 @@ class ReadOnlyLedger:
         return tuple(records_at(self.reader, RepairRecord, found).values())
 
     def kept_batch(self, txid: int) -> Metadata | None:
-        """Read the rows and the position of a batch; None if the ledger no longer keeps them."""
+        """Read the metadata and the position of a batch. Return None if the ledger no longer keeps them."""
         if self.store.get(self.paths.meta(txid)) is None:
             return None
         try:
             return RotatingTransactionalState(self.reader, self.paths).get_state(txid)
         except UnreadableRecord:
             if self.store.get(self.paths.meta(txid)) is None:
-                return None  # another process removed it after the first read
+                return None  # Another process has removed the record since.
             raise
 
     def topology(self) -> TopologyRecord:
-        """Read the facts that hold for all transactions."""
+        """Read the topology record, which must exist."""
         return self.reader.peek(TopologyRecord, self.paths.record)
 
     def topology_if_any(self) -> TopologyRecord | None:
-        """Read as `topology`. Return None if the topology has not begun."""
+        """Read the topology record. Return None if the topology has not begun."""
         return self.reader.peek_if_any(TopologyRecord, self.paths.record)
 
     def beside(self, topology: str) -> ReadOnlyLedger:
@@ -308,12 +305,12 @@ class ReadOnlyLedger:
         return ReadOnlyLedger(self.store, Paths(self.paths.root, topology))
 
     def is_listed(self) -> bool:
-        """Ask whether the root lists this topology. The path that is read does not contain the topology's name."""
+        """Return whether the root lists this topology. The path of this read does not contain the topology's name."""
         children = self.store.children(self.paths.root.rstrip("/") or "/")
         return children is not None and encode_name(self.paths.topology) in children.names
 
     def existing_topology(self) -> TopologyRecord:
-        """Read the facts that hold for all transactions of a topology.
+        """Read the topology record.
 
         :raises UnknownTransaction: there is no such topology.
         """
@@ -329,7 +326,7 @@ class ReadOnlyLedger:
         return self.opened(txids_below(self.store, self.paths.transactions))
 
     def in_lane(self, opened: Mapping[int, TransactionRecord]) -> frozenset[int]:
-        """Find the transactions that a live lane works on. A transaction with an error has left its lane."""
+        """Return the transactions that a running lane works on. A transaction with an error has left its lane."""
         tries = {
             txid: each.request
             for txid, each in opened.items()
@@ -343,29 +340,29 @@ class ReadOnlyLedger:
         return frozenset(txid for txid, each in tries.items() if each in alive)
 
     def watch_turn(self) -> AbstractContextManager[Watch]:
-        """Watch for a change of the turn to commit."""
+        """Watch the turn to commit for a change."""
         return self.store.watch(self.paths.current)
 
     def watch_line(self, txids: Iterable[int], acks: str) -> AbstractContextManager[Watch]:
         """Watch the turn, the records of transactions, and the acks of one attempt.
 
-        :param acks: the name of the folder with the acks, from the record of the transaction.
+        :param acks: name of the folder with the acks, as in the record of the transaction.
         """
         records = map(self.paths.transaction, txids)
         return self.store.watch(self.paths.current, self.paths.acks(acks), *records)
 
     def announce_owner(self, nonce: str, shown: Mapping[str, Any]) -> AbstractContextManager[None]:
-        """Show who holds the turn. The record is for display only."""
+        """Write an ephemeral record that shows who has the turn while the block runs, for display only."""
         return self.store.announce(self.paths.owner(nonce), dumps(shown).encode())
 
     def announce_lane(
         self, task_try: str, shown: Mapping[str, Any]
     ) -> AbstractContextManager[None]:
-        """Show that a lane works on the transactions that it began under this try. The record is for display only."""
+        """Write an ephemeral record that shows a working lane while the block runs, for display only."""
         return self.store.announce(self.paths.lane(task_try), dumps(shown).encode())
 
     def acked(self, record: TransactionRecord) -> frozenset[tuple[str, int]] | None:
-        """Return the task instances that have started or acked, or None if the transaction is already final."""
+        """Return the task instances that have started or acked. Return None if the transaction is final."""
         children = self.store.children(self.paths.acks(record.acks))
         return None if children is None else frozenset(map(ack_element, children.names))
 
@@ -375,35 +372,35 @@ class ReadOnlyLedger:
         acked: Collection[tuple[str, int]],
         mapped: Collection[str],
     ) -> bool:
-        """Ask whether every task that must ack has acked.
+        """Return whether every task that must ack has acked.
 
-        :param acked: task instances, as `acked` returns them.
-        :param mapped: the tasks that ack only by their mapped instances.
+        :param acked: the result of `acked`.
+        :param mapped: the tasks of which only the mapped instances ack.
         """
         names = [ack_name(*instance) for instance in acked]
         acks = listed_acks(self.store, self.paths.acks(record.acks), names)
         return not processing.missing_acks(acks, processing.must_ack(record, acks, mapped))
 
     def was_restated(self) -> bool:
-        """Ask whether a restatement was ever requested."""
+        """Return whether a person has ever requested a restatement."""
         return self.store.children(self.paths.wishes) is not None
 
     def raised_alarms(self) -> Mapping[str, AlarmNote]:
-        """Read the raised alerts and their subjects."""
+        """Read the raised alerts and their subjects, by kind."""
         return alarm.raised_alarms(self.reader, self.paths)
 
     def entries_in_use(self) -> set[str]:
-        """Name the journal entries that open or requested restatements replace."""
+        """Return the names of the journal entries that open or requested restatements replace."""
         return replay.entries_in_use(self.reader, self.paths)
 
     def held_at(
         self, topology: TopologyRecord, taken_back: Mapping[str, str], sole: Collection[str] = ()
     ) -> str:
-        """Return a digest of the facts about the states on which a difference depends, see `replay.held_at`."""
+        """Return a digest of the facts on which a difference depends; see `replay.held_at`."""
         return replay.held_at(self.reader, self.paths, topology, taken_back, sole)
 
     def version_of(self, txids: Sequence[int]) -> str:
-        """Read the version of transactions on which a preview is based."""
+        """Return the version of these transactions, with which a preview detects later changes."""
         return version.version_of(self.reader, self.paths, txids)
 
     def position(self) -> Any:
@@ -416,29 +413,29 @@ class ReadOnlyLedger:
     def position_before(self, txid: int) -> Any:
         """Read the position of the source before a transaction.
 
-        :raises UnreadableRecord: the ledger no longer keeps the metadata.
+        :raises UnreadableRecord: the ledger no longer keeps this position.
         """
         return RotatingTransactionalState(self.reader, self.paths).position_before(txid)
 
     def next_position(self) -> Any:
-        """Read the position from which the next new transaction will be decided."""
+        """Read the position from which the next new transaction begins."""
         return loss.next_position(self.reader, self.paths)
 
     def start_after(self, topology: TopologyRecord, position: Any) -> Any:
-        """Return the position from which rows are decided: `position`, or the end of accepted losses after it."""
+        """Return `position`, or the position after the accepted losses that follow it."""
         return loss.start_after(self.reader, self.paths, topology, position).position
 
 
 class Ledger(ReadOnlyLedger):
-    """The transactions of one topology, as one process sees them.
+    """The ledger of one topology, for one process.
 
-    No method waits. It returns an answer such as `NotYet`, and the caller decides how to wait. The ledger remembers
-    records that it wrote, so that the next step need not read them. Each multi checks the remembered versions. Several
-    threads may run steps on one ledger.
+    No method waits. A step returns an answer such as `NotYet`, and the caller decides how to wait. The ledger remembers
+    the records that it wrote, so that the next step need not read them. Each multi checks the remembered versions.
+    Several threads may run steps on one ledger.
 
-    :param clock: None uses the machine's time.
-    :param ids: None uses the machine's random numbers.
-    :param history: how many final transactions the ledger remembers.
+    :param clock: the clock; None uses the machine's time.
+    :param ids: the source of random ids; None uses the machine's random numbers.
+    :param history: number of final transactions that the history keeps.
     """
 
     def __init__(
@@ -459,7 +456,8 @@ class Ledger(ReadOnlyLedger):
 
     # --- steps
 
-    # Each step is a method: `ledger.ack(...)` runs it, `ledger.ack.preview(...)` only decides it.
+    # Each step is a method: `ledger.ack(...)` runs the step, and `ledger.ack.preview(...)` only
+    # decides it.
 
     start = Step(processing.start)
     ack = Step(processing.ack)
@@ -510,9 +508,9 @@ class Ledger(ReadOnlyLedger):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """Run one step and return its result after its multi, or its answer if it writes nothing.
+        """Run one step: decide it, send its multi, and return its answer.
 
-        :raises Refused, UnreadableRecord: the step raises it, from everything written until now.
+        :raises Refused, UnreadableRecord: raised by the step, after it has read all earlier writes.
         :raises OutcomeUnknown, StoreUnavailable, TooMuchContention: see `Store.multi`.
         """
         name = _name_of(step)
@@ -534,9 +532,9 @@ class Ledger(ReadOnlyLedger):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Decision[T]:
-        """Decide one step on everything written until now, but write nothing.
+        """Decide one step after reading all earlier writes, but write nothing.
 
-        :raises Refused, UnreadableRecord: the step raises it.
+        :raises Refused, UnreadableRecord: raised by the step.
         :raises TooMuchContention: other steps changed the records in every pass.
         """
         for _ in range(PASSES):
@@ -558,16 +556,16 @@ class Ledger(ReadOnlyLedger):
     def begin(
         self, request: BeginRequest, outside: Outside, *, task: TaskTry | None = None
     ) -> BeginAnswer:
-        """Run the step `begin`. It asks the source and Airflow if necessary, and creates the ledger on first use.
+        """Run the step `begin`. It queries the source and Airflow if necessary, and creates the ledger on first use.
 
-        :param task: task that starts in the same multi, if one process begins a new transaction and works on it.
+        :param task: task that starts in the same multi, if the process that begins the transaction also works on it.
         :raises Refused: the ledger has not changed.
         """
         step = begin if task is None else partial(begin_started, task=task)
         return self.run(step, request, outside, open_first=partial(self.open, request.topology))
 
     def open(self, request: TopologyRequest) -> None:
-        """Create the ledger of this topology, or update it from the DAG.
+        """Create the ledger of this topology, or update the topology record from the DAG.
 
         :raises TopologyClaimed, SourceKindChanged, SourceShapeChanged: the ledger is not changed.
         """
@@ -577,10 +575,10 @@ class Ledger(ReadOnlyLedger):
     def accept_loss(
         self, losses: Sequence[Loss], audit: Audit, *, known: Sequence[int] | None = None
     ) -> answers.Repaired:
-        """Note that these rows are lost. If the call fails midway, you can accept the rest again.
+        """Record that a person accepts the loss of these rows. If the call fails midway, repeat it with the other rows.
 
-        :param known: see `loss.note_losses`.
-        :return: the last of the repairs that were written.
+        :param known: numbers of the repairs that had accepted losses at the preview; None allows any.
+        :return: the answer of the last repair.
         :raises LossRefused: nothing is lost.
         :raises PreviewOutdated: other losses were accepted since the preview.
         """
@@ -594,11 +592,11 @@ class Ledger(ReadOnlyLedger):
         return done
 
     def sweep(self) -> None:
-        """Remove records that the last step, or a process that died, left behind. A failure here fails no step."""
+        """Delete useless records of the last step or of a process that died. A failure here is only logged."""
         try:
             record = Reader(self.store, self._known).peek_if_any(
                 TopologyRecord, self.paths.record
-            )  # usually remembered
+            )  # This record is usually remembered.
             if record is None or not record.garbage:
                 return
             for each in record.garbage:
@@ -613,19 +611,19 @@ class Ledger(ReadOnlyLedger):
     def joined(
         first: BoundStep[T], then: Callable[[T], BoundStep[U] | None]
     ) -> BoundStep[answers.Joined[T, U]]:
-        """Join two steps into one. `then` makes the second step from the answer of the first; both share one multi."""
+        """Join two steps that share one multi. `then` returns the second step for the answer of the first one."""
         return partial(in_one_multi, first=first, then=then)
 
     # --- reading
 
     def past_time(self) -> datetime:
-        """Return a time that is certainly past: the earlier time of this machine's clock and the store's clock."""
+        """Return a time that has certainly passed, even if the clock of this machine is fast."""
         now = self.clock.now()
         node = self.store.get(self.paths.record)
         return min(now, (node and node.modified) or now)
 
     def incarnation(self) -> str:
-        """Return the id of this life of the ledger. It may come from memory."""
+        """Return the incarnation of the ledger, possibly from memory."""
         read = Reader(self.store, self._known)
         record = read.peek(TopologyRecord, self.paths.record)
         self._keep(read)
@@ -634,7 +632,7 @@ class Ledger(ReadOnlyLedger):
     def pace(self, unit: str = "rows") -> list[list[float]]:
         """Read the number of rows and the seconds in process of each of the last committed transactions.
 
-        :param unit: unit that was counted, if it is not rows.
+        :param unit: unit of the counts, such as files.
         """
         record = Reader(self.store).peek_if_any(TopologyRecord, self.paths.record)
         pace = [] if record is None else record.pace
@@ -644,21 +642,21 @@ class Ledger(ReadOnlyLedger):
         return self._seen(loss.position_now)
 
     def deciding_from(self) -> list[Any]:
-        """Sync, and read every position from which rows will still be decided."""
+        """Read every position from which a new transaction or a replay will decide its rows, after a sync."""
         self.store.sync()
         self._known.clear()
         return self._seen(loss.deciding_from)
 
     def holds(self, token: Token) -> bool:
-        """Ask whether `token` is still the grant in the ledger.
+        """Return whether the ledger still has the grant of `token`.
 
-        If it is not, a newer committer has outranked this one.
+        If not, a newer committer has outranked this one.
         """
         self.store.sync()
         return end.holds(self.status(token.txid), self.topology(), token)
 
     def remember(self, look: ReadOnlyLedger) -> None:
-        """Keep the records that a caller has read, for the next step, whose multi checks their versions."""
+        """Remember the records that `look` has read for the next step. The multi of this step checks their versions."""
         self._keep(look.reader)
 
     def _keep(self, read: Reader) -> None:
@@ -679,7 +677,7 @@ class Ledger(ReadOnlyLedger):
             try:
                 return question(Reader(self.store, self._known), self.paths)
             except UnreadableRecord:
-                self._known.clear()  # the turn moved on; earlier records may be removed
+                self._known.clear()  # The turn has moved on. Earlier records may be deleted.
         return question(Reader(self.store), self.paths)
 
     # --- one pass
@@ -687,14 +685,15 @@ class Ledger(ReadOnlyLedger):
     def _run(self, name: str, step: BoundStep[T], answered: Answers) -> T | Unanswered:
         synced = False
         for number in range(PASSES):
-            # After a sync, the pass reads everything again: no cached record may decide an answer.
+            # After a sync, read everything from the store, since no remembered record may decide an
+            # answer.
             known = None if synced else self._known
             read = Reader(self.store, known, hasty=number == 0, answers=answered)
             stamp = self._stamp()
             try:
                 decided: Decision[T] | Refused | UnreadableRecord = step(read, stamp, self.paths)
             except Unanswered as question:
-                # After the answer, the multi checks the records that led to the question.
+                # The multi of the next pass checks the records that led to the question.
                 self._known.add(read.seen)
                 return question
             except (Refused, UnreadableRecord) as error:
@@ -707,7 +706,8 @@ class Ledger(ReadOnlyLedger):
                     return self._swept(decided.result)
                 raise decided
             else:
-                # A step that writes nothing is decided on everything written until now, never on remembered records.
+                # A step that writes nothing must read all earlier writes and use no remembered
+                # record.
                 self.store.sync()
                 synced = True
             self._known.clear()
@@ -721,7 +721,7 @@ class Ledger(ReadOnlyLedger):
         created = frozenset(write.path for write in decision.writes if isinstance(write, Create))
         after = self._known.made_by(
             decision.writes, read.seen
-        )  # before the send, since other threads note more
+        )  # This comes before the send, since other threads may record later versions.
         try:
             self.store.multi(read.requirements(created), decision.writes)
         except RequirementFailed:
@@ -732,7 +732,7 @@ class Ledger(ReadOnlyLedger):
                 self.store.sync()
                 found = self.store.get(decision.proof)
             except StoreUnavailable:
-                raise unknown from None  # StoreUnavailable would mean that nothing was written
+                raise unknown from None  # StoreUnavailable would mean that nothing was written.
             made = found is not None and f'"op":"{stamp.op}"'.encode() in found.data
             if made or again:
                 return made

@@ -1,8 +1,8 @@
 """The life of a state: its transactions, changes and losses, from its beginning until now. Source: docs/protocol.md §5.
 
 After a transaction, people may have renamed or forgotten a state, changed its values, or accepted a loss. Each of these
-is a repair, which names the transaction that had the turn. This module uses no clock. A name is always the name that
-the state had at that transaction.
+actions is a repair, whose record names the transaction that had the turn. So this module needs no clock. A repair
+record has the name of the state at that transaction.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ ROLL_FORWARD = "roll-forward"
 BACK = "back"
 ENDS = "ends"
 BEGAN = "began"
-"""The key of a state's first transaction in the topology record. The value is 0 if the state had values before it."""
+"""The key of a state's first transaction in the topology record. The value is 0 if the state already had values."""
 HOLES = "holes"
-"""The key of the transactions that a table lacks, in the note of a roll forward."""
+"""The key of the transactions that a table lacks, in the repair record of a roll forward."""
 EMPTIED = "emptied"
-"""The key, in the topology record, of the transaction before which the state was empty after an accepted loss."""
+"""The key, in the topology record, of the first transaction after an accepted loss that left the state empty."""
 CHANGE = "change"
 """The key of the newest accepted change of a state's values, in the topology record and in the fence."""
 
@@ -40,7 +40,7 @@ CHANGE = "change"
 class Segment(NamedTuple):
     """The transactions that were written to a state under one name.
 
-    :param last: the last transaction; None if the state still has this name.
+    :param last: the last of these transactions; None if the state still has this name.
     """
 
     name: str
@@ -52,10 +52,10 @@ class Segment(NamedTuple):
 
 
 class StateLoss(NamedTuple):
-    """A loss of a state that a person accepted.
+    """A loss of values of a state that a person accepted.
 
     :param number: number of the repair.
-    :param generation: generation of the ledger after the repair; a fence with a lower generation is older than the
+    :param generation: generation of the ledger after the repair. A fence with a lower generation is older than the
         repair.
     :param txid: the transaction that had the turn at the repair.
     :param found: the last transaction that the state had after the loss; 0 if it was empty; None if unknown.
@@ -70,11 +70,11 @@ class StateLoss(NamedTuple):
 
 
 class Pending(NamedTuple):
-    """The accepted changes that a state may lack.
+    """The accepted changes that the values of a state may lack.
 
-    :param missing: missing changes, in the order in which they were made.
-    :param asked: whether a person must decide which changes the values include. Otherwise the values lack all these
-        changes.
+    :param missing: the changes that may be missing, in the order in which they were made.
+    :param asked: whether a person must say which of these changes the values include. If False, the values lack all of
+        them.
     """
 
     missing: tuple[RepairRecord, ...]
@@ -88,18 +88,19 @@ NOTHING_PENDING = Pending(())
 class Life:
     """The life of one state.
 
-    :param segments: its transactions under each of its names, oldest first.
+    :param segments: the transactions under each name of the state, oldest first.
     :param began_empty: whether the state was empty before its first transaction.
-    :param changes: the manual changes of its values that people accepted, in order.
-    :param losses: the accepted losses that no roll forward has healed.
-    :param rebuilt: the last transaction before a rebuild of the ledger. Nothing is remembered up to it.
+    :param changes: the changes of its values by hand that people accepted, oldest first.
+    :param losses: the accepted losses whose values no roll forward has restored.
+    :param rebuilt: the last transaction before a rebuild of the ledger; 0 if there was none. Facts about earlier
+        transactions are lost.
     :param vouched: the last transaction that a rebuild found complete in all states.
     :param receipts: the known receipts of final transactions.
     :param own: the receipts that the state itself keeps.
-    :param back: transactions that were taken back, with all of their rows.
+    :param back: transactions whose rows a repair has taken back.
     :param holes: transactions that a table lacks, since no journal entry kept their rows.
-    :param passed: number of the repair that skipped these transactions.
-    :param passing: the holes that an unfinished roll forward skips.
+    :param passed: number of the roll forward that skipped the transactions in `holes`.
+    :param passing: transactions that an unfinished roll forward skips for the same reason.
     """
 
     state: str
@@ -127,15 +128,15 @@ class Life:
     ) -> Life:
         """Derive the life of a state from the repairs of the ledger.
 
-        :param repairs: all repairs, oldest first. Repairs before the last reset have no effect.
+        :param repairs: all repairs, oldest first. Repairs before the last reset are ignored.
         """
         walk = _Walk(state)
         for each in reversed(since_reset(repairs)):
             if walk.begins_after(each):
                 break
         began = topology.accepted.get(state, {}).get(BEGAN)
-        # Without a fence, or in a rebuilt ledger, this is not noted. A state that is as old as the
-        # ledger was empty.
+        # The topology record has no such entry for a state without a fence, or in a rebuilt ledger.
+        # A state that is as old as the ledger was empty at first.
         empty = began > 0 if began is not None else walk.first == 1
         emptied = topology.accepted.get(state, {}).get(EMPTIED, 0)
         noted = [] if topology.rolling is None else topology.rolling.holes.get(state, [])
@@ -170,7 +171,8 @@ class Life:
             for txid, each in self.receipts.items()
             if segment.has(txid) and segment.name in each.written
         }
-        # A rebuild loses earlier names, but the state keeps its own receipts.
+        # After a rebuild, the earlier names of the state are lost, but the state keeps its own
+        # receipts.
         kept = {
             txid: next(iter(each.written.values()))
             for txid, each in self.own.items()
@@ -180,24 +182,24 @@ class Life:
 
     @property
     def first(self) -> int:
-        """Return the first transaction that the state may have."""
+        """Return the first transaction that may have written to the state."""
         return self.segments[0].first
 
     def name_at(self, txid: int) -> str | None:
-        """Return the name of the state at a transaction, or None if the topology did not have the state then."""
+        """Return the name of the state at a transaction. Return None if the topology did not have the state then."""
         return next((each.name for each in self.segments if each.has(txid)), None)
 
     def held(self, txid: int, as_of: int | None = None) -> bool | None:
-        """Return whether the state has a transaction, or None if that is unknown.
+        """Return whether the values include the rows of a transaction. Return None if that is unknown.
 
-        :param as_of: the generation of a fence whose values are examined; None means the current values.
+        :param as_of: the generation in the fence of the examined values; None means the current values.
         """
         if txid not in self.given:
             return False
         return self.kept(txid, as_of)
 
     def kept(self, txid: int, as_of: int | None = None) -> bool | None:
-        """Return as `held` for a transaction that was written to the state, even if its receipt is forgotten."""
+        """Return the result of `held`, but assume that the transaction was written to the state."""
         if txid <= self.rebuilt and txid != self.vouched and txid not in self.own:
             return None
         unknown = False
@@ -212,11 +214,11 @@ class Life:
         return None if unknown else True
 
     def is_accepted(self, txid: int) -> bool:
-        """Ask whether, after a transaction, a person or a rebuild has accepted the content of the state."""
+        """Return whether a person or a rebuild has accepted the content of the state after a transaction."""
         return not self.kept(txid) or any(txid < loss.txid for loss in self.losses)
 
     def expected(self, last: int, as_of: int | None = None) -> tuple[int, ...] | None:
-        """List the transactions up to `last` whose rows the values include. Return None if unknown."""
+        """Return the transactions up to `last` whose rows the values include. Return None if unknown."""
         if self.unknown(last, as_of):
             return None
         return tuple(txid for txid in self.given if txid <= last and self.kept(txid, as_of))
@@ -234,14 +236,14 @@ class Life:
         return ""
 
     def forgotten(self, first: int, last: int) -> int | None:
-        """Return the first of these transactions that is no longer known, or None if all are known."""
+        """Return the first transaction from `first` to `last` without a known receipt. Return None if there is none."""
         known = self.receipts.keys() | self.back
         return next((txid for txid in range(first, last + 1) if txid not in known), None)
 
     def sums(
         self, columns: Iterable[str], txids: Iterable[int], changes: Sequence[RepairRecord] = ()
     ) -> dict[str, int] | None:
-        """Add up the effects of transactions and changes on columns; None if a part of them is not known."""
+        """Return the sum of each column over these transactions and changes. Return None if a summand is unknown."""
         found = dict[str, int]()
         wrote = [each for txid in txids if (each := self.given[txid]).keys]
         for name in columns:
@@ -255,7 +257,7 @@ class Life:
     def changes_after(
         self, last: int, mark: int, totals: Mapping[str, int] | None, *, as_of: int | None = None
     ) -> Pending | None:
-        """Find the accepted changes that values lack. Return None if no choice of changes explains the totals.
+        """Return the accepted changes that the values lack. Return None if no choice of changes explains the totals.
 
         The values include all transactions up to `last`.
 
@@ -276,8 +278,8 @@ class Life:
         if not fits:
             return None
         missing = tuple(open_[fits[0] :])
-        # A change after an accepted loss may have replaced lost values, which a roll forward has
-        # restored since.
+        # A change after an accepted loss may have replaced lost values by hand. A roll forward may
+        # have restored the same values since.
         after = as_of is not None and any(
             each.generation > as_of and change.number > each.number
             for each in self.losses
@@ -286,7 +288,7 @@ class Life:
         return Pending(missing, bool(missing) and (len(fits) > 1 or after))
 
     def gone(self, first: int, before: int | None = None) -> frozenset[str]:
-        """Return the keys that people deleted on purpose after transaction `first`, and before another transaction."""
+        """Return the keys that people deleted by hand after transaction `first`, but before transaction `before`."""
         return frozenset(
             key
             for each in self.changes
@@ -295,12 +297,12 @@ class Life:
         )
 
     def lacks(self, txid: int) -> bool:
-        """Ask whether no journal entry kept the rows of a transaction, and no person has accepted their loss since."""
+        """Return whether a roll forward left a transaction out of the table, and no person has accepted this since."""
         given_up = any(each.number > self.passed for each in self.losses)
         return txid in self.holes & self.given.keys() and not given_up
 
     def cannot_restate(self, txid: int) -> str:
-        """Explain why the rows of a transaction cannot be removed from the state. Return "" if they can."""
+        """Explain why a restatement cannot remove the rows of a transaction from the state. Return "" if it can."""
         if self.kept(txid) is not True:
             done = "the ledger was rebuilt" if txid <= self.rebuilt else "what it held was accepted"
             return f"{done} since, so state {self.state!r} may lack transaction {txid}"
@@ -312,15 +314,15 @@ class Life:
 
 @dataclass
 class _Walk:
-    """Follows the repairs of a state from the newest to the oldest.
+    """Reads the repairs of a state from the newest to the oldest.
 
     :param name: the name of the state at the current repair.
     :param until: the last transaction of the state under that name.
-    :param healed: the lowest transaction from which a later roll forward began.
-    :param vouched: last transaction that a rebuild found complete in all states, by state.
+    :param healed: the lowest transaction with which a later roll forward began.
+    :param vouched: the last transaction that a rebuild found complete, by state.
     :param unwanted: numbers of the changes that a person withdrew.
     :param back: transactions that were taken back.
-    :param mark: the newest change that the restored state had. The restore removed later changes.
+    :param mark: the newest change in the backup from which the state was restored. Later changes are lost.
     """
 
     name: str
@@ -338,7 +340,7 @@ class _Walk:
     mark: float = math.inf
 
     def begins_after(self, each: RepairRecord) -> bool:
-        """Process one repair. Return True if another state had the name before this repair."""
+        """Read one repair. Return True if the name belonged to another state before this repair."""
         change = each.change
         renamed = renaming(each)
         if renamed is not None:
@@ -379,14 +381,14 @@ class _Walk:
         self.unwanted |= {*each.change.get("unchanged", ())}
         rolled = each.change["states"][self.name]
         if not self.passed:
-            # The newest roll forward lists all holes.
+            # The newest roll forward lists the holes of all earlier ones.
             self.passed = each.number
             self.holes = rolled.get(HOLES, ())
         if rolled.get("heals", True):
             self._heals(rolled["found"])
 
     def _heals(self, found: int) -> None:
-        """Note that the state continued from a backup of transaction `found`, which ends the later losses."""
+        """Record that the state continued from a backup of transaction `found`, which ended its later losses."""
         self.healed = found if self.healed is None else min(self.healed, found)
 
     def _takes_loss(self, each: RepairRecord) -> None:
@@ -400,7 +402,7 @@ class _Walk:
 def _still_there(
     changes: Sequence[RepairRecord], losses: Sequence[StateLoss]
 ) -> list[RepairRecord]:
-    """List the changes that no accepted loss removed, in the order in which they were made."""
+    """Return the changes that no accepted loss removed, in the order in which they were made."""
     kept = (
         each
         for each in changes
@@ -410,7 +412,7 @@ def _still_there(
 
 
 def since_reset(repairs: Sequence[RepairRecord]) -> Sequence[RepairRecord]:
-    """List the repairs since the last reset of the ledger. Earlier repairs do not affect the current ledger."""
+    """Return the repairs since the last reset of the ledger. Earlier repairs do not affect the current ledger."""
     first = max((place for place, each in enumerate(repairs, 1) if each.what == RESET), default=0)
     return repairs[first:]
 
@@ -427,7 +429,7 @@ def all_taken_back(repairs: Iterable[RepairRecord]) -> set[int]:
 
 
 def renaming(repair: RepairRecord) -> tuple[str, str, int] | None:
-    """Return the old name, the new name, and the first transaction under the new name, or None if it is no renaming."""
+    """Return the old name, the new name and the first transaction under the new name. None for other repairs."""
     change = repair.change
     return (change["state"], change["to"], change["txid"]) if repair.what == RENAMED else None
 
@@ -435,12 +437,12 @@ def renaming(repair: RepairRecord) -> tuple[str, str, int] | None:
 def renamed_since(
     repairs: Sequence[RepairRecord], names: Iterable[str], txid: int
 ) -> dict[str, str]:
-    """Map the names that states had at a transaction to their current names, see `name_now`."""
+    """Return the current name of each of these states, by its name at a transaction; see `name_now`."""
     return {name: name_now(repairs, name, txid) for name in names}
 
 
 class ForgottenName(str):
-    """The description of a forgotten state. It equals no name, since another state may have the same name."""
+    """The description of a forgotten state. It equals no name, since a new state may have the same name."""
 
     __hash__ = object.__hash__
     __ne__ = object.__ne__
@@ -452,8 +454,8 @@ class ForgottenName(str):
 def name_now(repairs: Sequence[RepairRecord], name: str, txid: int) -> str:
     """Return the current name of a state.
 
-    :param name: the name at transaction `txid`.
-    :return: the name, or a `ForgottenName` if the state was forgotten since.
+    :param name: the name that the state had at transaction `txid`.
+    :return: the current name, or a `ForgottenName` if people have forgotten the state since.
     """
     for each in since_reset(repairs):
         renamed = renaming(each)
@@ -469,7 +471,7 @@ def name_now(repairs: Sequence[RepairRecord], name: str, txid: int) -> str:
 
 
 class _Given(Protocol):
-    """A transaction of which a state has a trace: a receipt, or the fence that was raised for it."""
+    """A transaction that is known from a receipt in the state, or from the fence of the state."""
 
     @property
     def txid(self) -> int: ...
@@ -480,9 +482,9 @@ class _Given(Protocol):
 
 
 def holds_for_good(given: Iterable[_Given], txid: int, birth: str, incarnation: str) -> bool:
-    """Ask whether a state has output of exactly this transaction that it cannot undo.
+    """Return whether a state has output of exactly this transaction that it cannot undo.
 
-    A reset or lost ledger gives txids again, but never a birth.
+    A reset or lost ledger can repeat a txid, but never a birth.
 
     :param given: the receipts of transactions whose output the state cannot undo.
     """
@@ -491,7 +493,7 @@ def holds_for_good(given: Iterable[_Given], txid: int, birth: str, incarnation: 
 
 
 def accepted_code(repairs: Sequence[RepairRecord]) -> dict[tuple[str, str], int]:
-    """Return the code that people accepted, as the last accepted transaction for each task and digest."""
+    """Return, by task and digest of its code, the last transaction for which people accepted this code."""
     accepted = dict[tuple[str, str], int]()
     for each in repairs:
         if each.what == ACCEPT_CODE:

@@ -1,8 +1,8 @@
-"""The output of a transactional state as a text that a replay can compare. Source: docs/protocol.md §7.
+"""Convert the output of a transactional state to a text that a replay can compare. Source: docs/protocol.md §7.
 
 Two outputs are equal if they have the same keys and values. Floats in value columns may differ slightly, since the
-order of addition changes their rounding. The sums of all floats, each weighted by its key and column, may differ by at
-most 1e-9 of the sum of absolute values.
+order of addition changes their rounding. All floats are added up, each weighted by its key and column. Two such sums
+may differ by at most 1e-9 of the sum of absolute values.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from airflow_tx.ledger.json_text import digest
 
 TOLERANCE = 1e-9
 _MOST = 1e300
-"""Floats of at least this size are compared exactly, since their sum might be infinite."""
+"""Floats of at least this size are compared exactly, since their sum could be infinite."""
 
 
 def output_text(
     rows: Iterable[Mapping[str, Any]], names: Iterable[str], approximate: Iterable[str]
 ) -> str:
-    """Summarise an output independently of the order of its rows, without keeping any row.
+    """Return a text that describes an output, regardless of the order of its rows. No row is kept in memory.
 
-    :param names: the columns to compare; none: all columns.
-    :param approximate: the columns whose floats may differ slightly; the keys of all rows are different.
+    :param names: the columns to compare; all columns if empty.
+    :param approximate: the columns whose floats may differ slightly. Each row must then have a different key.
     """
     columns = list(names)
     loose = {name: 16 * number % 96 for number, name in enumerate(approximate)}
@@ -52,7 +52,7 @@ def output_text(
 
 
 def same_output(one: str, other: str) -> bool:
-    """Ask whether two texts of `output_text` describe the same output."""
+    """Return whether two texts of `output_text` describe the same output."""
     exact, *loose = one.split()
     other_exact, *other_loose = other.split()
     if exact != other_exact or not loose or not other_loose:

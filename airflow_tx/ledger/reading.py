@@ -1,4 +1,4 @@
-"""How steps read a ledger, and how the coordinator, the page and the commands read it at one moment.
+"""Classes that read a ledger, for the steps and for the coordinator, the page and the commands.
 
 Source: docs/protocol.md §§1, 4.
 """
@@ -45,27 +45,28 @@ from airflow_tx.ledger.records import (
 )
 
 # --- reader -------------------------------------------------------------------------------------------------------
-# Each record that a step reads automatically becomes a requirement of the step's multi.
+# A step requires that the records which it has read stay unchanged. The reader adds this
+# requirement to the multi.
 
 
 _A = TypeVar("_A")
 _K = TypeVar("_K")
 
 Answers = dict[str, tuple[object, Any]]
-"""The last question of each kind, and its answer. Only the last, since a source remembers only its last decision."""
+"""The last question of each kind, with its answer. Older ones are dropped, since a source remembers one decision."""
 
 PRESENT = Node(b"", ANY_VERSION)
-"""The record that `Reader.exists` assumes without a read. If there is no record, the multi is refused."""
+"""The value of a record that `Reader.exists` assumes to exist. If the record is missing, the multi is refused."""
 
 UNKNOWN = Node(b"", ANY_VERSION)
-"""The mark of a record that this process has not read."""
+"""The value of a record that this process has not read."""
 
 MOST_KNOWN = 2000
-"""The maximum number of records that a process remembers, even if it runs for hours."""
+"""Maximum number of records that a process remembers."""
 
 
 class Unanswered(Exception):
-    """Signals that the pass needs an answer from outside the ledger. `Ledger.run` gets it and repeats the step."""
+    """Signals that a pass needs an answer from outside the ledger. `Ledger.run` gets it and repeats the step."""
 
     def __init__(self, kind: str, about: object, call: Callable[[], object]) -> None:
         super().__init__(kind, about)
@@ -76,22 +77,22 @@ class Unanswered(Exception):
 
 @dataclass
 class KnownRecords:
-    """Records and names of children, as last read or written. None marks a record that did not exist.
+    """The last known version of each record and folder. None means that the record did not exist.
 
-    Several threads may share them. Keep only versions that the store has or has had. An old version causes a refused
-    multi. A version that does not exist yet would later match a different record.
+    Several threads may share it. Add only versions that exist or have existed in the store. With an old version, the
+    multi is refused. A version that does not exist yet could later match a different record.
     """
 
     nodes: dict[str, Node | None] = field(default_factory=dict)
     children: dict[str, Children] = field(default_factory=dict)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all records and names."""
         self.nodes.clear()
         self.children.clear()
 
     def add(self, seen: KnownRecords) -> None:
-        """Remember the records that a pass has read, unless newer ones are known."""
+        """Add the records that a pass has read, except where a newer version is known."""
         if len(self.nodes) > MOST_KNOWN:
             self.clear()
         for path, node in seen.nodes.items():
@@ -104,9 +105,10 @@ class KnownRecords:
                 self.children[path] = children
 
     def made_by(self, writes: Sequence[Write], seen: KnownRecords) -> KnownRecords:
-        """Return the records and names that these writes will produce. None marks a record that is not known.
+        """Return the records and names that these writes will produce. The value None means unknown.
 
-        Call this before you send the multi: another thread may note a later change before this thread notes its own.
+        Call this before you send the multi: another thread may record a later change before this thread records its
+        own.
 
         :param seen: the records that the pass has read.
         """
@@ -117,7 +119,7 @@ class KnownRecords:
         return made
 
     def take(self, made: KnownRecords, seen: KnownRecords) -> None:
-        """Remember the results of a multi and the reads of its pass, unless newer ones are known."""
+        """Add the results of a multi and the records that its pass has read, except where a newer version is known."""
         for path, node in made.nodes.items():
             if node is None:
                 self.nodes.pop(path, None)
@@ -127,7 +129,7 @@ class KnownRecords:
         self.add(KnownRecords(found, {**seen.children, **made.children}))
         for path, node in seen.nodes.items():
             if node is None and path not in made.nodes:
-                self.nodes.pop(path, None)  # absence was required for one multi only
+                self.nodes.pop(path, None)  # Only this multi required the absence.
 
     def _of(self, writes: Sequence[Write]) -> KnownRecords:
         written = {write.path for write in writes}
@@ -157,18 +159,18 @@ class KnownRecords:
             self.children[folder] = Children(tuple(sorted(names)), around.version)
         if isinstance(write, Create):
             self.nodes[path] = Node(write.data, 0)
-            if not write.data:  # a folder
+            if not write.data:  # An empty record is a folder.
                 self.children[path] = Children((), 0)
 
 
 class Reader:
-    """Reads the records for one pass of a step, or of several steps that share a multi.
+    """Reads records for one pass of a step, or of several steps that share a multi.
 
     :param store: the store of the records.
-    :param known: records that this process has read or written, which are not read again. If they are outdated, the
-        multi is refused, and the next pass runs without them. They never decide a step that writes nothing.
-    :param hasty: whether this pass may assume that some records exist, or do not exist, without reading them.
-    :param answers: the answers that earlier passes got from outside the ledger.
+    :param known: records that this process remembers and that need no further read. If one is outdated, the multi is
+        refused, and the next pass runs without them. They never decide a step that writes nothing.
+    :param hasty: whether this pass may assume, without a read, that some records exist and that others do not.
+    :param answers: the answers from outside the ledger that earlier passes received.
     """
 
     def __init__(
@@ -189,18 +191,18 @@ class Reader:
         self.seen = KnownRecords()
 
     def apply(self, writes: Sequence[Write]) -> None:
-        """Apply the writes of a step, so that the next step in the same multi reads their results.
+        """Apply the writes of a step for later reads, so that the next step in the same multi sees their results.
 
         A record that was just written needs no requirement: the multi itself sets its content.
         """
         self._written += writes
 
     def ask(self, kind: str, about: object, call: Callable[[], _A]) -> _A:
-        """Return the answer that an earlier pass got to this question.
+        """Return the answer to a question that an earlier pass received from outside the ledger.
 
-        :param about: the content of the question, which identifies it.
-        :param call: gets the answer from outside the ledger, between two passes.
-        :raises Unanswered: no earlier pass has asked this question.
+        :param about: the subject of the question. The answer is valid only for the same subject.
+        :param call: function that gets the answer between two passes.
+        :raises Unanswered: no earlier pass has received the answer.
         """
         found, answer = self._answers.get(kind, (None, None))
         if found != about:
@@ -209,9 +211,9 @@ class Reader:
         return result
 
     def find(self, cls: type[R], path: str, *, new: bool = False) -> R | None:
-        """Read the record at `path`, or None, and require that it stays unchanged.
+        """Read the record at `path`, and require that it stays unchanged. Return None if there is no record.
 
-        :param new: a hasty pass assumes that there is no record yet. The multi is refused if there is one.
+        :param new: whether a hasty pass may assume that there is no record. If there is one, the multi is refused.
         """
         if new and self.hasty:
             self._assumed[path] = None
@@ -226,36 +228,39 @@ class Reader:
         return _present(self.find(cls, path), path)
 
     def peek(self, cls: type[R], path: str) -> R:
-        """Read the record at `path` without a requirement. Use it if the value only grows and an old value is safe."""
+        """Read the record at `path` without a requirement, for values that only grow and are safe to use when old."""
         return _present(self.peek_if_any(cls, path), path)
 
     def peek_if_any(self, cls: type[R], path: str) -> R | None:
-        """Read as `peek`, for a record that may be missing."""
+        """Read the record like `peek`, but return None if it is missing."""
         node = self._node(path)
         return None if node is None else decode(cls, path, node.data)
 
     def exists(self, path: str, *, old: bool = False) -> bool:
-        """Ask whether there is a record at `path`, with any content, and require that it does not change.
+        """Return whether there is a record at `path`, with any content, and require that it stays unchanged.
 
-        :param old: a hasty pass assumes that there is a record. The multi is refused if there is none.
+        :param old: whether a hasty pass may assume that there is a record. If there is none, the multi is refused.
         """
         if old and self.hasty:
             self._assumed[path] = PRESENT
         return self._required(path) is not None
 
     def raw(self, path: str) -> bytes | None:
-        """Read the bytes at `path`, in any format, and require that they do not change."""
+        """Read the bytes at `path`, in any format, and require that they stay unchanged."""
         node = self._required(path)
         return None if node is None else node.data
 
     def covered(self, cls: type[R], path: str) -> R:
-        """Read the newest record at `path`. Each change of it must also change a record that is read with `names`."""
+        """Read the newest record at `path` without a requirement.
+
+        Each change of this record must also change a record that `names` reads.
+        """
         write = self._write_of(path)
         node = self._store.get(path) if write is None else _made(write)
         return _present(None if node is None else decode(cls, path, node.data), path)
 
     def names(self, path: str) -> tuple[str, ...]:
-        """Read the names below `path`, and require that the set of names does not change."""
+        """Read the names below `path`, and require that no name is added or removed."""
         names = set[str]()
         if not any(isinstance(write, Create) and write.path == path for write in self._written):
             children = self._known.children.get(path) or self._store.children(path)
@@ -271,11 +276,11 @@ class Reader:
         return tuple(sorted(names))
 
     def names_if_any(self, path: str) -> tuple[str, ...]:
-        """Read as `names`, for a path that may be missing."""
+        """Read the names like `names`, but return () if the path is missing."""
         return self.names(path) if self.exists(path) else ()
 
     def requirements(self, created: frozenset[str]) -> tuple[Requirement, ...]:
-        """Return one requirement for each record read. An absent record is only checked if the multi creates it.
+        """Return a requirement for each record that was read. Absence is only required where the multi creates one.
 
         :param created: paths that the multi creates.
         """
@@ -288,7 +293,7 @@ class Reader:
         return tuple(found)
 
     def still_holds(self) -> bool:
-        """Ask whether all records read are still unchanged, so that no answer mixes records of different times."""
+        """Return whether all records are still unchanged since they were read, so that they are from one moment."""
         requirements = self.requirements(frozenset())
         try:
             if requirements:
@@ -309,7 +314,7 @@ class Reader:
             return _made(write)
         node = self._known.nodes.get(
             path, UNKNOWN
-        )  # one access, since another thread may clear the record
+        )  # Access the dict only once, since another thread may clear it.
         if node is UNKNOWN:
             node = self._assumed[path] if path in self._assumed else self._store.get(path)
         self.seen.nodes[path] = node
@@ -331,17 +336,17 @@ def _present(record: R | None, path: str) -> R:
 
 
 # --- rotating state -----------------------------------------------------------------------------------------------
-# RotatingTransactionalState stores which rows each transaction has, and the position after them.
+# RotatingTransactionalState stores the metadata of each batch, and the position after the batch.
 #
-# `begin` and a replay decide from the state of the previous transaction. The end of a transaction drops that state.
-# Source: docs/protocol.md §§1, 4; Trident's class of this name.
+# `begin` and a replay decide from the state of the previous transaction. When a transaction ends,
+# it removes that state. Source: docs/protocol.md §§1, 4; Trident's class of this name.
 
 
 class RotatingTransactionalState:
-    """Rows and position by txid, one record for each transaction, covering every partition of its source.
+    """The metadata and position of each batch by txid, for all partitions of the source, in one record each.
 
-    Each state that is read becomes a requirement of the multi that follows. A missing state is an error, never an empty
-    state.
+    The multi that follows requires that each state it has read stays unchanged. A missing state is an error and never
+    counts as empty.
     """
 
     def __init__(self, read: Reader, paths: Paths) -> None:
@@ -369,7 +374,7 @@ class RotatingTransactionalState:
     def get_state_or_create(
         self, txid: int, initializer: Callable[[Any], Metadata]
     ) -> tuple[Metadata, tuple[Write, ...]]:
-        """Read the state of `txid`, or decide it and return the writes that store it.
+        """Read the state of `txid`. If there is none, decide it and return the writes that store it.
 
         :param initializer: function that decides the state from the position before the batch.
         """
@@ -386,14 +391,14 @@ class RotatingTransactionalState:
         return Put(path, encode(state)) if stored else Create(path, encode(state))
 
     def remove_state(self, txid: int) -> tuple[Write, ...]:
-        """Remove the state of `txid`, if there is one."""
+        """Remove the state of `txid` if it exists."""
         path = self._paths.meta(txid)
         return (Delete(path),) if txid in self._found or self._read.exists(path) else ()
 
     def cleanup_before(self, txid: int) -> tuple[Write, ...]:
         """Remove the state before `txid`.
 
-        To remove one state is enough, since every transaction removes the state before it when it ends.
+        Earlier states do not exist, since every transaction removes the state before it when it ends.
         """
         return self.remove_state(txid - 1) if txid > 1 else ()
 
@@ -404,27 +409,27 @@ class RotatingTransactionalState:
 
     @cached_property
     def last_txid(self) -> int:
-        """Read the last allocated txid; 0 before the first transaction."""
+        """Read the last allocated txid. Return 0 before the first transaction."""
         return self._read.get(Counter, self._paths.allocated).txid
 
 
 def position_after(before: Any, after: Any, *, partitioned: bool) -> Any:
-    """Return the position after a batch. A partition without rows in the batch keeps its position."""
+    """Return the position after a batch. A partition without rows in the batch keeps its previous position."""
     return {**(before or {}), **(after or {})} or None if partitioned else after
 
 
 def unmoved(before: Any, rows: Any, *, partitioned: bool) -> Any:
-    """Return the position after a batch whose rows do not move the source."""
+    """Return the position after a batch whose rows do not change the position of the source."""
     return {name: (before or {}).get(name) for name in rows or {}} if partitioned else before
 
 
 def stale_successors(
     opened: Mapping[int, TransactionRecord], *, current: int, position: str
 ) -> list[int]:
-    """List the transactions whose predecessor does not end where their batch starts. They must be replayed.
+    """Return the transactions whose batch does not start where their predecessor ended. They must be replayed.
 
     Storm replays all later transactions when a transaction fails. This package replays only transactions whose base has
-    changed. Their new ends may make more transactions stale.
+    changed. A replay may end at another position and so make more transactions stale.
 
     :param opened: the open transactions from `current` on.
     :param position: digest of the position after transaction `current` − 1.
@@ -433,7 +438,7 @@ def stale_successors(
     ended = position
     for txid in sorted(each for each in opened if each >= current):
         if txid > current and txid - 1 not in opened:
-            ended = opened[txid].base  # the record in between is unreadable
+            ended = opened[txid].base  # the record of the transaction in between is unreadable
         if opened[txid].base != ended:
             found.append(txid)
         ended = opened[txid].ended
@@ -444,19 +449,19 @@ def stale_successors(
 
 
 READINGS = 50
-"""The maximum number of times that a ledger is read because a transaction became final during the read."""
+"""Maximum number of times that a read is repeated because a transaction became final during it."""
 MOST_UNREADABLE = 100
-"""The maximum number of records that are named one by one. After damage to a counter, many records cannot be read."""
+"""Maximum number of unreadable records that are listed by name. A damaged counter can make many records unreadable."""
 NO_TOPOLOGY = TopologyRecord("", "", "", 0)
-"""The record of a topology that has no ledger yet."""
+"""The record of a topology that has no ledger."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TurnReading:
-    """Which transaction has the turn to commit, with the other facts that the caller requested.
+    """The transaction that has the turn to commit, with the other facts that the caller requested.
 
     :param current: the txid whose turn it is.
-    :param opened: the open transactions by txid, in order. It omits a transaction that became final during the read.
+    :param opened: the open transactions by txid, in order. Transactions that became final during the read are omitted.
     :param topology: `NO_TOPOLOGY` if there is no ledger yet, or if it was not requested.
     """
 
@@ -466,12 +471,12 @@ class TurnReading:
 
     @property
     def record(self) -> TransactionRecord | None:
-        """Return the record of the transaction that has the turn, or None if it has not begun, or was not requested."""
+        """Return the record of the transaction that has the turn. Return None if it has not begun or was not read."""
         return self.opened.get(self.current)
 
     @property
     def first(self) -> str:
-        """Name the transaction for which all others wait; "" if it is not known."""
+        """Describe the transaction that has the turn in a few words. Return "" if its record is unknown."""
         record = self.record
         if record is None:
             return ""
@@ -481,7 +486,7 @@ class TurnReading:
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerReading(TurnReading):
-    """A ledger at one moment: all open transactions, none of which became final during the read.
+    """A ledger at one moment, with all open transactions. No transaction became final during the read.
 
     :param allocated: the last allocated txid.
     :param base: digest of the position after transaction `current` − 1, if a transaction is open.
@@ -494,46 +499,48 @@ class LedgerReading(TurnReading):
 
     @property
     def exists(self) -> bool:
-        """Whether there is a ledger."""
+        """Whether the topology has a ledger."""
         return self.topology is not NO_TOPOLOGY
 
     @cached_property
     def stale(self) -> frozenset[int]:
-        """List the open transactions whose predecessor does not end where their batch starts."""
+        """Return the open transactions whose batch does not start where their predecessor ended."""
         return frozenset(stale_successors(self.opened, current=self.current, position=self.base))
 
     def room(self, max_pending: int) -> bool:
-        """Ask whether another transaction may be allocated."""
+        """Return whether the topology may allocate another transaction."""
         return self.allocated + 1 < self.current + max_pending
 
 
 class LedgerReader:
-    """Reads a ledger repeatedly, but reads facts that never change only once."""
+    """Reads a ledger repeatedly. Facts that never change are read only once."""
 
     def __init__(self, store: Store, paths: Paths) -> None:
         self._store = store
         self._paths = paths
-        # The digest of the position before a txid never changes once that txid has the turn.
+        # Once a txid has the turn, the digest of the position before it never changes.
         self._base: tuple[int, str] | None = None
 
     def read(self, *, last: int | None = None, shown: bool = False) -> LedgerReading | None:
         """Read the ledger. Return None if a transaction became final while it was read.
 
-        :param last: read no transaction after this txid.
-        :param shown: for display only: report open transactions that cannot be read, and read the others.
+        :param last: the last transaction to read.
+        :param shown: whether to report open transactions that cannot be read instead of raising an error; for display
+            only.
         :raises UnreadableRecord: a record is damaged or missing.
         """
         read = Reader(self._store)
         counter = read.peek_if_any(Counter, self._paths.current)
         if counter is None and read.peek_if_any(TopologyRecord, self._paths.record) is None:
             return LedgerReading()
-        # A topology without a counter is damaged.
+        # A topology without a counter is damaged and not new.
         current = (counter or read.peek(Counter, self._paths.current)).txid
         allocated = read.peek(Counter, self._paths.allocated).txid
         opened: dict[int, TransactionRecord] = {}
         unreadable: dict[int, UnreadableRecord] = {}
         base = digest(None)
-        # Newest first, so that the facts of two neighbours held at the same moment.
+        # Read the newest transaction first, so that the facts of two neighbours are from the same
+        # moment.
         for txid in range(allocated if last is None else min(allocated, last), current - 1, -1):
             try:
                 opened[txid] = read.peek(TransactionRecord, self._paths.transaction(txid))
@@ -546,7 +553,7 @@ class LedgerReader:
                     raise
                 unreadable[txid] = error
         return LedgerReading(
-            # Read last, since a run that gives up its slot first writes its own record.
+            # Read the topology record last, since a run that yields writes its own record first.
             topology=read.peek(TopologyRecord, self._paths.record),
             current=current,
             allocated=allocated,
@@ -556,7 +563,7 @@ class LedgerReader:
         )
 
     def settled(self, *, last: int | None = None, shown: bool = False) -> LedgerReading:
-        """Read the ledger again until no transaction becomes final during the read. Raises as `read`."""
+        """Read the ledger, and repeat this until no transaction becomes final during the read. Raises as `read`."""
         for _ in range(READINGS):
             found = self.read(last=last, shown=shown)
             if found is not None:
@@ -584,11 +591,11 @@ def repairs_of(read: Reader, paths: Paths) -> list[RepairRecord]:
 
 
 def records_at(read: Reader, cls: type[R], paths: Mapping[_K, str]) -> dict[_K, R]:
-    """Read the records at these paths, and omit records that were removed after they were listed."""
+    """Read the records at these paths. Records that were removed after they were listed are omitted."""
     found = {key: read.peek_if_any(cls, path) for key, path in paths.items()}
     return {key: record for key, record in found.items() if record is not None}
 
 
 def listed_acks(store: Store, folder: str, names: Iterable[str]) -> dict[tuple[str, int], Ack]:
-    """Read the acks of a transaction by task id and map index, omitting acks that were removed since."""
+    """Read the acks of a transaction, by task id and map index. Acks that were removed since are omitted."""
     return records_at(Reader(store), Ack, {ack_element(name): f"{folder}/{name}" for name in names})

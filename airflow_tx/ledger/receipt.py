@@ -1,8 +1,8 @@
-"""Receipts: the facts and the output of a transaction, each with the hash of the receipt before it.
+"""Receipts: the facts and the output of each final transaction, with the hash of the receipt before it.
 
-A grant carries the known part of the receipt of its transaction. A state adds the rows that it got and keeps the
-receipt beside its fence. The multi that ends the transaction adds the rows of all states and stores the receipt in the
-history. Source: docs/protocol.md §10.
+A grant carries the known part of the receipt of its transaction. A state adds the rows that were written to it and
+keeps the receipt beside its fence. The multi that ends the transaction adds the rows of all states and stores the
+receipt in the history. Source: docs/protocol.md §10.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from airflow_tx.ledger.row_digest import MODULUS
 
 RECEIPT_FORMAT: Final = 1
 METADATA_KEPT = 16_384
-"""Most characters of metadata as JSON. A receipt keeps only the digest of longer metadata to save space."""
+"""Maximum characters of metadata as JSON. A receipt keeps only the digest of longer metadata to save space."""
 POSITION_KEPT = 8_192
 REPLAYS_KEPT = 20
 _LEFT_OUT = frozenset({"size", "unproven", "journal", "replaces", "wish", "checks", "hash"})
-"""Fields that a receipt omits while they are empty, such as `unproven` of a skip."""
+"""Fields that a receipt omits while they are empty, such as `unproven` for a skipped transaction."""
 
 
 class Outcome(str, Enum):
@@ -60,9 +60,9 @@ class DeedOfAttempt(Deed, frozen=True):
 
 
 class Replayed(Record, frozen=True, omit_defaults=True):
-    """An earlier attempt, and when and why it was replayed.
+    """An earlier attempt, with the time and the reason of its replay.
 
-    :param rows: number of rows of the attempt, if its tasks counted them.
+    :param rows: number of rows that the tasks of the attempt counted; None if they did not count.
     :param size: number of rows that the source counted, if no task counted them.
     :param by: the person who replayed it; None if no person did.
     """
@@ -88,16 +88,16 @@ class Replaced(Record, frozen=True, omit_defaults=True):
 
     @property
     def begins(self) -> int:
-        """Name the transaction with which the chain begins."""
+        """Return the transaction with which the chain begins."""
         return self.first or self.txid
 
 
 class CheckNote(Record, frozen=True, omit_defaults=True):
-    """The finding of a check of the committer.
+    """The result of a check of the committer.
 
     :param digest: digest of the output that the check examined.
-    :param severity: "" if a failure refuses the commit.
-    :param accepted: the person who accepted the failure.
+    :param severity: severity of the check; "" means "error", so that a failure refuses the commit.
+    :param accepted: who accepted the failure; None if no person did.
     """
 
     passed: bool
@@ -108,12 +108,12 @@ class CheckNote(Record, frozen=True, omit_defaults=True):
 
 
 class Written(Record, frozen=True, omit_defaults=True):
-    """The rows that a state got in one transaction, or in a part of it.
+    """The rows that were written to a state by one transaction, or by a part of it.
 
-    :param keys: number of keys that were written, or of rows if the state stores rows unchanged.
+    :param keys: number of keys that were written; number of rows if the state is a table.
     :param digest: digest of these rows, in any order: 16 hex digits.
-    :param sums: totals of the added value columns that held only whole numbers.
-    :param left: whether a restatement skipped the state, because a person had accepted its content.
+    :param sums: total of each added value column, if the column has only whole numbers.
+    :param left: whether a restatement did not write to the state, because a person had accepted its content.
     """
 
     keys: int
@@ -139,10 +139,10 @@ NOTHING_WRITTEN = Written(0, "0" * 16)
 class TaskRows(Record, frozen=True, omit_defaults=True):
     """The rows that a task read and emitted, over all its instances.
 
-    :param rows: number of rows that the task read; None if not counted.
-    :param outputs: number of rows that the task emitted to each output.
-    :param digests: digest of the rows of each output, if all instances hashed them in the same form. The key "" is the
-        batch.
+    :param rows: number of rows that the task read; None if it did not count.
+    :param outputs: number of rows that the task wrote to each output.
+    :param digests: digest of the rows of each output, if all instances hashed them in the same form. The digest of the
+        batch has the key "".
     """
 
     instances: Int
@@ -162,17 +162,16 @@ class TransactionFacts(Record, frozen=True, kw_only=True):
     """The facts that the record and the receipt of a transaction share.
 
     :param epoch: epoch of its last grant. The token of that grant consists of epoch, txid, attempt, nonce and birth.
-    :param birth: random id that all attempts share. A ledger that was set back can repeat a txid, but not a birth. ""
-        if unknown.
-    :param replays: the last earlier attempts. Each has the time and the reason of its replay, the person (`by`), and
-        its `rows`, or its `size` if no task counted.
-    :param lost: the rows before the batch that a person accepted as lost, in words.
+    :param birth: random id of the transaction, the same for all attempts; "" if unknown. A ledger that was set back can
+        repeat a txid, but not a birth.
+    :param replays: the most recent earlier attempts, oldest first.
+    :param lost: description of the rows before the batch that a person accepted as lost.
     :param changed: who requested that its rows be decided again, when and why, and the attempt whose rows they replace.
     :param skip: who requested its skip, when and why.
-    :param size: how many rows, or files, the source counted in the batch, and why it took this many.
+    :param size: number of rows or files that the source counted in the batch, and the reason for this number.
     :param journal: name of the journal entry with its contribution; None if there is none.
     :param replaces: the `txid` and the `entry` of the transaction that it restates; None if it is no restatement.
-    :param wish: who requested that restatement, when and why.
+    :param wish: who requested the restatement, when and why.
     """
 
     txid: Int
@@ -193,11 +192,11 @@ class TransactionFacts(Record, frozen=True, kw_only=True):
 
     @property
     def restates(self) -> int | None:
-        """Return the transaction that it restates, or None if it is no restatement."""
+        """Return the transaction that this one restates. Return None if this is no restatement."""
         return None if self.replaces is None else self.replaces.txid
 
     def facts(self) -> dict[str, Any]:
-        """Return these facts by name, for another record that also has them."""
+        """Return these facts by the name of their field, for another record with the same fields."""
         return {name: getattr(self, name) for name in TransactionFacts.__struct_fields__}
 
 
@@ -206,19 +205,18 @@ class Receipt(TransactionFacts, frozen=True, kw_only=True):
 
     :param outcome: COMMITTED or SKIPPED.
     :param granted: when its last grant was given.
-    :param metadata: value that defines exactly which rows it has. A long value is kept as a digest, also in `before`
-        and `after`.
+    :param metadata: metadata of the batch, which identifies its rows. Long values of this field, `before` and `after`
+        are kept as digests.
     :param before: the position of the source before the batch.
     :param after: the position of the source after the batch.
-    :param rows: how many rows of the batch its tasks read, if they counted.
+    :param rows: number of rows of the batch that its tasks read; None if they did not count.
     :param digest: the digests of these rows, one for each hash method.
-    :param tasks: rows that each task read and emitted.
-    :param code: the code that processed it.
-    :param previous: the hash of the receipt before it; "" if there is none.
-    :param written: rows that each state got, in the form of `Written.to_json`.
-    :param unproven: reasons why the rows that its tasks consumed are not proven, one line each; None for a skip.
-    :param checks: result of each check of the committer, with whether it `passed`. A failed check has its finding
-        (`found`), its `severity` if that is not "error", and who `accepted` it. None if the committer has no checks.
+    :param tasks: number of rows that each task read and wrote.
+    :param code: the code that processed the batch.
+    :param previous: the hash of the previous receipt; "" if there is none.
+    :param written: the rows that were written to each state.
+    :param unproven: reasons why it is not proven that its tasks read every row once, one line each; None for a skip.
+    :param checks: result of each check of the committer, by its name. None if the committer has no checks.
     """
 
     topology: str
@@ -242,16 +240,16 @@ class Receipt(TransactionFacts, frozen=True, kw_only=True):
 
     @property
     def takes_out(self) -> bool:
-        """Whether a table removed rows of another transaction together with this one. A replay cannot restore them."""
+        """Whether a table removed the rows of the restated transaction. A replay cannot restore them."""
         return self.replaces is not None and self.skip is None
 
     @property
     def text(self) -> str:
-        """Return the receipt as canonical JSON. Equal receipts have equal texts."""
+        """Return the receipt as canonical JSON, so that equal receipts have equal texts."""
         return dumps(self.said())
 
     def said(self) -> dict[str, Any]:
-        """Return its fields as plain JSON, without a hash."""
+        """Return the fields of the receipt as plain JSON, without the hash."""
         return as_said(as_plain(replace(self, stored_hash="")))
 
     @property
@@ -259,16 +257,16 @@ class Receipt(TransactionFacts, frozen=True, kw_only=True):
         return hash_of(self.text)
 
     def hashed(self) -> Receipt:
-        """Return the receipt with its hash, as the history keeps it."""
+        """Return the receipt with its hash, in the form that the history keeps."""
         return replace(self, stored_hash=self.hash)
 
     def to_json(self) -> dict[str, Any]:
-        """Return its fields and its hash as plain JSON."""
+        """Return the fields of the receipt and its hash as plain JSON."""
         return {**self.said(), "hash": self.hash}
 
     @classmethod
     def from_json(cls, value: Any, *, path: str = "a receipt") -> Receipt:
-        """Read the result of `to_json`, or the JSON of its text. The hash is not compared.
+        """Create a receipt from the JSON of `to_json` or of `text`. The hash is not compared.
 
         :param path: location of the receipt, for the error.
         :raises UnreadableRecord: the value is no receipt, or has another format.
@@ -280,31 +278,31 @@ class Receipt(TransactionFacts, frozen=True, kw_only=True):
         return read_as(cls, value, path)
 
     def with_written(self, written: Mapping[str, Written]) -> Receipt:
-        """Return the receipt with the rows of these states, and so with another hash."""
+        """Return the receipt with these rows written to the states. Its hash differs from before."""
         return replace(self, written=dict(written), stored_hash="")
 
     def differences(self, other: Receipt) -> list[str]:
-        """Name the fields in which two receipts differ."""
+        """Return the names of the fields in which two receipts differ."""
         one, two = self.said(), other.said()
         names = (each.name for each in structs.fields(self))
         return [name for name in names if dumps(one.get(name)) != dumps(two.get(name))]
 
 
 class FenceBatch(Record, frozen=True, omit_defaults=True):
-    """The facts of a transaction that a fence keeps, from which a lost ledger can be rebuilt.
+    """The facts of a transaction that a fence keeps, so that a lost ledger can be rebuilt from the fences.
 
-    :param granted: when its grant was given.
+    :param granted: time at which the turn was granted.
     :param skip: who skipped it, when and why; None if it is committed.
-    :param rows: the exact rows of the batch.
+    :param rows: metadata of the batch.
     :param position: the position of the source after the batch.
     :param prev: the position of the source before the batch.
-    :param outputs: output that is about to be written to each transactional state. A later grant compares its own
-        output with it.
+    :param outputs: outputs that will be written, by transactional state. A later grant compares its own outputs with
+        them.
     :param journal: name of its journal entry; None if there is none.
     :param replaces: the transaction that it restates; None if it is no restatement.
     :param change: number of the newest accepted change that the values of the state include; 0 if none is known.
-    :param was_empty: whether the state was empty before its first transaction; None if this is not the first, or
-        unknown.
+    :param was_empty: whether the state was empty before this transaction, if this is its first one. None if it is a
+        later one, or if unknown.
     """
 
     key: str
@@ -322,12 +320,12 @@ class FenceBatch(Record, frozen=True, omit_defaults=True):
 
     @property
     def text(self) -> str:
-        """Return the text that a fence keeps."""
+        """Return the facts as the text that a fence keeps."""
         return dumps(as_plain(self))
 
     @classmethod
     def of_text(cls, text: str) -> FenceBatch | None:
-        """Read the text of a fence. Return None if the text has another form."""
+        """Read the facts from the text in a fence. Return None if the text has another form."""
         try:
             return read_as(cls, json.loads(text), "a fence")
         except (ValueError, UnreadableRecord):
@@ -344,12 +342,12 @@ def as_said(plain: dict[str, Any]) -> dict[str, Any]:
 
 
 def restated(receipts: Mapping[int, Receipt]) -> dict[int, int]:
-    """Map each restated transaction to the transaction that counts now.
+    """Return, for each restated transaction, the transaction that counts now.
 
-    :param receipts: by txid; if they include a restated transaction, they include all later ones.
+    :param receipts: receipts by txid. If they include a restated transaction, they must include all later receipts.
     """
     found = dict[int, int]()
-    # Newest first, since a restatement may itself be restated.
+    # Begin with the newest transaction, since a restatement may itself be restated.
     for txid in sorted(receipts, reverse=True):
         receipt = receipts[txid]
         if receipt.replaces is not None and receipt.outcome == Outcome.COMMITTED.value:
@@ -358,21 +356,21 @@ def restated(receipts: Mapping[int, Receipt]) -> dict[int, int]:
 
 
 def hash_of(text: str) -> str:
-    """Hash the text of a receipt: 64 hex digits."""
+    """Return the hash of a receipt's text, as 64 hex digits."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 REJECTED = "tx_rejected"
-"""The beginning of the names of outputs with rejected rows."""
+"""The prefix of the names of outputs with rejected rows."""
 MALFORMED = "tx_malformed"
-"""The output with rows that do not fit the schema of the source, and the column with their original texts."""
+"""The name of the output with rows that do not fit the schema of the source, and of the column with their texts."""
 ASIDE = (REJECTED, MALFORMED)
 
 
 def rejected_of(tasks: Mapping[str, TaskRows]) -> dict[str, tuple[int | None, int]]:
-    """Count the rows that tasks read and kept aside, for each task that kept rows aside.
+    """Return how many rows each task read and kept aside. Tasks that kept no row aside are omitted.
 
-    :param tasks: as `tasks_of` gives them.
+    :param tasks: the result of `tasks_of`.
     :return: number of rows read (None if not counted) and number of rows kept aside, by task.
     """
     aside = {

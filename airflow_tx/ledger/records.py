@@ -1,7 +1,7 @@
 """The records of the ledger, frozen, and their JSON with its format version. Source: docs/protocol.md §1.
 
-Another format, an unknown field, or a value of another type is an error that names the path. A damaged record never
-counts as an empty record.
+A record with another format, an unknown field, or a value of another type raises an error with its path. A damaged
+record never counts as an empty record.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from airflow_tx.ledger.receipt import (
 
 RECORD_FORMAT = 1
 MOST_OF_REASON = 1000
-"""The maximum number of characters that a record keeps of an error and of its remedy."""
+"""Maximum number of characters that a record keeps of an error and of its remedy."""
 
 # --- parts --------------------------------------------------------------------------------------------------------
-# Values within records.
+# The values inside records.
 
 
 class ReplayNote(Record, frozen=True, omit_defaults=True):
-    """The last automatic replay that was requested.
+    """The last automatic replay that was requested for a transaction.
 
     :param attempt: the attempt that will be replayed.
     :param count: number of automatic replays that were requested in a row.
-    :param given_up: whether the coordinator has already given up the restatement once.
+    :param given_up: whether the coordinator has already given up this restatement once.
     """
 
     attempt: Int
@@ -70,15 +70,15 @@ class BlockMark(Record, frozen=True):
     when: Moment
 
     def holds(self, record: TransactionRecord) -> bool:
-        """Ask whether the mark applies to this attempt. A mark stays for a while after a person replays or skips it."""
+        """Return whether the mark applies to this attempt. It stays for a while after a person replays or skips it."""
         return record.attempt == self.attempt and record.skip is None
 
 
 class Waiter(Record, frozen=True):
-    """A waiting run that offers to give up its run slot.
+    """A waiting run that offers its run slot to another run.
 
-    :param txid: its transaction; None while it waits in `begin` for a transaction.
-    :param task_try: the try of the waiting task; later tries compare as greater.
+    :param txid: the transaction of the run; None while the run waits in `begin` for one.
+    :param task_try: the try of the waiting task. A later try compares as greater.
     :param blocking: txid of the transaction whose run needs a run slot.
     :param when: time of the offer; "" if the run has made none.
     """
@@ -91,14 +91,14 @@ class Waiter(Record, frozen=True):
 
     @property
     def rank(self) -> tuple[bool, int, str]:
-        """Rank the waiter: the waiter with the greatest rank yields."""
+        """The rank of the waiter. The waiter with the greatest rank yields."""
         return (self.txid is None, self.txid or 0, self.task_try)
 
 
 class Yield(Record, frozen=True):
-    """A run that has given up its run slot to the run of transaction `blocking`.
+    """A run that has yielded its run slot to the run of transaction `blocking`.
 
-    :param txid: its own transaction; None if it had none.
+    :param txid: the transaction of the yielding run; None if it had none.
     """
 
     blocking: Int
@@ -107,11 +107,11 @@ class Yield(Record, frozen=True):
 
 
 class RollingNote(Deed, frozen=True, omit_defaults=True):
-    """A roll forward that a person has begun.
+    """A roll forward that a person has begun and that is not complete.
 
-    :param found: last transaction of each state that is being rewritten, from before the roll forward.
-    :param nonces: the nonces of the command's runs, the newest last.
-    :param holes: transactions whose rows no journal entry kept, by table.
+    :param found: the last transaction that each rewritten state had before the roll forward.
+    :param nonces: the nonce of each run of the command, oldest first.
+    :param holes: transactions whose rows are not in the journal, by table.
     """
 
     found: dict[str, Int]
@@ -121,7 +121,7 @@ class RollingNote(Deed, frozen=True, omit_defaults=True):
 
 
 class BatchRows(Record, frozen=True):
-    """The number of rows of a batch and their digests. All consumers of the batch agree on them.
+    """The number of rows of a batch, and their digests. All tasks that read the batch have the same number and digests.
 
     :param digests: one digest for each form of hashing, since Spark and Python hash rows differently.
     """
@@ -131,7 +131,7 @@ class BatchRows(Record, frozen=True):
 
 
 class Restating(Record, frozen=True):
-    """The transaction that began to restate another transaction."""
+    """The restatement that a run has begun for another transaction."""
 
     txid: Int
     birth: str
@@ -141,7 +141,7 @@ class Restating(Record, frozen=True):
 
 
 class Phase(str, Enum):
-    """The phase of an open transaction. A final transaction has no phase, only a history record."""
+    """The phase of an open transaction. A final transaction has no phase."""
 
     PROCESSING = "PROCESSING"
     PROCESSED = "PROCESSED"
@@ -150,41 +150,41 @@ class Phase(str, Enum):
 
 
 class TopologyRecord(Record, frozen=True):
-    """The facts that hold for all transactions of a topology.
+    """The facts that apply to the whole topology and all its transactions.
 
-    :param incarnation: uuid of this ledger; a fence of another ledger is refused.
-    :param generation: number that each repair raises.
-    :param states: last final txid of each state whose grant raised the fence of the state.
-    :param births: birth that the fence of each state holds: the birth of its last final transaction, or the birth that
-        a rebuild set.
-    :param rebuilt: the last final txid when the ledger was rebuilt. Nothing is known of transactions up to this one
-        that have no history.
+    :param incarnation: uuid of this ledger. A state whose fence has another one is refused.
+    :param generation: a number that every repair raises.
+    :param states: the last final transaction that raised the fence of a state, by state.
+    :param births: the birth in the fence of a state, by state. It is the birth of the last final transaction, or one
+        that a rebuild set.
+    :param rebuilt: the last final txid when the ledger was rebuilt; 0 if it never was. Transactions up to this one are
+        unknown unless the history has them.
     :param partitioned: whether the source has partitions.
     :param blocked: the transaction that the coordinator no longer replays, and the reason.
-    :param bid: the waiter that is about to give up its run slot.
-    :param yielded: waiters that gave up their run slots and will be started again, by run_id.
-    :param yields: total number of times that a waiter gave up its run slot.
+    :param bid: the waiting run that will yield its run slot next.
+    :param yielded: runs that yielded their run slots and will be started again, by run_id.
+    :param yields: total number of times that a run yielded its run slot.
     :param skips: the open transactions that will be skipped at their turn, in order.
-    :param pace: for each of the last committed transactions, its number of rows and its seconds in process. A third
-        item names the unit if it is not rows.
+    :param pace: number of rows and seconds in process of each of the last committed transactions. A third item names
+        the unit if it is not rows.
     :param hours: number of transactions that became final in each of the last hours. The key is the hour in UTC, such
         as 2013-01-01T17.
-    :param losses: numbers of the repairs that accepted lost rows. A number is removed once the source has passed all
-        rows of its repair.
+    :param losses: numbers of the repairs that accepted lost rows. A number is removed once the position of the source
+        is after all of these rows.
     :param accepted: facts about each state with which its fence is compared. `change` is the number of its newest
-        accepted change. An accepted loss adds the `generation` after it, the `fence` that a person saw (None if there
-        was none), and whether the state was `whole`. `began` is the first transaction of a state that was empty before
-        it. It is 0 if the state was not empty, and missing if that is unknown. `emptied` is the first transaction after
-        an accepted loss, if the state was empty again.
-    :param garbage: paths of records that no step reads and that did not fit into one multi, relative to the topology.
+        accepted change. An accepted loss adds the `generation` after it and the `fence` that a person saw (None if
+        there was none). `whole` is whether the state had its last transaction completely. `began` is the first
+        transaction of a state that was empty before it. It is 0 if the state was not empty, and missing if that is
+        unknown. `emptied` is the first transaction after an accepted loss that left the state empty.
+    :param garbage: paths of useless records that are not deleted yet, relative to the folder of the topology.
     :param receipt: hash of the last receipt; "" if there is none.
-    :param origin: the position before the first transaction.
-    :param renamed: current name of each renamed state, by earlier name.
-    :param zone: the time zone of the DAG's schedule, which sets where a day begins; "" is UTC.
-    :param grants: attempt and epoch of the grant that marked the last final transaction of each state.
+    :param origin: the position of the source before the first transaction.
+    :param renamed: current name of each renamed state, by its earlier name.
+    :param zone: the time zone of the DAG's schedule, which decides when a day begins; "" is UTC.
+    :param grants: attempt and epoch of the last final transaction's grant, by state.
     :param rolling: the roll forward that is under way; None if there is none.
-    :param columns: value columns of each state, each with the first txid that has values in it. 0 means that the column
-        is as old as the state.
+    :param columns: value columns of each state, with the first transaction that wrote to the column. 0 means that the
+        column is as old as the state.
     :param book: the first transaction with a line in the book of ends; 0 if the topology keeps no book.
     :param upstream: the topology whose table the source reads; "" if the source reads something else.
     """
@@ -220,18 +220,18 @@ class TopologyRecord(Record, frozen=True):
     upstream: str = ""
 
     def is_blocked(self, txid: int) -> bool:
-        """Ask whether the coordinator no longer replays this transaction."""
+        """Return whether the coordinator no longer replays this transaction."""
         return self.blocked is not None and self.blocked.txid == txid
 
 
 class Counter(Record, frozen=True):
-    """The records `coordinator/current` and `coordinator/allocated`."""
+    """The record of a counter: `coordinator/current` or `coordinator/allocated`."""
 
     txid: Int
 
 
 class Binding(Record, frozen=True):
-    """The record `runs/<key>`: the txid of a run key. Only the end of a transaction changes which txid counts.
+    """The record `runs/<key>`: the txid of a run key. Which txid counts changes only when a transaction ends.
 
     :param entry: name of the journal entry of this transaction; "" if there is none.
     :param restating: the `txid` and the `birth` of the transaction that began to restate this one. If no record has
@@ -244,9 +244,9 @@ class Binding(Record, frozen=True):
 
 
 class Metadata(Record, frozen=True):
-    """The exact rows of a transaction, and the position of the source after them.
+    """The record of a transaction's rows and of the position of the source after them.
 
-    :param rows: the value that the source calls the metadata of its batch.
+    :param rows: the metadata of the batch.
     :param partitions: always None; the field is part of the format.
     :param begin: first position of each partition without an earlier position. Replays of an opaque source use it.
     """
@@ -259,13 +259,13 @@ class Metadata(Record, frozen=True):
 
 
 class TakenRange(Record, frozen=True, omit_defaults=True):
-    """The upstream transactions that a batch takes. This is the metadata of the batch, and a part of its line.
+    """The upstream transactions that a batch reads. A range is the metadata of the batch, and a part of its line.
 
-    :param ends: restatement that counts for each transaction that begins a chain.
-    :param counts: number of rows that the table has of each transaction that counts. A line omits them.
+    :param ends: the restatement that counts, by transaction that begins a chain.
+    :param counts: number of rows in the table, by transaction that counts. A line omits them.
     :param incarnation: incarnation of the upstream ledger. A line omits it.
     :param birth: birth of the `last` transaction. A line omits it.
-    :param again: whether the batch was readmitted; only in a line.
+    :param again: whether the batch was readmitted; set only in a line.
     """
 
     first: Int
@@ -278,14 +278,14 @@ class TakenRange(Record, frozen=True, omit_defaults=True):
 
     @classmethod
     def of(cls, metadata: Any) -> TakenRange:
-        """Read the metadata of a batch.
+        """Read the range from the metadata of a batch.
 
         :raises UnreadableRecord: the batch belongs to another kind of source.
         """
         return read_as(cls, metadata, "the metadata of the batch")
 
     def to_json(self) -> Any:
-        """Write it as the metadata of a batch."""
+        """Return the range as the metadata of a batch."""
         return as_plain(self)
 
     def in_line(self, *, again: bool) -> TakenRange:
@@ -293,22 +293,24 @@ class TakenRange(Record, frozen=True, omit_defaults=True):
         return TakenRange(self.first, self.last, self.ends, again=again)
 
     def __str__(self) -> str:
-        """Name the transactions of the range."""
+        """Format the range, such as `5 to 9`."""
         return str(self.first) if self.first == self.last else f"{self.first} to {self.last}"
 
     def end_of(self, txid: int) -> int:
-        """Return the transaction that counts for a transaction that begins a chain."""
+        """Return the transaction that counts for a transaction which begins a chain."""
         return self.ends.get(str(txid), txid)
 
 
 class EndLine(Record, frozen=True, omit_defaults=True):
     """The line of a final transaction in the book of ends.
 
-    :param outcome: COMMITTED or SKIPPED; None if a repair removed the outcome.
-    :param rows: number of rows or keys that each state got. States without rows are left out.
-    :param first: transaction that begins the chain of this restatement; 0 if this transaction begins a chain itself.
-    :param end: restatement that counts for a transaction that begins a chain; 0 if the transaction itself counts.
-    :param taken: the upstream range that its batch took, if the topology reads the table of another topology.
+    :param outcome: COMMITTED or SKIPPED; None if a repair took the transaction back.
+    :param rows: number of rows or keys that were written to each state. States without rows are left out.
+    :param first: the transaction that begins the chain of this restatement; 0 if this transaction is no restatement.
+    :param end: the restatement that counts for this transaction, if it begins a chain; 0 if the transaction itself
+        counts.
+    :param taken: the range of upstream transactions that its batch read, if the topology reads another topology's
+        table.
     """
 
     txid: Int
@@ -322,18 +324,18 @@ class EndLine(Record, frozen=True, omit_defaults=True):
 
     @property
     def counts(self) -> bool:
-        """Whether the transaction is committed and begins a chain. The end of that chain counts."""
+        """Whether the transaction is committed and begins a chain, so that the end of this chain counts."""
         return self.outcome is Outcome.COMMITTED and not self.first
 
 
 class BookPage(Record, frozen=True):
-    """The record `ends/<number>`: the lines of consecutive transactions, in order."""
+    """The record `ends/<number>`: the lines of consecutive transactions, in the order of the txids."""
 
     lines: list[EndLine]
 
 
 class End(Record, frozen=True, omit_defaults=True):
-    """The end of a final transaction.
+    """The outcome of a final transaction, and when it became final.
 
     :param readmitted_as: txid that now has the rows of this skipped transaction.
     """
@@ -344,35 +346,36 @@ class End(Record, frozen=True, omit_defaults=True):
 
 
 class TransactionRecord(TransactionFacts, frozen=True, kw_only=True, omit_defaults=True):
-    """One transaction: `transactions/<txid>` while it is open, `history/<txid>` afterwards.
+    """The record of one transaction: `transactions/<txid>` while it is open, `history/<txid>` afterwards.
 
     Source: docs/protocol.md §1.
 
     :param request: the try of the last `begin`.
-    :param epoch: each grant and each restart raises it; it never falls within a txid.
+    :param epoch: a number that each grant and each restart raises. It never gets smaller while the txid stays.
     :param op: nonce of the last step, which identifies a write whose answer was lost.
-    :param granted: true from the first grant of any attempt on.
+    :param granted: whether any attempt has ever had a grant.
     :param receipt: the part of the receipt that was known at the last grant.
-    :param base: digest of the position from which the batch was decided.
-    :param ended: digest of the position after the batch.
+    :param base: digest of the position of the source before the batch.
+    :param ended: digest of the position of the source after the batch.
     :param pinned: whether the batch was readmitted. Its rows stay unless a person requests that they be decided again.
     :param yielded: txid of the transaction to whose run this run gave up its slot.
     :param replay: the last automatic replay that was requested.
-    :param asked: the last replay that a person requested: who, when, why, and for which attempt.
+    :param asked: who requested the last replay by a person, when, why, and for which attempt.
     :param tasks: the tasks that must ack, each with the id of the message that `begin` emitted for it (16 hex digits).
     :param rows_digest: digest of the batch's rows.
-    :param outputs: output that a grant was about to write to each transactional state, as `output_text` returns it.
+    :param outputs: outputs that a grant was about to write, as texts from `output_text`, by transactional state.
     :param fenced: names of the states to which a grant was about to write.
     :param by_phase: whether several tasks hold the last grant, one after the other.
     :param error: the failure of the last try, until another try begins.
     :param remedy: the remedy of that failure.
     :param failed_task: the task that failed with `error`; "" if no single task failed.
     :param acks: name of the folder with the acks of this attempt. It is unique across all lives of a ledger.
-    :param counted: the rows of its first complete attempt.
-    :param for_good: generation of the ledger in which `error` refused the commit permanently; 0 if it did not.
+    :param counted: the number and the digests of the rows of its first complete attempt.
+    :param for_good: generation of the ledger in which `error` refused the commit permanently; 0 if no error did.
     :param repairable: whether a repair, or a store that recovers, can end the `error` of a restatement.
-    :param checks: finding (`found`) of each failed check, the output (`digest`), and who `accepted` it.
-    :param end: None while the transaction is open.
+    :param checks: the failed checks by name, each with its finding (`found`), the `digest` of the output, and who
+        `accepted` it.
+    :param end: outcome and time of the end; None while the transaction is open.
     """
 
     nonce: PathElement = ""
@@ -409,7 +412,7 @@ class TransactionRecord(TransactionFacts, frozen=True, kw_only=True, omit_defaul
 
     @classmethod
     def unknown(cls, txid: int, **known: Any) -> TransactionRecord:
-        """Make the record of a transaction of which only these fields are known."""
+        """Create the record of a transaction of which only these facts are known."""
         rest: dict[str, Any] = dict.fromkeys(
             "key run_id request op base ended rows_digest created began".split(), ""
         )
@@ -418,7 +421,7 @@ class TransactionRecord(TransactionFacts, frozen=True, kw_only=True, omit_defaul
 
     @property
     def final(self) -> End:
-        """Return its end.
+        """Return the end of a final transaction.
 
         :raises UnreadableRecord: a record in the history has no end.
         """
@@ -427,27 +430,27 @@ class TransactionRecord(TransactionFacts, frozen=True, kw_only=True, omit_defaul
         return self.end
 
     def with_outcome(self, outcome: Outcome, readmitted_as: int | None = None) -> TransactionRecord:
-        """Change the outcome of a final transaction whose rows no longer count or belong to another transaction."""
+        """Return the record with another outcome, once the rows no longer count or belong to another transaction."""
         end = replace(self.final, outcome=outcome, readmitted_as=readmitted_as)
         return replace(self, end=end)
 
     @property
     def rows(self) -> int | None:
-        """Return how many rows of the batch its tasks read. None if there is no receipt yet, or no count."""
+        """Return how many rows of the batch the tasks read. Return None without a receipt, or if no task counted."""
         return None if self.receipt is None else self.receipt.rows
 
     @property
     def digest(self) -> str:
-        """Return the digests of its rows as one text, with one digest for each hash method. "" if there are none."""
+        """Return the digests of the batch's rows as one text, one for each hash method. Return "" if there are none."""
         return "" if self.counted is None else " ".join(sorted(self.counted.digests.values()))
 
     @property
     def status(self) -> str:
-        """Return its phase while it is open, then its outcome."""
+        """Return the phase while the transaction is open, and the outcome afterwards."""
         return self.phase.value if self.end is None else self.end.outcome.value
 
     def at_end(self, op: str, end: End, receipt: Receipt) -> TransactionRecord:
-        """Make it final. Remove the fields that only its tries needed, and the fields that its receipt repeats."""
+        """Return the final record. It omits fields that only its tries needed, and fields that its receipt repeats."""
         return replace(
             self.without_failure(),
             op=op,
@@ -467,11 +470,11 @@ class TransactionRecord(TransactionFacts, frozen=True, kw_only=True, omit_defaul
 
     @property
     def accepted_checks(self) -> dict[str, CheckNote]:
-        """Return the checks whose failure a person accepted. A later attempt may have the same output."""
+        """Return the checks whose failure a person accepted, since a later attempt may have the same output."""
         return {name: each for name, each in self.checks.items() if each.accepted is not None}
 
     def without_failure(self) -> TransactionRecord:
-        """Remove the last failure, since another try works on the transaction or no try is needed."""
+        """Return the record without the last failure, once another try has begun or no try is needed."""
         return replace(self, error=None, failed_task="", remedy=None, for_good=0, repairable=False)
 
     def with_failure(
@@ -483,7 +486,7 @@ class TransactionRecord(TransactionFacts, frozen=True, kw_only=True, omit_defaul
         repairable: bool,
         failed_task: str = "",
     ) -> TransactionRecord:
-        """Note a further failure for people: the problem, the task and, in a field of its own, the remedy."""
+        """Return the record with one more failure for people: the problem, the failed task and the remedy."""
         return replace(
             self,
             failures=self.failures + 1,
@@ -496,31 +499,32 @@ class TransactionRecord(TransactionFacts, frozen=True, kw_only=True, omit_defaul
 
     @property
     def said(self) -> str:
-        """Describe the failure and name its task; "" if nothing has failed."""
+        """Describe the failure, with the name of its task. Return "" if there is no failure."""
         return Remedy.behind(self.error, task=self.failed_task)
 
     @property
     def failure(self) -> str:
-        """Describe the failure as part of another sentence."""
+        """Describe the failure as a clause for another sentence."""
         return (self.said or "no reason noted").removesuffix(".")
 
     @property
     def to_change(self) -> DeedOfAttempt | None:
-        """Return who requested other rows for this attempt. None if no person did, or if a newer attempt exists."""
+        """Return who requested other rows for this attempt. Return None if no person did, or a newer attempt exists."""
         return next((each for each in self.changed if each.attempt == self.attempt), None)
 
 
 class Ack(Record, frozen=True):
-    """The contribution of one task (or of one mapped instance) of the newest attempt to the ack val.
+    """The ack of one task or mapped instance of the newest attempt: what it adds to the ack val, and its output.
 
-    :param emitted: message id of a mapped instance, which only this entry holds; 16 hex digits.
-    :param acked: id that the instance acked when it was done: the emitted id, or the id that `begin` emitted.
-    :param rows: number of rows consumed, if the task counted them.
+    :param emitted: id of the message of a mapped instance, as 16 hex digits. No other record has this id.
+    :param acked: the message id that the instance acked when it was done: `emitted`, or the id that `begin` emitted for
+        the task.
+    :param rows: number of rows that the task read; None if it did not count.
     :param trees: number of message trees that this try began.
-    :param outputs: references to its output.
-    :param read: rows that it read, in the form of `RowsRead.to_json`.
-    :param code: digest of its code.
-    :param unproven: why the rows that it consumed are not proven, one line for each reason.
+    :param outputs: references to the outputs of the task.
+    :param read: the rows that the try read, in the form of `RowsRead.to_json`.
+    :param code: digest of the code of the task.
+    :param unproven: reasons why it is not proven that the try read every row once, one line each.
     """
 
     task_try: str
@@ -539,12 +543,12 @@ class Ack(Record, frozen=True):
 class Skipped(Record, frozen=True):
     """The record `skipped/<txid>`: the facts that are needed to readmit a skipped transaction.
 
-    :param rows: rows of all partitions; None for a restatement, and once the transaction is readmitted.
+    :param rows: metadata of its batch. None for a restatement, and after the readmission.
     :param skip: who skipped it, when and why.
-    :param readmit: who requested its readmission.
-    :param readmitted_as: the txid that has its rows now.
-    :param replaces: transaction that it restated, which still counts. If set, the rows of the skipped transaction
-        cannot be readmitted.
+    :param readmit: who requested the readmission of the transaction, when and why.
+    :param readmitted_as: the transaction that has the rows now.
+    :param replaces: the transaction that the skipped one restated. It still counts, so the skipped rows cannot be
+        readmitted.
     """
 
     key: str
@@ -558,14 +562,14 @@ class Skipped(Record, frozen=True):
 
 
 class Loss(Record, frozen=True, omit_defaults=True):
-    """Rows that come next in a source, but that the source no longer has.
+    """Lost rows: the next rows of a source, which the source no longer has.
 
     :ivar partition: "" for a source without partitions.
-    :ivar position: the position of the partition that the lost rows would follow.
+    :ivar position: the position of the partition before the lost rows.
     :ivar resume_at: the position from which the source has rows again.
-    :ivar description: the lost rows in words.
-    :ivar went_back: whether the source was reset to an earlier position, so that it repeats rows that were already
-        taken.
+    :ivar description: description of the lost rows.
+    :ivar went_back: whether the source was reset to an earlier position, so that it will repeat rows of earlier
+        batches.
     """
 
     partition: str
@@ -578,18 +582,25 @@ class Loss(Record, frozen=True, omit_defaults=True):
 class RepairRecord(Record, frozen=True):
     """The record `repairs/<number>`: a change that a person made to the ledger.
 
-    :param what: kind of the repair, such as `state-lost` or `rename`. `told` has the finding and the result in words.
+    The fields of `change` depend on `what`:
+
+    * `accept-change`: the `state`, the last final `txid`, and the difference of the total of each of its `columns`. For
+      a table, the number of `rows` that each changed transaction has. The digests of the deleted `keys`, and `unknown`
+      if some of them are not known.
+    * `state-lost`, `state-forgotten`: the `state` and the current `txid`. If a person inspected the state: the token in
+      its `fence`, its last transaction (`found`), and its newest accepted `change`.
+    * `state-renamed`: the `state`, its new name (`to`), and the current `txid`.
+    * `ledger-lost`: the current `txid`, and the last transaction that each of the `states` certainly has.
+    * `reset`: the new `incarnation`.
+    * `roll-forward`: the `states`, the `nonces` of the runs, and the withdrawn changes (`unchanged`).
+    * `ends`: the `first` transaction with a line.
+    * `accept-code`: the digest of the `code` of each task ("" if the task is gone), and the last `txid`
+      whose other code is accepted.
+
+    :param what: kind of the repair, such as `state-lost` or `ends`. `told` describes the finding and the result.
     :param generation: generation of the ledger after the repair.
-    :param change: its fields depend on `what`. `accept-change`: the `state`, the last final `txid`, and the change of
-        the total of each of its `columns`. Of a table, how many `rows` a transaction has. Digests of the `keys` that
-        are gone; `unknown` says that some of these are not known. `state-lost` and `state-forgotten`: the `state` and
-        the current `txid`. A loss that was inspected adds the token in its `fence`, its last transaction (`found`), and
-        the newest accepted `change`. `state-renamed`: the `state`, its new name (`to`), and the current `txid`.
-        `ledger-lost`: the current `txid`, and by state the last transaction that it certainly has (`states`). `reset`:
-        the new `incarnation`. `roll-forward`: the `states`, the `nonces` of its runs, and the withdrawn requests for
-        changed rows (`unchanged`). `ends`: the `first` transaction with a line. `accept-code`: by task the digest of
-        its `code` ("": the task is gone), and the last `txid` whose other code is accepted.
-    :param losses: the losses that `accept-loss` accepted.
+    :param change: facts about the repair, as listed above.
+    :param losses: the lost rows that a person accepted, for `accept-loss`.
     """
 
     number: Int
@@ -607,8 +618,8 @@ class RepairRecord(Record, frozen=True):
 class Wish(Record, frozen=True):
     """The record `wanted/<txid>`: a restatement that a person requested and no run has begun yet.
 
-    :param key: the run key of the run whose next `begin` restates the transaction.
-    :param changed_rows: whether that `begin` decides the rows again and takes their current content.
+    :param key: the run key of the run. Its next `begin` restates the transaction.
+    :param changed_rows: whether the restatement processes the current content of the rows instead of the original rows.
     """
 
     txid: Int
@@ -625,7 +636,8 @@ class Followed(Record, frozen=True):
     """The record `follow`: how far the corrections of the upstream topology were compared.
 
     :param incarnation: incarnation of the upstream topology. Another incarnation has other transactions.
-    :param txid: each correction up to this transaction is in a batch, or noted as behind.
+    :param txid: the last upstream transaction that was compared. If a transaction lacks a correction up to it, there is
+        a record in `behind`.
     :param birth: birth of that transaction. Another birth means that the upstream ledger was set back.
     """
 
@@ -639,9 +651,9 @@ class Behind(Record, frozen=True):
     """The record `behind/<txid>`: a committed transaction that lacks corrections of the upstream topology.
 
     :param txid: the transaction that begins the chain.
-    :param ends: end of the chain that counts now, by upstream transaction that begins the chain.
-    :param when: when this was first noticed.
-    :param why: why no restatement was requested for these ends; "" if a restatement was requested.
+    :param ends: the end that counts now, by upstream transaction that begins a chain.
+    :param when: time at which the missing corrections were found.
+    :param why: reason why no restatement was requested for these ends; "" if one was requested.
     """
 
     txid: Int
@@ -651,7 +663,7 @@ class Behind(Record, frozen=True):
     op: str
 
     def is_of(self, ends: Mapping[int, int]) -> bool:
-        """Ask whether the record notes exactly these ends."""
+        """Return whether the record lists exactly these ends."""
         return self.ends == {str(txid): end for txid, end in ends.items()}
 
 
@@ -660,7 +672,7 @@ class AlarmNote(Record, frozen=True, omit_defaults=True):
 
     :param of: the subject of the alert.
     :param when: when it was raised.
-    :param dag_id: DAG id of the run that is red while the alert is raised; "" if there is none.
+    :param dag_id: dag_id of the run that is failed while the alert is raised; "" if there is no such run.
     :param run_id: run id of that run.
     """
 
@@ -678,11 +690,10 @@ class RaisedAlarms(Record, frozen=True):
 
 
 class WatcherRecord(Record, frozen=True):
-    """The record of a watcher.
+    """The record of a watcher: the last transaction that it has passed to Airflow.
 
-    :param incarnation: incarnation of the ledger whose transactions were handed on. Another incarnation has other
-        transactions.
-    :param txid: the last transaction that was handed on.
+    :param incarnation: incarnation of the ledger. Another incarnation has other transactions.
+    :param txid: the last transaction that was passed to Airflow.
     """
 
     incarnation: str
@@ -691,7 +702,7 @@ class WatcherRecord(Record, frozen=True):
 
 
 def encode(record: Record) -> bytes:
-    """Write a record as compact, sorted JSON with its format version."""
+    """Return a record as compact, sorted JSON with its format version."""
     plain = as_plain(record)
     said = {name: each for name, each in plain.items() if each or name not in _LEFT_OUT}
     for name in _RECEIPTS & said.keys():
@@ -705,15 +716,15 @@ def encode(record: Record) -> bytes:
 
 _REMEDY = "remedy"
 _PARTS = "parts"
-"""A record stores only the parts of a remedy."""
+"""The fields of a remedy that a record stores."""
 _HALF = "\\ud"
-"""The beginning of an unpaired surrogate in JSON."""
+"""The first characters of an unpaired surrogate in JSON."""
 _TEXTS = frozenset(("error", "found", "lost", "reason", "remedy", "told", "unproven", "who", "why"))
-"""Fields with texts for people. Only these are escaped, since a changed name or position would mean another batch."""
+"""Fields with texts for people. Only these are escaped, since another name or position would mean another batch."""
 
 
 def _fit(value: Any, name: str = "") -> Any:
-    """Escape unpaired surrogates in texts for people, since HTTP answers and databases do not accept them.
+    """Escape the unpaired surrogates in texts for people, since HTTP answers and databases do not accept them.
 
     A receipt stays unchanged, because its digest is kept.
     """
@@ -731,9 +742,9 @@ def _fit_text(text: str) -> str:
 
 
 def decode(cls: type[R], path: str, data: bytes) -> R:
-    """Read the record of class `cls` in `data`.
+    """Decode the record of class `cls` from `data`.
 
-    :raises UnreadableRecord: the record is damaged, has another format, or has unfit fields.
+    :raises UnreadableRecord: the record is damaged, has another format, or has a field that does not fit.
     """
     try:
         found = (value := json.loads(data.decode())).pop("format")
@@ -743,7 +754,7 @@ def decode(cls: type[R], path: str, data: bytes) -> R:
         raise UnreadableRecord(
             path=path, reason=f"it has format {found!r}, this version reads format {RECORD_FORMAT}"
         )
-    # These ids are looked up in Airflow's database, which refuses unpaired surrogates.
+    # These ids are searched in Airflow's database, which refuses unpaired surrogates.
     value |= {
         name: _fit_text(value[name])
         for name in _OF_AIRFLOW & value.keys()
@@ -781,4 +792,4 @@ _RESOLVED = [
         BookPage,
     )
 ]
-"""Decoders that this module builds once at import. Tasks are forks of a process that has imported this module."""
+"""The decoders of the records, built once at import. Tasks are forks of a process that imports this module."""

@@ -1,6 +1,7 @@
-"""The number of rows, and an order-independent 64-bit digest of them: a sum of hashes, so that parts can be added.
+"""The number of rows and their digest: the sum of 64-bit hashes, in any order. The digests of two parts can be added.
 
-It is a sum and not an XOR, because equal rows would cancel out in an XOR. The digest is only valid with the count.
+The hashes are added and not combined by XOR, in which equal rows would cancel out. The digest is only valid together
+with the number of rows.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 from airflow_tx.ledger.batch_words import counted
 
 COUNT = "count"
-"""The form of rows that were counted but not hashed."""
+"""The form of a number of rows without a digest."""
 MODULUS = 2**64
 
 
@@ -23,7 +24,7 @@ class RowsDigest:
 
     :param rows: the number of rows.
     :param digest: the sum of their 64-bit hashes, modulo 2^64.
-    :param form: method by which each row was hashed, and its columns. Digests are only comparable in the same form.
+    :param form: the hash method and the columns of the rows. Only digests with the same form can be compared.
     """
 
     rows: int
@@ -33,33 +34,33 @@ class RowsDigest:
     def __add__(self, other: RowsDigest) -> RowsDigest:
         rows = self.rows + other.rows
         if self.form != other.form:
-            # The side without rows hashed nothing, so the other digest is complete.
+            # If one part has no rows, the digest of the other part is complete.
             kept = self if not other.rows else other if not self.rows else RowsDigest(0)
             return RowsDigest(rows, kept.digest, kept.form)
         return RowsDigest(rows, (self.digest + other.digest) % MODULUS, self.form)
 
     def agrees(self, other: RowsDigest) -> bool:
-        """Compare the counts, and also the digests if both have the same form."""
+        """Return whether the numbers of rows are equal and, if both have the same form, also the digests."""
         return self.rows == other.rows and (self.form != other.form or self.digest == other.digest)
 
     @property
     def text(self) -> str:
-        """Form and digest as one text, as records and references keep them; "" if there is no digest."""
+        """The form and the digest as one text, as in records and references. "" if there is no digest."""
         return "" if self.form == COUNT else f"{self.form}:{self.digest:016x}"
 
     @classmethod
     def of(cls, rows: int, text: str) -> RowsDigest:
-        """Read the result of `text`."""
+        """Create the digest from the number of rows and the result of `text`."""
         form, _, digits = text.rpartition(":")
         return cls(rows, int(digits, 16), form) if form else cls(rows)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain JSON."""
+        """Return the number of rows and the digest as plain JSON."""
         return {"rows": self.rows, "digest": self.text}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> RowsDigest:
-        """Read the result of `to_json`."""
+        """Create the digest from the JSON of `to_json`."""
         return cls.of(value["rows"], value["digest"])
 
     def __str__(self) -> str:
@@ -68,20 +69,20 @@ class RowsDigest:
 
 
 def form_of_columns(names: Iterable[str]) -> str:
-    """Name the form of rows that Spark's `xxhash64` hashes, with their columns in the order of the names.
+    """Return the form of rows that Spark's `xxhash64` hashes, with these columns sorted by name.
 
-    A mark is hashed with each column, see `column_marks`.
+    A mark is hashed together with each value; see `column_marks`.
     """
     return f"xxh64c-{hashlib.sha256(repr(sorted(names)).encode()).hexdigest()[:8]}"
 
 
 def column_marks(name: str, hashed: str) -> tuple[int | None, int]:
-    """Return the number that is hashed before a value of a column, and the one hashed for NULL (signed, 64 bits).
+    """Return the marks of a column: the number that is hashed before a value, and the number that is hashed for NULL.
 
-    Spark's hash skips NULL, and gives true, 1 and the second day of 1970 the same hash. Each type except whole numbers
-    therefore has a mark.
+    A mark is a signed number of 64 bits. Spark's hash ignores NULL, and is the same for true, 1 and the second day of
+    1970. So each type except whole numbers has a mark.
 
-    :param hashed: the mark of the column's type, shared by types that hash alike; "" for whole numbers.
+    :param hashed: name of the column's type, the same for types with equal hashes; "" for whole numbers.
     """
     return (_mark(f"{hashed} {name}") if hashed else None), _mark(name)
 

@@ -1,4 +1,4 @@
-"""Find double counts in DAG files and Spark applications from their syntax trees, without importing a file."""
+"""Find code in DAG files and Spark applications that may count rows twice. No file is imported."""
 
 from __future__ import annotations
 

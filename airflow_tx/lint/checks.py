@@ -1,4 +1,4 @@
-"""Check DAGs and Spark applications: find the nodes that break a rule, and the values that differ each time."""
+"""Check DAGs and Spark applications: find the code that breaks a rule, and values that differ in each execution."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from airflow_tx.provider_info import OPTIONS
 
 @dataclass(frozen=True)
 class Hit:
-    """A node that breaks a rule.
+    """A place in the code that breaks a rule.
 
-    :param scope: scope of the node.
+    :param scope: the scope in which the node is.
     :param code: code of the rule.
-    :param dag: dag_id of a DAG without a transaction; "": unknown, or in a transaction.
+    :param dag: dag_id of a DAG without a transaction; "" if unknown or inside a transaction.
     """
 
     scope: Scope
@@ -49,19 +49,19 @@ class Hit:
 
 
 # --- plain checks -------------------------------------------------------------------------------------------------
-# The rules of DAGs without a transaction: effects that a cleared run repeats.
+# The rules for DAGs without a transaction: find effects that a cleared run repeats.
 
 
 _REMOVES = {
     DATABASE: re.compile(r"Delete(Dataset|Table)\w*Operator$"),
     REQUEST: re.compile(r"(Delete(Topic|Queue)\w*Operator|\.delete_(topic|queue))$"),
 }
-"""Calls that remove the tables or the queue of a run at its end, so that repetitions do not count."""
+"""Calls that delete the tables or the queue of a run at its end, so that a repeated effect does no harm."""
 _PLAIN_CODES = {DATABASE: "TX201", REQUEST: "TX202", FILE: "TX203"}
 
 
 def plain_hits(project: LintedProject, dag: PlainDag) -> Iterator[Hit]:
-    """Find the calls that count twice when a run of a plain DAG is cleared."""
+    """Yield the calls of a DAG without a transaction whose effects count twice if a run is cleared."""
     reached = project.reached(dag.scope, dag.roots)
     parts: list[tuple[Scope, ast.AST]] = [(dag.scope, root) for root in dag.roots]
     parts += [(scope, scope.node) for scope in reached]
@@ -89,7 +89,7 @@ def plain_hits(project: LintedProject, dag: PlainDag) -> Iterator[Hit]:
 def _submitted(
     project: LintedProject, scope: Scope, call: ast.Call
 ) -> Iterator[tuple[Scope, ast.Call]]:
-    """Yield the calls of the Spark application that an operator submits."""
+    """Yield the calls in the Spark application that an operator submits."""
     module = project.application_of(scope, call)
     if module is None or dags_of(module).applications:
         return
@@ -99,7 +99,7 @@ def _submitted(
 
 
 def _is_emptied(effect: Effect, emptied: set[str]) -> bool:
-    """Return whether the DAG removes the rows of the table that the effect writes."""
+    """Return whether the DAG deletes the rows of the table to which the effect writes."""
     return effect.statement is not None and effect.statement.table in emptied
 
 
@@ -109,7 +109,8 @@ def _calls(root: ast.AST) -> list[ast.Call]:
 
 
 # --- module state -------------------------------------------------------------------------------------------------
-# Find variables of a module that a function changes, since their values depend on earlier runs of the process.
+# Find functions that change a variable of their module. Its value then depends on earlier runs in
+# the same process.
 
 
 _CHANGES = frozenset(
@@ -130,7 +131,7 @@ _MAKERS = frozenset(
 
 
 def changes_in(scope: Scope) -> Iterator[ast.expr | ast.stmt]:
-    """Yield the nodes of a function that change a variable of its module, or the default of an argument."""
+    """Yield the nodes of a function that change a variable of its module, or the default value of an argument."""
     for node in own_nodes(scope.node):
         if isinstance(node, ast.Global) and _assigned(scope, node.names):
             yield node
@@ -146,7 +147,7 @@ def changes_in(scope: Scope) -> Iterator[ast.expr | ast.stmt]:
 
 
 def _assigned(scope: Scope, names: list[str]) -> bool:
-    """Return whether a function assigns one of the names, and does not only read it."""
+    """Return whether a function assigns a value to one of these names."""
     stored = {
         each.id
         for each in own_nodes(scope.node)
@@ -156,7 +157,7 @@ def _assigned(scope: Scope, names: list[str]) -> bool:
 
 
 def _outlives(scope: Scope, node: ast.expr) -> bool:
-    """Return whether an expression is a list, dict or set that outlives the call of the function."""
+    """Return whether an expression is a list, dict or set that still exists after the call of the function."""
     if not isinstance(node, ast.Name):
         return False
     home = scope.home(node.id)
@@ -174,7 +175,7 @@ def _is_container(scope: Scope, value: ast.expr | None) -> bool:
 
 
 def _default(scope: Scope, name: str) -> ast.expr | None:
-    """Return the default of an argument, if the function does not assign the name."""
+    """Return the default value of an argument, unless the function assigns another value to it."""
     if not isinstance(scope.node, FunctionNode) or scope.assigned.get(name) != [None]:
         return None
     found = scope.node.args
@@ -193,11 +194,11 @@ _SOURCES_OF_RUNS = ("DataIntervalSource", "RunPartitionSource")
 _TABLES = ("SqlTable", "DeltaTable")
 _EMITS = ("emit_many", "emit_messages")
 _RUNS = 16
-"""Airflow's default of max_active_runs."""
+"""The default of Airflow for max_active_runs."""
 
 
 def transaction_hits(project: LintedProject, block: TransactionBlock) -> Iterator[Hit]:
-    """Check a block, the functions of its tasks, and the functions that they call."""
+    """Check a `with Transaction(...)` block, the functions of its tasks, and the functions that they call."""
     yield from _window(block)
     yield from _catchup(block)
     yield from (Hit(block.scope, "TX108", task) for task in loose_tasks(project, block))
@@ -219,7 +220,7 @@ def transaction_hits(project: LintedProject, block: TransactionBlock) -> Iterato
 
 
 def application_hits(project: LintedProject, application: Scope) -> Iterator[Hit]:
-    """Check a Spark application, and the functions that it calls."""
+    """Check a Spark application and the functions that it calls."""
     for scope in [application, *project.reached(application, [application.node])]:
         yield from _function(project, scope)
         yield from (Hit(scope, code, node) for code, node in spark_values_in(scope, scope.node))
@@ -243,14 +244,14 @@ def _code(project: LintedProject, scope: Scope, root: ast.AST) -> Iterator[Hit]:
 
 
 def _makes_messages(call: ast.Call) -> bool:
-    """Return whether a call emits messages for which the transaction waits, so that sending them is allowed."""
+    """Return whether a call emits messages for which the transaction waits. The messages may then be sent."""
     if not isinstance(call.func, ast.Attribute):
         return False
     return call.func.attr in _EMITS or (call.func.attr == "emit" and not call.args)
 
 
 def _read_at_parsing(scope: Scope) -> Iterator[Hit]:
-    """Find values of the module that a function reads, and that differ at each parse."""
+    """Yield values of the module that a function reads and that differ each time the file is parsed."""
     names = [each for each in own_nodes(scope.node) if isinstance(each, ast.Name)]
     for name in {each.id: each for each in names if isinstance(each.ctx, ast.Load)}.values():
         home = scope.home(name.id)
@@ -261,7 +262,7 @@ def _read_at_parsing(scope: Scope) -> Iterator[Hit]:
 
 
 def _outside_of_phases(scope: Scope, node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the code of a block without the tasks of a commit phase, which run only while they have the turn."""
+    """Yield the code of a block, except commit phases, whose tasks run only while they have the turn."""
     if is_phase(scope, node):
         return
     if isinstance(node, ast.With):
@@ -284,7 +285,7 @@ def _window(block: TransactionBlock) -> Iterator[Hit]:
 
 
 def _tables_last(project: LintedProject, block: TransactionBlock) -> Iterator[Hit]:
-    """Find committers of a commit phase that write a table before another committer writes values by key."""
+    """Yield updates of tables in a commit phase that run before another committer writes values by key."""
     for committer, others in committers_in_phase(project, block):
         tables = _written(block.scope, committer, tables=True)
         if tables and any(_written(block.scope, each, tables=False) for each in others):
@@ -292,9 +293,9 @@ def _tables_last(project: LintedProject, block: TransactionBlock) -> Iterator[Hi
 
 
 def _written(scope: Scope, committer: ast.Call, *, tables: bool) -> list[ast.Call]:
-    """Return the updates of a committer that write tables of rows, or states of this package with keys.
+    """Return the updates of a committer that write to tables, or to states of this package with keys.
 
-    :param tables: whether to return updates of tables; otherwise updates of states with keys.
+    :param tables: whether to return the updates of tables; if False, of states that have keys.
     """
     listed = scope.argument(committer, "updates")
     nodes = [] if listed is None else [listed, *scope.values(listed)]
@@ -322,14 +323,15 @@ def _catchup(block: TransactionBlock) -> Iterator[Hit]:
 
 
 def _sources(block: TransactionBlock) -> list[ast.Call]:
-    """Return the calls that may create the source of a block, the most likely one last."""
+    """Return the calls that may create the source of a transaction. The most likely call is last."""
     source = block.scope.argument(block.call, "source")
     made = [source, *block.scope.values(source)] if source is not None else []
     return [each for each in made if isinstance(each, ast.Call)]
 
 
 # --- logical date -------------------------------------------------------------------------------------------------
-# Find reads of a run's logical date, if the batch is its data interval.
+# Find code that reads the logical date of a run, although the batch is the data interval of the
+# run.
 
 
 _DATES = "ds ds_nodash ts ts_nodash ts_nodash_with_tz logical_date execution_date".split()
@@ -375,7 +377,7 @@ def _has_dates(arguments: ast.arguments) -> bool:
 
 
 def _is_date(scope: Scope, node: ast.expr) -> bool:
-    """Return whether an expression reads the logical date, from a context, from a run, or in a template."""
+    """Return whether an expression reads the logical date from a context, from a run, or in a template."""
     if isinstance(node, ast.Attribute):
         return node.attr in ("logical_date", "execution_date")
     if isinstance(node, ast.Subscript):
@@ -399,7 +401,8 @@ def _is_context(scope: Scope, node: ast.expr) -> bool:
 
 
 # --- values -------------------------------------------------------------------------------------------------------
-# Find values that differ each time: the clock, random values, a Variable, and some functions of Spark.
+# Find values that differ in each execution: the clock, random values, a Variable, and some
+# functions of Spark.
 
 
 _CLOCK = "TX104"
@@ -423,7 +426,7 @@ _TIMES = frozenset(
     """.split()
 )
 _SHORT = {"time.localtime": 0, "time.gmtime": 0, "time.ctime": 0, "time.strftime": 1}
-"""Functions that read the clock if they have at most so many arguments."""
+"""Functions that read the clock if they have at most this number of arguments."""
 _DRAWS = frozenset(
     """
     random randint randrange uniform choice choices
@@ -466,7 +469,7 @@ ValueHit = tuple[str, ast.expr]
 
 
 def changing_values(scope: Scope, root: ast.AST) -> Iterator[ValueHit]:
-    """Yield the nodes of a function, or of a block, that read a value which differs each time."""
+    """Yield the nodes of a function or a block whose value differs in each execution."""
     nodes = list(own_nodes(root))
     calls = [each for each in nodes if isinstance(each, ast.Call)]
     harmless = _harmless(scope, nodes)
@@ -485,7 +488,7 @@ def changing_values(scope: Scope, root: ast.AST) -> Iterator[ValueHit]:
 
 
 def value_of(scope: Scope, call: ast.Call) -> str | None:
-    """Return the code of the rule for a call whose result differs each time. Return None if the result is the same."""
+    """Return the code of the rule for a call whose result differs in each execution. Return None for other calls."""
     name = scope.name_of(call.func)
     if name in _TIMES:
         return None if name in _SHORT and len(call.args) > _SHORT[name] else _CLOCK
@@ -506,18 +509,18 @@ def value_of(scope: Scope, call: ast.Call) -> str | None:
 
 
 def _is_text(scope: Scope, node: ast.expr) -> bool:
-    """Return whether a value is a string, whose hash differs in each process."""
+    """Return whether an expression is a string. The hash of a string differs in each process."""
     made = isinstance(node, ast.Call) and scope.name_of(node.func) in ("str", "repr", "ascii")
     return made or isinstance(node, ast.JoinedStr) or isinstance(scope.constant(node), str)
 
 
 def _is_try_number(node: ast.AST) -> TypeGuard[ast.Attribute]:
-    """Return whether a node reads the try number of its task."""
+    """Return whether a node reads the try number of a task."""
     return isinstance(node, ast.Attribute) and node.attr == "try_number"
 
 
 def _unseeded(call: ast.Call) -> bool:
-    """Return whether a `sample` of a data frame has no seed."""
+    """Return whether a call of `sample` on a data frame has no seed."""
     named = {each.arg for each in call.keywords}
     number = len(call.args) == 1 and isinstance(call.args[0], ast.Constant)
     draws = number or bool(named & {"n", "frac", "fraction"})
@@ -529,7 +532,7 @@ def _seeds(scope: Scope, call: ast.Call) -> bool:
 
 
 def _harmless(scope: Scope, nodes: list[ast.AST]) -> set[int]:
-    """Find calls whose values do not reach the output, since they are in a log line or a duration."""
+    """Return the calls whose values do not reach the output, since they are in a log line or a duration."""
     found: set[int] = set()
     for node in nodes:
         if isinstance(node, ast.Call) and scope.name_of(node.func).rpartition(".")[2] in _LOGS:
@@ -542,7 +545,7 @@ def _harmless(scope: Scope, nodes: list[ast.AST]) -> set[int]:
 
 
 def _timed(scope: Scope, nodes: list[ast.AST], sides: list[ast.expr]) -> set[int]:
-    """Find the clocks of a duration: each side is a clock, or a name to which only a clock was assigned."""
+    """Return the calls that read the clock for a duration. Each side must be such a call, or a name of its value."""
     clocks = [_clock(scope, side) for side in sides]
     if not all(clocks):
         return set()
@@ -558,7 +561,7 @@ def _clock(scope: Scope, side: ast.expr) -> list[ast.Call]:
 
 
 def _leaves(nodes: list[ast.AST], name: str) -> bool:
-    """Return whether a name is used outside a subtraction or a comparison."""
+    """Return whether a name is used outside of subtractions and comparisons."""
     inside = {
         id(each)
         for node in nodes
@@ -574,7 +577,7 @@ def _leaves(nodes: list[ast.AST], name: str) -> bool:
 
 
 def spark_values_in(scope: Scope, root: ast.AST) -> Iterator[ValueHit]:
-    """Yield the expressions of an application that Spark computes differently each time."""
+    """Yield the expressions in an application whose value Spark computes differently in each execution."""
     calls = [each for each in own_nodes(root) if isinstance(each, ast.Call)]
     sorting = (call for call in calls if _SORTS.search(scope.name_of(call.func)))
     sorted_ = {id(each) for call in sorting for each in ast.walk(call)}

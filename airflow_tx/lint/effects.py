@@ -1,4 +1,4 @@
-"""Find the effects of a call: writes to a database, requests, and written files."""
+"""Find the effects of a call: writes to databases and files, and requests."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 from airflow_tx.lint.scope import Scope, calls_in
 
 # --- sql text -----------------------------------------------------------------------------------------------------
-# The SQL text of a call, as far as the file shows it, and the statements in it that write.
+# The SQL text of a call, as far as the file shows it, and the statements in this text that write.
 
 
 _DEPTH = 6
 _LONGEST = 100_000
-"""Characters of SQL to read, since a longer file is a dump."""
+"""Maximum number of characters of SQL that are read. A longer file is probably a dump."""
 _COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.S)
 _COPY_OUT = re.compile(r"^\s*COPY\b.*\bTO\s+(?!STDOUT\b|PROGRAM\b)['\"$?]", re.I | re.S)
 _PLACE = re.compile(r"\{+[^{}]*\}+")
@@ -45,11 +45,11 @@ _SUM = re.compile(r"[\"`]?(\w+)[\"`]?\s*=\s*(?=[^=]*[-+*|])[^=]*\b\1\b", re.I)
 
 @dataclass(frozen=True)
 class SqlWrite:
-    """One statement that writes.
+    """An SQL statement that changes a table.
 
-    :param table: the table, in lower case.
+    :param table: name of the table, in lower case.
     :param adds: whether a second execution changes the table again.
-    :param resets: whether the statement removes rows, so that a later insert does not count twice.
+    :param resets: whether the statement deletes rows, so that a later insert does not count twice.
     """
 
     table: str
@@ -58,7 +58,7 @@ class SqlWrite:
 
 
 def writes_of(text: str) -> list[SqlWrite]:
-    """Return the statements in a text that write."""
+    """Return the SQL statements in a text that change a table."""
     shown = _PLACE.sub(lambda match: _named(match[0]), text[:_LONGEST])
     statements = _COMMENT.sub(" ", shown).split(";")
     found = [_write_of(_STRING.sub("''", each).strip()) for each in statements]
@@ -89,7 +89,7 @@ def table_name(table: str) -> str:
 def texts_of(
     scope: Scope, node: ast.expr | None, folder: Path, depth: int = _DEPTH
 ) -> Iterator[str]:
-    """Yield the texts that an expression may have; a word replaces each part that the file does not show."""
+    """Yield the texts that an expression may have. A placeholder replaces each part that the file does not show."""
     if node is None or depth == 0:
         return
     if isinstance(node, ast.Constant):
@@ -112,7 +112,7 @@ def texts_of(
 
 
 def _inside(call: ast.Call) -> ast.expr | None:
-    """Return the text in `text("…")`, `dedent("…")`, `"…".format()` or `"…".strip()`."""
+    """Return the text inside `text("…")`, `dedent("…")`, `"…".format()` or `"…".strip()`."""
     if isinstance(call.func, ast.Attribute) and not call.args:
         return call.func.value
     if isinstance(call.func, ast.Attribute) and call.func.attr in ("format", "replace", "join"):
@@ -173,7 +173,7 @@ _ADDING = frozenset(
     """.split()
 )
 _INSERTS = {"SQLInsertRowsOperator": "", "S3ToRedshiftOperator": "APPEND"}
-"""Operators that insert rows, with their default method."""
+"""Operators that insert rows, and the default method of each operator."""
 _ICEBERG = re.compile(r"\b(load_table|create_table(_if_not_exists)?)\(\)$")
 _ICEBERG_WRITES = ("append", "overwrite", "upsert", "delete")
 _APPENDING = {
@@ -231,12 +231,12 @@ _TEMPORARY = ("tempfile.", "io.", "sys.std")
 
 @dataclass(frozen=True)
 class Effect:
-    """An effect of a call.
+    """A write, a request or a message that a call causes.
 
     :param kind: `database`, `request` or `file`.
     :param node: the call.
-    :param adds: whether two executions have a different result than one.
-    :param statement: the SQL statement; None: not SQL.
+    :param adds: whether a second execution changes the result.
+    :param statement: the SQL statement; None if the effect is no SQL statement.
     :param message: whether the call sends a message to a queue or a person.
     """
 
@@ -248,7 +248,7 @@ class Effect:
 
 
 def effects_of(scope: Scope, call: ast.Call, folder: Path) -> Iterator[Effect]:
-    """Yield the effects of a call; none for a call whose names the file does not show."""
+    """Yield the effects of a call. There are none if the file does not show which function is called."""
     name = scope.name_of(call.func)
     last = _last(call, name)
     for statement in _statements(scope, call, name, folder):
@@ -286,7 +286,7 @@ def is_operator(scope: Scope, call: ast.Call) -> bool:
 
 
 def _configured(configuration: ast.expr | None) -> list[ast.expr]:
-    """Return the queries in the configuration of a BigQuery job."""
+    """Return the SQL queries in the configuration of a BigQuery job."""
     nodes = [] if configuration is None else ast.walk(configuration)
     dicts = [each for each in nodes if isinstance(each, ast.Dict)]
     pairs = [pair for each in dicts for pair in zip(each.keys, each.values, strict=True)]
@@ -324,7 +324,7 @@ def _database(scope: Scope, call: ast.Call, name: str, last: str) -> Effect | No
 
 
 def _inserted(scope: Scope, call: ast.Call, method: str) -> Effect:
-    """Return the effect of an inserting operator: it adds rows, unless it replaces keys or empties the table first."""
+    """Return the effect of an operator that inserts rows. It adds no rows if it replaces keys or empties the table."""
     said = str(scope.constant(scope.argument(call, "method")) or method).upper()
     empties = scope.argument(call, "preoperator") is not None
     table = scope.constant(scope.argument(call, "table_name") or scope.argument(call, "table"))
@@ -380,7 +380,7 @@ def _request(scope: Scope, call: ast.Call, name: str, last: str) -> Effect | Non
 
 
 def _operated(scope: Scope, call: ast.Call, last: str) -> Effect | None:
-    """Return the request or message that an operator sends, by its class and its method."""
+    """Return the request or message that an operator sends, according to its class and its `method`."""
     if str(scope.constant(scope.argument(call, "method"))).upper() == "POST":
         return Effect(REQUEST, call, True)
     match = _SENDERS.search(last)
@@ -398,7 +398,7 @@ def _opened(scope: Scope, call: ast.Call) -> Effect | None:
 
 
 def _posted(scope: Scope, call: ast.Call) -> Effect | None:
-    """Return the request of an HttpHook or an HttpOperator, whose default method is POST."""
+    """Return the request of an HttpHook or an HttpOperator. The default of `method` is POST."""
     method = scope.argument(call, "method")
     if isinstance(call.func, ast.Attribute):
         for made in (call.func.value, *scope.values(call.func.value)):
@@ -430,18 +430,18 @@ def _file(scope: Scope, call: ast.Call, name: str, last: str, folder: Path) -> E
 
 
 def _copies_out(scope: Scope, sql: ast.expr, folder: Path) -> bool:
-    """Return whether SQL writes a file, as `COPY … TO 'file'` of DuckDB does."""
+    """Return whether an SQL text writes a file, as `COPY … TO 'file'` does in DuckDB."""
     return any(_COPY_OUT.search(text) for text in texts_of(scope, sql, folder))
 
 
 def _is_upload(call: ast.Call, name: str, last: str) -> bool:
-    """Return whether a call is an upload, since some methods named `load_…` read."""
+    """Return whether a call uploads a file. Some methods with a name like `load_…` only read."""
     named = {each.arg for each in call.keywords}
     return not last.startswith("load_") or "Hook" in name or bool(named & {"key", "bucket_name"})
 
 
 def _opened_file(scope: Scope, call: ast.Call, path: ast.expr | None) -> Effect | None:
-    """Return the write of an `open`, whose mode is the second argument, or the first one of `Path.open`."""
+    """Return the effect of `open`. The mode is the second argument, or the first argument of `Path.open`."""
     places = (1,) if path is None else (1, 0)
     for place in places:
         mode = scope.constant(_argument(scope, call, place, "mode"))
@@ -458,7 +458,7 @@ def _written(scope: Scope, call: ast.Call, path: ast.expr | None, adds: bool) ->
 
 
 def is_temporary(scope: Scope, path: ast.expr, depth: int = 6) -> bool:
-    """Return whether a path comes from tempfile, or is a buffer in memory."""
+    """Return whether a path is from tempfile, or is a buffer in memory."""
     if depth == 0:
         return False
     for node in ast.walk(path):
@@ -472,7 +472,7 @@ def is_temporary(scope: Scope, path: ast.expr, depth: int = 6) -> bool:
 
 
 def _is_writer(scope: Scope, path: ast.expr) -> bool:
-    """Return whether an expression is `df.write`, perhaps with options."""
+    """Return whether an expression is `df.write`, with or without options."""
     return _WRITE.search(f"{ast.unparse(path)} {scope.name_of(path)}") is not None
 
 

@@ -1,4 +1,4 @@
-"""The findings of `airflow tx lint`, as text, JSON or SARIF 2.1.0."""
+"""The report of `airflow tx lint` as text, JSON or SARIF 2.1.0."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from airflow_tx.lint.scope import FileDags, LintedProject, dags_of, refused
 
 @dataclass(frozen=True, order=True)
 class LintFinding:
-    """A line of a file that would count twice.
+    """A finding: a line of a file that breaks a rule.
 
     :param file: path of the file.
     :param line: line number, from 1.
     :param column: column number, from 1.
     :param code: code of the rule.
-    :param dag: dag_id of a DAG without a transaction; "": unknown, or in a transaction.
+    :param dag: dag_id of a DAG without a transaction; "" if unknown or inside a transaction.
     """
 
     file: str
@@ -38,7 +38,7 @@ class LintFinding:
 
     @property
     def message(self) -> str:
-        """Return the reason and the remedy."""
+        """Return the reason and the remedy of the rule."""
         rule = RULES[self.code]
         return f"{rule.reason_in(self.dag)}. Remedy: {rule.remedy}."
 
@@ -49,11 +49,11 @@ class LintFinding:
 
 @dataclass
 class LintReport:
-    """The findings of a lint, and the numbers of files, DAGs and applications.
+    """The findings of a lint, and the numbers of checked files, DAGs and applications.
 
-    :param findings: the findings, in order.
-    :param unread: an error for each file that cannot be read.
-    :param unseen: a note for each file whose DAGs another file creates.
+    :param findings: the findings, ordered by file and line.
+    :param unread: one error for each file that cannot be read.
+    :param unseen: one note for each file whose DAGs the linter cannot see.
     :param files: number of files.
     :param transactions: number of `Transaction` blocks.
     :param plain: number of DAGs without a transaction.
@@ -70,7 +70,7 @@ class LintReport:
 
     @property
     def summary(self) -> str:
-        """Return one line with all numbers."""
+        """Return one line with the numbers of findings, files, DAGs and applications."""
         return (
             f"Findings: {len(self.findings)}. Files: {self.files}, transactions: {self.transactions}, "
             f"Spark applications: {self.applications}, DAGs without a transaction: {self.plain}."
@@ -78,7 +78,7 @@ class LintReport:
 
 
 def formatted(report: LintReport, form: str) -> str:
-    """Return a report as text.
+    """Return the report as text in one of the forms.
 
     :param form: `text`, `json` or `sarif`.
     """
@@ -124,13 +124,13 @@ def _result(found: LintFinding) -> dict[str, Any]:
 
 
 # --- folder -------------------------------------------------------------------------------------------------------
-# The files that `airflow tx lint` reads, and their findings.
+# The files that `airflow tx lint` reads, and the findings in them.
 
 
 def findings_of(path: Path) -> LintReport:
-    """Check a file, or all Python files of a folder.
+    """Check a file, or all Python files in a folder.
 
-    :raises ConfigError: the path does not exist, or the folder has no Python file.
+    :raises ConfigError: the path does not exist, or the folder contains no Python file.
     """
     report = LintReport()
     found: set[LintFinding] = set()
@@ -156,7 +156,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _python_files(path: Path) -> Iterator[Path]:
-    """Yield the Python files of a folder, without hidden folders, virtual environments and linked folders."""
+    """Yield the Python files in a folder. Hidden folders, virtual environments and linked folders are left out."""
     for folder, folders, names in os.walk(path):
         folders[:] = [each for each in folders if _has_dags(Path(folder, each))]
         files = (Path(folder, name) for name in names if name.endswith(".py"))
@@ -189,7 +189,7 @@ def _findings(project: LintedProject, file: Path, report: LintReport) -> Iterato
 
 
 def _loops_over_dags(module: ast.AST) -> bool:
-    """Return whether a file seems to create DAGs in a loop, with `globals()` or a function with `dag` in its name."""
+    """Return whether a file seems to create DAGs in a loop, by `globals()` or a function with `dag` in its name."""
     loops = [each for each in ast.iter_child_nodes(module) if isinstance(each, ast.For)]
     calls = (node for loop in loops for node in ast.walk(loop) if isinstance(node, ast.Call))
     return any(re.search(r"^globals$|dag", ast.unparse(call.func), re.I) for call in calls)
@@ -213,9 +213,9 @@ def _finding(project: LintedProject, hit: Hit) -> Iterator[LintFinding]:
 
 
 def _check_ignored(project: LintedProject, file: Path) -> None:
-    """Check the codes in `noqa` comments.
+    """Check the codes in the `noqa` comments of the files.
 
-    :raises ConfigError: a comment names a code that no rule has.
+    :raises ConfigError: a comment has a code that is not the code of a rule.
     """
     for line, codes in project.ignored[file].items():
         unknown = [code for code in codes if code not in RULES]

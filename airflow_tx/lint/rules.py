@@ -1,4 +1,4 @@
-"""Every rule of `airflow tx lint`: a code, a reason, a remedy."""
+"""The rules of `airflow tx lint`, each with a code, a reason and a remedy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _TWICE = "this DAG counts twice when a run is cleared, because"
 
 @dataclass(frozen=True)
 class LintRule:
-    """One way to count twice."""
+    """A rule, which finds one kind of code that counts rows twice."""
 
     code: str
     reason: str
@@ -18,11 +18,11 @@ class LintRule:
 
     @property
     def page(self) -> str:
-        """Return the section of the documentation."""
+        """Return the section of the documentation about the rule."""
         return f"{RULES_PAGE}#{self.code.lower()}"
 
     def reason_in(self, dag: str) -> str:
-        """Return the reason, with the dag_id if it is known."""
+        """Return the reason of the rule, with the dag_id if it is known."""
         return self.reason.replace("this DAG", f"DAG {dag}") if dag else self.reason
 
 

@@ -1,4 +1,4 @@
-"""The scopes of a file: find the function, class, import or value that a name means at a place."""
+"""The scopes of a file, which say which function, class, import or value a name means at a place."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ from airflow_tx.base.errors import ConfigError
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 ScopeNode = ast.Module | ast.ClassDef | FunctionNode
 _DEPTH = 8
-"""The number of assignments through which a name is followed, so that a cycle of names ends."""
+"""Maximum number of assignments that are followed for a name, since names may refer to each other in a circle."""
 
 
 @dataclass
 class Scope:
-    """A module, a class or a function, and the names that it defines.
+    """A module, a class or a function, with the names that it defines.
 
-    :param node: syntax tree of the scope.
-    :param parent: the enclosing scope; None: the scope is a module.
-    :param imports: full names of the imports, by name.
-    :param assigned: values of each name in the order of the file; None: a value that the file does not show.
-    :param inner: the last function or class of each name.
-    :param below: every function and class, by the id of its node.
+    :param node: the syntax tree of the scope.
+    :param parent: the enclosing scope; None for a module.
+    :param imports: the full name of each import, by its name in this scope.
+    :param assigned: the values assigned to each name, in the order of the file. The value is None if the file does not
+        show it.
+    :param inner: the last function or class with each name.
+    :param below: every function and class directly inside, by the id of its node.
     """
 
     node: ScopeNode
@@ -48,7 +49,7 @@ class Scope:
 
     @property
     def owner(self) -> Scope | None:
-        """Return the class of a method, also for a function inside the method."""
+        """Return the class of a method, or of a function inside a method. Return None for other scopes."""
         if self.parent is None or isinstance(self.node, ast.ClassDef):
             return None
         if isinstance(self.parent.node, ast.ClassDef):
@@ -56,7 +57,7 @@ class Scope:
         return self.parent.owner
 
     def home(self, name: str) -> Scope | None:
-        """Return the innermost scope that defines a name, from this scope outwards."""
+        """Return the innermost scope that defines a name. The search begins in this scope."""
         scope: Scope | None = self
         while scope is not None:
             seen = scope is self or not isinstance(scope.node, ast.ClassDef)
@@ -66,7 +67,7 @@ class Scope:
         return None
 
     def values(self, node: ast.expr) -> list[ast.expr]:
-        """Return the expressions that were assigned to a name, or to an attribute of self."""
+        """Return the expressions that are assigned to a name, or to an attribute of `self`."""
         if isinstance(node, ast.Name):
             home = self.home(node.id)
             found = [] if home is None else home.assigned.get(node.id, [])
@@ -77,9 +78,9 @@ class Scope:
         return [each for each in found if each is not None]
 
     def name_of(self, node: ast.expr, depth: int = _DEPTH) -> str:
-        """Return the full dotted name of an expression, with imports and assignments resolved.
+        """Return the full dotted name of an expression, after imports and assignments are resolved.
 
-        The name begins with "." if the file does not show its beginning.
+        If the file does not show the first part of the name, the name begins with ".".
         """
         if depth == 0:
             return ""
@@ -106,7 +107,7 @@ class Scope:
         return node.id if node.id in home.inner else ""
 
     def constant(self, node: ast.expr | None, depth: int = _DEPTH) -> object:
-        """Return the value of a constant, or of a name that was assigned one. Return None if it is not a constant."""
+        """Return the value of a constant, or of a name with a constant value. Return None for other expressions."""
         if isinstance(node, ast.Constant):
             return node.value
         if node is None or depth == 0:
@@ -115,7 +116,7 @@ class Scope:
         return self.constant(values[-1], depth - 1) if values else None
 
     def argument(self, call: ast.Call, name: str) -> ast.expr | None:
-        """Return a keyword argument of a call, also from a dict that is passed with `**`."""
+        """Return a keyword argument of a call. It may be in a dict that is passed with `**`."""
         for keyword in call.keywords:
             if keyword.arg == name:
                 return keyword.value
@@ -133,14 +134,14 @@ class Scope:
 
 
 def scope_of(tree: ast.Module) -> Scope:
-    """Read the scopes of a module."""
+    """Create the scopes of a module from its syntax tree."""
     scope = Scope(tree, None)
     _fill(scope)
     return scope
 
 
 def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes below a node, except the nodes inside functions and classes that it defines."""
+    """Yield the nodes below a node, but not the nodes inside of functions and classes."""
     left = list(_children(node))
     while left:
         each = left.pop()
@@ -158,7 +159,7 @@ def mentions(node: ast.AST, name: str) -> bool:
 
 
 def own_attribute(node: ast.expr) -> str:
-    """Return `self.name` for an attribute of self or of the class; "" for another expression."""
+    """Return `self.name` for an attribute of `self` or of the class. Return "" for other expressions."""
     if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name):
         return ""
     return f"self.{node.attr}" if node.value.id in ("self", "cls") else ""
@@ -234,7 +235,7 @@ def _arguments(found: ast.arguments) -> list[ast.arg]:
 
 
 # --- project ------------------------------------------------------------------------------------------------------
-# The files that belong together: a DAG file, and the modules beside it from which it imports functions.
+# The files that belong together: a DAG file, and the modules from which it imports functions.
 
 
 _LARGEST = 5_000_000
@@ -244,9 +245,9 @@ _NOQA = re.compile(r"#\s*noqa:[\s\w,]*?\b(TX\w+(?:[\s,]+TX\w+)*)", re.I)
 
 
 class LintedProject:
-    """Parses each file once, and finds the definitions of names in other files.
+    """Parses each file once, and finds definitions in other files.
 
-    :param root: folder in which modules are searched, besides the folder of the importing file.
+    :param root: a folder in which modules are searched, in addition to the folder of the importing file.
     """
 
     def __init__(self, root: Path) -> None:
@@ -256,7 +257,7 @@ class LintedProject:
         self.ignored: dict[Path, dict[int, list[str]]] = {}
 
     def read(self, path: Path) -> Scope:
-        """Return the scopes of a file.
+        """Return the scope of a file, that is, of its module.
 
         :raises ConfigError: the file cannot be read as Python.
         """
@@ -271,7 +272,7 @@ class LintedProject:
         return self._paths[id(scope.module)]
 
     def reached(self, scope: Scope, roots: list[ast.AST]) -> list[Scope]:
-        """Return the functions that code refers to, and the functions that these functions refer to."""
+        """Return the functions that are used by the code below `roots`, directly or through other functions."""
         found: dict[int, Scope] = {}
         left = [each for root in roots for each in self._referred(scope, own_nodes(root))]
         while left:
@@ -291,7 +292,7 @@ class LintedProject:
                     yield from self.functions_of(scope, node)
 
     def functions_of(self, scope: Scope, node: ast.expr) -> Iterator[Scope]:
-        """Yield the function that an expression names; for a class its `execute`, `__init__` and `__call__`."""
+        """Yield the function that an expression refers to. For a class, yield `execute`, `__init__` and `__call__`."""
         found = self.definition(scope, node)
         if found is None:
             return
@@ -303,7 +304,7 @@ class LintedProject:
                     yield method
 
     def definition(self, scope: Scope, node: ast.expr, depth: int = 8) -> Scope | None:
-        """Return the function or class that an expression names, in this file or in a file beside it."""
+        """Return the function or class that an expression refers to, in this file or in an imported module."""
         if depth == 0:
             return None
         if isinstance(node, ast.Name):
@@ -334,7 +335,7 @@ class LintedProject:
         return None
 
     def _method(self, owner: Scope | None, name: str, depth: int = 8) -> Scope | None:
-        """Find a method in a class or in its base classes."""
+        """Return a method of a class or of its base classes."""
         if owner is None or depth == 0:
             return None
         if name in owner.inner:
@@ -348,7 +349,7 @@ class LintedProject:
         return None
 
     def _elsewhere(self, scope: Scope, full: str, depth: int = 8) -> Scope | None:
-        """Find a function or class in a module beside the file."""
+        """Return a function or class of a module that the file imports, if the module is in a searched folder."""
         names = full.lstrip(".").split(".")
         if names[0] in _FOREIGN or len(names) < 2 or depth == 0:
             return None
@@ -368,7 +369,7 @@ class LintedProject:
         return scope
 
     def application_of(self, scope: Scope, call: ast.Call) -> Scope | None:
-        """Return the module of the Spark application that an operator submits, if it is beside the DAG file."""
+        """Return the module of the Spark application that an operator submits, if its file can be found."""
         given = scope.argument(call, "application")
         own = self.path_of(scope).parent
         for value in [] if given is None else [given, *scope.values(given)]:
@@ -387,7 +388,7 @@ class LintedProject:
         return [own] if own == self._root else [own, self._root]
 
     def _module(self, path: Path) -> Scope | None:
-        """Read a module. Return None if it cannot be read, which is an error only if its own file is linted."""
+        """Return the scope of a module. Return None if its file cannot be read. The import is then ignored."""
         return self._read(path.with_name(f"{path.name}.py")) or self._read(path / "__init__.py")
 
     def _read(self, file: Path) -> Scope | None:
@@ -412,7 +413,7 @@ def _imported_name(scope: Scope, node: ast.Attribute) -> str:
 
 
 def _of_callbacks(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes of callbacks, which run for each failure, not for each batch."""
+    """Yield the nodes in callbacks, such as `on_failure_callback`, which do not run for each batch."""
     if isinstance(node, ast.Call):
         for keyword in node.keywords:
             if (keyword.arg or "").startswith(_CALLBACK):
@@ -445,7 +446,7 @@ def _tree_of(path: Path, text: str) -> ast.Module:
 
 
 def ignored_codes(text: str) -> dict[int, list[str]]:
-    """Return the codes that comments such as `# noqa: TX101` name, by line; ignore strings that look like comments."""
+    """Return, by line, the codes in comments such as `# noqa: TX101`. Strings that look like comments are ignored."""
     if not _NOQA.search(text):
         return {}
     found: dict[int, list[str]] = {}
@@ -461,7 +462,7 @@ def refused(value: object, remedy: str) -> ConfigError:
 
 
 # --- dags ---------------------------------------------------------------------------------------------------------
-# The DAGs of a file: transactions, plain DAGs, Spark applications.
+# The DAGs of a file: DAGs with a transaction, plain DAGs, and Spark applications.
 
 
 _SPARK_APPLICATION = "batch_app"
@@ -471,10 +472,10 @@ _SPARK_APPLICATION = "batch_app"
 class TransactionBlock:
     """A `with Transaction(...)` block.
 
-    :param scope: scope of the block.
-    :param call: call of `Transaction`.
-    :param body: the block.
-    :param dag: call that creates the DAG around it; None: the file does not show the DAG.
+    :param scope: the scope in which the block is.
+    :param call: the call of `Transaction`.
+    :param body: the statement with the block.
+    :param dag: the call that creates the DAG around the block; None if the file does not show the DAG.
     """
 
     scope: Scope
@@ -487,7 +488,7 @@ class TransactionBlock:
 class PlainDag:
     """A DAG without a transaction.
 
-    :param roots: the code that creates its tasks.
+    :param roots: the syntax trees of the code that creates the tasks.
     """
 
     scope: Scope
@@ -496,7 +497,7 @@ class PlainDag:
 
     @property
     def dag_id(self) -> str:
-        """Return the dag_id, or the name of its function. Return "" if the file computes the dag_id."""
+        """Return the dag_id, or the name of the decorated function. Return "" if the dag_id is not a constant."""
         given = self.scope.argument(self.call, "dag_id") or (
             self.call.args[0] if self.call.args else None
         )
@@ -508,7 +509,7 @@ class PlainDag:
 
 @dataclass
 class FileDags:
-    """The DAGs and applications of a file."""
+    """The DAGs and the Spark applications of a file."""
 
     blocks: list[TransactionBlock] = field(default_factory=list)
     plain: list[PlainDag] = field(default_factory=list)
@@ -516,7 +517,7 @@ class FileDags:
 
 
 def dags_of(module: Scope) -> FileDags:
-    """Find the DAGs and the applications of a file."""
+    """Return the DAGs and the Spark applications of a file."""
     found = FileDags()
     _walk(found, module, module.node, None)
     _module_dag(found, module)
@@ -526,7 +527,7 @@ def dags_of(module: Scope) -> FileDags:
 
 
 def is_own(scope: Scope, node: ast.expr, name: str) -> bool:
-    """Return whether an expression is this public name of airflow_tx."""
+    """Return whether an expression refers to this public name of airflow_tx."""
     full = scope.name_of(node)
     return full.startswith("airflow_tx.") and full.rpartition(".")[2] == name
 
@@ -551,7 +552,7 @@ def _walk(found: FileDags, scope: Scope, node: ast.AST, dag: ast.Call | None) ->
 
 
 def _decorated(found: FileDags, scope: Scope, node: FunctionNode | ast.ClassDef) -> ast.Call | None:
-    """Note an application, or a DAG of `@dag`; return the call that creates the DAG."""
+    """Add an application or a DAG of `@dag` to the found ones. Return the call that creates the DAG."""
     outside = scope.parent or scope
     for each in node.decorator_list:
         call = each if isinstance(each, ast.Call) else ast.Call(each, [], [])
@@ -576,7 +577,7 @@ def _opened(found: FileDags, scope: Scope, node: ast.With, dag: ast.Call | None)
 
 
 def _entered(scope: Scope, node: ast.With) -> Iterator[ast.Call]:
-    """Yield the calls that create the objects of a `with`, also if the calls were assigned to names."""
+    """Yield the calls that create the objects of a `with`, directly or through a name."""
     for item in node.items:
         if isinstance(item.context_expr, ast.Call):
             yield item.context_expr
@@ -590,7 +591,7 @@ def _is_dag(scope: Scope, call: ast.Call) -> bool:
 
 
 def _module_dag(found: FileDags, module: Scope) -> None:
-    """Find a DAG that tasks name in `dag=`, without a `with`."""
+    """Find the DAGs that a module assigns to a name, and that tasks refer to with `dag=`."""
     entered = {id(each.call) for each in found.plain}
     assert isinstance(module.node, ast.Module)
     for statement in module.node.body:
@@ -600,7 +601,7 @@ def _module_dag(found: FileDags, module: Scope) -> None:
 
 
 # --- committed paths ----------------------------------------------------------------------------------------------
-# Find the tasks of a transaction from which no path leads to its committer.
+# Find the tasks of a transaction for which no committer waits.
 
 
 _TASKS = (
@@ -614,7 +615,7 @@ _MAPPING = ("expand", "expand_kwargs")
 
 
 def loose_tasks(project: LintedProject, block: TransactionBlock) -> list[ast.Call]:
-    """Return the calls that create tasks for which the committer does not wait."""
+    """Return the calls that create tasks for which no committer waits."""
     paths = _Paths(project, block.scope)
     paths.follow(block.body.body)
     return paths.loose()
@@ -630,9 +631,10 @@ def committers_in_phase(
 
 
 class _Paths:
-    """The tasks of a block, and their order.
+    """The tasks in a block, and the order in which they run.
 
-    Each mention of a name counts as a path. A path too many hides a finding, but a path too few invents one.
+    Every use of a task's name counts as a path between tasks. An additional path may hide a finding, but a missing path
+    would cause a false one.
     """
 
     def __init__(self, project: LintedProject, scope: Scope) -> None:
@@ -663,7 +665,7 @@ class _Paths:
             yield call, [each for other, each in calls.items() if other not in before]
 
     def _reached(self, ends: set[int]) -> set[int]:
-        """Return these tasks, and every task before them."""
+        """Return these tasks and all tasks before them."""
         reached: set[int] = set()
         left = list(ends)
         while left:
@@ -766,7 +768,7 @@ class _Paths:
         return found
 
     def _is_task(self, call: ast.Call) -> bool:
-        """Return whether a call creates a task: it is an operator with a task_id, or a decorated function."""
+        """Return whether a call creates a task: an operator with a task_id, or a decorated function."""
         if _attribute(call.func) in _PREPARING:
             return False
         function = call.func

@@ -1,4 +1,4 @@
-"""The actions of people on transactions, for the commands and for the Transactions page."""
+"""The actions of a person on transactions. The commands and the Transactions page use them."""
 
 from __future__ import annotations
 

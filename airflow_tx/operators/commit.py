@@ -86,12 +86,12 @@ if TYPE_CHECKING:
 _LISTENER = "airflow.providers.openlineage"
 """The package of OpenLineage's provider. If its listener is active, Airflow imports it before a task begins."""
 FACET = "airflow_tx"
-"""The name of the facet in the run."""
+"""The name of the OpenLineage facet that describes the transaction of a run."""
 _FIELDS = ("topology", "txid", "attempt", "position", "rows", "restates")
 
 
 class LineageOperator:
-    """An operator that keeps the transaction of its task until OpenLineage reads it, in the same process."""
+    """An operator that stores the transaction of its task until OpenLineage reads it in the same process."""
 
     _transaction_facet: dict[str, Any] | None = None
     _reads: Sequence[Dataset] = ()
@@ -106,10 +106,10 @@ class LineageOperator:
         source: Source | None = None,
         states: Iterable[FencedState] = (),
     ) -> None:
-        """Keep the transaction that the task works on, and its datasets.
+        """Store the transaction that the task works on, and its datasets, for OpenLineage.
 
-        The datasets are looked up here. OpenLineage may read them in a fork of this process, and a fork must not use
-        the connections of its parent.
+        The method queries the datasets immediately, because OpenLineage may read them in a fork of this process. A fork
+        must not use the connections of its parent.
 
         :param rows: number of rows of the batch; None if they are not counted.
         :param source: the source that the transaction reads.
@@ -125,7 +125,7 @@ class LineageOperator:
             self._writes = [*dict.fromkeys(named)]
 
     def note_commit_lineage(self, commit: Commit) -> None:
-        """Keep the transaction that the task has committed, and the datasets of the source and the states."""
+        """Store the committed transaction, and the datasets of its source and its states, for OpenLineage."""
         spec = commit.spec
         rows = commit.processed.rows if commit.processed else None
         states = [update.state for update in commit.updates]
@@ -157,7 +157,7 @@ def _datasets(place: Source | FencedState, name: Callable[[], Any]) -> list[Data
 def _add_datasets(operator: Any, lineage: Any) -> None:
     """Add the datasets of a transaction to the inlets and outlets of its task.
 
-    If an operator returns datasets, OpenLineage's provider does not read its inlets and outlets. So this function does.
+    If an operator returns datasets itself, OpenLineage's provider ignores the inlets and outlets of its task.
     """
     from airflow.providers.openlineage.extractors.manager import (  # type: ignore[import-not-found]
         ExtractorManager,
@@ -185,16 +185,17 @@ def _facet_class() -> Any:
 
 log = logging.getLogger(__name__)
 C = TypeVar("C", bound="Commit")
-_SKEW = timedelta(hours=1)  # between the clocks of a worker and of Airflow's API server, at most
+# Maximum difference between the clocks of a worker and of Airflow's API server.
+_SKEW = timedelta(hours=1)
 
-# Errors after which another try may succeed. It may outrank the other writer, or find the
-# transaction committed. An ack may be missing since Airflow marked its task as success a moment
-# earlier. An output may be missing since its task is running again.
+# Errors after which another try may succeed. The next try may outrank the other writer, or find
+# that the transaction is committed. An ack may be missing because Airflow marks a task as success
+# before the ack. An output may be missing because its task is running again.
 _TRY_AGAIN = (StateUnavailable, FenceOutranked, Outranked, IncompleteBatch, StagingError)
 
 
 def note_commit_failure(context: Context) -> None:
-    """Note the failure of a committer, or of a task of a commit phase, that Airflow does not retry."""
+    """Record in the ledger that a committer or a task of a commit phase has failed, if Airflow does not retry it."""
     from airflow_tx.transaction import Yielded
 
     if isinstance(context.get("exception"), Yielded):
@@ -236,14 +237,15 @@ _OWN: Mapping[str, Any] = {
     "map_index_template": None,
 }
 FOR_WORK = tuple(_OWN)
-"""The options that `default_args`, the configuration and cluster policies set for tasks that process data."""
+"""Names of options of tasks that process data, which `default_args`, the configuration and cluster policies set."""
 
 
 class RetriedOperator(BaseOperator):
-    """A task that waits and is retried. It may be killed at any line, and then run again.
+    """An operator that waits and is retried. A kill at any line is safe, because the next try resumes the work.
 
     The task ignores some `default_args`, such as a time limit, which would fail a task that only waits. You can still
-    pass these options as arguments of the operator. Options such as `queue`, `pool` and `email` apply as to any task.
+    pass these options as arguments of the operator. Options such as `queue`, `pool` and `email` apply as they do to any
+    task.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -251,7 +253,10 @@ class RetriedOperator(BaseOperator):
 
 
 class InTurnOperator(RetriedOperator, LineageOperator):
-    """A task that defers until its turn is near, or until its messages are acked. Airflow then executes it again."""
+    """An operator that defers until its turn is near, or until its messages are acked.
+
+    Airflow then executes the task again.
+    """
 
     ui_color = "#cfe2ff"
 
@@ -332,7 +337,7 @@ def final_errors() -> Iterator[None]:
     """Turn each error that a retry cannot fix into an exception that ends the task without a retry.
 
     :raises AirflowSkipException: a person skipped the transaction, or its input was skipped.
-    :raises AirflowFailException: the ledger or a state refused, and would refuse again.
+    :raises AirflowFailException: the ledger or a state refused the commit. A retry would fail with the same error.
     """
     try:
         yield
@@ -365,7 +370,10 @@ def connected(
 
 
 def push_new_values(ti: Any, left: Mapping[str, Any]) -> None:
-    """Push references to the new values that the updates output for later tasks, each as one XCom."""
+    """Push one XCom for each update that outputs new values.
+
+    The XCom is a reference to these values, for later tasks.
+    """
     for name, ref in left.items():
         ti.xcom_push(key=name, value=ref)
 
@@ -399,7 +407,7 @@ def _is_emitted(outlet: Any, commit: Commit) -> bool:
 
     own = commit.begun.attempt
     said = {"topology": commit.spec.topology, "txid": own.txid}
-    if own.birth:  # otherwise the ledger has forgotten the transaction
+    if own.birth:  # without a birth, the ledger has forgotten the transaction
         said["birth"] = own.birth
     history = commit.ledger.outcome(own.txid)
     ended = None if history is None else moment(history.final.when)
@@ -418,8 +426,9 @@ class CommitOperator(InTurnOperator):
 
     :param updates: the updates of states, see `persistent_aggregate`. Without them, the operator only orders the runs.
     :param checks: the checks that outputs must pass before the commit, see `check`.
-    :param together: whether one database transaction of any size writes all states that share a `conn_id`, with the
-        table `rejected` of the block. A `SqlGuard` sees the rows of the updates before it.
+    :param together: whether one database transaction of any size writes all states that share a `conn_id`. It also
+        writes the table `rejected` of the block. The statements of a `SqlGuard` see the rows of the updates that
+        precede the guard.
     """
 
     template_fields: Sequence[str] = ("inputs",)
@@ -433,7 +442,7 @@ class CommitOperator(InTurnOperator):
         **kwargs: Any,
     ) -> None:
         """Store the updates and checks. Further arguments, such as `task_id` and `outlets`, go to `BaseOperator`."""
-        updates = checked_updates(updates)  # before `BaseOperator` adds the task to the DAG
+        updates = checked_updates(updates)  # set before `BaseOperator` adds the task to the DAG
         checks = checked_checks(checks)
         super().__init__(**kwargs)
         self.updates = updates
@@ -444,17 +453,17 @@ class CommitOperator(InTurnOperator):
 
     @property
     def output(self) -> PlainXComArg:
-        """Return the new values that an update outputs: ``commit.output["name"]``."""
+        """Return a reference to the new values that an update outputs: ``commit.output["name"]``."""
         return cast("PlainXComArg", super().output)
 
     def render_template_fields(self, context: Any, jinja_env: Any = None) -> None:
-        """Render nothing. A value may differ from the acked value before the turn, and the UI cannot show rows."""
+        """Render no template. Before the turn, a value may differ from the acked value, and the UI cannot show rows."""
 
     def execute(self, context: Context) -> dict[str, Any] | None:
         """Commit, or defer until the turn is near. In a commit phase, write the updates.
 
         :raises AirflowSkipException: a person skipped the transaction.
-        :raises AirflowFailException: the ledger or a state refuses, and a retry would be refused too.
+        :raises AirflowFailException: the ledger or a state refuses the commit. A retry would fail with the same error.
         """
         from airflow_tx.transaction import Commit
 
@@ -485,7 +494,7 @@ class AcquireTurnOperator(InTurnOperator):
         """Raise the fence of each state, or defer until the turn is near.
 
         :raises AirflowSkipException: a person skipped the transaction.
-        :raises AirflowFailException: the ledger or a state refuses, and a retry would be refused too.
+        :raises AirflowFailException: the ledger or a state refuses the commit. A retry would fail with the same error.
         """
         from airflow_tx.transaction import PhaseCommit
 
@@ -532,7 +541,7 @@ def _committers(context: Context) -> list[CommitOperator]:
 
 
 def before_inside(context: Context) -> None:
-    """Before a task of the phase runs, check that its transaction has the turn.
+    """Check that the transaction has the turn, before a task of the phase runs.
 
     :raises AirflowSkipException: the transaction is already committed.
     :raises AirflowFailException: a later grant has taken the turn.
@@ -558,7 +567,7 @@ def before_inside(context: Context) -> None:
 
 
 def after_inside(context: Context, result: Any = None) -> None:
-    """After a task of the phase, note the attempt that its result belongs to."""
+    """Push an XCom that records which attempt has produced the result of a task of the phase."""
     from airflow_tx.transaction import INSIDE_KEY, check_returned, xcom_fingerprint
 
     ti = context["ti"]
@@ -592,7 +601,7 @@ _WHY_KEPT = 1000
 
 
 class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, LineageOperator):
-    """An operator that gives the run the next batch of the source, or in a replay the same batch again.
+    """An operator that gives the run the next batch of the source. A replay gets the batch of its transaction again.
 
     `Transaction` creates it; do not create it. Its XCom is the batch as plain JSON: topology, txid, attempt, rows,
     position, rows_digest, replay.
@@ -600,8 +609,8 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
     :param transaction: the description of the `Transaction` block.
     """
 
-    # If you clear only a task that this operator skipped, the flag makes the scheduler skip it
-    # again.
+    # Without this flag, a skipped task that you clear alone would run. With the flag, the scheduler
+    # skips it again.
     inherits_from_skipmixin = True
     template_fields: Sequence[str] = ()
     ui_color = "#d9f2e6"
@@ -615,7 +624,7 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
         """Allocate or replay a transaction, or defer while the window is full.
 
         :raises AirflowSkipException: the source has no data.
-        :raises AirflowFailException: the ledger refuses, and a retry would be refused too.
+        :raises AirflowFailException: the ledger refuses the transaction. A retry would fail with the same error.
         """
         spec = self.transaction
         ti = context["ti"]
@@ -624,14 +633,15 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
         try:
             answer = self._ask(context)
         except SkippedTransaction as error:
-            # The task succeeds, as it does while the skip of a transaction is requested and not
-            # done.
+            # The task of a skipped transaction succeeds, even if the skip was requested and is not
+            # done yet.
             self.log.warning("%s", error)
             self._skip_tasks(ti, spec.inside)
         except AheadOfOrder as ahead:
             self._wait_in_order(context, ahead)
         except TxError as error:
-            # The Transactions page shows this. A task without a transaction has no other record.
+            # Store the error for the Transactions page. A task without a transaction has no other
+            # record.
             advice = advice_of(error)
             said = {
                 "problem": error.problem_text[:_WHY_KEPT],
@@ -655,7 +665,7 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
     def execute_again(
         self, context: Context, event: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Resume after the deferral. The window may have room, or this run must give up its run slot."""
+        """Resume after the deferral: begin the transaction, wait again, or give up the run slot."""
         from airflow_tx.transaction import yield_slot
 
         if event and "yield" in event:
@@ -672,7 +682,7 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
 
     def _check_entry(self, entry: Entry, topology: TopologyRecord) -> Collection[str]:
         from airflow_tx.transaction import (
-            check_entry,  # imported here, since only a restatement needs it
+            check_entry,  # only a restatement needs this import
         )
 
         return check_entry(self.transaction, self.dag, entry, topology)
@@ -783,7 +793,10 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
         )
 
     def _skip(self, context: Context, begun: Begun) -> None:
-        """Skip a transaction as a person requested. If it has no turn yet, the process with the turn skips it."""
+        """Skip a transaction that a person has requested to skip.
+
+        If the transaction has no turn yet, the process that gets the turn skips it.
+        """
         from airflow_tx.transaction import TaskRuns, pass_on, states_of, take_skip_or_wait
 
         spec = self.transaction
@@ -803,9 +816,11 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
         self._skip_tasks(context["ti"], spec.inside)
 
     def _already_committed(self, ti: Any, txid: int) -> dict[str, Any]:
-        """Skip the tasks before the commit. The committer then finds it done, and the tasks after it run.
+        """Skip the tasks before the commit, because the transaction is already committed.
 
-        :raises AirflowFailException: Airflow would skip tasks after the commit as well.
+        Tasks after the commit still run.
+
+        :raises AirflowFailException: Airflow would also skip a task after the commit.
         """
         from airflow_tx.transaction import committed_batch
 

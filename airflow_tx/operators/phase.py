@@ -55,7 +55,7 @@ class PhaseTasks:
 
     @property
     def others(self) -> tuple[Any, ...]:
-        """Return the tasks of `inside` that are not committers."""
+        """Return the tasks of the phase that are not committers, except the first and the last task."""
         return tuple(task for task in self.inside if not commits(task))
 
     @property
@@ -69,7 +69,7 @@ class PhaseTasks:
         )
 
     def wire(self) -> None:
-        """Set the order of the tasks before the phase, its first task, the tasks inside, and its last task."""
+        """Connect the first and the last task of the phase with the tasks before the phase and inside it."""
         inside = {task.task_id for task in self.inside}
         for task in self.inside:
             for before in sorted(task.upstream_task_ids - inside - {self.acquire.task_id}):
@@ -96,7 +96,7 @@ def phase_of(spec: TransactionSpec, acquiring: Sequence[AcquireTurnOperator]) ->
 
 
 def operator_of(task: Any) -> type:
-    """Return the operator class of a task, mapped or not."""
+    """Return the operator class of a task. The task may be mapped."""
     found: type = task.operator_class if task.is_mapped else type(task)
     return found
 

@@ -33,8 +33,10 @@ class TransactionCommittedSensor(BaseSensorOperator):
 
     :param topology: name of the topology.
     :param txid: the transaction to wait for.
-    :param run_id: the run whose transaction to wait for, if the source does not use the run's interval or partition.
-    :param data_interval: start and end of the transaction to wait for, if the source is a `DataIntervalSource`.
+    :param run_id: the run whose transaction the sensor waits for. The source must not use the interval or partition of
+        a run.
+    :param data_interval: start and end of the data interval of the transaction. The source must be a
+        `DataIntervalSource`.
     :param up_to: the file, `PARTITION:OFFSET` or date up to which all data must be committed or skipped. The source
         defines the format. A date alone means the whole day in the time zone of the topology's schedule.
     :param source: the source of the topology; required with `up_to`.
@@ -88,7 +90,7 @@ class TransactionCommittedSensor(BaseSensorOperator):
         """Return the txid if the transaction is committed, or defer.
 
         :raises AirflowFailException: the transaction is skipped, or the source cannot compare positions.
-        :raises AirflowSkipException: the same, if `soft_fail` or `never_fail` is set.
+        :raises AirflowSkipException: the sensor would fail, but `soft_fail` or `never_fail` is set.
         """
         from airflow_tx.hooks import ZooKeeperHook
         from airflow_tx.triggers import commit_of, missing_topology
@@ -113,7 +115,7 @@ class TransactionCommittedSensor(BaseSensorOperator):
         return int(found["txid"])
 
     def execute_again(self, context: Context, event: dict[str, Any] | None = None) -> int:
-        """Resume after the deferral. The transaction has ended, or the triggerer cannot read the ledger."""
+        """Resume after the deferral, because the transaction has ended or the triggerer cannot read the ledger."""
         return self.execute(context)
 
     def _fail(self, reason: str) -> NoReturn:

@@ -104,7 +104,7 @@ class SparkBatchOperator(RunsApplication, LineageOperator, SparkSubmitOperator):
 
     @property
     def output(self) -> PlainXComArg:
-        """Return the outputs of the application: ``operator.output["name"]``."""
+        """Return a reference to an output of the application: ``operator.output["name"]``."""
         return cast("PlainXComArg", super().output)
 
     def execute(self, context: Context) -> None:
@@ -126,7 +126,10 @@ class SparkBatchOperator(RunsApplication, LineageOperator, SparkSubmitOperator):
             self._forget_driver(store)
 
     def _store(self, context: Context, descriptor: Descriptor) -> AttemptStore | None:
-        """Return the store of the driver, for a retry with the same request, or None if Airflow has no such store."""
+        """Return the store that keeps the driver for a retry with the same request.
+
+        Return None if Airflow has no such store.
+        """
         kept = context.get("task_state_store")
         if kept is None:
             return None
@@ -150,7 +153,7 @@ class SparkBatchOperator(RunsApplication, LineageOperator, SparkSubmitOperator):
         try:
             return read_manifest(self._where(processing))
         except StagingError as error:
-            # The driver succeeded without output, so the next try must not continue with it.
+            # The driver succeeded without output, so the next try must submit a new driver.
             self._forget_driver(context.get("task_state_store"))
             raise explain(self._where(processing), self.application, error) from error
 
@@ -191,12 +194,12 @@ class SparkBatchOperator(RunsApplication, LineageOperator, SparkSubmitOperator):
     def _check_yarn(self, extra: Mapping[str, Any]) -> None:
         """Refuse the settings of YARN's cluster mode that `SparkSubmitOperator` would refuse later.
 
-        In this mode, a retry asks YARN for its driver.
+        In this mode, a retry queries YARN for its driver.
 
         :param extra: the extra of the connection.
         :raises ConfigError: a setting is missing. The remedy names both settings.
         """
-        # An older provider does not ask YARN for the driver, and its hook lacks these attributes.
+        # An older provider does not query YARN for the driver, and its hook lacks these attributes.
         hook = vars(self._get_hook())
         tracks = hook.get("_yarn_track_via_rm_api")
         is_durable = vars(self).get("durable")
@@ -233,8 +236,11 @@ class SparkBatchOperator(RunsApplication, LineageOperator, SparkSubmitOperator):
     # this try. A later try that continues with the driver reads the output in that folder.
 
     def submit_job(self, context: Context) -> Any:
-        """Submit the application, and return the driver with its try, which the store keeps."""
-        # `_driver` may have set the try of an earlier driver that has failed.
+        """Submit the application.
+
+        Return the driver and the number of this try, which Airflow's task state store keeps.
+        """
+        # `_driver` may have set this number to the try of an earlier driver, which has failed.
         self._task_try = self._own_try
         return {"driver": super().submit_job(context), "try": self._task_try}
 

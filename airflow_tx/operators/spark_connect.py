@@ -62,7 +62,7 @@ class SparkConnectBatchOperator(RunsApplication, LineageOperator, RetriedOperato
 
     @property
     def output(self) -> PlainXComArg:
-        """Return the outputs of the application: ``operator.output["name"]``."""
+        """Return a reference to an output of the application: ``operator.output["name"]``."""
         return cast("PlainXComArg", super().output)
 
     def execute(self, context: Context) -> None:

@@ -66,7 +66,7 @@ class Block:
     """A `Transaction` block of a DAG file.
 
     :param tasks: all tasks of the block except `begin`.
-    :param window: the `max_pending` of the block.
+    :param window: maximum number of open transactions, the `max_pending` of the block.
     :param phase: the commit phase; None if the block has a single committer.
     """
 
@@ -89,7 +89,10 @@ class Block:
 
     @property
     def ends(self) -> tuple[str, ...]:
-        """Return the ids of the tasks that still run if the transaction is committed, so that later tasks run too."""
+        """Return the ids of the tasks that run even if the transaction is already committed.
+
+        So the tasks after them run.
+        """
         last = (self.gate,) if self.phase is None else (self.gate, self.phase.mark)
         return tuple(task.task_id for task in last)
 
@@ -120,7 +123,7 @@ class Block:
 
     @property
     def stages(self) -> bool:
-        """Return whether a task stages output: a Spark application, or a committer that outputs new values."""
+        """Return whether the block stages output of a Spark application, or the new values of a committer."""
         applications = any(map(_stages_output, self.tasks))
         return applications or any(update.new_values is not None for _, update in self.updates)
 
@@ -153,12 +156,12 @@ class Block:
 
     @cached_property
     def _own_options(self) -> tuple[tuple[Any, str, Any], ...]:
-        """Return the options of `begin` and of the committing tasks, as set when the block ends."""
+        """Return the options of `begin` and of the committing tasks, as the end of the block has set them."""
         own = (self.begin, *self.committing)
         return tuple((task, name, getattr(task, name)) for task in own for name in FOR_WORK)
 
     def complete(self) -> None:
-        """Set the hooks and options of this package on the tasks. A cluster policy may have replaced them."""
+        """Set the hooks and options of this package on the tasks, because a cluster policy may have replaced them."""
         compat.make_log_fit()
         for task, name, value in self._own_options:
             setattr(task, name, value)
@@ -389,7 +392,10 @@ def _states(block: Block) -> None:
 
 
 def _appended(block: Block) -> None:
-    """Refuse to append new values of a committer, or an application's output that another update reads too."""
+    """Refuse to append new values of a committer.
+
+    Refuse to append an application's output that another update also reads.
+    """
     for committer, update in block.updates:
         task = update.input.operator.task_id
         is_appended = update.state.takes_back_by_txid
@@ -477,9 +483,9 @@ def with_alarms(
     late_after: timedelta | None,
     max_lag: int | None,
 ) -> TransactionSpec:
-    """Return the transaction with its callbacks and limits.
+    """Return a copy of the transaction's description with its callbacks and limits.
 
-    :raises TransactionDefinitionError: an alert can never be raised, or a callback cannot be called.
+    :raises TransactionDefinitionError: an alert could never be raised, or a callback is not callable.
     """
     blocked = _callbacks_of(spec, "on_blocked", on_blocked)
     late = _callbacks_of(spec, "on_late", on_late)
@@ -526,13 +532,13 @@ def _callbacks_of(
 
 
 _defined: dict[str, Block] = {}
-"""The blocks of the DAG files of this process, by topology."""
+"""The blocks that the DAG files of this process define, by topology."""
 
 
 def complete_again(dag: DAG) -> None:
-    """Restore hooks and options that cluster policies, or later lines of the file, removed from tasks of a block.
+    """Restore the hooks and options that cluster policies, or later lines of the file, removed from tasks of a block.
 
-    :raises TransactionDefinitionError: the block cannot work with an option that was set there.
+    :raises TransactionDefinitionError: a policy or a later line has set an option with which the block cannot work.
     """
     for block in _defined.values():
         if block.dag is dag:
@@ -641,7 +647,7 @@ class Transaction:
 
     @property
     def begin(self) -> BeginTransactionOperator:
-        """Return the first task, which is created when the block is entered."""
+        """Return the `begin` task, which the block creates on entry."""
         if self._begin is None:
             raise refusal(self._spec, "it was not entered", "Write: with Transaction(...) as tx:")
         return self._begin
@@ -702,13 +708,13 @@ class Transaction:
             else self._spec.max_pending,
             phase,
         )
-        source = self._spec.source  # `check_block` refuses an object that is not a source
+        source = self._spec.source  # `check_block` refuses any object that is not a source
         if isinstance(source, Source) and source.dated is not None:
             compat.give_intervals(self._dag)
         check_block(block)
         needed = block.gate.upstream_task_ids - {begin.task_id}
-        # A run whose transaction is committed skips the tasks before the commit. Its committer
-        # runs, so that later tasks run.
+        # If the transaction of a run is already committed, the run skips the tasks before the
+        # commit. Its committer still runs, so that the tasks after the commit run.
         compat.run_after_skipped(block.gate)
         if begin.task_id not in block.gate.upstream_task_ids:
             begin.set_downstream(block.gate)
@@ -741,7 +747,8 @@ class Transaction:
         if self._spec.rejected is not None:
             # The first committer writes the rejected rows.
             first = next(filter(commits, ordered(block.tasks)))
-            # The rejected rows are written before its guard runs, so that the guard sees them.
+            # Write the rejected rows before the guard of the committer, so that the guard's
+            # statements see them.
             guards = [number for number, each in enumerate(first.updates) if each.state.runs_once]
             at = guards[0] if guards else len(first.updates)
             aside = rejected_update(self._spec.rejected)
@@ -756,7 +763,7 @@ class Transaction:
 
 
 def _try_out(*args: Any, **options: Any) -> Any:
-    """Run the trial of a DAG. The import is in the function, since most processes that parse DAG files run no trial."""
+    """Run the trial of a DAG. The module is imported here because most processes that parse DAG files run no trial."""
     from airflow_tx.operators.trial import try_out
 
     return try_out(*args, **options)
@@ -814,9 +821,11 @@ def _current_dag(topology: str | None) -> DAG:
 
 
 def defined(topology: str) -> tuple[TransactionSpec, DAG]:
-    """Return the specification and the DAG of a topology, from a DAG file that this process has parsed.
+    """Return the specification and the DAG of a topology, from the DAG file that defines it.
 
-    :raises TransactionDefinitionError: no block with this name has ended yet.
+    This process must have parsed the file.
+
+    :raises TransactionDefinitionError: no parsed DAG file has a complete block of this topology.
     """
     block = _defined.get(topology)
     if block is None:

@@ -91,7 +91,7 @@ class TrialResult:
     rejected: str = ""
 
     def changes(self, state: str) -> list[TrialChange]:
-        """Return the changes that a real run would make in a state with columns."""
+        """Return the changes that a real run would make in a state that has columns."""
         found = self.states[state]
         return list(found.changes()) if isinstance(found, TrialState) else []
 
@@ -154,10 +154,12 @@ class Trial:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Make each run of the DAG in this process a trial until the `with` block ends. Then remove staged output."""
+        """Treat each run of the DAG in this process as a trial until the `with` block ends.
+
+        Then remove the staged output.
+        """
         changes: list[tuple[Any, str, Any]] = [(task, "retries", 0) for task in self._dag.tasks]
-        # Remove the outlets, so that no asset event starts other DAGs for a commit that did not
-        # happen.
+        # Remove the outlets. An asset event would start other DAGs, although nothing was committed.
         changes += [(task, "outlets", []) for task in self._dag.tasks]
         for task in self._dag.tasks:
             if isinstance(task, HasTransaction):
@@ -172,7 +174,7 @@ class Trial:
             yield
 
     def result(self, run: Any) -> TrialResult:
-        """Collect the result of a run. Call this method inside `running`, before it removes the staged output."""
+        """Return the result of a run. Call this method inside `running`, which removes the staged output at its end."""
         pushed = {
             (task, index, name): value for task, name, index, value in compat.pushed_xcoms(run)
         }

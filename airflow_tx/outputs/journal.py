@@ -1,7 +1,7 @@
 """Journal entries: the batch of a transaction, and its contribution to each state.
 
-A contribution is the whole acked output, combined to one row per key. These are the rows that a state without these
-keys would get. A restatement writes only a difference, so the state may have got fewer rows.
+A contribution is the whole acked output, with one row per key. These are the rows that are written to a state that
+lacks these keys. A restatement writes only a difference, so it may have written fewer rows.
 """
 
 from __future__ import annotations
@@ -46,23 +46,23 @@ if TYPE_CHECKING:
 
 
 # --- rows ---------------------------------------------------------------------------------------------------------
-# Rows of a task as JSON. After reading, each value has its original Python type.
+# Rows of a task are stored as JSON. When they are read, each value has its original Python type.
 
 
 PLAIN = "plain"
-"""The kind of a column whose values are JSON values."""
+"""The kind of a column whose values can be written as JSON."""
 MIXED = "mixed"
-"""The kind of a column with values of several kinds. Each value is stored with its kind."""
+"""The kind of a column with values of several kinds. Each value is stored together with its kind."""
 ORDERED = "ordered"
-"""The kind of objects whose names are not sorted. The sorted JSON of an entry would not keep their order."""
+"""The kind of a column of objects whose names must not be sorted. The JSON of an entry sorts the names of objects."""
 _ABSENT = object()
-"""The value of a column that a row lacks. A mixed column stores `[]` for it, and a pair for each value."""
+"""The value of a column that a row lacks. A mixed column stores `[]` for this value, and a pair for any other value."""
 _AS_IS = frozenset((bool, float, int, str, type(None)))
-"""Types whose values are written unchanged. Most columns have only these types."""
+"""Types whose values are written unchanged. Most columns contain only these types."""
 
 
 def encoded_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return rows as plain JSON. Rows of a table may have different columns.
+    """Convert rows to plain JSON. The rows of a table may have different columns.
 
     :raises ValueError, TypeError: no column can have the type of a value.
     """
@@ -74,7 +74,8 @@ def encoded_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         as_is = _AS_IS.issuperset(map(type, values))
         kinds[name] = PLAIN if as_is else _kind(values)
         columns.append(values if as_is else _encoded(kinds[name], values))
-    # Kinds are pairs, not an object, since the JSON writer sorts the names of an object.
+    # A kind and its values are a pair, not an object, since the JSON writer sorts the names of an
+    # object.
     return {
         "kinds": [list(each) for each in kinds.items()],
         "rows": [list(row) for row in zip(*columns, strict=True)],
@@ -82,7 +83,7 @@ def encoded_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def decoded_rows(written: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Read the rows from the result of `encoded_rows`."""
+    """Create the rows from the result of `encoded_rows`."""
     kinds = written["kinds"]
     for values in written["rows"]:
         yield {
@@ -156,9 +157,9 @@ _BLOCK = 2**20
 
 @dataclass(frozen=True)
 class KeptFile:
-    """A file of the journal that holds rows of a contribution.
+    """A file of the journal with rows of a contribution.
 
-    :param name: the name relative to the journal folder. The extension is `.parquet`, or `.json` for rows as JSON.
+    :param name: the name relative to the journal folder. The extension is `.parquet`, or `.json` if the rows are JSON.
     :param size: the size in bytes.
     :param rows: the number of rows.
     :param sha256: the sha256 of the content.
@@ -177,7 +178,7 @@ class KeptFiles:
     :param files: the files of the staging area.
     :param folder: the journal folder, relative to the root of the area.
     :param entry: the name of the entry, for errors.
-    :ivar checked: the names of the files whose content was compared with its sha256.
+    :ivar checked: the names of the files whose content has been compared with its sha256.
     """
 
     files: Files
@@ -209,15 +210,15 @@ class KeptFiles:
 
 @dataclass(frozen=True)
 class Contribution:
-    """The contribution of a transaction to one state, with the unconverted values of its tasks.
+    """The contribution of a transaction to one state. It has the original values of the tasks.
 
     :param keys: the key columns in order, with the types of their values.
     :param values: aggregator and type of each stored value column, as in `Columns.serialized`.
-    :param count: the number of rows, one per key.
-    :param inline: the rows, if they are few, as in `encoded_rows`, or None if they are in files.
-    :param files: the files with the rows, if they are many.
+    :param count: the number of rows. Each key has one row.
+    :param inline: the rows in the form of `encoded_rows`, or None if the rows are in files.
+    :param files: the files with the rows. Many rows are stored in files.
     :param columns: the columns of the files that the state reads, or () for all columns.
-    :param refusal: a clause with the reason why the contribution cannot be taken back, or "" if it can.
+    :param refusal: a clause that explains why the contribution cannot be taken back, or "" if it can.
     :param place: the place of the files.
     """
 
@@ -231,7 +232,7 @@ class Contribution:
     place: KeptFiles | None = field(default=None, compare=False, repr=False)
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Read the rows in their order, with bounded memory. Each call reads them again.
+        """Yield the rows in their order, with bounded memory. Each call reads the rows again.
 
         :raises EntryMissing, EntryDiffers: a file is missing or was changed.
         """
@@ -239,7 +240,7 @@ class Contribution:
             yield from from_arrow(part) if is_frame(part) else part
 
     def parts(self) -> Iterator[pa.RecordBatch | Iterator[dict[str, Any]]]:
-        """Read the rows as `rows` does, but rows of Parquet files as Arrow batches."""
+        """Yield the rows like `rows`. Rows of Parquet files are yielded as Arrow batches."""
         if self.inline is not None:
             yield decoded_rows(self.inline)
         for file in self.files:
@@ -249,7 +250,7 @@ class Contribution:
                 yield from self._batches(file)
 
     def of(self, files: Sequence[KeptFile]) -> Contribution:
-        """Return the contribution with its rows in files."""
+        """Return the contribution with rows that are read from the files of a place."""
         return replace(self, files=tuple(files), count=sum(file.rows for file in files))
 
     def check(self) -> None:
@@ -285,7 +286,7 @@ class Contribution:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Contribution:
-        """Read a contribution from the result of `to_json`."""
+        """Create a contribution from the result of `to_json`."""
         return cls(
             keys=dict(value["keys"]),
             values=value["values"],
@@ -306,9 +307,9 @@ class Entry:
     :param began: when the transaction began, in UTC.
     :param written: when the entry was written, in UTC.
     :param metadata: the complete metadata of the batch.
-    :param source: the result of `Source.serialize`.
-    :param replaces: {txid, entry} of the restated transaction, or None if this is not a restatement.
-    :param contributions: the contribution to each state, by state name.
+    :param source: the source, as `Source.serialize` returns it.
+    :param replaces: txid and entry of the restated transaction, or None if this is not a restatement.
+    :param contributions: the contribution to each state, by the name of the state.
     """
 
     topology: str
@@ -327,7 +328,7 @@ class Entry:
 
     @cached_property
     def content(self) -> bytes:
-        """Return the stored form. Equal entries have equal content."""
+        """Return the stored form of the entry. Equal entries have equal stored forms."""
         contributions = {name: each.to_json() for name, each in self.contributions.items()}
         own = {
             "format": ENTRY_FORMAT,
@@ -339,12 +340,12 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """Return the name of the entry: the day, the txid, and the sha256 of its content."""
+        """Return the name of the entry: its day, its txid, and the sha256 of its content."""
         return f"{self.written[:10]}/{self.txid}-{hashlib.sha256(self.content).hexdigest()}"
 
     @classmethod
     def from_content(cls, name: str, content: bytes) -> Entry:
-        """Read an entry from its content.
+        """Create an entry from its stored form.
 
         :raises JournalError: this version cannot read the entry.
         """
@@ -359,13 +360,13 @@ class Entry:
         return cls(**{**value, "source": (source, arguments), "contributions": parts})
 
     def read_from(self, place: KeptFiles) -> Entry:
-        """Return the entry with contributions that read their files from a place."""
+        """Return the entry with contributions whose rows are read from the files of a place."""
         placed = {name: replace(each, place=place) for name, each in self.contributions.items()}
         return replace(self, contributions=placed)
 
 
 def sha256_of(files: Files, path: str) -> str:
-    """Return the sha256 of a file, which is read in blocks."""
+    """Return the sha256 of a file. The file is read in blocks."""
     found = hashlib.sha256()
     with files.reaching(path), files.open(path) as opened:
         while block := opened.read(_BLOCK):
@@ -374,36 +375,32 @@ def sha256_of(files: Files, path: str) -> str:
 
 
 # --- area ---------------------------------------------------------------------------------------------------------
-# The journal is beside staged output, in a folder that no sweep of staging removes.
-#
-# ::
-#
+# The journal is beside staged output, in a folder that is not deleted with staged output. ::
 # <root>/<ledger>/<incarnation>/@journal/<day>/<txid>-<sha256>
 # <root>/<ledger>/<incarnation>/@journal/<day>/rows/<sha256>.parquet
-# <root>/<ledger>/<incarnation>/@journal/<day>/restated/<later day>
-#
-# A renamed topology keeps its incarnation, and so its journal. Files are named by their content. So an entry that is
-# written twice has the same name, and no writer overwrites another entry.
+# <root>/<ledger>/<incarnation>/@journal/<day>/restated/<later day> A renamed topology keeps its
+# incarnation, and so its journal. Files are named by their content. So an entry that is written
+# twice has the same name, and no writer overwrites another entry.
 
 
 INLINE_ROWS = 1_000
-"""The most rows of a contribution that are stored in its entry."""
+"""Maximum number of rows of a contribution that are stored in its entry."""
 INLINE_SIZE = 256 * 1024
-"""The longest JSON of rows that are stored in an entry, in characters."""
+"""Maximum number of characters of rows as JSON that are stored in an entry."""
 ROWS_A_FILE = 10_000
 FILES = "rows"
 RESTATED = "restated"
-"""A folder of a day. It has a file for each later day with an entry that restates an entry of this day."""
+"""The folder beside the entries of a day. It has a file for each later day that restates an entry of this day."""
 CHANGES = "changes"
-"""A folder beside the days, with a copy of each accepted change of the ledger."""
+"""The folder for copies of accepted changes of the ledger. It is beside the folders of days."""
 _NAME = re.compile(r"(\d{4}-\d\d-\d\d)/(\d+)-([0-9a-f]{64})")
 
 
 @dataclass(frozen=True)
 class StagedFiles:
-    """The Parquet files of an output, which the journal copies.
+    """The Parquet files of an output, from which the journal copies rows.
 
-    :param files: names relative to the root of the topology's staging area, with their numbers of rows.
+    :param files: the names of the files relative to the root of the topology's staging area, and their numbers of rows.
     :param columns: the columns that the state reads.
     :param incarnation: the incarnation of the topology in the attempt.
     """
@@ -438,10 +435,10 @@ class JournalArea:
         day: str,
         staged: StagedFiles | None = None,
     ) -> Contribution:
-        """Keep the rows of one state for an entry. They count only after the entry is written.
+        """Store the rows of one state for an entry. They count only after the entry is written.
 
         :param columns: the columns of the state.
-        :param rows: the unconverted rows of the tasks, one per key.
+        :param rows: the rows of the tasks with their original values, one row per key.
         :param day: the day of the entry.
         :param staged: the staged files of the rows, or None if the rows are not staged.
         :raises StagingUnavailable, StagingUnreachable: the rows cannot be kept.
@@ -460,10 +457,10 @@ class JournalArea:
         *,
         day: str,
     ) -> Contribution:
-        """Keep the rows of a table for an entry, in the order of the outputs.
+        """Store the rows of a table for an entry, in the order of the outputs.
 
         :param outputs: the rows of each output.
-        :param staged: the staged files of outputs, by number of the output. Files with many rows are copied.
+        :param staged: the staged files of the outputs, by number of the output. Files with many rows are copied.
         :param day: the day of the entry.
         :raises StagingUnavailable, StagingUnreachable: the rows cannot be kept.
         """
@@ -581,7 +578,7 @@ class JournalArea:
         return entry
 
     def finding(self, name: str, txid: int, key: str) -> str | None:
-        """Return a sentence about the damage to the entry in the binding of a key, or None if the entry is intact.
+        """Return a sentence that describes damage to the entry of a binding. Return None if the entry is intact.
 
         :raises StagingUnreachable: the staging area does not answer.
         """
@@ -597,7 +594,7 @@ class JournalArea:
     def names(self, txid: int | None = None) -> list[str]:
         """Return the names of the entries, the last day first.
 
-        An entry that no binding and no record names does not count.
+        The names of entries that were never committed are included. No binding and no record names such an entry.
 
         :param txid: the transaction, or None for all transactions.
         """
@@ -609,11 +606,11 @@ class JournalArea:
         return sorted(self._files.list(self._path(day)))
 
     def keep_change(self, repair: RepairRecord) -> None:
-        """Keep a copy of an accepted change, in case the ledger is lost."""
+        """Write a copy of an accepted change. The copy is needed if the ledger is lost."""
         self._files.write(self._path(f"{CHANGES}/{repair.number}"), encode(repair))
 
     def changes(self) -> list[RepairRecord]:
-        """Read the accepted changes, the oldest first.
+        """Return the accepted changes of the ledger, the oldest first.
 
         :raises UnreadableRecord: a copy was changed.
         """
@@ -632,17 +629,18 @@ class JournalArea:
     # --- remove -------------------------------------------------------------------------------------------------
 
     def _restated(self, day: str) -> str:
-        """Return the last day with an entry that restates an entry of this day, or "" if there is no such day."""
+        """Return the last day that has a restatement of an entry of this day. Return "" if there is none."""
         return max(self._files.list(self._path(f"{day}/{RESTATED}")), default="")
 
     def sweep(self, before: date, kept: Callable[[], Collection[str]]) -> list[str]:
-        """Remove the folders of days before a day, except days with a kept entry.
+        """Remove the folders of days before a day. A day with an entry to keep is not removed.
 
-        A day also stays if an entry of a day from `before` on restates one of its entries. The difference between them
-        needs both.
+        A day is also not removed if an entry of a later day that stays restates one of its entries. Both entries are
+        needed to compute their difference.
 
         :param before: the first day to keep.
-        :param kept: a function that returns the names of entries to keep. It is called only if a day can be removed.
+        :param kept: a function that returns the names of the entries to keep. It is called only if a day can be
+            removed.
         :return: the removed days.
         """
         due = self.days(before)
@@ -658,9 +656,9 @@ class JournalArea:
 
 
 def _described(columns: Columns, first: Mapping[str, Any]) -> Contribution:
-    """Describe the columns of a contribution.
+    """Return a contribution that has only the descriptions of the columns.
 
-    :param first: the first row; empty if there are no rows.
+    :param first: the first row, or an empty mapping if there are no rows.
     """
     found = {name: columns.types.get(name) or type_of(first.get(name)) for name in columns.keys}
     return Contribution(
@@ -670,13 +668,13 @@ def _described(columns: Columns, first: Mapping[str, Any]) -> Contribution:
 
 
 # --- entry view ---------------------------------------------------------------------------------------------------
-# Read from the journal a transaction that is no longer in the history of the ledger.
+# This section reads a transaction from the journal if the history of the ledger no longer has it.
 
 
 def forgotten_details(
     store: Store, paths: Paths, journal: JournalArea, txid: int
 ) -> TransactionDetails | None:
-    """Return the details of a committed transaction from its journal entry, or None if no binding leads to an entry.
+    """Return the details of a committed transaction from its journal entry. Return None if no binding names an entry.
 
     :raises JournalError, StagingUnreachable: the journal cannot be read.
     """
@@ -690,7 +688,10 @@ def forgotten_details(
 
 
 def _stands_for(journal: JournalArea, counts: str, name: str) -> bool:
-    """Return whether an entry is the entry that counts, or was replaced by it. No other entry was ever committed."""
+    """Return whether an entry is the entry that counts now, or one that it has replaced.
+
+    No other entry was committed.
+    """
     while counts and counts != name:
         replaces = journal.read(counts).replaces
         counts = "" if replaces is None else replaces["entry"]

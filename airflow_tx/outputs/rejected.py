@@ -1,4 +1,4 @@
-"""Rejected rows: an output of the task's try, with the same columns for every task."""
+"""Rejected rows are an output of the task's try. They have the same columns for every task."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from airflow_tx.state import REJECTED_COLUMNS
 
 
 def check_own_name(where: TryDir, name: str) -> None:
-    """Refuse an output name that is reserved for this package.
+    """Refuse an output name that this package reserves.
 
     :raises StagingError: the name is reserved.
     """
@@ -24,11 +24,11 @@ def check_own_name(where: TryDir, name: str) -> None:
 
 
 def check_rejects(where: TryDir, reason: Any, *, kept: bool) -> None:
-    """Refuse to reject rows if no commit would keep them, or if the reason is empty.
+    """Refuse to reject rows if no commit would store them, or if the reason is empty.
 
-    :param reason: a text, or a Spark column, whose texts only Spark can check.
-    :param kept: whether the commit keeps the rejected rows of the task.
-    :raises StagingError: the commit does not keep them, or the reason is empty.
+    :param reason: a text or a Spark column. Only Spark can check the texts in a column.
+    :param kept: whether the commit stores the rows that the task rejects.
+    :raises StagingError: the commit does not store them, or the reason is empty.
     """
     if not kept:
         remedy = "Give the block one, Transaction(..., rejected=DeltaTable(...)), and reject rows before the commit."
@@ -59,9 +59,11 @@ def rejected_rows(where: TryDir, rows: Any, reason: str) -> list[dict[str, str]]
 
 
 def _one_row(given: Any) -> Any:
-    """Return a single row as a dict, a text or bytes. It may be a pandas row, a named tuple or a Row of Spark.
+    """Return a single row as a dict, a text or bytes.
 
-    :return: the row, or None if the argument is not a single row, but perhaps several rows.
+    The argument may also be a pandas row, a named tuple or a Spark Row.
+
+    :return: the row, or None if the argument is not a single row. It may then be several rows.
     """
     if isinstance(given, (Mapping, str, bytes)):
         return given
@@ -88,8 +90,8 @@ def row_aside(task: str, reason: str, where: str, content: str) -> dict[str, str
     """Return a rejected or malformed row in the columns of the `rejected` table.
 
     :param task: the task that has rejected the row, or "" for a malformed row.
-    :param reason: why the row was rejected.
-    :param where: the place of the row in its source, or "" if unknown.
+    :param reason: the reason for the rejection.
+    :param where: the place of the row in its source, or "" if it is unknown.
     :param content: the row, as `content_of_row` writes it.
     """
     values = map(_plain, (task, reason, where, content))
@@ -97,7 +99,7 @@ def row_aside(task: str, reason: str, where: str, content: str) -> dict[str, str
 
 
 def content_of_row(row: Any) -> str:
-    """Return a row as JSON, and a text unchanged. Bytes that are not UTF-8 become base64."""
+    """Return a row as JSON. A text is returned unchanged. Bytes that are not UTF-8 become base64."""
     if isinstance(row, str):
         return row
     if isinstance(row, bytes):
@@ -106,13 +108,13 @@ def content_of_row(row: Any) -> str:
         row = {_text(name) if isinstance(name, bytes) else name: row[name] for name in row}
     try:
         return json.dumps(row, ensure_ascii=False, allow_nan=False, default=_as_json)
-    except ValueError:  # JSON has no NaN, so it becomes a text, as in Spark
+    except ValueError:  # JSON has no NaN. So it becomes a text, as in Spark.
         found = json.loads(json.dumps(row, default=_as_json), parse_constant=str)
         return json.dumps(found, ensure_ascii=False)
 
 
 def _text(value: bytes) -> str:
-    """Return bytes as text. Bytes that are not UTF-8 become base64."""
+    """Convert bytes to text. Bytes that are not UTF-8 become base64."""
     try:
         return value.decode()
     except UnicodeDecodeError:
@@ -130,7 +132,7 @@ def _as_json(value: Any) -> Any:
 
 
 def _plain(text: str) -> str:
-    """Escape characters that a table cannot store: half surrogate pairs, and NUL, which PostgreSQL refuses."""
+    """Escape characters that a table cannot store: lone surrogates, and NUL, which PostgreSQL refuses."""
     return text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode()
 
 

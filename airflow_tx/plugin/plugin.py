@@ -1,4 +1,4 @@
-"""The Airflow plugin of this provider, which Airflow loads into each of its components."""
+"""The Airflow plugin of this provider. Airflow loads it into each of its components."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from airflow_tx.base import compat
 
 
 class _MadeOnDemand:
-    """A part of the plugin that is created when Airflow first reads it, since a worker needs no page."""
+    """A part of the plugin that is created when Airflow first reads it. A worker needs no page, so it creates none."""
 
     def __init__(self, make: Callable[[], list[Any]]) -> None:
         self._make = make
@@ -36,7 +36,7 @@ def _fastapi_apps() -> list[Any]:
 
 
 class TransactionsPlugin(AirflowPlugin):
-    """The Transactions page of the api-server, and the imports before the fork, see `plugin.preload`."""
+    """The Transactions page in the api-server, and the imports before the fork, see `plugin.preload`."""
 
     name = "airflow_tx"
     fastapi_apps = _MadeOnDemand(_fastapi_apps)
@@ -45,9 +45,9 @@ class TransactionsPlugin(AirflowPlugin):
 
     @classmethod
     def on_load(cls, *_: Any, **__: Any) -> None:
-        """Import modules before the fork in a scheduler, triggerer or DAG processor; warn of an old Airflow.
+        """Import modules before the fork in a scheduler, triggerer or DAG processor. Log a warning for an old Airflow.
 
-        The plugin has no listener: with any listener Airflow refuses each DAG that has a task with
+        The plugin has no listener. With any listener, Airflow refuses each DAG that has a task with
         `end_from_trigger=True`.
         """
         component = compat.forking_component()
@@ -60,7 +60,7 @@ class TransactionsPlugin(AirflowPlugin):
 
 
 # --- pages --------------------------------------------------------------------------------------------------------
-# The places of the page in Airflow's UI: the navigation, and a tab of DAGs and of runs.
+# The places of the page in Airflow's UI: the navigation bar, and a tab of each DAG and of each run.
 
 
 PAGE_NAME = "Transactions"
@@ -74,7 +74,10 @@ def base_path() -> str:
 
 
 def react_apps() -> list[dict[str, Any]]:
-    """Describe the pages to Airflow. All have the same name, by which Airflow finds the component of the bundle."""
+    """Return the pages for Airflow.
+
+    All pages have the same name, by which Airflow finds the component in the bundle.
+    """
     from airflow_tx.plugin.api.app import PREFIX, bundle_digest
 
     url = f"{base_path()}{PREFIX.lstrip('/')}/board/main.umd.cjs?v={bundle_digest()}"
@@ -98,10 +101,11 @@ def react_apps() -> list[dict[str, Any]]:
 
 
 # --- links --------------------------------------------------------------------------------------------------------
-# The link from a task of this provider to its transaction on the page.
+# The link from a task of this provider to the transaction of the task on the Transactions page.
 
 
-# Airflow compares operators by module and name. Importing them would cost a second, because of the Spark provider.
+# Airflow compares operators by module and name. An import of the operators would take a second,
+# because of the Spark provider.
 _OPERATORS = (
     ("airflow_tx.coordinator.dag", "CoordinateOperator"),
     ("airflow_tx.operators.commit", "BeginTransactionOperator"),
@@ -111,7 +115,7 @@ _OPERATORS = (
     ("airflow_tx.operators.spark_connect", "SparkConnectBatchOperator"),
     ("airflow_tx.operators.spark", "SparkBatchOperator"),
 )
-# A `@task` within a transaction. The `@task` of other DAGs has another module.
+# A `@task` within a transaction. The `@task` of any other DAG has another module.
 _TASKS = tuple(("airflow_tx.operators.transaction", name) for name in compat.DECORATED_TASKS)
 
 
@@ -120,7 +124,10 @@ def _named(module: str, name: str) -> type:
 
 
 class TransactionLink(BaseOperatorLink):
-    """A link to the run's Transactions tab. The api-server creates it, so a task that has not ended also has it."""
+    """A link to the Transactions tab of the run.
+
+    The api-server creates the link, so it is shown before the task has ended.
+    """
 
     name = "Transaction"
 

@@ -1,4 +1,4 @@
-"""Import modules once, before a component forks the processes of tasks.
+"""Import modules once before a component forks the processes of tasks.
 
 Each task is a new process. It inherits the modules of the process that forked it, and need not import them again.
 A module that is imported before the fork opens no connection and takes no lock, so that the fork is safe.
@@ -22,7 +22,8 @@ from airflow_tx.base.config import Settings
 
 log = logging.getLogger(__name__)
 
-# Modules that every task imports besides this package: Airflow's task runner, the decorator, the digests of rows.
+# Modules that every task imports in addition to this package: Airflow's task runner, the decorator,
+# and the digests of rows.
 _OF_OTHERS = (
     "airflow.dag_processing.bundles.local",
     "airflow.dag_processing.dagbag",
@@ -42,20 +43,22 @@ _LEFT_OUT = (
 _AUTO = "auto"
 _CLIENT = "pyspark.sql.connect.session"
 _TYPE = "spark_connect"
-# The value of a connection in the environment: a JSON object, or a URL.
+# The value of a connection in an environment variable: a JSON object, or a URL.
 _CONNECTION = re.compile(
     r"""\s*(spark[-_]connect:|\{.*"conn_type"\s*:\s*"spark[-_]connect")""", re.DOTALL
 )
-# Text in a DAG file: an operator, a hook, a connection, or the client itself.
+# A DAG file with this text uses Spark Connect. It is an operator, a hook, a connection, or the
+# client itself.
 _USE = re.compile(rb"SparkConnect|spark_connect|pyspark\.sql\.connect")
 _PATIENCE = 2.0
 
 
 def import_ahead(component: str, *, client_used: Callable[[], bool]) -> None:
-    """Import the modules of `[tx] preload`. After an error the component starts nevertheless, without these modules.
+    """Import the modules in `[tx] preload`. If an import fails, the component starts without this module.
 
-    :param component: name of the Airflow component, for the log.
-    :param client_used: returns whether tasks of this process use the client of Spark Connect; called only for `auto`.
+    :param component: the name of the Airflow component, for the log.
+    :param client_used: a function that returns whether tasks of this process use the client of Spark Connect. It is
+        called only for `auto`.
     """
     try:
         modules = [*_modules(Settings.load().preload, client_used)]
@@ -70,7 +73,7 @@ def import_ahead(component: str, *, client_used: Callable[[], bool]) -> None:
 
 
 def client_used_by_scheduler() -> bool:
-    """Return whether this is a scheduler that forks tasks, and some of them use Spark Connect."""
+    """Return whether this process is a scheduler that forks tasks, and some tasks use Spark Connect."""
     return compat.scheduler_forks_tasks() and (
         _in_environment() or _is_true_in_time(lambda: compat.connection_exists(_TYPE) or _in_dags())
     )
@@ -130,7 +133,10 @@ def _python_files(root: str) -> Iterator[bytes]:
 
 
 def _is_true_in_time(question: Callable[[], bool]) -> bool:
-    """Ask in a new process: a database or a disk that hangs delays the component by at most `_PATIENCE` seconds."""
+    """Call a function in a new process.
+
+    If a database or a disk hangs, the component waits at most `_PATIENCE` seconds.
+    """
     asked = multiprocessing.get_context("fork").Process(
         target=_answer, args=(question,), daemon=True
     )
@@ -151,5 +157,5 @@ def _answer(question: Callable[[], bool]) -> None:
     try:
         code = 0 if question() else 1
     finally:
-        # Skip the exit handlers that the component has registered.
+        # Skip the exit handlers that the component has registered, since this is a forked process.
         os._exit(code)

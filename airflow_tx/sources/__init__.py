@@ -1,4 +1,4 @@
-"""The classes to write your own source with. Import the built-in sources from `airflow_tx`."""
+"""The base classes for your own sources. Import the built-in sources from `airflow_tx`."""
 
 from __future__ import annotations
 

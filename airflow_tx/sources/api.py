@@ -1,4 +1,4 @@
-"""The base of sources: a source decides which rows a transaction contains, and reads these rows.
+"""The base of all sources. A source decides which rows a transaction contains, and reads these rows.
 
 Source: storm-transactional-topologies (ITransactionalSpout: Coordinator and Emitter).
 """
@@ -48,36 +48,36 @@ else:
 
 
 # --- sizing -------------------------------------------------------------------------------------------------------
-# A batch has fixed limits, or as many rows as fit into a target time, by the speed of the last transactions.
+# A batch has fixed limits, or a target time that limits it by the speed of earlier batches.
 
 
 FIRST_ROWS = 100_000
 """The row limit of an adaptive batch before any transaction is measured."""
 LEAST_ROWS = 1_000
-"""The lower bound of an adaptive limit. Smaller batches would spend most of their time on overhead."""
+"""The minimum of an adaptive limit. Smaller batches would spend most of their time on overhead."""
 FIRST_FILES = 100
 """The file limit of an adaptive batch before any transaction is measured."""
 MOST_FILES = 2_000
-"""The most files of an adaptive batch, since one ledger record holds all their names and digests."""
+"""Maximum number of files in an adaptive batch. One ledger record has the names and digests of all these files."""
 GROWTH = 10
-"""An adaptive limit is at most this multiple of the largest measured batch."""
+"""The maximum of an adaptive limit, as a multiple of the largest measured batch."""
 ROWS_SHARE = 0.2
-"""Rows get at least this share of the target time, even if the overhead alone takes the whole target."""
+"""The minimum share of the target time for rows, even if the overhead takes the entire target time."""
 FADING = 0.7
-"""The weight of a measurement relative to the next newer measurement. So a slow day soon has little effect."""
+"""The weight of a measurement relative to the next newer one. A slow day therefore has only a short effect."""
 UNEVEN = 0.5
-"""The share by which a large batch may be slower than its rows suggest, since it may not fit into memory."""
+"""The share by which a large batch may be slower than its rows suggest. A large batch may exceed the memory."""
 
 Measured: TypeAlias = Sequence[Sequence[float]]
-"""The rows and the processing seconds of each committed transaction, oldest first."""
+"""The rows and the processing seconds of each committed transaction, with the oldest first."""
 
 
 @dataclass(frozen=True)
 class Limit:
     """The size limit of one batch.
 
-    :param rows: maximum number of rows; None for no limit.
-    :param bytes: maximum number of bytes, estimated if the exact sizes are unknown; None for no limit.
+    :param rows: maximum number of rows, or None for no limit.
+    :param bytes: maximum number of bytes, or None for no limit. Unknown sizes are estimated.
     :param reason: text that explains the value of `rows`.
     """
 
@@ -86,9 +86,9 @@ class Limit:
     reason: str = "no limit is set"
 
     def of_rows_of(self, sizes: Sequence[int]) -> Limit:
-        """Convert `bytes` into a number of rows, at least one, by the average size of sample rows.
+        """Convert the limit `bytes` to a number of rows, at least one, by the average size of sample rows.
 
-        :param sizes: bytes of each sample row.
+        :param sizes: size of each sample row in bytes.
         """
         if self.bytes is None or not sizes:
             return self
@@ -101,10 +101,10 @@ class Limit:
         )
 
     def reason_for(self, taken: int, backlog: int | None, unit: str = "rows") -> str:
-        """Explain how the batch size was chosen.
+        """Explain how the size of a batch was chosen.
 
         :param taken: number of rows (or `unit`) in the batch.
-        :param backlog: number of rows that were available; None if unknown.
+        :param backlog: number of rows that were available, or None if it is unknown.
         """
         if backlog is not None and taken >= backlog:
             only = f"the only {unit.removesuffix('s')} that there was"
@@ -112,7 +112,7 @@ class Limit:
         return f"{taken} of {'many' if backlog is None else backlog} {unit}: {self.reason}"
 
     def shares(self, available: Mapping[str, int]) -> dict[str, int]:
-        """Divide `rows` among partitions, as evenly as their available rows permit.
+        """Divide a number of rows among partitions. The shares are as equal as the available rows permit.
 
         :param available: number of rows, by partition.
         """
@@ -121,12 +121,12 @@ class Limit:
         if left is None or sum(available.values()) <= left:
             return shares
         if left < len(available):
-            # Take one row from each of the fullest partitions. A waiting partition fills up and gets its turn.
+            # Take one row from each of the fullest partitions. Other partitions wait for more rows.
             most = sorted(available, key=lambda name: (-available[name], name))
             return {
                 name: min(available[name], 1) if name in most[:left] else 0 for name in available
             }
-        # Begin with the smallest partition, so that the larger ones get the rows that it cannot fill.
+        # Begin with the smallest partition. The larger ones share the rows that it lacks.
         for count, name in enumerate(sorted(available, key=lambda name: (available[name], name))):
             shares[name] = min(available[name], -(-left // (len(available) - count)))
             left -= shares[name]
@@ -139,11 +139,11 @@ class BatchSize:
 
     :param max_rows: maximum number of rows in a batch.
     :param max_bytes: maximum number of bytes in a batch.
-    :param target_seconds: makes the limit adaptive: a batch gets as many rows as should be processed in this time, by
-        the speed of the last transactions. A backlog is processed in a few large batches, a trickle in small batches.
+    :param target_seconds: processing time that a batch should take. The limit is then adaptive, and follows from the
+        speed of the last transactions. A large backlog gives large batches, and a small backlog gives small ones.
     :param first: adaptive limit before any transaction is measured.
     :param least: lower bound of the adaptive limit.
-    :param most: upper bound of the adaptive limit; None for no bound.
+    :param most: upper bound of the adaptive limit, or None for no bound.
     :param unit: unit of these limits, such as "files".
     """
 
@@ -183,7 +183,7 @@ class BatchSize:
 
     @classmethod
     def of_files(cls, target_seconds: float) -> BatchSize:
-        """Make the adaptive limit of a source of files."""
+        """Create the adaptive limit for a source of files."""
         return cls(
             target_seconds=target_seconds,
             first=FIRST_FILES,
@@ -193,7 +193,7 @@ class BatchSize:
         )
 
     def arguments(self) -> dict[str, float | int]:
-        """Return the arguments of a source that are set."""
+        """Return the arguments that set batch limits. Arguments that are not set are omitted."""
         given = {
             "max_rows_per_batch": self.max_rows,
             "max_bytes_per_batch": self.max_bytes,
@@ -204,7 +204,7 @@ class BatchSize:
     def limit(self, measured: Measured = ()) -> Limit:
         """Return the limit of the next batch.
 
-        :param measured: rows and seconds of the last transactions; needed only with `target_seconds`.
+        :param measured: rows and seconds of the last transactions. They are used only with `target_seconds`.
         """
         fixed = Limit(self.max_rows, self.max_bytes)
         if self.max_rows is not None:
@@ -239,11 +239,11 @@ class BatchSize:
 def _line(measured: Measured) -> tuple[float, float, int]:
     """Estimate the overhead of a transaction and the seconds of each row, by weighted least squares.
 
-    Older transactions may contradict newer transactions: they took longer for fewer rows, or many times as long for
-    each row. The estimate omits the oldest transactions until no contradiction is left. If all batches have about the
-    same size, the overhead counts as 0. The next batch is then rather too small than too large.
+    Older transactions may contradict newer ones. For example, they took longer for fewer rows. The estimate omits the
+    oldest transactions until no contradiction is left. If all batches have about the same size, the overhead counts as
+    0. The next batch is then more likely too small than too large.
 
-    :return: the seconds of overhead, the seconds per row, and the number of transactions used.
+    :return: the seconds of overhead, the seconds of each row, and the number of transactions in the estimate.
     """
     for first in range(len(measured)):
         rows, seconds = zip(*measured[first:], strict=True)
@@ -278,16 +278,16 @@ EmittedRows: TypeAlias = "DataFrame | Iterable[Mapping[str, Any]]"
 """The rows of a batch. With a SparkSession, they are a DataFrame. Without one, they are mappings, or a frame of polars,
 pandas, DuckDB or pyarrow."""
 RowTypes: TypeAlias = Mapping[str, Any]
-"""The pyarrow type of each column, by name; None if the type is not declared."""
+"""The pyarrow type of each column, by name. The type is None if it is not declared."""
 PreviousEnd: TypeAlias = Callable[[datetime, datetime], datetime | None]
-"""Returns the end of the schedule's interval before the given interval; None if the end is unknown."""
+"""A function that returns the end of the interval before the given interval, or None if the end is unknown."""
 
 
 @dataclass(frozen=True)
 class MalformedRow:
     """A row that does not fit the schema of its source. The source emits this object in place of the row.
 
-    :param content: row as JSON, or as text.
+    :param content: content of the row, as JSON or as text.
     :param reason: why the row does not fit, without the value. Rows with the same reason are counted together.
     :param where: place of the row in its source.
     """
@@ -309,11 +309,11 @@ def without_malformed(
 
 
 REFUSED_VALUE = "airflow_tx: no such value: "
-"""The prefix of Spark's error message when a query finds a value that the source refuses."""
+"""The first words of Spark's error message when a query finds a value that the source refuses."""
 
 
 def fails(problem: Column) -> Column:
-    """Return a filter that fails the query at a row with a problem, and keeps all other rows."""
+    """Return a Spark filter that fails the query at a row with a problem. It keeps all other rows."""
     return F.when(problem.isNotNull(), F.raise_error(problem).cast("boolean")).otherwise(
         F.lit(True)
     )
@@ -322,15 +322,15 @@ def fails(problem: Column) -> Column:
 class BatchStaging:
     """A folder where a source stages the rows of a batch, so that Spark can read them.
 
-    :param columns: columns that the reader requests; empty for all columns.
-    :ivar frame: the staged rows; None if the source has staged none.
+    :param columns: columns that the reader requests. An empty sequence means all columns.
+    :ivar frame: DataFrame of the staged rows, or None if the source has staged no rows.
     :ivar rows: number of staged rows.
-    :ivar malformed: the malformed rows that the source found.
+    :ivar malformed: malformed rows that the source found.
     """
 
     def __init__(self, files: Files, folder: str, columns: Sequence[str] = ()) -> None:
         self._files = files
-        # A Spark driver that a cluster restarts works for the same try, so the try alone does not name the folder.
+        # A cluster may restart a Spark driver for the same try, so the try alone is not unique.
         self._id = uuid.uuid4().hex
         self._folder = f"{folder}_read-{self._id}"
         self._asked = frozenset(name.strip("`").lower() for name in columns)
@@ -341,7 +341,7 @@ class BatchStaging:
 
     @classmethod
     def current(cls) -> BatchStaging:
-        """Return the staging that the reader of a batch has opened; by default a temporary folder of this process."""
+        """Return the staging folder that the reader of a batch has opened, or a temporary folder of this process."""
         if (opened := _staging.get()) is not None:
             return opened
         folder = mkdtemp(prefix="airflow-tx-")
@@ -350,7 +350,7 @@ class BatchStaging:
 
     @contextmanager
     def as_current(self) -> Iterator[None]:
-        """Make this staging the current one within the `with` block."""
+        """Set this staging folder as the current one within the `with` block."""
         token = _staging.set(self)
         try:
             yield
@@ -361,12 +361,12 @@ class BatchStaging:
         return self._files.uri(self._folder)
 
     def has(self, columns: Sequence[str]) -> bool:
-        """Return whether these columns of all rows are staged."""
+        """Return whether these columns are staged for all rows."""
         names = {name.strip("`").lower() for name in columns}
         return not self._asked or (bool(names) and names <= self._asked)
 
     def asked_of(self, schema: pa.Schema, *, whole: bool = False) -> pa.Schema:
-        """Return the schema of the requested columns. Return the whole schema if it lacks a requested column."""
+        """Return the schema of the requested columns. If the schema lacks one of them, return the complete schema."""
         import pyarrow as pa
 
         asked = [field for field in schema if field.name.lower() in self._asked]
@@ -378,9 +378,9 @@ class BatchStaging:
     def stage(
         self, spark: SparkSession, batches: pa.RecordBatchReader, *, whole: bool = False
     ) -> DataFrame:
-        """Write rows into a Parquet file, and return a DataFrame of it. This runs no Spark job.
+        """Write rows to a Parquet file, and return a DataFrame of the file. This runs no Spark job.
 
-        :param whole: whether to write all columns, because the caller uses more than the requested columns.
+        :param whole: whether to write all columns, and not only the requested ones.
         """
         import pyarrow.parquet as pq  # type: ignore[import-untyped]
         from pyspark.sql.pandas.types import from_arrow_schema
@@ -389,7 +389,7 @@ class BatchStaging:
         rows = 0
         with (
             self._files.writing(self._file) as sink,
-            # Spark reads the file only once or twice, so compression and statistics do not pay.
+            # Spark reads the file only once or twice, so compression is not worthwhile.
             pq.ParquetWriter(sink, schema, compression="none", write_statistics=False) as writer,
         ):
             for batch in batches:
@@ -401,19 +401,19 @@ class BatchStaging:
         return self.frame
 
     def read(self, spark: SparkSession) -> DataFrame:
-        """Return a new DataFrame of the staged rows, so that Spark can join it with an earlier one."""
+        """Return a new DataFrame of the staged rows. Spark can join it with an earlier one."""
         from airflow_tx.base.rows import spark_reader
 
         file = literal(self._files.spark_uri(self._file))
         return spark_reader(spark, "parquet").schema(self._schema).load(file)
 
     def is_lacked(self, error: Exception) -> bool:
-        """Return whether Spark failed because it did not find the staged file."""
+        """Return whether Spark failed because the staged file was missing."""
         told = str(error)
         return self._id in told and any(each in told for each in _NOT_FOUND)
 
     def remove(self) -> None:
-        """Remove the staged file. Ignore errors, since the file is also removed with the folder of its try."""
+        """Remove the staged file. Ignore errors, since the folder of the try is also removed, with the file in it."""
         with suppress(Exception):
             self._files.remove_tree(self._folder)
 
@@ -435,7 +435,7 @@ class SourceKind(str, Enum):
 
 
 class Source(Described, ABC):
-    """The base of every source. Subclass `TransactionalSource`, or a partitioned source in `sources.partitions`.
+    """The base class of all sources. Subclass `TransactionalSource`, or a class in `sources.partitions`.
 
     One class has both halves of Storm's spout. The planner half (`is_ready`, `decide`) runs in `begin` and in the
     coordinator. The emitter half (`emit_batch`, `cleanup_before`) runs in the processing tasks. A Spark application
@@ -447,43 +447,43 @@ class Source(Described, ABC):
     per_run: ClassVar[bool] = False
     """Whether a batch belongs to one run, such as its data interval, so that only this run can get it."""
     in_order: bool = False
-    """Whether batches are data intervals whose txids follow the dates."""
+    """Whether batches are data intervals, and txids follow the order of their dates."""
     counts_rows: ClassVar[bool] = False
-    """Whether tasks only count rows and compute no digest of them, since the metadata has digests of their files."""
+    """Whether tasks only count rows, and compute no digest of the rows. The metadata then has digests of the files."""
     unit: ClassVar[str] = "rows"
     """The unit of `backlog`. A source of files counts files, since it does not know the number of rows."""
     _for_spark: tuple[BatchStaging, ...] = ()
     rows_can_change: ClassVar[bool] = True
-    """Whether the rows of a decided batch can change, as in a file that is corrected. A log only grows."""
+    """Whether the rows of a decided batch can change, as in a corrected file. Rows of a log never change."""
     keeps_rows: ClassVar[bool] = True
     """Whether a restatement reads the same rows by default. False if a batch is all current rows of an interval."""
     stages: ClassVar[bool] = False
-    """Whether the source stores the rows that it takes in the staging area, because its server then deletes them. To
-    find out whether there are rows, the coordinator calls `backlog` of such a source, and not `decide`."""
+    """Whether the source stores its rows in the staging area, because its server deletes them after they were taken.
+    For such a source, the coordinator calls `backlog` instead of `decide` to find out whether there are rows."""
     upstream: str = ""
-    """The topology whose table the source reads; "" if it reads no table of a topology."""
+    """The name of the topology whose table the source reads, or "" if it reads no table of a topology."""
     upstream_table: str = ""
-    """The state name of the upstream table."""
+    """The name of the state that is the upstream table."""
     on_correction: str = "restate"
-    """How to handle a correction upstream: ``restate`` the batch, or only ``report`` it."""
+    """How to handle a correction of the upstream topology: ``restate`` the batch, or only ``report`` it."""
     topology: str = "TOPOLOGY"
-    """The topology that errors name in their commands; see `named`."""
+    """The name of the topology in the commands of error messages. See `named`."""
     zone: str = ""
-    """The time zone of the DAG's schedule, in which a date begins and ends. "" is UTC. See `in_zone`."""
+    """The time zone of the DAG's schedule, in which a day begins and ends. "" means UTC. See `in_zone`."""
     staging: str = ""
     """The root of the staging area, for a source that `stages`. It is set where batches are decided and committed."""
     malformed: str = "refuse"
     """How to handle a row that does not fit the schema: ``refuse`` fails the batch, ``reject`` keeps the row aside."""
     batch_size: BatchSize | None = None
-    """The limits that the arguments set. A source that sets `batch_size` must keep to `limit` in `decide`."""
+    """The batch limits that the arguments set. A source that sets `batch_size` must obey `limit` in `decide`."""
     limit: Limit = Limit()
-    """The limit of the batch that the source decides next."""
+    """The limit of the next batch that the source decides."""
 
     def take_malformed(self, malformed: str, why_not: str = "") -> None:
         """Check and set the argument `malformed`.
 
         :param malformed: ``refuse`` or ``reject``.
-        :param why_not: remedy for the error if the source cannot reject rows; "" if it can.
+        :param why_not: remedy in the error if the source cannot reject rows, or "" if it can.
         :raises ConfigError: the value is unknown, or the source cannot reject rows.
         """
         if malformed not in ("refuse", "reject"):
@@ -502,35 +502,36 @@ class Source(Described, ABC):
 
     @abstractmethod
     def decide(self, attempt: TransactionAttempt, position: Json) -> Batch | None:
-        """Decide the rows of a transaction; None if there is no data.
+        """Decide the rows of a transaction. Return None if there is no data.
 
-        :param position: position where the preceding transaction ended; None for the first transaction. A partitioned
-            source gets a mapping from partitions to positions.
+        :param position: position where the preceding transaction ended, or None for the first transaction. A
+            partitioned source gets a mapping from partitions to positions.
         """
 
     def decide_again(self, attempt: TransactionAttempt, metadata: Json) -> Batch | Json:
         """Decide the same batch again from the current content of the source, after a person has corrected it.
 
-        The end of the batch does not change. By default the metadata stays the same, which suits rows that are read by
-        position alone. A source whose metadata has digests of the content returns the current digests.
+        The end of the batch does not change. By default, the metadata stays the same, since most sources read rows by
+        their position. If the metadata has digests of the content, return the current digests.
 
-        :param metadata: earlier decision.
-        :return: the current metadata, or a `Batch` without a position if the number of rows may differ.
+        :param metadata: metadata from the earlier decision.
+        :return: the current metadata, or a `Batch` without a position if the number of rows may have changed.
         :raises SourceError: the current content does not end where the batch ended.
         """
         return metadata
 
     def refuses_again(self, metadata: Json) -> str | None:
-        """Return a clause that explains why the rows of a committed batch cannot be read again; None if they can.
+        """Return a clause that explains why the rows of a committed batch cannot be read again.
 
-        It is called when a person requests a restatement. Make only cheap checks: the reader checks the rows again.
+        Return None if they can. A request for a restatement calls this method. Its checks must be fast, since the
+        reader checks again.
         """
         return None
 
     def changed_since(self, metadata: Json) -> str | None:
-        """Return a clause that names the rows of a batch that have changed since; None if no change is known.
+        """Return a clause that names the changed rows of an earlier batch. Return None if no change is known.
 
-        After a decision, `begin` checks the preceding batch this way, and logs a warning. Make only cheap checks.
+        After a decision, `begin` checks the preceding batch with this method. The checks must be fast.
         """
         return None
 
@@ -538,32 +539,32 @@ class Source(Described, ABC):
     def emit_batch(
         self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None
     ) -> EmittedRows:
-        """Read exactly the rows that `metadata` names: a Spark DataFrame if `spark` is given, else Python rows.
+        """Read exactly the rows that `metadata` names. With `spark`, the result is a Spark DataFrame.
 
-        :raises SourceError: the source cannot give exactly these rows.
+        :raises SourceError: the source cannot return exactly these rows.
         """
 
     def row_types(self, attempt: TransactionAttempt, metadata: Json) -> RowTypes | None:
-        """Return the pyarrow types of all columns that `emit_batch` gives; None if the columns are not declared.
+        """Return the pyarrow types of all columns of `emit_batch`. Return None if the columns are not declared.
 
-        A column whose type is not declared has None as its type, which is then inferred from all rows of a batch.
+        A column without a declared type has the type None. Its type is then inferred from all rows of a batch.
 
-        :param metadata: decision; None for a batch without rows.
+        :param metadata: metadata of the batch, or None for a batch without rows.
         """
         return None
 
     def types_without_rows(self, attempt: TransactionAttempt, position: Json) -> RowTypes | None:
-        """Return the types of all columns for a replay that found no rows; None if the types are unknown.
+        """Return the types of all columns for a replay that found no rows. Return None if the types are unknown.
 
         :param position: position where the transaction ends.
         """
         return self.row_types(attempt, None)
 
     def emit_arrow(self, attempt: TransactionAttempt, metadata: Json) -> pa.RecordBatchReader:
-        """Read the rows of `emit_batch` as record batches of pyarrow, with the declared types.
+        """Read the rows of `emit_batch` as pyarrow record batches with the declared types.
 
-        :raises NoTable: a value does not have the type of its column; the reader raises this error, too.
-        :raises SourceError: the source cannot give exactly these rows.
+        :raises NoTable: a value does not have the type of its column. It may also occur while the batches are read.
+        :raises SourceError: the source cannot return exactly these rows.
         """
         rows = self.emit_batch(attempt, metadata)
         if is_frame(rows):
@@ -573,21 +574,21 @@ class Source(Described, ABC):
 
     @cached_property
     def malformed_rows(self) -> list[MalformedRow]:
-        """List the malformed rows that `emit_arrow` has found, since a record batch cannot hold them."""
+        """List the malformed rows that `emit_arrow` has found. A record batch cannot contain them."""
         return []
 
     @property
     def _may_use_others(self) -> bool:
-        """Whether this class is a user's subclass, which may need columns that the reader did not request."""
+        """Whether this class is a user's subclass. Such a class may need columns that the reader did not request."""
         return not type(self).__module__.startswith("airflow_tx.")
 
     def _stage(self, spark: SparkSession, batches: pa.RecordBatchReader) -> DataFrame:
-        """Stage rows for Spark, and move the malformed rows that were found into the staging."""
+        """Stage rows for Spark. Also move the malformed rows that were found to the staging area."""
         staging = BatchStaging.current()
         self._for_spark = (
             *self._for_spark,
             staging,
-        )  # assign a new tuple, which copies of this source do not share
+        )  # assign a new tuple, since copies of this source share the old one
         met = len(self.malformed_rows)
         frame = staging.stage(spark, batches, whole=self._may_use_others)
         staging.malformed += self.malformed_rows[met:]
@@ -595,36 +596,36 @@ class Source(Described, ABC):
         return frame
 
     def check_read(self, attempt: TransactionAttempt) -> None:
-        """Check, before the ack, that the rows were read from the content that `emit_batch` had checked.
+        """Check before the ack that the task has read the content that `emit_batch` checked.
 
-        A file may be replaced after `emit_batch` has checked it, since Spark reads the file minutes later.
+        Spark may read a file minutes after `emit_batch` has checked it, and the file may have been replaced since.
 
-        :raises SourceError: other rows may have been read. The task then acks nothing.
+        :raises SourceError: the task may have read different rows. It then sends no ack.
         """
 
     def key(self, run: RunInfo) -> str:
-        """Return the run key: runs with the same key always get the same transaction.
+        """Return the run key. Runs with the same key always get the same transaction.
 
-        By default the key is the run_id. If a batch is the interval or partition of the run, that interval or partition
-        is the key, since several runs can have the same one.
+        By default, the key is the run_id. If the batch is a data interval or a partition, this is the key, since
+        several runs can have it.
         """
         return run.run_id
 
     def for_run(self, run: RunInfo) -> Source:
-        """Return the source that decides the batch of this run. By default any run takes the next rows."""
+        """Return the source that decides the batch of this run. By default, any run can take the next rows."""
         return self
 
     def for_key(self, key: str) -> Source:
-        """Return the source for a run that was deleted and created again. Only the run key is known then."""
+        """Return the source for a run that was deleted and is created again. Only the key of the run is known."""
         return self
 
     @property
     def dated(self) -> DatedSource | None:
-        """Return the source itself if a batch is the data interval of a run, else None."""
+        """Return this source if a batch is the data interval of a run. Otherwise return None."""
         return None
 
     def interval_of_run(self, key: str) -> Interval | None:
-        """Return the data interval for a run with this key that is created again; None if it has no interval."""
+        """Return the data interval of a run that is created again with this key, or None without an interval."""
         return None
 
     def named(self: _Self, topology: str) -> _Self:
@@ -634,23 +635,25 @@ class Source(Described, ABC):
         return copied
 
     def in_zone(self: _Self, zone: str) -> _Self:
-        """Return a copy of the source that reads dates in a time zone.
+        """Return a copy of the source that interprets dates in a time zone.
 
-        :param zone: time zone from the ledger; "" is UTC.
+        :param zone: time zone from the ledger, or "" for UTC.
         """
         copied = copy.copy(self)
         copied.zone = zone
         return copied
 
     def span(self, what: str) -> Span:
-        """Parse a date that a person typed. A date without a zone is in `zone`; a date without a time is a whole day.
+        """Parse a date that a person typed. Its default time zone is `zone`.
+
+        A date without a time means the whole day.
 
         :raises ValueError: the text is not a date.
         """
         return span_of(what, self.zone)
 
     def command(self, action: str, txid: int | None = None, *options: str) -> Command:
-        """Return a command that a person can copy from an error.
+        """Return a command of `airflow tx` for an error message. A person can copy it.
 
         :param action: such as ``accept-loss``, or ``skip`` with a txid.
         """
@@ -658,7 +661,7 @@ class Source(Described, ABC):
         return Command(action, self.topology, of, (*options, "--why", "TEXT"))
 
     def with_limit(self: _Self, measured: Measured) -> _Self:
-        """Return a copy of the source for the next batch, whose `limit` follows from its `batch_size`.
+        """Return a copy of the source for the next batch. Its `limit` follows from the argument `batch_size`.
 
         :param measured: rows and processing seconds of the last committed transactions.
         """
@@ -669,19 +672,19 @@ class Source(Described, ABC):
         return copied
 
     def refused(self, problem: str, remedy: Remedy | str) -> SourceError:
-        """Return the error for rows that the source cannot give."""
+        """Return the error for rows that the source cannot return."""
         return SourceError(source=repr(self), problem=problem, remedy=remedy)
 
     def rows_refused(self, problem: str, remedy: Remedy | str, place: str = "a row") -> RowsRefused:
-        """Return the error for rows that exist, but have a value that no reader accepts.
+        """Return the error for rows that have a value which no reader accepts.
 
-        :param place: place of the value that `problem` quotes. The ledger stores the place, not the value. Empty if
-            `problem` quotes no value.
+        :param place: place of the value that `problem` quotes, or "" if it quotes no value. The ledger stores the place
+            instead of the value.
         """
         return RowsRefused(source=repr(self), problem=problem, remedy=remedy, place=place)
 
     def unusable(self, argument: str, value: Any, remedy: str) -> ConfigError:
-        """Return the error for an unusable argument."""
+        """Return the error for an unusable argument of the source."""
         return ConfigError(
             option=f"{argument} of {type(self).__name__}", value=value, remedy=remedy
         )
@@ -691,60 +694,60 @@ class Source(Described, ABC):
         return {}
 
     def datasets(self) -> Sequence[Dataset]:
-        """Return the OpenLineage datasets of the rows, without users and passwords; empty if unknown.
+        """Return the OpenLineage datasets of the rows, without users and passwords.
 
-        `begin`, committers and Spark operators call this method if OpenLineage listens. An error fails no task.
+        If OpenLineage is active, `begin`, committers and Spark operators call this method. Its errors fail no task.
         """
         return ()
 
     def backlog(self, position: Json) -> int | None:
-        """Count the rows (or files, see `unit`) that follow `position` now; None if the number is unknown.
+        """Count the rows (or files, see `unit`) that follow `position` now. Return None if the number is unknown.
 
-        :param position: position where the last committed transaction ended; None before the first commit.
+        :param position: position where the last committed transaction ended, or None before the first commit.
         """
         return None
 
     def losses(self, position: Json) -> Sequence[Loss]:
-        """List the rows directly after `position` that the source can no longer give.
+        """List the rows directly after `position` that the source can no longer return.
 
-        Until a person accepts this loss, `decide` raises a `SourceError` that names the rows.
+        Until a person accepts this loss, `decide` raises a `SourceError` that names these rows.
         """
         return ()
 
     def contains(self, metadata: Json, what: str) -> bool | None:
-        """Return whether a batch contains a given file, offset, id or date; None if the source cannot tell.
+        """Return whether a batch contains a given file, offset, id or date. Return None if the source cannot tell.
 
         :param metadata: metadata of the batch.
-        :param what: search text of a person; use `span` to parse a date.
+        :param what: text that a person searches for. Use `span` to parse a date.
         """
         return None
 
     def reaches(self, position: Json, what: str) -> bool | None:
-        """Return whether this position is past a given offset, file or date; None if the source cannot tell.
+        """Return whether this position is past a given offset, file or date. Return None if the source cannot tell.
 
         :param position: position where a transaction ended.
-        :param what: search text as in `contains`; `PARTITION:WHAT` for one partition.
+        :param what: search text as in `contains`, or `PARTITION:WHAT` for one partition.
         """
         return None
 
     def lacks(self, position: Json) -> str | None:
-        """Return a clause that explains how the source went back to before this position; None if it did not.
+        """Return a clause that explains how the source went back to before this position. Return None if it did not.
 
-        A roll forward checks this before it writes. If the source gave rows again, they would count twice.
+        A roll forward checks this before it writes. If the source returned rows again, they would count twice.
 
         :param position: position where the last final transaction ended.
         """
         return None
 
     def explain_error(self, attempt: TransactionAttempt, error: Exception) -> TxError | None:
-        """Return a clearer error for a Spark application that failed on rows of this source; None if there is none.
+        """Return a clearer error for a Spark application that failed on rows of this source, or None.
 
-        :return: a `RowsRefused` for a row that no reader accepts, so that the transaction is not replayed in vain.
+        :return: a `RowsRefused` for a row that no reader accepts. The transaction is then not replayed.
         """
         return None
 
     def unsettled(self, metadata: Json, error: SourceNotSettled) -> TxError:
-        """Return the error that ends a task whose rows are not settled.
+        """Return the error that ends a task because its rows are not settled.
 
         :return: `error` if the task can start again later. A `FailedBatch` if the transaction needs another attempt.
             Any other error if a person must act.
@@ -752,68 +755,71 @@ class Source(Described, ABC):
         return error
 
     def in_ledger(self, conn_id: str | None, root: str | None) -> Source:
-        """Return a copy of the source with the ZooKeeper connection and the root of the topology's ledger."""
+        """Return a copy of the source that knows the ZooKeeper connection and the root of its topology's ledger."""
         return self
 
     def corrections(self, ledger: ReadOnlyLedger, now: datetime) -> Corrections | None:
         """Find the committed transactions that lack a correction of the upstream topology.
 
         :param ledger: ledger of the topology that uses this source.
-        :return: the corrections; None if there is nothing to compare.
-        :raises SourceError: the upstream topology went back to before a correction that was compared.
+        :return: the corrections, or None if there is nothing to compare.
+        :raises SourceError: the upstream topology was restored to a time before a correction that was already compared.
         """
         return None
 
     def rows_upstream(self, txids: Collection[int]) -> Mapping[int, int]:
-        """Count the rows of each of these transactions in the upstream table; empty without an upstream table."""
+        """Count the rows of each of these transactions in the upstream table, if the source has one."""
         return {}
 
     def watched(self, root: str) -> Sequence[str]:
-        """List the ZooKeeper paths that change when the source may have new rows.
+        """List the ZooKeeper paths whose change may mean that the source has new rows.
 
         :param root: root path of the ledgers.
         """
         return ()
 
     def begun(self, txid: int, metadata: Json) -> None:
-        """React when the ledger has recorded the batch that this object decided. For example, ack its messages.
+        """Handle the recording of a batch in the ledger, for example by acking its messages.
 
-        It is called at most once, on the object that still has the connections of `decide`. If the process dies first,
-        it is never called. The next `decide` then learns from its position that the batch was recorded.
+        This method is called at most once, on the object that decided the batch and still has its connections. If the
+        process dies first, it is never called. The position that the next `decide` gets then shows that the batch was
+        recorded.
         """
 
     def committed(self, txid: int, metadata: Json) -> None:
-        """React when a batch is committed. For example, delete its messages (Storm's ack of a spout).
+        """Handle the commit of a batch, for example by deleting its messages (Storm's ack of a spout).
 
-        It is called at least once, and again if the committer died or this method raised an error. An error fails the
-        try of the commit task, not the transaction.
+        This method is called at least once. It is called again if the committer died or this method raised an error. An
+        error fails the try of the commit task, and not the transaction.
 
-        :param metadata: metadata of the batch; None if a replay found no rows.
+        :param metadata: metadata of the batch, or None if a replay found no rows.
         """
 
     def failed(self, txid: int, metadata: Json, reason: str) -> None:
-        """React when an attempt has failed (Storm's fail of a spout). The batch is replayed in any case.
+        """Handle the failure of an attempt (Storm's fail of a spout). The batch is replayed in any case.
 
-        It is called at least once for each attempt that another attempt replaces. It is called when a task or a message
-        fails the attempt, and when `begin` starts the next attempt, before `decide`. `committed` may follow, since a
-        single cleared task resumes the same attempt. A skipped batch is not reported.
+        This method is called at least once for each attempt that another attempt replaces. It is called when a task or
+        a message fails the attempt, and again when `begin` starts the next attempt, before `decide`. A call of
+        `committed` may follow, since a single cleared task resumes the same attempt. This method is not called for a
+        skipped batch.
         """
 
     def cleanup_before(self, txid: int) -> None:
-        """Delete the data that the source kept for transactions before `txid`.
+        """Delete the data that the source keeps for transactions before `txid`.
 
-        It is called after every commit. The transactions before `txid` are final, and their runs have ended as far as
-        known. Keep the data of `txid` itself: a task outside the `with Transaction` block may still read its rows.
+        This method is called after every commit. The transactions before `txid` are final, and their runs have probably
+        ended. Do not delete the data of `txid` itself, since a task outside the `with Transaction` block may still read
+        its rows.
         """
 
     def close(self) -> None:
-        """Close the connections, and remove the rows that were staged for Spark. The next use connects again."""
+        """Close the connections, and remove the rows that were staged for Spark. The next use opens new connections."""
         for staging in self._for_spark:
             staging.remove()
 
 
 class DatedSource(Source):
-    """A source whose batches are data intervals. The interval is the run key; see `sources.dates`."""
+    """The base class of a source whose batches are data intervals. The run key is the interval. See `sources.dates`."""
 
     @property
     def dated(self) -> DatedSource:
@@ -825,19 +831,19 @@ class DatedSource(Source):
 
     @abstractmethod
     def on_schedule(self, previous_end: PreviousEnd) -> DatedSource:
-        """Return a copy of the source with the schedule, whose intervals may have gaps between them."""
+        """Return a copy of the source that knows a schedule, whose intervals may have gaps between them."""
 
     @property
     def can_omit_runs(self) -> bool:
-        """Whether a lane may process the intervals `without_runs`, if they are `in_order`."""
+        """Whether a lane can process the data intervals without DAG runs, if the source is `in_order`."""
         return False
 
     def without_runs(self, schedule: IntervalSchedule) -> DatedSource:
-        """Return the source that takes the same intervals from the schedule, without DAG runs."""
+        """Return a source with the same data intervals. It takes them from the schedule, and needs no DAG runs."""
         raise NotImplementedError
 
     def next_interval(self, position: Json) -> ScheduledInterval | None:
-        """Return the interval that follows a position.
+        """Return the data interval that follows a position.
 
         :return: None if the interval has not ended, the schedule has no more intervals, or only a run can name it.
         :raises SourceError: this worker cannot find the interval.
@@ -846,17 +852,17 @@ class DatedSource(Source):
 
 
 class TransactionalSource(Source):
-    """The base of a source without partitions. A subclass needs only `initialize_transaction` and `emit_batch`.
+    """The base class of sources without partitions. A subclass needs only `initialize_transaction` and `emit_batch`.
 
     With ``kind = SourceKind.OPAQUE``, a replay decides its rows again, from the end of the preceding transaction.
     """
 
     @abstractmethod
     def initialize_transaction(self, txid: int, position: Json) -> Batch | Json:
-        """Decide the rows of transaction `txid`.
+        """Decide the rows of a transaction.
 
-        :param position: position after transaction txid − 1; None for the first transaction.
-        :return: a `Batch`; plain JSON that serves as both metadata and position; None if there is no data.
+        :param position: position after the preceding transaction, or None for the first transaction.
+        :return: a `Batch`, or plain JSON that serves as both metadata and position, or None if there is no data.
         """
 
     def decide(self, attempt: TransactionAttempt, position: Json) -> Batch | None:
@@ -864,14 +870,14 @@ class TransactionalSource(Source):
 
 
 def as_batch(decided: Batch | Json) -> Batch | None:
-    """Convert the result of `initialize_transaction` to a `Batch`: plain JSON is both metadata and position."""
+    """Convert the result of `initialize_transaction` to a `Batch`. Plain JSON becomes both metadata and position."""
     if decided is None or isinstance(decided, Batch):
         return decided
     return Batch(metadata=decided, position=decided)
 
 
 def rebuild(classpath: str, arguments: Mapping[str, Any]) -> Source:
-    """Create the source that `serialize()` described, as Airflow does with triggers."""
+    """Create a source from the result of `serialize()`, in the same way as Airflow creates triggers."""
     from importlib import import_module
 
     module, _, name = classpath.rpartition(".")

@@ -1,4 +1,4 @@
-"""Parse dates that a person types, and read and write data intervals in run keys and positions."""
+"""Parse dates that a person types. Convert data intervals to run keys and positions, and back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Interval: TypeAlias = tuple[datetime, datetime]
 
 
 class Span(NamedTuple):
-    """The time that a date means: a day from `start` to `end`, exclusive, or a moment with `start` equal to `end`."""
+    """The span of a date: a day from `start` to `end`, exclusive. For a moment, `start` equals `end`."""
 
     start: datetime
     end: datetime
@@ -22,10 +22,11 @@ class Span(NamedTuple):
 
 
 def span_of(what: str, zone: str | None = "") -> Span:
-    """Parse a date. A date without a time is the whole day.
+    """Parse a date. A date without a time means the whole day.
 
     :param what: ISO date or time.
-    :param zone: zone of a date without a zone, such as Europe/Berlin or an offset. "" is UTC; None adds no zone.
+    :param zone: default time zone of the date, such as Europe/Berlin or an offset. "" means UTC. None adds no time
+        zone.
     :raises ValueError: the text is not a date.
     """
     moment = datetime.fromisoformat(f"{what[:-1]}+00:00" if what.endswith("Z") else what)
@@ -43,7 +44,10 @@ def _zone(zone: str) -> tzinfo:
 
 
 def _in_utc(moment: datetime, zone: tzinfo) -> datetime:
-    """Convert a time like Airflow's schedules. Of a repeated hour, use the second; for a skipped hour, the next."""
+    """Convert a local time in the same way as Airflow's schedules. If the time occurs twice, it is the second one.
+
+    If it is skipped, it is one hour later.
+    """
     both = (moment.replace(tzinfo=zone, fold=fold) for fold in (0, 1))
     return max(each.astimezone(timezone.utc) for each in both)
 
@@ -52,12 +56,12 @@ def _in_utc(moment: datetime, zone: tzinfo) -> datetime:
 
 
 def key_of_interval(interval: Interval) -> str:
-    """Return the run key of an interval."""
+    """Return the run key of a data interval."""
     return f"interval:{dates_of(interval)}"
 
 
 def interval_of_key(key: str) -> Interval | None:
-    """Return the interval that a run key names; None if it names no interval."""
+    """Return the data interval that a run key names. Return None if it names no interval."""
     kind, _, dates = key.partition(":")
     try:
         start, end = map(datetime.fromisoformat, dates.split("/"))
@@ -67,20 +71,20 @@ def interval_of_key(key: str) -> Interval | None:
 
 
 def order_end(position: Any) -> datetime:
-    """Return the end of the last interval in the order of txids, where the next interval begins."""
+    """Return the end of the last interval in the order of txids. The next interval begins there."""
     return max(datetime.fromisoformat(end) for _, end in position["intervals"])
 
 
 def order_from(start: datetime) -> Any:
-    """Return the position before the first transaction of an order that begins at `start`."""
+    """Return the position before the first transaction, if the order of txids begins at `start`."""
     return {"intervals": [[iso(start), iso(start)]]}
 
 
 def iso(moment: datetime) -> str:
-    """Return a moment in UTC as ISO text."""
+    """Format a moment as ISO text in UTC."""
     return moment.astimezone(timezone.utc).isoformat()
 
 
 def dates_of(interval: Interval) -> str:
-    """Return an interval in UTC as ISO text."""
+    """Format an interval as ISO text in UTC."""
     return f"{iso(interval[0])}/{iso(interval[1])}"

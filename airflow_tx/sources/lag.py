@@ -1,4 +1,4 @@
-"""Measure the lag of a topology: the data that its source has after the last committed transaction."""
+"""Measure the lag of a topology, which is the data in its source after the last committed transaction."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from airflow_tx.sources.api import Json, Source
 
 
 class LagUnknown(TxError):
-    """The lag of a topology is unknown at the moment."""
+    """Signals that the lag of a topology is unknown at the moment."""
 
     template = "The lag of topology {topology!r} is unknown: {reason}"
 
 
 @dataclass(frozen=True)
 class Lag:
-    """The amount of data of a source that is not committed yet.
+    """The amount of data in a source that is not committed yet.
 
     :param count: number of rows or files.
     :param unit: unit of `count`: "rows" or "files".
@@ -40,10 +40,10 @@ SourcePosition: TypeAlias = "tuple[Source, Json]"
 
 
 def lags(sources: Mapping[str, SourcePosition], *, seconds: float) -> dict[str, Lag | LagUnknown]:
-    """Return the lag of each topology, or the reason why it is unknown. All sources are asked in parallel.
+    """Return the lag of each topology, or the reason why it is unknown. All sources are queried in parallel.
 
-    :param sources: source and position, by topology.
-    :param seconds: seconds to wait for all answers together.
+    :param sources: source and position of each topology.
+    :param seconds: seconds to wait for all answers.
     """
     inquiries = {name: Inquiry[Lag | LagUnknown](f"lag of {name}") for name in sources}
     for name, inquiry in inquiries.items():
@@ -60,7 +60,7 @@ def lags(sources: Mapping[str, SourcePosition], *, seconds: float) -> dict[str, 
 
 
 def _lag(name: str, source: Source, position: Json) -> Lag | LagUnknown:
-    named = source.named(name)  # so that its errors name the topology
+    named = source.named(name)  # the errors of this source name the topology
     try:
         count = named.backlog(position)
     except Exception as error:  # noqa: BLE001  # a source may raise any error; report it as one line
@@ -75,16 +75,16 @@ def _lag(name: str, source: Source, position: Json) -> Lag | LagUnknown:
 
 
 LAG_EVERY = 30.0
-"""Seconds between two queries of a `LagWatch` to its source."""
+"""Seconds between two queries of a `LagWatch`."""
 
 
 class LagWatch(Inquiry[Lag | LagUnknown]):
-    """Asks one source for its lag periodically.
+    """Queries the lag of one source periodically.
 
     :param topology: name of the topology.
-    :param make: function that creates a source for only this watch.
+    :param make: function that creates a source that only this watch uses.
     :param patience: seconds to wait for the first answer.
-    :param every: seconds between two requests.
+    :param every: seconds between two queries.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class LagWatch(Inquiry[Lag | LagUnknown]):
         self._make = make
 
     def latest(self, position: Callable[[], Json]) -> Lag | None:
-        """Return the last known lag, or None if the lag is unknown. Query the source again if the lag is old.
+        """Return the last known lag, or None if the lag is unknown. If the lag is old, query the source again.
 
         :param position: function that reads the position after the last committed transaction.
         """

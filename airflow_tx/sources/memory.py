@@ -1,4 +1,4 @@
-"""A source whose rows are its arguments, for examples and for trying out a DAG.
+"""A source whose rows are its arguments, for examples and for first tests of a DAG.
 
 Source: storm-transactional-topologies (MemoryTransactionalSpout).
 """
@@ -42,13 +42,13 @@ if TYPE_CHECKING:
 class MemorySource(PartitionedTransactionalSource):
     """A source of partitions in memory. A transaction takes the next `per_batch` rows of every partition.
 
-    The rows travel with the source, so give only few rows, as plain JSON. You may append rows to a partition, and add
-    partitions. A partition with fewer rows than were taken counts as unreachable.
+    The rows are arguments of the source, so use only a few rows of plain JSON. You may append rows to a partition, and
+    add partitions. A partition with fewer rows than the source has taken counts as unreachable.
 
     :param partitions: rows of each partition, by its name.
     :param per_batch: maximum number of rows of each partition in a transaction.
     :param kind: ``transactional`` or ``opaque``.
-    :param schema: Spark DDL, such as ``word STRING, n INT``; by default Spark infers the types from the rows.
+    :param schema: Spark DDL, such as ``word STRING, n INT``. By default, Spark infers the types from the rows.
     """
 
     always_written = ("per_batch", "kind", "schema")
@@ -115,13 +115,13 @@ class MemorySource(PartitionedTransactionalSource):
         return is_number_below(what, position)
 
     def row_types(self, attempt: TransactionAttempt, metadata: Json) -> RowTypes | None:
-        with suppress(ValueError):  # a type that only Spark has
+        with suppress(ValueError):  # only Spark has this type
             return arrow_types_of(nested_columns_of(self.schema)) if self.schema else None
         return None
 
     def types_without_rows(self, attempt: TransactionAttempt, position: Json) -> RowTypes | None:
         declared = self.row_types(attempt, None)
-        with suppress(NoTable):  # the batches have different types
+        with suppress(NoTable):  # the batches have columns of different types
             rows = chain.from_iterable(self.rows.values())
             schema = reader_of_dicts(rows, declared).schema
             return dict(zip(schema.names, schema.types, strict=True)) or None

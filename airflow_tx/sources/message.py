@@ -34,8 +34,8 @@ def parsed_message(raw: bytes, columns: Mapping[str, ColumnType] | None) -> Any:
     """Parse a message.
 
     :param raw: bytes of the message.
-    :param columns: columns of a JSON object; None for a text.
-    :raises ValueError: the message does not fit. The error text is the reason.
+    :param columns: columns of a JSON object, or None for a text.
+    :raises ValueError: the message does not fit its columns. The error text is the reason.
     """
     try:
         text = raw.decode()
@@ -48,12 +48,12 @@ def parsed_message(raw: bytes, columns: Mapping[str, ColumnType] | None) -> Any:
 def message_column(
     raws: Sequence[bytes | None], columns: Mapping[str, ColumnType] | None, to: pa.DataType
 ) -> pa.Array:
-    """Parse many messages at once with Arrow.
+    """Parse many messages with Arrow in one call.
 
-    :param raws: bytes of the messages; None for a message without content.
-    :param columns: columns of a JSON object; None for a text.
+    :param raws: bytes of each message, or None for a message without content.
+    :param columns: columns of a JSON object, or None for a text.
     :param to: type of the Arrow array.
-    :raises NotProven: `parsed_message` may read some message differently, or refuse it.
+    :raises NotProven: `parsed_message` may read a message differently, or refuse it.
     """
     given = pa.array(raws, pa.binary())
     if columns is None:
@@ -80,10 +80,10 @@ def message_batches(
     types: Mapping[str, pa.DataType],
     malformed: list[MalformedRow],
 ) -> Iterable[pa.RecordBatch]:
-    """Build the record batch with Arrow, or from rows that Python has parsed if Arrow may read them differently.
+    """Build a record batch with Arrow. If Arrow may read the messages differently, use rows that Python has parsed.
 
-    :param make: builds the batch with Arrow, or raises NotProven.
-    :param rows: parsed rows, used after NotProven.
+    :param make: function that builds the batch with Arrow, or raises NotProven.
+    :param rows: rows that Python has parsed, for use after NotProven.
     :param malformed: list to which malformed rows are added.
     """
     try:
@@ -94,9 +94,9 @@ def message_batches(
 
 
 def malformed_message(raw: Any, error: ValueError, where: str) -> MalformedRow:
-    """Describe a message that does not fit its columns.
+    """Create the malformed row for a message that does not fit its columns.
 
-    :param raw: bytes of the message, or a mapping of fields to bytes.
+    :param raw: bytes of the message, or a mapping from fields to bytes.
     :param error: error that `parsed_message` raised.
     :param where: place of the message in its source.
     """
@@ -107,11 +107,11 @@ def malformed_message(raw: Any, error: ValueError, where: str) -> MalformedRow:
 def declared_columns(
     source: Source, option: str, schema: str | None
 ) -> dict[str, ColumnType] | None:
-    """Return the declared columns of JSON messages; None if the messages are texts.
+    """Return the declared columns of JSON messages. Return None if the messages are texts.
 
     :param option: name of the argument that declares the columns, for the error.
-    :param schema: Spark DDL; None for texts.
-    :raises SourceError: a column has a type that JSON cannot express, or the schema has NOT NULL.
+    :param schema: Spark DDL, or None for texts.
+    :raises SourceError: JSON cannot represent the type of a column, or the schema has NOT NULL.
     """
     if schema is None:
         return None

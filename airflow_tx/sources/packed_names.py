@@ -1,4 +1,4 @@
-"""Compress a set of names into a short text, so that a position can hold the names of all files taken."""
+"""Compress a set of names to a short text. A position can then contain the names of all files that were taken."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 
 def pack(names: Iterable[str]) -> str:
-    """Compress a set of names into ASCII text, with 2 to 5 bytes a name if the names are similar."""
+    """Compress a set of names to ASCII text. Similar names take 2 to 5 bytes each."""
     joined = "\0".join(sorted(names)).encode("utf-8", "surrogateescape")
     return base64.b64encode(zlib.compress(joined, 9)).decode()
 

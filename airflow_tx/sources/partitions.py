@@ -1,8 +1,8 @@
-"""The bases of partitioned sources, and of partitions that are logs: ordered rows, with a position after each row.
+"""The base classes of partitioned sources, and of partitions that are logs.
 
-A `PartitionLog` finds the rows of one partition after a position, takes the next rows and reads them. `LogSource` does
-the rest for all logs. It divides the batch limit among the partitions, explains the batch size, lists lost rows, and
-omits partitions that it cannot reach.
+A log has ordered rows, and a position after each row. A `PartitionLog` finds the rows of one partition after a
+position, takes the next rows and reads them. `LogSource` does the rest for all logs. It divides the batch limit among
+the partitions, explains the batch size, lists lost rows, and omits partitions that it cannot reach.
 """
 
 from __future__ import annotations
@@ -47,17 +47,20 @@ log = logging.getLogger(__name__)
 
 
 class PartitionedTransactionalSource(Source):
-    """The base of a transactional source of partitions.
+    """The base class of a transactional source of partitions.
 
     A subclass lists the partitions, decides the next batch of one partition, and reads its rows. The ledger stores
     metadata and position separately for each partition. You can add a partition at any time. If a partition with a
-    position is gone, `decide` fails until the partition is back.
+    position is missing, `decide` fails until the partition is back.
     """
 
     partitioned: ClassVar[bool] = True
 
     def num_partitions(self) -> int:
-        """Return the current number of partitions, named "0", "1" and so on. For other names, override `partitions`."""
+        """Return the current number of partitions, which are named "0", "1" and so on.
+
+        For other names, override `partitions`.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no num_partitions and no partitions")
 
     def partitions(self) -> Sequence[str]:
@@ -70,8 +73,9 @@ class PartitionedTransactionalSource(Source):
     ) -> Batch | Json | None:
         """Decide the rows of one partition in a transaction. Unlike Storm's spout, this method reads no rows.
 
-        :param position: position of the partition; None if no batch has included the partition yet.
-        :return: a `Batch`; plain JSON that serves as both metadata and position; None if the partition has no new rows.
+        :param position: position of the partition, or None if no batch has included the partition yet.
+        :return: a `Batch`, or plain JSON that serves as both metadata and position, or None if the partition has no new
+            rows.
         :raises PartitionUnavailable: the partition cannot be reached now.
         """
 
@@ -83,7 +87,7 @@ class PartitionedTransactionalSource(Source):
         metadata: Json,
         spark: SparkSession | None = None,
     ) -> EmittedRows:
-        """Read exactly the rows of one partition that `metadata` names; see `emit_batch`."""
+        """Read exactly the rows of one partition that `metadata` names. See `emit_batch`."""
 
     def decide(self, attempt: TransactionAttempt, position: Json) -> Batch | None:
         positions = self.partition_positions(position)
@@ -104,7 +108,7 @@ class PartitionedTransactionalSource(Source):
         partitions: Sequence[str],
         take: Callable[[str], Batch | None],
     ) -> Batch | None:
-        """Join the decisions of all partitions into one batch, and omit partitions that cannot be reached."""
+        """Combine the decisions of all partitions into one batch. Partitions that cannot be reached are omitted."""
         taken: dict[str, Batch] = {}
         for partition in partitions:
             before = positions.get(partition)
@@ -140,17 +144,17 @@ class PartitionedTransactionalSource(Source):
         return next((why for why in found if why is not None), None)
 
     def partition_refuses_again(self, partition: str, metadata: Json) -> str | None:
-        """Return the reason why the rows of one partition cannot be read again; see `refuses_again`."""
+        """Explain why the rows of one partition cannot be read again. See `refuses_again`."""
         return None
 
     def decide_partition_again(
         self, attempt: TransactionAttempt, partition: str, metadata: Json
     ) -> Json:
-        """Decide the same rows of one partition again, with their current content."""
+        """Decide the same rows of one partition again, from their current content."""
         return metadata
 
     def contains(self, metadata: Json, what: str) -> bool | None:
-        """Return whether any partition of a batch contains `what`; `PARTITION:WHAT` names one partition."""
+        """Return whether any partition of a batch contains `what`. The text `PARTITION:WHAT` names one partition."""
         if not isinstance(metadata, dict):
             return False
         found = {
@@ -160,7 +164,7 @@ class PartitionedTransactionalSource(Source):
         return True if True in found else None if None in found else False
 
     def partition_contains(self, partition: str, metadata: Json, what: str) -> bool | None:
-        """Return whether the batch of one partition contains `what`; None if the source cannot tell."""
+        """Return whether the batch of one partition contains `what`. Return None if the source cannot tell."""
         return None
 
     def reaches(self, position: Json, what: str) -> bool | None:
@@ -169,14 +173,14 @@ class PartitionedTransactionalSource(Source):
                 return self.partition_reaches(name, each, what.removeprefix(f"{name}:"))
         return (
             False if ":" in what else None
-        )  # False: the transactions took no row of that partition
+        )  # With False, the transactions took no row of that partition.
 
     def partition_reaches(self, partition: str, position: Json, what: str) -> bool | None:
-        """Return whether the position of one partition is past `what`; None if the source cannot tell."""
+        """Return whether the position of one partition is past `what`. Return None if the source cannot tell."""
         return None
 
     def limit_reason(self, count: int, positions: Mapping[str, Json]) -> str:
-        """Explain how the batch size was chosen.
+        """Explain how the size of the batch was chosen.
 
         :param count: number of rows in the batch.
         :param positions: position of each partition before the batch.
@@ -198,7 +202,7 @@ class PartitionedTransactionalSource(Source):
         ]
         if not all(
             hasattr(part, "unionByName") for part in parts
-        ):  # the source gave rows of Python
+        ):  # the source returned rows of Python
             return chain.from_iterable(map(dicts_of, parts))
         return reduce(lambda one, other: one.unionByName(other), cast("list[DataFrame]", parts))
 
@@ -240,7 +244,7 @@ class PartitionedTransactionalSource(Source):
         return found
 
     def _check_moved(self, partition: str, before: Json, batch: Batch) -> None:
-        # The ledger cannot detect an unchanged position if other partitions have moved.
+        # The ledger cannot detect that a position is unchanged if other partitions have moved.
         if batch.position == before:
             raise self.refused(
                 f"partition {partition} has rows {str(batch.metadata)[:80]}, and stays at {str(before)[:80]}: "
@@ -272,9 +276,9 @@ class PartitionedTransactionalSource(Source):
 
 
 class OpaquePartitionedTransactionalSource(PartitionedTransactionalSource):
-    """The base of a partitioned source that continues while some partitions cannot be reached.
+    """The base class of a partitioned source that continues while some partitions cannot be reached.
 
-    A batch omits a partition that is gone or cannot be reached. The partition keeps its position, so a later batch
+    A batch omits a partition that is missing or cannot be reached. The partition keeps its position, so a later batch
     contains its rows. A replay decides its rows again, from the end of the preceding transaction.
     """
 
@@ -294,7 +298,7 @@ def is_number_within(what: str, start: int, end: int) -> bool:
 
 
 def is_number_below(what: str, end: int) -> bool | None:
-    """Return whether a text is a number below `end`; None if it is not a number."""
+    """Return whether a text is a number below `end`. Return None if it is not a number."""
     return int(what) < end if what.isdecimal() else None
 
 
@@ -303,11 +307,11 @@ def is_number_below(what: str, end: int) -> bool | None:
 
 @dataclass(frozen=True)
 class Gone:
-    """The next rows of a log, if they no longer exist.
+    """The next rows of a log, if they are lost.
 
-    :param description: text that names the rows that are gone.
+    :param description: text that names the missing rows.
     :param resume_at: position of the next row that exists.
-    :param went_back: whether the log was reset to before the position, so that it repeats rows that were taken.
+    :param went_back: whether the log was reset to before the position. It then repeats rows that were taken.
     """
 
     description: str
@@ -315,10 +319,10 @@ class Gone:
     went_back: bool = False
 
     def loss(self, partition: str, position: Json) -> Loss:
-        """Return these rows as a loss, which a person can accept.
+        """Convert these rows to a loss, which a person can accept.
 
         :param partition: name of the partition.
-        :param position: position of the partition, before the rows that are gone.
+        :param position: position of the partition before the missing rows.
         """
         return Loss(partition, position, self.resume_at, self.description, self.went_back)
 
@@ -328,8 +332,9 @@ class LogSnapshot:
     """The state of a log after a position.
 
     :param position: parsed position.
-    :param available: number of rows that the log reports, although some may be missing; None if only `count` can tell.
-    :param gone: rows that are known to be gone; None if there are none.
+    :param available: number of rows that the log reports, or None if only `count` can determine it. Some of these rows
+        may be missing.
+    :param gone: next rows that are known to be missing, or None if there are none.
     """
 
     position: Any
@@ -342,28 +347,28 @@ class LogBatch(Batch):
     """The rows of one partition in a batch.
 
     :param metadata: plain JSON that identifies exactly these rows.
-    :param position: plain JSON: the position of the log after these rows.
+    :param position: position of the log after these rows, as plain JSON.
     :param count: number of rows.
-    :param reason: explanation of the batch size; `LogSource` sets it.
-    :param unit: unit of `count`; `LogSource` counts rows.
+    :param reason: explanation of the batch size, which `LogSource` sets.
+    :param unit: unit of `count`. `LogSource` counts rows.
     :param start: position where the batch begins.
     :param at_most: whether the batch may have fewer rows than `count`.
-    :param key: key of the run that must process the rows; "" for any run.
+    :param key: key of the run that must process the rows, or "" for any run.
     :param run_id: id of that run.
-    :param ended: whether the partition has no more rows now.
+    :param ended: whether the partition currently has no more rows.
     """
 
     ended: bool = False
 
 
 class PartitionLog(ABC):
-    """The ordered rows of one partition. Each object is for one decision, or for reading one batch."""
+    """The ordered rows of one partition. An object is used for one decision, or to read one batch."""
 
     @abstractmethod
     def snapshot(self, position: Json) -> LogSnapshot:
         """Find the rows after a position.
 
-        :param position: position of the partition; None if no batch has included the partition yet.
+        :param position: position of the partition, or None if no batch has included the partition yet.
         :raises PartitionUnavailable: the partition cannot be reached now.
         """
 
@@ -372,16 +377,16 @@ class PartitionLog(ABC):
         """Decide the next rows, up to the first missing row.
 
         :param snapshot: result of `snapshot`.
-        :param most: maximum number of rows; None for no limit.
-        :return: the rows; `Gone` if the first row is missing; None if there is no row.
+        :param most: maximum number of rows, or None for no limit.
+        :return: the rows, or `Gone` if the first row is missing, or None if there is no row.
         """
 
     def sizes(self, snapshot: Any) -> Sequence[int]:
-        """Return the sizes of some of the next rows, in bytes. Without any size, a limit of bytes has no effect."""
+        """Return the sizes of some of the next rows, in bytes. Without sizes, a limit of bytes has no effect."""
         return ()
 
     def count(self, snapshot: Any, most: int) -> int:
-        """Count the available rows; the count may stop at `most`."""
+        """Count the available rows. The count may stop at `most`."""
         return int(snapshot.available)
 
     def backlog(self, position: Json) -> int:
@@ -389,27 +394,27 @@ class PartitionLog(ABC):
         return int(self.snapshot(position).available or 0)
 
     def gone(self, position: Json, most: int | None) -> Gone | None:
-        """Return the rows that are gone among the next `most` rows; None if no row is gone."""
+        """Return the rows among the next `most` rows that are lost. Return None if all exist."""
         snapshot = self.snapshot(position)
         if snapshot.gone is not None or not snapshot.available:
             return snapshot.gone
-        # Some logs detect missing rows only when they look up each row.
+        # Some logs detect missing rows only by looking up each row.
         taken = self.take(snapshot, most)
         return taken if isinstance(taken, Gone) else None
 
     def lacks(self, position: Json) -> str | None:
-        """Return a clause that explains how the log went back to before a position; None if it did not."""
+        """Return a clause that explains how the log went back to before a position. Return None if it did not."""
         gone = self.snapshot(position).gone
         return gone.description if gone is not None and gone.went_back else None
 
 
 class LogDecision:
-    """Decides one batch: finds the new rows of each log, and how many rows each log contributes.
+    """Decides one batch. It finds the new rows of each log, and the number of rows that each log contributes.
 
     :param logs: log of each partition.
     :param positions: position of each partition.
     :param limit: limit of the batch.
-    :param sizes: returns the sizes of some of the next rows of all logs, in bytes.
+    :param sizes: function that returns the sizes of some of the next rows of all logs, in bytes.
     """
 
     def __init__(
@@ -439,7 +444,7 @@ class LogDecision:
 
     @property
     def usable(self) -> dict[str, LogSnapshot]:
-        """The snapshots of the logs that may have rows to take."""
+        """The snapshots of the logs that may have new rows."""
         out = {*self.gone, *self._empty}
         return {
             name: each
@@ -452,7 +457,7 @@ class LogDecision:
         return [size for name, each in self.usable.items() for size in self.logs[name].sizes(each)]
 
     def take(self, name: str) -> LogBatch | Gone | None:
-        """Take the share of one log.
+        """Take the share of one log from its rows.
 
         :raises PartitionUnavailable: the partition could not be reached.
         """
@@ -471,13 +476,13 @@ class LogDecision:
         return taken
 
     def share_again(self) -> bool:
-        """Give the shares of logs without rows to the other logs; return False if no share changes."""
+        """Distribute the shares of logs without rows to the other logs. Return False if no share changes."""
         before = self._shares
         self._shares = self._shared()
         return before != self._shares
 
     def reason(self, count: int) -> str:
-        """Explain how the batch size was chosen."""
+        """Explain how the size of the batch was chosen."""
         usable = self.usable
         there: int | None = None
         if set(usable) <= self._ended:
@@ -497,7 +502,7 @@ class LogDecision:
 
 
 class LimitedSource(Source):
-    """The base of a source whose arguments limit the rows or bytes of a batch."""
+    """The base class of a source whose arguments limit the rows or bytes of a batch."""
 
     def __init__(
         self,
@@ -511,8 +516,9 @@ class LimitedSource(Source):
 
         :param kind: ``transactional`` or ``opaque``.
         :param max_rows_per_batch: maximum number of rows in a batch, over all partitions.
-        :param max_bytes_per_batch: maximum bytes in a batch, estimated from a sample of rows.
-        :param target_seconds: seconds that a batch should take. The speed of the last transactions gives its size.
+        :param max_bytes_per_batch: maximum number of bytes in a batch, estimated from a sample of rows.
+        :param target_seconds: seconds that a batch should take. Its size follows from the speed of the last
+            transactions.
         """
         self.kind = source_kind(kind, type(self).__name__)
         size = BatchSize.checked(
@@ -525,9 +531,9 @@ class LimitedSource(Source):
         self.limit = size.limit()
 
     def gone_refused(self, gone: Iterable[Gone], problem: str, remedy: Remedy | str) -> SourceError:
-        """Return the error for rows that are gone.
+        """Return the error for rows that no longer exist.
 
-        :param remedy: remedy if only the source went back, and not the states.
+        :param remedy: remedy if the source went back and the states did not.
         """
         if any(each.went_back for each in gone):
             remedy = Remedy.of(
@@ -540,20 +546,20 @@ class LimitedSource(Source):
 
 
 class LogSource(LimitedSource, PartitionedTransactionalSource):
-    """The base of a source whose partitions are logs. A subclass lists the logs, and may describe lost rows."""
+    """The base class of a source whose partitions are logs. A subclass lists the logs, and may describe lost rows."""
 
     leaves_out_gone: ClassVar[bool] = False
-    """Whether an opaque source omits a partition whose next rows are gone, instead of failing."""
+    """Whether an opaque source omits a partition whose next rows are lost, instead of failing."""
 
     @abstractmethod
     def logs(self, positions: Mapping[str, Json]) -> Mapping[str, PartitionLog]:
-        """Return the logs of the current partitions, by name.
+        """Return the logs of the current partitions, by partition name.
 
         :param positions: positions of the partitions that earlier batches included.
         """
 
     def gone_words(self, gone: Mapping[str, Gone]) -> tuple[str, Remedy]:
-        """Describe the problem and the remedy if the next rows of some partitions are gone."""
+        """Describe the problem and the remedy if rows of some partitions are lost."""
         named = "; ".join(f"partition {name}: {each.description}" for name, each in gone.items())
         return (
             f"rows that come next are gone: {named}",
@@ -606,7 +612,7 @@ class LogSource(LimitedSource, PartitionedTransactionalSource):
         return taken
 
     def backlog(self, position: Json) -> int | None:
-        """Count the rows of the reachable partitions; None if no partition can be reached."""
+        """Count the rows of the reachable partitions. Return None if no partition can be reached."""
         positions = self.partition_positions(position)
         found: list[int] = []
         for name, log in self.logs(positions).items():

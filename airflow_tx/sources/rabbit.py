@@ -57,7 +57,7 @@ DIGEST_SIZE = 16
 class QueueMessage:
     """A message of a queue.
 
-    :param message_id: id of the message; "" if the publisher has set none.
+    :param message_id: id of the message, or "" if the publisher has set none.
     :param routing_key: routing key of the message.
     :param headers: headers as JSON.
     :param body: content of the message.
@@ -71,7 +71,7 @@ class QueueMessage:
     def identity(self, by: str) -> bytes:
         """Return a digest that identifies the message.
 
-        :param by: "content" for a digest of routing key, headers and body; otherwise the digest is of the message id.
+        :param by: "content" for a digest of routing key, headers and body. Otherwise the digest is of the message id.
         """
         own = json.loads(self.headers)
         parts = [self.message_id.encode()]
@@ -92,7 +92,7 @@ class QueueMessage:
 def read_taken(uri: str) -> list[QueueMessage]:
     """Read the messages that `TakenMessages.stage` has staged.
 
-    :raises FileNotFoundError: the file is not there.
+    :raises FileNotFoundError: the file does not exist.
     """
     folder, _, name = uri.rpartition("/")
     lines = map(json.loads, open_files(folder).read(name).splitlines())
@@ -106,9 +106,9 @@ def is_staged(uri: str) -> bool:
 
 
 def read_ids(uri: str) -> dict[bytes, None]:
-    """Read the digests that `TakenMessages.stage_ids` has staged, in their order.
+    """Read the digests that `TakenMessages.stage_ids` has staged, in the same order.
 
-    :raises FileNotFoundError: the file is not there.
+    :raises FileNotFoundError: the file does not exist.
     """
     folder, _, name = uri.rpartition("/")
     content = open_files(folder).read(name)
@@ -129,8 +129,8 @@ class TakenMessages:
         self._folder = f"{TAKEN}/{quoted(queue)}"
 
     def stage(self, number: int, messages: Sequence[QueueMessage]) -> str:
-        """Stage the messages of a batch that begins at this number, and return their URI."""
-        # Do not use Parquet: importing its writer would take `begin` longer than all of its other work.
+        """Stage the messages of a batch that begins at this number, and return the URI of the file."""
+        # Do not use Parquet. Importing its writer would take longer than all other work of `begin`.
         lines = [
             json.dumps(
                 [each.message_id, each.routing_key, each.headers, b64encode(each.body).decode()]
@@ -140,11 +140,11 @@ class TakenMessages:
         return self._write(f"messages/{number}/{uuid4().hex}", "\n".join(lines).encode())
 
     def stage_ids(self, number: int, ids: Iterable[bytes]) -> str:
-        """Stage the digests of the last ids before this number, and return their URI."""
+        """Stage the digests of the last ids before this number, and return the URI of the file."""
         return self._write(f"ids/{number}/{uuid4().hex}", b"".join(ids))
 
     def left(self, number: int) -> list[QueueMessage]:
-        """Return the messages that are staged from this number on, which belong to no transaction.
+        """Return the staged messages from this number on. They belong to no transaction.
 
         :param number: number of messages that the ledger's transactions have taken.
         """
@@ -162,18 +162,22 @@ class TakenMessages:
         return found
 
     def note_committed(self, txid: int, number: int) -> None:
-        """Note that the batch at this number is committed by this transaction."""
+        """Record that this transaction has committed the batch that begins at this number."""
         self._write(f"committed/{txid}/{number}", b"")
 
     def remove_before(self, txid: int) -> None:
-        """Remove the batches of committed transactions before `txid`. Keep skipped batches, for a readmission."""
+        """Remove the batches of committed transactions before `txid`.
+
+        Keep the batches of skipped transactions, for a readmission.
+        """
         for each in self._numbers("committed"):
             if each >= txid:
                 continue
             for number in self._numbers(f"committed/{each}"):
                 self._remove(f"messages/{number}")
                 for at in self._numbers("ids"):
-                    # Keep the ids at `number`, since a rebuilt ledger may begin this transaction again.
+                    # Keep the ids at `number`, since a rebuilt ledger may begin this transaction
+                    # again.
                     if at < number:
                         self._remove(f"ids/{at}")
             self._remove(f"committed/{each}")
@@ -200,7 +204,7 @@ class QueueRows:
     """Converts messages to rows.
 
     :param where: name of the queue, for errors.
-    :param columns: columns of JSON messages; None for texts.
+    :param columns: columns of JSON messages, or None for texts.
     :param skip: command that skips the transaction, for errors.
     :param source: repr of the source, for errors.
     """
@@ -226,7 +230,7 @@ class QueueRows:
     def batches(self, messages: Sequence[QueueMessage]) -> pa.RecordBatchReader:
         """Convert messages to record batches.
 
-        :raises RowsRefused: a message cannot be read; the reader raises this error, too.
+        :raises RowsRefused: a message cannot be read. The error may also occur while the batches are read.
         """
         import pyarrow as pa
 
@@ -269,23 +273,23 @@ class QueueRows:
 
 
 # --- session ------------------------------------------------------------------------------------------------------
-# One connection to a broker, for one queue. A received message belongs to the broker until it is acked.
+# One connection to a broker, for one queue. The broker keeps a received message until it is acked.
 
 
 MOST = 65_535
-"""The most unacked messages of a consumer, since AMQP's prefetch count has 16 bits."""
+"""Maximum number of unacked messages of a consumer. AMQP's prefetch count has 16 bits."""
 _SILENCE = 5.0
-"""Seconds without a delivery after which the remaining messages count as taken by another consumer."""
+"""Seconds without a delivery. After this time, the remaining messages are assumed to belong to another consumer."""
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """A message that was received.
+    """A received message.
 
     :param tag: delivery tag, for the ack.
     :param message: the message.
-    :param earlier: number of earlier deliveries, as far as the queue counts them.
-    :param properties: pika's properties, to publish the message unchanged to another queue.
+    :param earlier: number of earlier deliveries, if the queue counts them.
+    :param properties: pika's properties, which are needed to publish the message unchanged to another queue.
     """
 
     tag: int
@@ -295,7 +299,7 @@ class Delivery:
 
 
 class QueueSession:
-    """A connection of one process to a queue.
+    """The connection of one process to a queue.
 
     :param broker: address of the broker.
     :param queue: name of the queue.
@@ -316,15 +320,16 @@ class QueueSession:
         return f"queue {self._queue} of connection {self._broker.conn_id}"
 
     def ready(self) -> int:
-        """Count the messages that wait in the queue."""
+        """Return the number of messages that wait in the queue."""
         with self._failures():
             return int(self._channel.queue_declare(self._queue, passive=True).method.message_count)
 
     def receive(self, wanted: int) -> list[Delivery]:
-        """Receive up to `wanted` messages; fewer if other consumers take some."""
+        """Receive up to `wanted` messages. The number is smaller if other consumers take messages."""
         found = list[Delivery]()
         with self._failures():
-            # Prefetch no more than `wanted`: the broker would deliver the surplus again, and count it as redelivered.
+            # Prefetch no more than `wanted` messages. The broker would deliver the surplus again,
+            # and count it as redelivered.
             self._channel.basic_qos(prefetch_count=wanted)
             for method, properties, body in self._channel.consume(
                 self._queue, inactivity_timeout=_SILENCE
@@ -343,7 +348,9 @@ class QueueSession:
             self._channel.basic_ack(tag, multiple=multiple)
 
     def set_aside(self, delivery: Delivery, queue: str) -> None:
-        """Move a message to another queue. It is published there before its ack, so a crash may duplicate it there.
+        """Move a message to another queue.
+
+        It is published there before it is acked, so a crash may duplicate it in that queue.
 
         :raises SourceError: the other queue does not exist, or does not accept the message.
         """
@@ -386,7 +393,7 @@ class QueueSession:
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
-        """Convert pika's errors to a SourceError of one line."""
+        """Convert an error of pika to a SourceError, whose message is one line."""
         from pika.exceptions import AMQPError, ChannelClosedByBroker
 
         try:
@@ -412,17 +419,17 @@ class QueueSession:
 log = logging.getLogger(__name__)
 
 _Received: TypeAlias = tuple[dict[bytes, QueueMessage], int, str]
-"""Messages by identity, the delivery tag up to which to ack, and the reason for the batch size."""
+"""The messages by identity, the delivery tag up to which to ack, and the reason for the batch size."""
 _IDENTITIES = ("message_id", "content")
 
 
 @dataclass(frozen=True)
 class QueuePosition:
-    """The position of the source.
+    """The position of a RabbitMQ source.
 
     :param queue: connection and queue, such as rabbit_shop/orders.
     :param taken: number of messages taken.
-    :param ids: URI of the digests of the last ids; None if no ids are known.
+    :param ids: URI of the digests of the last ids, or None if no ids are known.
     """
 
     queue: str
@@ -440,18 +447,20 @@ class RabbitQueueSource(Source):
 
     A message is a row ``{"message_id": ..., "routing_key": ..., "headers": "{}", "message": "..."}``. The source acks a
     message once the ledger has recorded its transaction. It remembers the last `remember` ids. If one of these messages
-    is delivered or published again, the source acks it and puts it into no other transaction.
+    is delivered or published again, the source acks it, and no other transaction gets it.
 
     :param conn_id: Airflow connection of type amqp.
     :param queue: name of an existing queue.
     :param schema: Spark DDL, such as ``user STRING, amount DOUBLE``, of messages that are JSON objects. The column
-        `message` is then a STRUCT. By default a message is a text.
-    :param identity: ``message_id``, which the publisher sets, or ``content``, which counts equal messages as one.
+        `message` is then a STRUCT. By default, a message is a text.
+    :param identity: what identifies a message. ``message_id`` is the id that the publisher sets. ``content`` counts
+        equal messages as one.
     :param remember: number of last ids to remember.
-    :param max_deliveries: number of earlier deliveries, counted by the queue, from which on a message is not taken.
-    :param set_aside: queue for messages without an id or with too many deliveries. By default they stop the source.
-    :param max_rows_per_batch: maximum messages in a batch; a broker allows at most 65,535.
-    :param max_bytes_per_batch: maximum bytes in a batch. A single message may exceed it.
+    :param max_deliveries: number of earlier deliveries after which a message is not taken. The queue counts them.
+    :param set_aside: queue for messages without an id or with too many deliveries. By default, such messages stop the
+        source.
+    :param max_rows_per_batch: maximum number of messages in a batch. A broker allows at most 65,535.
+    :param max_bytes_per_batch: maximum number of bytes in a batch. A single message may be larger.
     :param target_seconds: seconds that a batch should take. Its size follows from the speed of the last transactions.
     """
 
@@ -500,7 +509,7 @@ class RabbitQueueSource(Source):
         self.limit = self.batch_size.limit()
         self._session: QueueSession | None = None
         self._unacked: tuple[Json, int] | None = None
-        """The metadata of the last decided batch, and the delivery tag up to which to ack."""
+        """The metadata of the last decided batch, and the delivery tag up to which to ack its messages."""
 
     def close(self) -> None:
         super().close()
@@ -621,7 +630,7 @@ class RabbitQueueSource(Source):
         return taken, unacked[-1], limit.reason_for(len(taken), waiting)
 
     def _problem(self, delivery: Delivery) -> str:
-        """Return the reason why a message is not taken; "" if it is taken."""
+        """Return the reason why a message is not taken, or "" if it is taken."""
         if delivery.earlier >= self.max_deliveries:
             return f"was delivered {delivery.earlier} times before, and max_deliveries={self.max_deliveries}"
         if self.identity == "message_id" and not delivery.message.message_id:

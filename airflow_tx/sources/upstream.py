@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from airflow_tx.state import TableCounts
 
 MOST_TRANSACTIONS = 1000
-"""The most transactions in a batch, since one ledger record holds the row counts of all of them."""
+"""Maximum number of transactions in a batch, since one ledger record has the row counts of all of them."""
 
 
 class UpstreamSource(Source):
@@ -53,17 +53,19 @@ class UpstreamSource(Source):
             ...
 
     A batch is a range of transactions. If a transaction was restated, the batch has the rows of its last restatement. A
-    restatement that is committed later is a correction. The batch is then behind until it is restated, too.
+    restatement that is committed after the batch is a correction. The batch is then behind until its own transaction is
+    restated.
 
     :param table: `SqlTable` or `DeltaTable` of the other topology.
     :param topology: name of the other topology. Its ledger is in the same ZooKeeper, below the same root.
     :param start: txid with which the first batch begins.
-    :param max_transactions: maximum transactions in a batch, up to 1000. A correction processes the whole batch again.
-    :param max_rows_per_batch: maximum rows in a batch. A single transaction may exceed it.
+    :param max_transactions: maximum number of transactions in a batch, up to 1000. A correction processes the entire
+        batch again.
+    :param max_rows_per_batch: maximum number of rows in a batch. A single transaction may have more rows.
     :param target_seconds: seconds that a batch should take. Its size follows from the speed of the last transactions.
     :param upstream_txid: whether each row has a column `upstream_txid` with the txid of its transaction.
-    :param on_correction: ``restate``: the coordinator requests a restatement of a batch that is behind. ``report``:
-        the commands, the Transactions page and an alert name the batch.
+    :param on_correction: how to handle a batch that is behind. With ``restate``, the coordinator requests its
+        restatement. With ``report``, the commands, the Transactions page and an alert name the batch.
     :param zookeeper_conn_id: ZooKeeper connection of the ledgers. The `Transaction` must have the same connection.
     :param root: root path of the ledgers. The `Transaction` must have the same root.
     """
@@ -147,7 +149,7 @@ class UpstreamSource(Source):
                 raise self.unusable(option, own, remedy)
         placed = copy.copy(
             self
-        )  # shallow: the table may hold objects that only this process can use
+        )  # a shallow copy, since the table may hold objects that only this process can use
         placed._given = dict(self._given)
         placed.normalize(zookeeper_conn_id=conn_id, root=root)
         placed.zookeeper_conn_id = conn_id
@@ -165,7 +167,7 @@ class UpstreamSource(Source):
         last = min(upstream.current - 1, first + self.max_transactions - 1)
         taken = upstream.taken(first, last, self.limit.rows)
         count = taken.last - first + 1
-        # Collect upstream transactions without rows in one batch, so that they cause only one
+        # Collect upstream transactions without rows in one batch. They then cause only one
         # transaction here.
         if not any(taken.counts.values()) and count < self.max_transactions:
             return None
@@ -216,7 +218,8 @@ class UpstreamSource(Source):
         upstream = self._beside(ledger)
         if position is None or upstream is None:
             return None
-        # The transactions of another topology cannot be compared. The next `decide` refuses it.
+        # The transactions of another topology cannot be compared. The next `decide` refuses that
+        # topology.
         if self._other_life(self._position(position), upstream) is not None:
             return None
         # A correction may be newer than the last transaction that was taken.
@@ -237,7 +240,7 @@ class UpstreamSource(Source):
     # --- the upstream topology --------------------------------------------------------------------------------------
 
     def _upstream(self) -> UpstreamReading | None:
-        """Read the upstream ledger; None if the upstream topology has not begun."""
+        """Read the upstream ledger. Return None if the upstream topology has not begun."""
         own = self._place()
         own.store.sync()
         return self._beside(own)
@@ -256,7 +259,7 @@ class UpstreamSource(Source):
         return UpstreamReading.of(ledger.beside(self.upstream), self.table.name)
 
     def _first(self, upstream: UpstreamReading | None, position: Json) -> int:
-        """Return the txid with which the next range begins. It raises like `_check_life`."""
+        """Return the txid with which the next range begins. It raises the same errors as `_check_life`."""
         if position is None:
             return self.start
         before = self._position(position)
@@ -274,14 +277,17 @@ class UpstreamSource(Source):
             raise OtherSource(source=repr(self), problem=problem) from None
 
     def _other_life(self, before: UpstreamPosition, upstream: UpstreamReading | None) -> str | None:
-        """Return a clause that explains how the upstream topology differs from that at the last batch, else None."""
+        """Return a clause that explains how the upstream topology differs from the topology of the last batch.
+
+        Otherwise return None.
+        """
         place = self._place().beside(self.upstream) if upstream is None else upstream.ledger
         return before.difference(place, upstream)
 
     def _check_life(self, upstream: UpstreamReading | None, before: UpstreamPosition) -> None:
-        """Refuse an upstream topology that went back, or that is not the topology of the last batch.
+        """Raise an error if the upstream topology went back, or is not the topology of the last batch.
 
-        :raises SourceError: the topology differs. The error names the remedy.
+        :raises SourceError: the topology differs. The error has the remedy.
         """
         problem = self._other_life(before, upstream)
         if problem is None:
@@ -299,9 +305,9 @@ class UpstreamSource(Source):
         )
 
     def _check_table(self, upstream: UpstreamReading, first: int) -> None:
-        """Refuse a table of another topology, and transactions that are not in the book of ends.
+        """Raise an error for a table of another topology, or for transactions that are not in the book of ends.
 
-        :raises SourceError: the table or the book does not fit. The error names the remedy.
+        :raises SourceError: the table or the book of ends is not the expected one. The error has the remedy.
         """
         self._check_owner(upstream)
         begins = upstream.topology.book
@@ -316,7 +322,10 @@ class UpstreamSource(Source):
             )
 
     def _check_owner(self, upstream: UpstreamReading) -> None:
-        """Refuse the table of another topology. A process checks the table once per incarnation and generation."""
+        """Raise an error for the table of another topology.
+
+        A process checks the table once for each incarnation and generation.
+        """
         life = (upstream.topology.incarnation, upstream.topology.generation)
         if life in self._owners:
             return
@@ -364,7 +373,10 @@ class UpstreamSource(Source):
         super().close()
 
     def _counts(self, metadata: Json) -> TableCounts:
-        """Count the rows of a batch in the snapshot from which they are then read. It raises like `_count`."""
+        """Count the rows of a batch, in the snapshot from which they are then read.
+
+        It raises the same errors as `_count`.
+        """
         self._taken = TakenRange.of(metadata)
         counted = self._count(self._taken)
         self._counted.append(counted)
@@ -383,7 +395,10 @@ class UpstreamSource(Source):
         return counted
 
     def _difference(self, taken: TakenRange, counted: TableCounts) -> str | None:
-        """Return a clause that names a transaction whose number of rows differs in the table; None if there is none."""
+        """Return a clause that names a transaction whose number of rows in the table has changed.
+
+        Return None if there is none.
+        """
         for txid, rows in taken.counts.items():
             found = counted.rows[int(txid)]
             if found != rows:

@@ -1,4 +1,4 @@
-"""Spark applications that process one batch. An operator submits a function that `batch_app` decorates."""
+"""Spark applications that process a batch. An operator submits a function with the decorator `batch_app`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from airflow_tx.spark.app import BatchApp as BatchApp, batch_app as batch_app
     from airflow_tx.spark.batch import Batch as Batch
 
-# Names for other packages of airflow_tx. They are not public.
+# Names for other packages of airflow_tx. Users must not import them.
 if TYPE_CHECKING:
     from airflow_tx.spark.app import jvm_cause as jvm_cause
     from airflow_tx.spark.connect import (
@@ -56,5 +56,5 @@ if TYPE_CHECKING:
 
     __all__: list[str]
 else:
-    # A DAG file only submits applications, so it does not load these modules.
+    # A DAG file only submits applications, so it need not load these modules.
     __all__, __getattr__, __dir__ = lazy_names(__name__, __file__)

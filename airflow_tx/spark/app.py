@@ -1,4 +1,4 @@
-"""`batch_app`: the same function runs under spark-submit and in a session of Spark Connect."""
+"""`batch_app`: the same function runs under spark-submit and in a Spark Connect session."""
 
 from __future__ import annotations
 
@@ -41,14 +41,15 @@ if TYPE_CHECKING:
 
 
 # --- failure ------------------------------------------------------------------------------------------------------
-# An application that fails writes the reason to a file beside its output, for the task that submitted it.
-#
-# The output of spark-submit has the log of a whole cluster, and in cluster mode it is on another machine.
+# An application that fails writes the reason to a file beside its output. The task that submitted
+# the application reads this file. The output of spark-submit is the log of a whole cluster, and in
+# cluster mode it is on another machine.
 
 
 FAILED = "_failed.json"
 _LONGEST = 2000
-# The last line of a traceback, which Spark reports if a Python worker raises an error of airflow_tx.
+# The last line of the traceback when a Python worker raises an error of airflow_tx. Spark reports
+# the traceback.
 _IN_A_WORKER = re.compile(r"^airflow_tx(?:\.\w+)*\.(?P<error>\w+): (?P<message>.+)$", re.MULTILINE)
 # py4j reports an error in the JVM with this line, the error, its stack, and its causes.
 _IN_THE_JVM = "An error occurred while calling "
@@ -57,12 +58,12 @@ _CAUSE = re.compile(r"^(?:: |Caused by: )(?P<error>[\w.$]+)(?:: (?P<message>.*))
 
 @dataclass(frozen=True)
 class Failure:
-    """The reason why an application failed.
+    """The reason why an application has failed.
 
-    :param error: class of the exception.
-    :param message: its first line.
-    :param on_purpose: whether the application raised `FailedBatch`, itself or in a function that executors run.
-    :param refused: the fields of the `RowsRefused` or the `SourceNotSettled` that it raised.
+    :param error: the class of the exception.
+    :param message: the first line of the exception's message.
+    :param on_purpose: whether the application has raised `FailedBatch`, in the driver or in an executor.
+    :param refused: the fields of the exception, if it is a `RowsRefused` or a `SourceNotSettled`.
     """
 
     error: str
@@ -77,7 +78,7 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
-        """Build the failure of an exception, with its first line."""
+        """Create the failure for an exception. It contains the first line of the message."""
         if (root := worker_cause(error) or jvm_cause(error)) is not None:
             return root
         lines = str(error).strip().splitlines()
@@ -89,7 +90,7 @@ class Failure:
 
 
 def worker_cause(error: BaseException) -> Failure | None:
-    """Return the error of airflow_tx that a Python worker raised, or None if Spark reports another error."""
+    """Return the error of airflow_tx that a Python worker has raised. Return None if Spark reports another error."""
     is_of_spark = type(error).__module__.startswith(("pyspark.", "py4j."))
     ours = _IN_A_WORKER.search(str(error)) if is_of_spark else None
     if ours is None:
@@ -99,7 +100,7 @@ def worker_cause(error: BaseException) -> Failure | None:
 
 
 def jvm_cause(error: BaseException) -> Failure | None:
-    """Return the root cause of an error in the JVM that py4j reports, or None for another error."""
+    """Return the root cause of a JVM error that py4j reports. Return None for any other error."""
     causes = [*_CAUSE.finditer(str(error))] if str(error).startswith(_IN_THE_JVM) else []
     if not causes:
         return None
@@ -113,7 +114,7 @@ def write_failure(where: TryDir, failure: Failure) -> None:
 
 
 def read_failure(where: TryDir) -> Failure | None:
-    """Read the failure that the application wrote. Return None if it was killed or never started."""
+    """Return the failure that the application has written. Return None if it was killed or has not started."""
     try:
         return Failure(**json.loads(where.files.read(where.child(FAILED))))
     except (FileNotFoundError, ValueError, TypeError):
@@ -127,11 +128,11 @@ Function = Callable[["SparkSession", Batch], Any]
 
 
 class BatchApp:
-    """An application: a function that processes one batch, and the steps around the call.
+    """An application: a function that processes one batch, and the steps before and after the call.
 
     :param function: ``main(spark, batch)``, which reads `batch` and emits at least one output.
-    :ivar code: digest of the function's file, or "" for a notebook or an archive, which has no such file.
-    :ivar small: names of the outputs that had few rows in the last batch.
+    :ivar code: the digest of the function's file. It is "" for a notebook or an archive, which has no such file.
+    :ivar small: the names of the outputs that had few rows in the last batch.
     """
 
     def __init__(self, function: Function) -> None:
@@ -139,26 +140,26 @@ class BatchApp:
         self.small: set[str] = set()
         file = function.__code__.co_filename
         self.name = os.path.basename(file)
-        self.code = ""  # for a notebook, or an archive
+        self.code = ""  # A notebook or an archive has no such file.
         with suppress(OSError):
             self.code = file_digest(Path(file).read_bytes())
         self.__doc__ = function.__doc__
 
     def __call__(self, spark: SparkSession, batch: Batch) -> Any:
-        """Call only the function, for a test."""
+        """Call the function without the steps around the call, for a test."""
         return self.function(spark, batch)
 
     def run(self, spark: SparkSession, batch: Batch) -> dict[str, OutputRef]:
-        """Call the function and make its output visible, or write the reason of its failure beside the output.
+        """Call the function, and make its output visible. After an error, write the reason beside the output.
 
-        The manifest is written last. If the try dies earlier, its output is incomplete, and no task reads it. If this
+        The manifest is written last. If the try dies before, its output is incomplete, and no task reads it. If this
         try has already written its manifest, the function is not called again.
 
         :return: references to the outputs, by name.
         """
         where = batch.descriptor
         with suppress(StagingError):
-            # Some clusters restart a driver that has ended, or has lost its node.
+            # Some clusters restart a driver that has ended or has lost its node.
             return read_manifest(dir_of(StagingArea(where.root), where)).refs()
         try:
             self.function(spark, batch)
@@ -184,18 +185,19 @@ class BatchApp:
 
 
 def batch_app(function: Function) -> BatchApp:
-    """Make ``main(spark, batch)`` an application.
+    """Make the function ``main(spark, batch)`` an application.
 
-    In an executed script, the decorator processes the batch of the descriptor in the first argument, and ends the
-    process. The exit code is 0 if all output is visible. Otherwise the last line on stderr says why. In an imported
-    module, the decorator returns a `BatchApp`.
+    In a script that is executed, the decorator processes a batch and ends the process. The first argument of the script
+    is the URI of the batch's descriptor. The exit code is 0 if all output is visible. Otherwise the last line on stderr
+    is the reason. In an imported module, the decorator returns a `BatchApp`.
 
     :param function: a function of the Spark session and the batch of a transaction.
     """
     if function.__module__ != "__main__":
         return BatchApp(function)
-    # The code below the function has not run yet. So `main` runs the whole script again under another module name, and
-    # processes the batch with the application found there. This execution of the script ends here.
+    # The code below the function has not run yet. So `main` runs the whole script again under
+    # another module name, and processes the batch with the application in that module. This
+    # execution of the script ends here.
     sys.exit(main(function.__code__.co_filename, sys.argv[1:]))
 
 
@@ -220,9 +222,9 @@ def load_app(script: str) -> BatchApp:
 
 
 def main(script: str, arguments: Sequence[str]) -> int:
-    """Run a script's application under spark-submit.
+    """Run the application in a script under spark-submit.
 
-    :param arguments: the URI of the descriptor, then the arguments of the application.
+    :param arguments: the URI of the descriptor, followed by the arguments of the application.
     :return: the exit code.
     """
     name = os.path.basename(script)
@@ -263,7 +265,8 @@ def _in_session(
 
 
 def _report(descriptor: Descriptor, error: BaseException) -> None:
-    # If the staging area cannot be written, that is likely the reported error. A second error must not hide it.
+    # If the staging area cannot be written, this is probably the reported error. A second error
+    # must not hide it.
     with suppress(Exception):
         write_failure(dir_of(StagingArea(descriptor.root), descriptor), Failure.of(error))
 

@@ -1,4 +1,4 @@
-"""The batch as a Spark application sees it: the rows to read, and the outputs to emit."""
+"""The batch of a Spark application: the rows to read, and the outputs to emit."""
 
 from __future__ import annotations
 
@@ -96,12 +96,13 @@ _SHARED = "[tx] staging must be storage that the task, the driver and all execut
 
 
 class Batch:
-    """One transaction's rows, as the function under `batch_app` sees them.
+    """One transaction's rows, for the function under `batch_app`.
 
     :param descriptor: the descriptor of the batch.
     :param spark: the Spark session.
     :param args: further arguments of the application.
-    :param small: names of the outputs that had few rows in the previous batch, if known. The batch updates this set.
+    :param small: names of the outputs that had few rows in the previous batch, if they are known. The batch updates
+        this set.
     """
 
     def __init__(
@@ -113,7 +114,7 @@ class Batch:
     ) -> None:
         self.descriptor = descriptor
         self.args = tuple(args)
-        # The number of rows read. An application sets it if its Spark jobs cannot count them.
+        # The number of rows read. An application sets it if its Spark jobs cannot count the rows.
         self.consumed_rows: int | None = None
         self._spark = spark
         self._small = set() if small is None else small
@@ -146,7 +147,7 @@ class Batch:
         """Read exactly this transaction's rows. Spark counts and digests them when it writes an output.
 
         :param columns: the columns that you need; default: all columns. The digest covers these columns. Rows of files
-            are only counted, since the batch has the digest of the file content.
+            are only counted, since the metadata of the batch has the digest of the files.
         :raises SourceError: the source cannot return exactly these rows.
         """
         if self._source is None:
@@ -157,7 +158,7 @@ class Batch:
         return self._observer.reading(given, columns=hashed, rows=rows)
 
     def _emitted(self, source: Source, columns: Sequence[str]) -> tuple[DataFrame, int | None]:
-        """Return the rows of the batch, and their number if the source has staged them or returned Python rows."""
+        """Return the rows of the batch, and their number. The number is known for staged rows and rows of Python."""
         for staged in self._staged:
             if staged.has(columns):
                 return staged.read(self._spark), staged.rows
@@ -176,7 +177,7 @@ class Batch:
         return python_frame(self._spark, given), len(given)
 
     def _asked(self, read: RowsRead) -> RowsRead:
-        """Find out whether a reading that stopped early left rows of the batch unread, by reading one more row."""
+        """If a reading stopped early, read one more row, to find out whether it has read the whole batch."""
         if read.outputs or read.more or not read.stopped or self._source is None:
             return read
         rows = read.found.rows
@@ -203,7 +204,7 @@ class Batch:
             if not found.outputs:
                 return frame
             return self._observer.reading(frame, found.outputs, rows=found.rows)
-        # The output has no rows, so its types are unknown.
+        # The output has no rows, so the types of its columns are unknown.
         return self._spark.createDataFrame(
             [], ", ".join(f"`{column}` string" for column in found.columns)
         )
@@ -216,7 +217,9 @@ class Batch:
         query: QueryFunction[Any, Any] | None = None,
         fields: str | None = None,
     ) -> DataFrame:
-        """Add columns with values from a state to rows (Trident's stateQuery). Executors query it by Arrow batches.
+        """Add columns with values from a state to rows (Trident's stateQuery).
+
+        Executors query the state by Arrow batches.
 
             named = batch.look_up(carriers, flights)              # adds the value columns
             located = batch.look_up(StaticState(LocationDBFactory()), rows, query=QueryLocation(), fields="at string")
@@ -239,10 +242,11 @@ class Batch:
 
         If the committer appends the output to a table, Spark writes it into the folder of the table.
 
-        :param name: the name of the output. Committers and tasks read it as ``task.output[name]``.
+        :param name: the name of the output. Committers and tasks read the output as ``task.output[name]``.
         :param df: the rows.
         :param reliable: whether a reader of the output must read each row exactly once.
-        :raises StagingError: the name cannot be used, or was already used, or this process does not find the rows.
+        :raises StagingError: the name cannot be used, or was used before, or this process does not find the written
+            rows.
         """
         check_own_name(self._where, name)
         self._emit(name, df, reliable=reliable)
@@ -253,9 +257,9 @@ class Batch:
             rows = batch.read()
             batch.reject(rows.where("amount IS NULL"), "no amount")
 
-        :param df: the rows, with all columns that the table must show.
-        :param reason: why the rows are rejected, a text or a column of `df`. Rows with the same reason are counted
-            together.
+        :param df: the rows, with all columns that the table must contain.
+        :param reason: the reason for the rejection, as a text or a column of `df`. Rows with the same reason are
+            counted together.
         :raises StagingError: the transaction has no `rejected` table, or does not wait for this task, or the reason is
             empty.
         """
@@ -279,7 +283,8 @@ class Batch:
             self._outputs[name] = replace(self._append(name, df), reliable=reliable)
             return
         if name in self._small and is_connect(df):
-            # For a small batch, Spark needs half of its time to write a file. So this process writes the rows.
+            # For a small batch, half of Spark's time is needed to write a file. So this process
+            # writes the rows.
             written, table = self._observer.fetch(df)
             output = write_rows(self._where, name, table)
         else:
@@ -287,7 +292,8 @@ class Batch:
             written = self._observer.write(df, self._where.files.spark_uri(folder))
             output = scan_output(self._where, name)
         if output.rows != written.rows:
-            # Executors that write to their own disks leave an empty folder here, and Spark reports success.
+            # Executors that write to their own disks leave this folder empty, although Spark
+            # reports success.
             problem = f"Spark wrote {written.rows} rows, {output.rows} of them are in {self._where.files.uri(folder)}"
             raise refuse(self._where, name, problem, _SHARED)
         output = replace(output, row_digest=written.text if reliable else "", reliable=reliable)
@@ -296,7 +302,8 @@ class Batch:
 
     def _append(self, name: str, df: DataFrame) -> Output:
         to = self.descriptor.appended[name]
-        # The folder needs a unique name: all tasks of a lane have the same try, and a lost driver may still write.
+        # The folder needs a unique name. All tasks of a lane have the same try, and a lost driver
+        # may still write.
         folder = staged_folder(self.attempt, uuid.uuid4().hex)
         try:
             return write_appended(self._observer, df, to, folder, self.txid)
@@ -311,8 +318,8 @@ class Batch:
             for row, reference in zip(rows, batch.emit_messages(len(rows))):
                 queue.push(json.dumps([reference, row["sentence"]]))
 
-        Call it in the driver, not in functions that executors run. An application that has emitted messages is not
-        retried, since workers may have taken the messages. Its run is replayed instead.
+        Call this method in the driver, and not in functions that executors run. After an application has emitted
+        messages, it is not retried, since workers may have taken the messages. Its run is replayed instead.
 
         :param count: the number of messages.
         :param tracked: whether the commit waits for the messages.
@@ -354,7 +361,7 @@ class Batch:
             self._outputs[MALFORMED] = stage_rejected(self._where, MALFORMED, rows)
             read = [each if each.outputs else _with_rows(each, len(rows)) for each in read]
         if self._source is not None:
-            # No later job reads the source.
+            # No later job will read the source.
             self._source.check_read(self.attempt)
         unproven = self._observer.unproven()
         if self.consumed_rows is not None:
@@ -375,7 +382,7 @@ class Batch:
         )
 
     def explain_error(self, error: Exception) -> TxError | None:
-        """Return the cause of an application's error, if the source knows the cause."""
+        """Return the cause of an application's error if the source knows it. Otherwise return None."""
         if self._source is None:
             return None
         for staged in self._staged:
@@ -385,7 +392,7 @@ class Batch:
         return self._source.explain_error(self.attempt, error)
 
     def close(self) -> None:
-        """Close the source and the connection to the ackers."""
+        """Close the source, and close the connection to the ackers."""
         self._observer.close()
         if self._messages is not None:
             self._messages.close()
@@ -394,12 +401,15 @@ class Batch:
 
 
 def _with_rows(read: RowsRead, count: int) -> RowsRead:
-    """Add rows that the source has read for an application to a reading."""
+    """Add the rows that the source has read for an application to a reading."""
     return replace(read, found=read.found + RowsDigest(count))
 
 
 def _emitter_of(descriptor: Descriptor) -> TaskEmitter:
-    """Create the emitter of an application's messages, for the try that runs the application."""
+    """Create the emitter for the messages of an application.
+
+    The messages belong to the try that runs the application.
+    """
     from airflow_tx.outputs import TaskEmitter, open_ackers, origin_of
 
     ackers = descriptor.ackers
@@ -419,7 +429,10 @@ def _nowhere() -> closing[AckerStore]:
 
 
 def _rejected(df: DataFrame, reason: str | Column, task: str) -> DataFrame:
-    """Return rejected rows in the columns that Python tasks use. Their place is empty, since Spark does not know it."""
+    """Return rejected rows with the same columns as in Python tasks.
+
+    Spark does not know the place of a row, so it is empty.
+    """
     text = (F.lit(reason) if isinstance(reason, str) else reason).cast("string")
     empty = F.when(
         F.coalesce(F.trim(text), F.lit("")) == "", F.lit("airflow_tx: a reason is empty")
@@ -431,15 +444,17 @@ def _rejected(df: DataFrame, reason: str | Column, task: str) -> DataFrame:
 
 def _aside(df: DataFrame, task: Column, reason: Column, content: Column) -> DataFrame:
     named = zip(REJECTED_COLUMNS, (task, reason, F.lit(""), content), strict=True)
-    escaped = F.lit("\\x00")  # some tables cannot store NUL
+    escaped = F.lit("\\x00")  # Some tables cannot store NUL.
     return df.select(*(F.replace(each, F.lit("\0"), escaped).alias(name) for name, each in named))
 
 
 # --- appended -----------------------------------------------------------------------------------------------------
-# An output that the commit appends to a table. Executors write its rows as Parquet into the folder of the table.
+# The commit appends this output to a table. Executors write the rows as Parquet to the folder of
+# the table.
 
 
-# Formats that every reader of a Delta table accepts. These options override the session only for this write.
+# Formats that every reader of a Delta table accepts. For this write, they override the options of
+# the session.
 _OPTIONS = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.writeLegacyFormat": "false",
@@ -462,7 +477,7 @@ def write_appended(
     by_name = {each["name"]: each for each in fields}
 
     def write(rows: DataFrame) -> None:
-        # Only this job writes into the folder.
+        # Only this job writes to the folder.
         writer = rows.write.mode("overwrite").options(**_OPTIONS).partitionBy(*to.partition_by)
         writer.parquet(spark_uri(f"{to.uri}/{folder}"))
 
@@ -478,7 +493,8 @@ def write_appended(
 
 
 # --- lookup -------------------------------------------------------------------------------------------------------
-# Rows of a DataFrame with values from a state, which executors query. Source: Trident's stateQuery.
+# Add values from a state to the rows of a DataFrame. Executors query the state. Source: Trident's
+# stateQuery.
 
 
 _OPTION = "batch.look_up"
@@ -491,7 +507,7 @@ def look_up(
     query: QueryFunction[Any, Any] | None = None,
     fields: str | None = None,
 ) -> DataFrame:
-    """Add columns with values from a state to rows, see `Batch.look_up`."""
+    """Add columns with values from a state to rows. See `Batch.look_up`."""
     state = state_of(state)
     function = MapGet() if query is None else query
     types = _types(state, function) if fields is None else None
@@ -526,7 +542,7 @@ def look_up(
 
 
 def _for_executors(spark: SparkSession, state: Any) -> Any:
-    """Return a copy of the state for executors, with address and password, and without open connections."""
+    """Return a copy of the state for executors. It contains the address and the password, but no open connection."""
     local = str(spark.conf.get("spark.master", "")).startswith("local")
     copied = for_readers(state, local=local)
     if copied is None:
@@ -536,7 +552,7 @@ def _for_executors(spark: SparkSession, state: Any) -> Any:
 
 
 def _asked(state: Any, function: Any, frame: DataFrame) -> list[str]:
-    """Return the columns that a query needs: the key columns of a MapGet, or all columns."""
+    """Return the columns that a query needs. A MapGet needs the key columns, and any other query needs all columns."""
     if not isinstance(function, MapGet):
         return list(frame.columns)
     names, _ = function.names(state)
@@ -547,7 +563,7 @@ def _asked(state: Any, function: Any, frame: DataFrame) -> list[str]:
 
 
 def _types(state: Any, function: Any) -> dict[str, str]:
-    """Return the added columns of a state with columns, with the state's types.
+    """Return the columns that a state adds, with the types of the state.
 
     :raises ConfigError: the state or the query function does not declare its columns.
     """
@@ -565,7 +581,7 @@ def _types(state: Any, function: Any) -> dict[str, str]:
 
 
 def _ddl(types: Mapping[str, str]) -> str:
-    # As in `to_arrow`, an unknown type becomes text.
+    # An unknown type becomes text, as in `to_arrow`.
     text = STATE_TYPES["text"]
     return ddl_of({name: STATE_TYPES.get(kind, text).column for name, kind in types.items()})
 
@@ -579,7 +595,7 @@ def _struct(spark: SparkSession, fields: str) -> StructType:
 
 
 def _plain_types(added: StructType) -> bytes:
-    """Return the added columns as a serialized Arrow schema, for the values that a query function returns."""
+    """Return the added columns, which a query function returns, as a serialized Arrow schema."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     data: bytes = to_arrow_schema(added).serialize().to_pybytes()
@@ -592,7 +608,7 @@ def _plain_types(added: StructType) -> bytes:
 def answered(
     salt: bytes, hidden: bytes, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one partition with the added fields. Each Arrow batch needs one look-up."""
+    """Yield the rows of one partition with the added columns. Each Arrow batch needs one look-up."""
     given, function, asked, types, schema = pickle.loads(revealed(salt, hidden))
     state = resolved_state(given)
     plain = () if schema is None else pa.ipc.read_schema(pa.py_buffer(schema))

@@ -1,4 +1,4 @@
-"""Sessions on a warm Spark Connect server. Each batch gets a session, which always ends."""
+"""Sessions on a Spark Connect server that is already running. Each batch gets a session, which is always ended."""
 
 from __future__ import annotations
 
@@ -42,14 +42,15 @@ if TYPE_CHECKING:
 
 
 PORT = 15002
-# Seconds to wait for a server that does not listen.
+# Maximum number of seconds to wait for a server that does not listen.
 SERVER_PATIENCE = 30.0
-# With this environment variable, PySpark uses the functions and types of a client, in the whole process.
+# If this environment variable is set, PySpark uses the functions and types of a client in the whole
+# process.
 _MODE = "SPARK_CONNECT_MODE_ENABLED"
 
 
 class _ClientMode:
-    """PySpark's client mode, which is on as long as a session of this process is open in any thread."""
+    """PySpark's client mode. It is on while any thread of this process has an open session."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -58,7 +59,7 @@ class _ClientMode:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Count one more session until the `with` block ends."""
+        """Count this session as open until the `with` block ends."""
         with self._lock:
             if not self._sessions:
                 self._before = os.environ.get(_MODE)
@@ -78,7 +79,7 @@ _mode = _ClientMode()
 
 
 class SparkUnreachable(TxError):
-    """A Spark Connect server that does not answer."""
+    """A Spark Connect server does not answer."""
 
     template = (
         "Spark Connect server of {server} cannot be reached: {reason}.",
@@ -87,9 +88,9 @@ class SparkUnreachable(TxError):
 
 
 def import_client() -> None:
-    """Import PySpark's client, also in a program without a file.
+    """Import PySpark's client. The import also works in a program without a file.
 
-    Airflow starts tasks by ``python -c`` on macOS and for `run_as_user`. PySpark mistakes such a program for its own
+    On macOS and for `run_as_user`, Airflow starts tasks by ``python -c``. PySpark takes such a program for its own
     tests. It would load the tests, and end the process if the jars are not installed.
     """
     main = vars(sys.modules["__main__"])
@@ -116,14 +117,14 @@ def session(
 
     :param url: ``sc://host:port/;parameters``. It may contain a token, so errors do not show it.
     :param tag: the tag of the session's work in Spark's UI.
-    :param server: the name of the server in errors, such as the connection.
-    :param patience: seconds to wait for a server that does not listen.
-    :param traces: an observer of the session that finds out whether something is left in it.
+    :param server: the name of the server for errors, such as the id of the connection.
+    :param patience: the longest time to wait for a server that does not listen, in seconds.
+    :param traces: an observer that finds out whether the session was changed.
     :raises SparkUnreachable: the server does not listen.
     :raises ConfigError: pyspark-client and pyspark are of different releases.
     """
     check_release()
-    # Check the port first, since PySpark itself would try for minutes.
+    # Check the port first. PySpark itself would try to connect for minutes.
     _await_port(url, server, patience)
     with _mode.entered():
         import_client()
@@ -142,7 +143,7 @@ def session(
 
 
 def end(spark: SparkSession) -> None:
-    """End a session from outside its `with` block, such as when Airflow kills the task."""
+    """End a session from code outside of its `with` block, such as when Airflow kills the task."""
     with suppress(Exception):
         spark.interruptAll()
     with suppress(Exception):
@@ -150,11 +151,12 @@ def end(spark: SparkSession) -> None:
 
 
 def rehearse(spark: SparkSession, where: TryDir) -> None:
-    """Warm up the server with a small batch: read a file, aggregate it, write the result, and fetch it.
+    """Warm up the server with a small batch. It reads a file, aggregates it, writes the result, and fetches it.
 
-    The server loads and compiles the classes that batches need. Nothing is left in the session or in the folder.
+    The server loads and compiles the classes that batches need. After the warm-up, the session and the folder are
+    unchanged.
 
-    :param where: an unused folder.
+    :param where: a folder that is not used.
     """
     from pyspark.sql import functions as F
 
@@ -180,10 +182,10 @@ def rehearse(spark: SparkSession, where: TryDir) -> None:
 
 @dataclass(frozen=True)
 class ConnectApplication:
-    """An application that runs in this process, with a session on a server.
+    """An application that runs in this process. Its Spark session is on a server.
 
     :param path: the file of the application.
-    :param arguments: the arguments, which the application reads as `batch.args`.
+    :param arguments: the arguments of the application, which it reads as `batch.args`.
     :param beside: the DAG file. The application can also import modules from its folder.
     """
 
@@ -208,7 +210,7 @@ class ConnectApplication:
                 sys.path.remove(folder)
 
     def load(self) -> BatchApp:
-        """Execute the file, and return its application.
+        """Execute the file of the application, and return the application.
 
         :raises ConfigError: the file has no application, or several applications.
         """
@@ -221,7 +223,7 @@ def process(
     descriptor: Descriptor,
     load: Callable[[], BatchApp],
 ) -> Manifest:
-    """Process a batch by an application, and return the manifest of its output.
+    """Process a batch with an application. Return the manifest of the output.
 
     :param descriptor: the descriptor of the batch.
     :param load: a function that returns the application.
@@ -254,12 +256,12 @@ def _await_port(url: str, server: str, patience: float) -> None:
 
 
 # --- session traces -----------------------------------------------------------------------------------------------
-# Find out from the requests of an application whether it leaves traces in its session.
-#
-# A lane reuses a session without traces. It behaves like a new session, and its classes are already compiled.
+# The requests of an application show whether it leaves changes in its session. A lane uses a
+# session without changes again. Such a session behaves like a new session, and its classes are
+# already compiled.
 
 
-# Commands that only read, or write files and tables, which all sessions share.
+# These commands only read, or write files and tables, which all sessions share.
 _COMMANDS = frozenset({"write_operation", "write_operation_v2", "merge_into_table_command"})
 _QUERY = re.compile(r"\s*(SELECT|WITH|VALUES)\b", re.IGNORECASE)
 _CHANGES = frozenset({"set", "unset"})
@@ -268,7 +270,8 @@ _CHANGES = frozenset({"set", "unset"})
 class SessionTraces(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor):  # type: ignore[misc]
     """An observer of the requests of one session.
 
-    :ivar found: whether a view, a function, a setting, or an unknown request may have left a trace in the session.
+    :ivar found: whether a request may have left a change in the session: a view, a function, a setting, or an unknown
+        request.
     """
 
     def __init__(self) -> None:
@@ -290,7 +293,7 @@ class SessionTraces(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInte
 
 
 def leaves_traces(plan: Any) -> bool:
-    """Return whether a plan of a client may leave a trace in its session."""
+    """Return whether a plan of a client may leave a change in its session."""
     kind = plan.WhichOneof("op_type")
     if kind == "root":
         return bool(plan.root.WhichOneof("rel_type") == "catalog")

@@ -1,6 +1,7 @@
-"""New values of the keys of an update. Each writer stages its part of one output.
+"""The new values of the keys of an update. Each writer stages its part of the output.
 
-Each grant has a separate folder, so a committer that was declared dead overwrites no file. The newest folder counts.
+Each grant has its own folder, so a committer that Airflow has declared dead overwrites no file. Only the newest folder
+counts.
 Source: trident-state seed (newValuesStream).
 """
 
@@ -62,17 +63,17 @@ else:
 # --- new values ---------------------------------------------------------------------------------------------------
 
 
-# The number of keys in one look-up.
+# Number of keys in one look-up.
 KEYS_A_LOOK_UP = 10_000
 _GRANT = re.compile(r"grant-(\d+)\.(\d+)(?:-(\w+))?")
 
 
 @dataclass(frozen=True)
 class OutputFolder:
-    """The place for the parts of one output. It is pickled for executors.
+    """The place for the parts of one output. The object is pickled for executors.
 
     :param root: the root of the area.
-    :param task: the committer, with the grant as its try.
+    :param task: the committer, with the grant in place of its try.
     :param name: the name of the output.
     """
 
@@ -100,7 +101,7 @@ class OutputFolder:
     def folder(self) -> str:
         """Return the path of the output, relative to the root.
 
-        :raises StagingError: no output can have this name.
+        :raises StagingError: an output cannot have this name.
         """
         return check_name(self.where, self.name)
 
@@ -108,11 +109,11 @@ class OutputFolder:
 def stage_keys(
     place: OutputFolder, state: QueryableState, keys: Sequence[Sequence[Any]], *, chunk: int
 ) -> Output:
-    """Read the values of keys from a state, and write keys and values as one file.
+    """Read the values of keys from a state. Write the keys and the values to one file.
 
     :param place: the place for the file.
     :param state: the state.
-    :param keys: the keys of one writer, each in the order of the key columns.
+    :param keys: the keys of one writer. The values of a key are in the order of the key columns.
     :param chunk: the chunk of the writer.
     :raises StateError: a key is missing, although the writer has written it.
     """
@@ -124,7 +125,7 @@ def stage_keys(
     with pq.ParquetWriter(sink, schema_of(types)) as writer:
         for start in range(0, len(keys), KEYS_A_LOOK_UP):
             portion = keys[start : start + KEYS_A_LOOK_UP]
-            # In a state without key columns, the single key is empty.
+            # A state without key columns has a single key, which is empty.
             values_of = zip(names, zip(*portion, strict=True), strict=True) if names else ()
             columns = [converted(types[name], values) for name, values in values_of]
             own = zip(*columns, strict=True) if names else iter([()] * len(portion))
@@ -144,7 +145,7 @@ def stage_keys(
 
 
 def stage_rows(place: OutputFolder, rows: Sequence[Mapping[str, Any]]) -> Output:
-    """Write rows that an updater emitted as one file.
+    """Write the rows that an updater has returned to one file.
 
     :raises StagingError: the rows have no common type.
     """
@@ -159,9 +160,9 @@ def joined(parts: Iterable[Output]) -> Output:
 
 
 def column_types(state: QueryableState) -> dict[str, str]:
-    """Return the types of the columns of new values: keys, values and results of composites.
+    """Return the types of the columns of new values. The columns are keys, values and results of composites.
 
-    :raises StateError: the state was never written, so the types of its keys are unknown.
+    :raises StateError: the state was never written, so that the types of its keys are unknown.
     """
     columns = state.columns
     keys = state.key_types()
@@ -182,7 +183,7 @@ def are_new_values(ref: Mapping[str, Any]) -> bool:
 
 
 def newest_of(area: StagingArea, ref: Mapping[str, Any]) -> OutputRef | None:
-    """Return the new values that count for a reference, which are those from the last grant of its transaction."""
+    """Return the new values for a reference. Only the new values under the last grant of the transaction count."""
     found = _GRANT.fullmatch(ref["task_try"])
     birth = (found and found[3]) or ""
     return newest_outputs(area, ref["topology"], ref["txid"], ref["task_id"], birth).get(
@@ -196,8 +197,8 @@ def newest_outputs(
     """Return the new values that a committer staged under the last grant of a transaction, by name.
 
     :param area: the area of kept output.
-    :param birth: the birth of the transaction, since a repaired ledger may have allocated the same txid twice.
-    :return: references by name; empty if the new values are no longer kept.
+    :param birth: the birth of the transaction. A repaired ledger may have allocated the same txid twice.
+    :return: references by name. The result is empty if the new values are no longer kept.
     """
     below = f"{quoted(topology)}/{txid}"
     attempts = sorted(
@@ -221,7 +222,8 @@ def _rank(name: str, birth: str) -> tuple[int, int] | None:
 
 
 def _part(chunk: int) -> str:
-    # Two tries of a task may write under one grant, so file names are unique. The manifest names the files that count.
+    # Two tries of a task may write under the same grant, so file names are unique. The manifest
+    # names the files that count.
     return f"part-{chunk:05}-{uuid.uuid4().hex[:8]}.parquet"
 
 
@@ -233,22 +235,22 @@ def _put(
 
 
 class NewValuesOutput:
-    """The new values of one update, as parts of its writers."""
+    """The new values of one update. They consist of a part for each writer."""
 
     def __init__(self, place: OutputFolder) -> None:
         self.place = place
         self.parts: list[Output] = []
 
     def keys(self, state: Any, keys: Sequence[Sequence[Any]], *, chunk: int) -> None:
-        """Look up and stage the values of written keys."""
+        """Read the values of written keys from the state, and stage them."""
         self.parts.append(stage_keys(self.place, state, keys, chunk=chunk))
 
     def rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Stage the rows that an updater emitted."""
+        """Stage the rows that an updater has returned."""
         self.parts.append(stage_rows(self.place, rows))
 
     def staged(self, parts: Iterable[Output]) -> None:
-        """Add parts that other writers have staged."""
+        """Add parts that other writers have already staged."""
         self.parts.extend(parts)
 
 
@@ -262,8 +264,8 @@ class NewValues:
     outputs: dict[str, NewValuesOutput] = field(default_factory=dict)
 
     def of(self, name: str) -> NewValuesOutput:
-        """Return the staging of an update's new values, by their name."""
-        # Always start with no parts, since an update may be written again under the same grant.
+        """Return the staging for the new values of one update."""
+        # Begin without parts, since an update may be written again under the same grant.
         place = OutputFolder.of(
             self.area, self.grant.topology, self.grant.token, self.task_id, name
         )
@@ -271,17 +273,17 @@ class NewValues:
         return self.outputs[name]
 
     def finish(self) -> dict[str, dict[str, Any]]:
-        """Make all outputs visible, of which at least one exists, and return references by name."""
+        """Make all outputs visible, and return their references by name. There must be at least one output."""
         outputs = {name: joined(output.parts) for name, output in self.outputs.items()}
         where = next(iter(self.outputs.values())).place.where
         return {name: ref.to_json() for name, ref in write_manifest(where, outputs).items()}
 
 
 # --- secrets ------------------------------------------------------------------------------------------------------
-# Executors also get data such as a state with its password. No readable plan, setting or log shows it.
-#
-# The data is within the code of the tasks, masked with a key, since a server may log plans. The key is a property of
-# the session, whose name makes Spark redact the value.
+# Executors also need data such as a state with its password. No readable plan, setting or log
+# contains this data. The data is within the code of the tasks. It is masked with a key, since a
+# server may log plans. The key is a property of the session. Spark redacts its value because of its
+# name.
 
 
 # The session property with the key. Spark redacts its value because of the name.
@@ -290,10 +292,10 @@ _LOOKED_INTO = 1_000
 
 
 def pickled(told: Any) -> bytes:
-    """Pickle a value together with the user's own classes, since executors do not have the DAG file."""
+    """Pickle a value together with the classes of the user's modules, since executors do not have the DAG file."""
     from pyspark import cloudpickle as pyspark_cloudpickle
 
-    # The package has no type annotations.
+    # This package has no type annotations.
     cloudpickle: Any = pyspark_cloudpickle
     with ExitStack() as stack:
         for name in sorted(_own_modules(told)):
@@ -304,13 +306,13 @@ def pickled(told: Any) -> bytes:
 
 
 def veiled(data: bytes, key: bytes) -> bytes:
-    """Mask data with a key that is used only once. A second call with the same key returns the data."""
+    """Mask data with a key. A key must be used only once. A second call with the same key returns the original data."""
     stream = hashlib.shake_256(key).digest(len(data))
     return (int.from_bytes(data, "big") ^ int.from_bytes(stream, "big")).to_bytes(len(data), "big")
 
 
 def hidden_in(spark: SparkSession, data: bytes) -> tuple[bytes, bytes]:
-    """Mask data for the tasks of a session, in which `revealed` returns it.
+    """Mask data for the tasks of a session. In a task, `revealed` returns the data.
 
     :return: a salt that makes the key unique, and the masked data.
     """
@@ -323,9 +325,9 @@ def hidden_in(spark: SparkSession, data: bytes) -> tuple[bytes, bytes]:
 
 
 def revealed(salt: bytes, hidden: bytes) -> bytes:
-    """Return the data of `hidden_in` in a Spark task.
+    """Return the original data of `hidden_in`, in a Spark task.
 
-    :raises TxError: the task does not belong to a query of the session, such as a task of `df.rdd`.
+    :raises TxError: the task does not belong to a query of the session. An example is a task of `df.rdd`.
     """
     from pyspark import TaskContext
 
@@ -339,7 +341,7 @@ def revealed(salt: bytes, hidden: bytes) -> bytes:
 
 
 def _own_modules(told: Any) -> set[str]:
-    """Return the names of user modules whose classes occur in a value."""
+    """Return the names of the user's modules whose classes are used in a value."""
     installed = tuple({os.path.realpath(path) for path in sysconfig.get_paths().values()})
     names = {type(part).__module__ for part in _parts(told, set())}
     own = set[str]()
@@ -370,11 +372,15 @@ def _parts(told: Any, seen: set[int]) -> Iterator[Any]:
 
 
 # --- chunks -------------------------------------------------------------------------------------------------------
-# An executor writes one partition of an update as one chunk of the grant, and reports the result.
+# An executor writes one partition of an update as one chunk of the grant. It returns a report of
+# the result.
 
 
 def write_chunk(hidden: bytes, batches: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
-    """Write one partition as the chunk with its number. Report a refusal as a result, since Spark retries errors."""
+    """Write one partition as one chunk.
+
+    A refusal is returned as a result, since Spark would retry a task with an error.
+    """
     from pyspark import TaskContext
 
     task = TaskContext.get()
@@ -399,7 +405,8 @@ def write_chunk(hidden: bytes, batches: Iterable[pa.RecordBatch]) -> pa.RecordBa
             told["keys"] = written.keys
             failpoint("spark.after_chunk", **where)
         if place is not None and keys:
-            # A task that Spark runs twice stages two files. The report that Spark returns names the file that counts.
+            # A task that Spark runs twice stages two files. The report that Spark returns names the
+            # one that counts.
             told["part"] = asdict(stage_keys(place, state, keys, chunk=chunk))
     except TxError as error:
         reason = type(error).__name__
@@ -423,14 +430,14 @@ def _counted(rows: Iterator[dict[str, Any]], told: dict[str, Any]) -> Iterator[d
 def _noted(
     rows: Iterator[dict[str, Any]], names: Sequence[str], found: list[Any]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the rows, and note their keys."""
+    """Yield the rows, and store their keys."""
     for row in rows:
         found.append(tuple(row[name] for name in names))
         yield row
 
 
 def _rows(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[dict[str, Any]]:
-    """Yield the rows with the types that pyarrow reads, so that this process and executors write the same keys."""
+    """Yield the rows with the types that pyarrow reads. So this process and executors write the same keys."""
     for batch in batches:
         arrays = [batch.column(field.name).cast(field.type) for field in schema]
         yield from from_arrow(pa.RecordBatch.from_arrays(arrays, schema=schema))

@@ -1,12 +1,12 @@
-"""Count and digest rows by observations, inside the Spark jobs that read or write them.
+"""Count and digest rows by Spark observations, in the jobs that read or write the rows.
 
-An observation counts the rows that flow through a place of a plan in one execution. This module reports only exact
-counts. It reports no count if rows may flow twice, in a repeated stage or in the sample before a sort. It also reports
-none if a plan has the place twice, or if the optimizer drops the place. Only executions that write an output count, not
-a preview of some rows.
+An observation counts the rows that pass a place in a plan in one execution. This module reports only exact counts. It
+reports no count if rows may pass the place twice, in a repeated stage or in the sample before a sort. It also reports
+no count if a plan contains the place twice, or if the optimizer removes the place. Only executions that write an output
+are counted. A preview of some rows is not counted.
 
-A Spark Connect server does not report repeated stages. If the number of rows is known, the count shows them, see "Rows"
-in docs/protocol.md. Otherwise each row gets a number.
+A Spark Connect server does not report repeated stages. If the number of rows is known, a count that differs shows a
+repeated stage, see "Rows" in docs/protocol.md. Otherwise each row gets a number.
 """
 
 from __future__ import annotations
@@ -40,16 +40,18 @@ if TYPE_CHECKING:
 Metrics = Mapping[str, Any]
 
 _ID = "airflow_tx_row_id"
-# The number of bits in Spark's row id that number the rows of a partition.
+# Number of bits in Spark's row id that contain the number of the row in its partition.
 _ROW_BITS = 33
-# The most partitions for which repeated partitions can be detected.
+# Maximum number of partitions for which a repeated partition can be detected.
 _PARTITIONS = 128
 _LOW = 0xFFFFFFFF
 _MARKS = {each.ddl.lower(): each.hashed for each in COLUMN_TYPES.values()}
-# Words in an executed plan whose rows may flow twice: Spark samples rows before a sort, and may recompute cached rows.
+# If an executed plan contains one of these words, rows may be counted twice. Spark samples rows
+# before a sort, and may compute cached rows again.
 _REPEATED = ("rangepartitioning", "InMemoryTableScan")
-# Words in a plan of Spark or of a client with which Spark may read fewer rows. A join with an empty side needs no rows
-# of the other side. SQL text may contain joins, and only the server parses it.
+# If a plan of Spark or of a client contains one of these words, Spark may read fewer rows. A join
+# with an empty side needs no rows of the other side. SQL text may contain joins, and only the
+# server parses it.
 _JOINS = (
     "Join ",
     "Intersect",
@@ -62,36 +64,37 @@ _JOINS = (
     "subquery",
     "sql",
 )
-# Words in a plan or in SQL text, in lower case, with which Spark may stop reading early. In a client's plan, line ends
-# of SQL text are escaped.
+# If a plan or SQL text contains one of these words in lower case, Spark may stop reading early. In
+# a client's plan, the line ends of SQL text are escaped.
 _LIMITS = re.compile(r"limit(?:[\s{(/]|\\[nrt])|tablesample")
-# Nodes of a client's plan that decide whether a limit leaves out rows of a place. The nearest node above it decides.
+# Nodes of a client's plan that decide whether a limit leaves out rows of a place. The nearest such
+# node above the place decides.
 _DECIDES = ("aggregate", "limit", "with_relations")
-# Texts in a client's plan. Only SQL texts and names of observations are relevant.
+# Texts in a client's plan. Only SQL texts and names of observations are needed.
 _TEXTS = re.compile(r'(query: )?"(airflow_tx_)?(?:[^"\\]|\\.)*"')
-# The largest plan of a client that is searched, in bytes. A larger plan contains rows.
+# Maximum size of a client's plan that is searched, in bytes. A larger plan contains rows.
 _LARGEST_PLAN = 2**20
-# The node of a client's plan whose relations may be used in several places.
+# The node of a client's plan that defines relations which may be used in several places.
 _NAMED = "with_relations {"
 _MANY = "SQL text or a subquery on Spark Connect may have used more than once what was read of"
 _TWICE = "one output was made of two readings of"
 _INEXACT = "a sort, a cache or a repeated stage may have run rows more than once, or nowhere, of"
 _LIMITED = "a stage may have been repeated beside a limit, unseen on Spark Connect, of"
 _UNSEEN = "Spark has not counted where an output was made of"
-# Spark writes INT96 by default, which has no time zone.
+# By default, Spark writes INT96, which has no time zone.
 _MOMENTS = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-# Seconds to wait for the report of an ended execution.
+# Maximum number of seconds to wait for the report of an ended execution.
 _PATIENCE = 10.0
 
 
 @dataclass(frozen=True)
 class _Place:
-    """A place of a plan where rows are counted.
+    """A place in a plan where rows are counted.
 
     :param name: the name of the observation.
-    :param outputs: the outputs that are read at this place, or () for the batch.
+    :param outputs: the names of the outputs that are read at this place, or () for the batch.
     :param form: the form of the digest.
-    :param rows: the number of rows to read, or None if unknown.
+    :param rows: the number of rows to read, or None if it is unknown.
     :param hidden: whether only the number of rows can show that a stage was repeated.
     """
 
@@ -102,7 +105,7 @@ class _Place:
     hidden: bool = False
 
     def judge(self, metrics: Metrics, plan: str) -> RowsRead | str:
-        """Return the reading of an execution at this place, or the reason why its count is not exact."""
+        """Return the reading of an execution at this place. If its count is not exact, return the reason."""
         limited = _is_limited(plan)
         at_least = _may_stop(plan)
         if not _is_exact(metrics):
@@ -111,19 +114,20 @@ class _Place:
         if self.hidden and self.rows is not None and found.rows > self.rows:
             return _INEXACT
         fewer = self.rows is not None and found.rows < self.rows
-        # A limit may have left out as many rows as a repeated stage has added twice.
+        # The limit may have left out the same number of rows as a repeated stage has added.
         if self.hidden and limited and found.rows and not fewer and not self._is_aggregated(plan):
             return _LIMITED
         left_out = fewer and (limited or not at_least)
         stopped = left_out or (limited and self.rows is None)
-        # If one side of a join is empty, Spark reads no rows of the other side, with or without a limit.
+        # If one side of a join is empty, Spark reads no rows of the other side. This is independent
+        # of a limit.
         stopped = stopped and not (at_least and not found.rows)
         return RowsRead(found, self.outputs, at_least, stopped, more=stopped and fewer)
 
     def _is_aggregated(self, plan: str) -> bool:
-        """Return whether an aggregation reads all rows before a limit applies.
+        """Return whether an aggregation reads all rows before a limit is applied.
 
-        Spark may move a limit of one row below an aggregation that only groups.
+        If an aggregation only groups rows, Spark may apply a limit of one row before the aggregation.
         """
         depth = len(plan)
         for line in reversed(plan[: plan.find(self.name)].splitlines()):
@@ -136,7 +140,7 @@ class _Place:
 
 
 class RowsObserver:
-    """An observer of the rows that an application reads and writes."""
+    """Observes the rows that an application reads and writes."""
 
     def __init__(self) -> None:
         self._places: dict[str, _Place] = {}
@@ -152,11 +156,14 @@ class RowsObserver:
         columns: Sequence[str] | None = None,
         rows: int | None = None,
     ) -> DataFrame:
-        """Observe rows that the application reads. If it reads them several times, the longest reading counts.
+        """Observe rows that the application reads.
+
+        If the application reads them several times, the longest reading counts.
 
         :param df: the rows.
-        :param outputs: the outputs that are read together, or () for the batch.
-        :param columns: the columns to hash, or None for all columns. Spark reads them even if the application does not.
+        :param outputs: the names of the outputs that are read as one input, or () for the batch.
+        :param columns: the columns to hash, or None for all columns. Spark reads these columns even if the application
+            does not use them.
         :param rows: the exact number of rows of `df`, or None. If the application reads fewer, the commit is
             refused.
         """
@@ -168,9 +175,9 @@ class RowsObserver:
         return _marked(df, name, sums) if hidden and rows is None else df.observe(name, *sums)
 
     def write(self, df: DataFrame, uri: str) -> RowsDigest:
-        """Write rows as Parquet in one Spark job, and note the observed rows that the job read.
+        """Write rows as Parquet in one Spark job. Note which of the observed rows the job has read.
 
-        :return: the number and digest of the rows that Spark wrote, according to Spark.
+        :return: the number and the digest of the written rows, according to Spark.
         """
 
         def write(rows: DataFrame) -> None:
@@ -181,26 +188,29 @@ class RowsObserver:
     def save(
         self, df: DataFrame, columns: Sequence[str], write: Callable[[DataFrame], None]
     ) -> RowsDigest:
-        """Write rows in one Spark job of the caller, see `write`.
+        """Call a function that writes rows in one Spark job. Note which of the observed rows the job has read.
 
         :param columns: the columns to hash.
-        :param write: a function that runs the job.
+        :param write: a function that writes the rows of a DataFrame in one Spark job.
         """
         return self._executed(df, columns, write)[0]
 
     def fetch(self, df: DataFrame) -> tuple[RowsDigest, pa.Table]:
-        """Fetch rows from a server in one Spark job, and note the observed rows that the job read.
+        """Fetch rows from a server in one Spark job. Note which of the observed rows the job has read.
 
-        :return: the number and digest of the rows, according to Spark, and the rows.
+        :return: the number and the digest of the rows according to Spark, and the rows.
         """
         return self._executed(df, df.columns, lambda observed: observed.toArrow())
 
     def read(self) -> list[RowsRead]:
-        """Return the exact readings."""
+        """Return the readings whose rows were counted exactly."""
         return list(self._fullest.values())
 
     def unproven(self) -> dict[tuple[OutputName, ...], str]:
-        """Return the reasons why rows of the batch or of outputs were not counted exactly, by outputs."""
+        """Return the reasons why rows were not counted exactly, by the outputs that were read.
+
+        The batch has the key ().
+        """
         outputs_read = [place.outputs for place in self._places.values()]
         unseen = {outputs: _UNSEEN for outputs in outputs_read if outputs not in self._fullest}
         return {
@@ -209,7 +219,7 @@ class RowsObserver:
         }
 
     def close(self) -> None:
-        """Stop listening to the session."""
+        """Remove the listener from the session."""
         if self._executions is not None:
             self._executions.close()
 
@@ -220,7 +230,7 @@ class RowsObserver:
 
         form, sums = _sums(df, columns)
         name = f"airflow_tx_written_{uuid.uuid4().hex}"
-        # An `Observation` on a server would need another request, so only its name is used.
+        # On a server, an `Observation` would need another request, so only its name is used.
         observation = None if is_connect(df) else Observation(name)
         observed = df.observe(name if observation is None else observation, *sums)
         plan = _plan(observed)
@@ -254,7 +264,7 @@ class RowsObserver:
             self._fullest[place.outputs] = read
 
     def _note_places(self, plan: str) -> None:
-        """Note readings that occur twice in the plan of one output, since their rows may be in the output twice."""
+        """Note readings that occur twice in the plan of one output. Their rows may be in the output twice."""
         places = Counter[tuple[OutputName, ...]]()
         for name, place in self._places.items():
             places[place.outputs] += plan.count(name)
@@ -266,12 +276,13 @@ class RowsObserver:
 def observed_once(
     df: DataFrame, columns: Sequence[str], rows: int
 ) -> tuple[DataFrame, Callable[[], RowsDigest | None]]:
-    """Observe rows that one action reads, in a plan without limits and joins.
+    """Observe the rows that one action reads. The plan must have no limit and no join.
 
     :param df: the rows.
     :param columns: the columns to hash.
     :param rows: the number of rows of `df`.
-    :return: the DataFrame to read, and a function that then returns the rows read, or None if unknown.
+    :return: the DataFrame to read, and a function that returns the rows read after the action, or None if they are
+        unknown.
     """
     from pyspark.sql import Observation
 
@@ -286,13 +297,14 @@ def observed_once(
 
 
 def _marked(df: DataFrame, name: str, sums: Sequence[Column]) -> DataFrame:
-    """Observe an unknown number of rows, with row numbers that show repeated partitions.
+    """Observe rows whose number is unknown. Their row numbers show whether a partition was repeated.
 
-    This is used if Spark does not report repeated stages. It costs more than all other observations.
+    This function is used if Spark does not report repeated stages. It needs more time than all other observations.
     """
     from pyspark.sql import functions as F
 
-    # Count begun and distinct partitions. If a partition was computed again, the first number is larger.
+    # Count the partitions that were begun, and the distinct partitions. If a partition was computed
+    # again, the first number is larger.
     first = f"({_ID} & {(1 << _ROW_BITS) - 1}L) = 0"
     bit = f"shiftleft(1L, CAST(shiftright({_ID}, {_ROW_BITS}) AS INT))"
     words = (
@@ -312,7 +324,10 @@ def _is_exact(metrics: Metrics) -> bool:
 
 
 class _Executions:
-    """A listener for the observations of all executions of a classic session. An `Observation` has only the first."""
+    """A listener that stores the observations of all executions of a classic session.
+
+    An `Observation` stores only the first.
+    """
 
     def __init__(self, manager: Any) -> None:
         self._manager = manager
@@ -321,8 +336,8 @@ class _Executions:
 
     @classmethod
     def of(cls, df: DataFrame) -> _Executions | None:
-        """Listen to the session of a DataFrame. Return None if the session allows no listener."""
-        # If the JVM cannot call back, the only effect is that rows are not counted.
+        """Add a listener to the session of a DataFrame. Return None if the session allows no listener."""
+        # If the JVM cannot call Python functions, rows are not counted. There is no other effect.
         with suppress(Exception):
             from pyspark.java_gateway import ensure_callback_server_started
 
@@ -335,7 +350,10 @@ class _Executions:
         return None
 
     def with_metric(self, name: str) -> Mapping[str, Metrics]:
-        """Return all metrics of the execution that has the metric `name`. They arrive shortly after its end."""
+        """Return all metrics of the execution that has the metric `name`.
+
+        They arrive shortly after the end of the execution.
+        """
         with self._news:
             self._news.wait_for(lambda: any(name in heard for heard in self._heard), _PATIENCE)
             return next((heard for heard in self._heard if name in heard), {})
@@ -367,7 +385,10 @@ class _Executions:
 
 
 def _sums(df: DataFrame, columns: Sequence[str]) -> tuple[str, Sequence[Column]]:
-    """Return columns that count the rows of a DataFrame and add up their hashes, in halves so that no sum overflows."""
+    """Return columns that count the rows of a DataFrame and add up their hashes.
+
+    The hashes are split, so no sum overflows.
+    """
     from pyspark.sql import functions as F
 
     count = F.count(F.lit(1)).alias("rows")
@@ -395,7 +416,7 @@ def _sums(df: DataFrame, columns: Sequence[str]) -> tuple[str, Sequence[Column]]
 
 
 def _hashed(kind: DataType) -> str:
-    """Return the type name for `column_marks`. Types that a reader may see for the same column have the same name."""
+    """Return the type name for `column_marks`. Types that readers may see for the same column have the same name."""
     name = kind.simpleString()
     if name.startswith("decimal("):
         return f"decimal {name.rstrip(')').partition(',')[2]}"
@@ -433,7 +454,7 @@ def _jobs(df: DataFrame) -> set[int]:
 
 
 def _ran_once(df: DataFrame, before: set[int]) -> bool:
-    """Return whether no stage and no task of the later jobs was run again.
+    """Return whether Spark has run no stage and no task again, in the jobs after `before`.
 
     :param before: the jobs to ignore.
     """
@@ -448,7 +469,7 @@ def _ran_once(df: DataFrame, before: set[int]) -> bool:
 
 
 def _may_stop(plan: str) -> bool:
-    """Return whether a plan has an operation, such as a join, with which Spark may leave out irrelevant rows."""
+    """Return whether a plan has an operation, such as a join, for which Spark need not read all rows."""
     return any(word in plan for word in _JOINS)
 
 

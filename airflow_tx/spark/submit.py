@@ -1,4 +1,4 @@
-"""The part of submitting an application that needs no Airflow: arguments, paths, environment, and failure reasons."""
+"""The part of submitting an application that does not need Airflow: arguments, paths, environment, and errors."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from airflow_tx.ledger import TransactionAttempt, digest
 from airflow_tx.outputs import Descriptor, TryDir
 
 # --- release ------------------------------------------------------------------------------------------------------
-# Spark for Python has two packages, which must be of the same release.
+# Spark for Python consists of two packages. Both must have the same release.
 
 
 WITH_JARS = "pip install 'airflow-provider-tx[pyspark]'"
-"""The command that installs Spark's programs and jars: spark-submit, a local Spark, and ZooKeeper."""
+"""The pip command that installs the programs and jars of Spark: spark-submit, a local Spark, and ZooKeeper."""
 
 
 def check_release() -> None:
     """Refuse a folder `pyspark/` with files of two releases.
 
-    The packages pyspark and pyspark-client install the same modules. The modules are of the last installed package, and
-    the jars are of pyspark.
+    The packages pyspark and pyspark-client install the same modules. So the modules are from the package that was
+    installed last, and the jars are from pyspark.
 
     :raises ConfigError: both packages are installed, with different releases.
     """
@@ -55,25 +55,25 @@ def check_release() -> None:
 
 
 def _release(installed: str) -> str:
-    """Return the first two numbers of a version. A patch does not change the interface of modules and jars."""
+    """Return the first two numbers of a version. A patch release does not change the interface of modules and jars."""
     return ".".join(installed.split(".")[:2])
 
 
 # --- submit -------------------------------------------------------------------------------------------------------
 
 
-# The longest single argument that Linux accepts, in bytes.
+# Maximum length of a single argument on Linux, in bytes.
 _LONGEST_ARGUMENT = 128 * 1024 - 1
 
 
 class ApplicationFailed(TxError):
-    """An application ended without its output."""
+    """An application has ended without its output."""
 
     template = "Spark application {application} of task {task} in transaction {txid}.{attempt} failed: {reason}"
 
 
 class KeyValues(Protocol):
-    """The values that Airflow keeps for a task over its tries (``task_state_store``)."""
+    """The values that Airflow keeps for a task over all its tries (``task_state_store``)."""
 
     def get(self, key: str, default: Any = None) -> Any: ...
 
@@ -83,11 +83,11 @@ class KeyValues(Protocol):
 
 
 class AttemptStore:
-    """The stored values of one attempt, for one request.
+    """The values that a task stores for one attempt and one request. They have a common prefix.
 
     Airflow keeps the values of a task over its tries and clears. Without the prefix, the next attempt would continue
-    with the driver of the last attempt, which processes other rows. So would a try whose inputs were written again, and
-    an attempt that gets the same numbers after a repair of the ledger.
+    with the driver of the last attempt, which processes other rows. The same would happen if the inputs were written
+    again, or if an attempt has the same numbers after a repair of the ledger.
 
     :param store: the store of all attempts of the task.
     :param attempt: the attempt.
@@ -114,7 +114,7 @@ class AttemptStore:
 def request_digest(
     descriptor: Descriptor, application: str, own: Sequence[object] | None, conn_id: str
 ) -> str:
-    """Return a digest of everything that decides what a driver writes and where it runs, without the try.
+    """Return a digest of all facts that decide the output of a driver and where it runs. The try is not included.
 
     :param own: the arguments of the application.
     """
@@ -125,7 +125,7 @@ def request_digest(
 
 
 def application_args(descriptor_uri: str, own: Sequence[object] | None) -> list[str]:
-    """Return all arguments of the application: the URI of the descriptor, then its own arguments.
+    """Return all arguments of the application. The first argument is the URI of the descriptor.
 
     :raises ConfigError: an argument is too long for the system.
     """
@@ -138,14 +138,16 @@ def application_args(descriptor_uri: str, own: Sequence[object] | None) -> list[
 
 
 def find_application(application: str, dag_file: str) -> str:
-    """Return the path or URI of an application. Search a relative path in the DAG file's folder and the folder above.
+    """Return the path or the URI of an application.
+
+    A relative path is searched beside the DAG file and one folder above.
 
     :raises ConfigError: the file does not exist.
     """
     if "://" in application:
         return application
     folder = Path(dag_file).parent
-    # Joining an absolute path to a folder returns the absolute path.
+    # If an absolute path is joined to a folder, the result is the absolute path.
     tried = dict.fromkeys([folder / application, folder.parent / application])
     for path in tried:
         if path.is_file():
@@ -157,13 +159,13 @@ def find_application(application: str, dag_file: str) -> str:
 def driver_environment(
     environ: Mapping[str, str], *, dag_file: str, binary: str, local: bool
 ) -> dict[str, str]:
-    """Return the variables that a driver on this machine needs in addition to `environ`.
+    """Return the environment variables that a driver on this machine needs in addition to `environ`.
 
-    They point the driver to this Python, its packages, and the modules beside the DAG file.
+    With these variables, the driver uses this Python, its packages, and the modules beside the DAG file.
 
     :param dag_file: path of the DAG file.
-    :param binary: name or path of spark-submit. If PATH does not have it, the spark-submit of this Python is used.
-    :param local: whether the executors are on this machine too.
+    :param binary: the name or the path of spark-submit. If it is not on PATH, the spark-submit of this Python is used.
+    :param local: whether the executors are also on this machine.
     :raises ConfigError: the binary does not exist, or its release differs from this Python's pyspark-client.
     """
     added = {
@@ -171,7 +173,8 @@ def driver_environment(
             filter(None, [environ.get("PYTHONPATH"), str(Path(dag_file).parent)])
         )
     }
-    # The driver may import Airflow. Without this variable, Airflow would connect to its database, hidden from tasks.
+    # The driver may import Airflow. Without this variable, Airflow would connect to its database,
+    # which is hidden from tasks.
     added["_AIRFLOW__AS_LIBRARY"] = "1"
     path = environ.get("PATH", os.defpath)
     if shutil.which(binary, path=path) is None:
@@ -189,13 +192,16 @@ def driver_environment(
         if local:
             added["PYSPARK_PYTHON"] = sys.executable
     if local and "SPARK_LOCAL_IP" not in environ:
-        # No other machine connects to the driver, and the name of this machine may not resolve.
+        # No other machine connects to the driver. The name of this machine may have no address.
         added["SPARK_LOCAL_IP"] = "127.0.0.1"
     return added
 
 
 def explain(where: TryDir, application: str, error: BaseException) -> TxError:
-    """Build the error for a failed application, from the failure that it wrote, or else from `error`."""
+    """Return the error for a failed application.
+
+    Its text is the failure that the application has written, or `error`.
+    """
     from airflow_tx.spark.app import read_failure
 
     failure = read_failure(where)
@@ -206,7 +212,7 @@ def explain(where: TryDir, application: str, error: BaseException) -> TxError:
         return ours.from_stored(failure.refused)
     if failure is None and isinstance(error, TxError):
         return error
-    # Use only the first line of spark-submit's text, since the log already has all lines.
+    # Use only the first line of spark-submit's text. The log already contains all lines.
     lines = str(error).strip().splitlines() or [type(error).__name__]
     reason = str(failure) if failure else f"it wrote no reason, its log is above ({lines[0]})"
     return ApplicationFailed(

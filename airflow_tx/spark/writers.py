@@ -1,12 +1,14 @@
 """Write an update by Spark executors. Staged Parquet is repartitioned by key, and each partition is one chunk.
 
 The partition of each row depends only on its key, and the files never change. So a retried or speculative task computes
-the same chunk with the same keys, and a state can write this chunk twice without harm. Two chunks share a key only if
-the output has the key twice, which the state refuses. The fence refuses an outranked writer at each chunk.
+the same chunk with the same keys. A state that writes this chunk twice has the same values as after one write. Two
+chunks contain the same key only if the output has this key twice, and the state refuses such an output. The fence
+refuses an outranked writer at each chunk.
 
-The grant, and the state with its address and password, are one pickle (`seal`). It is never in a command line, a file,
-a setting or a log. A driver of spark-submit gets it through a named pipe. Tasks get it within their code, masked with a
-key, since a server may log plans. The key is a session property, whose name makes Spark redact the value.
+The grant, and the state with its address and password, are one pickle (`seal`). This pickle is never in a command line,
+a file, a setting or a log. A driver of spark-submit receives it through a named pipe. Tasks receive it within their
+code. It is masked with a key, since a server may log plans. The key is a session property. Spark redacts its value
+because of its name.
 """
 
 from __future__ import annotations
@@ -36,25 +38,25 @@ if TYPE_CHECKING:
 
 
 WRITERS_PROGRAM = __file__
-"""The file that spark-submit runs."""
+"""The path of the file that spark-submit runs."""
 
-# The capacity of a pipe in bytes, which is the most that Linux allows to an unprivileged user.
+# The capacity of the pipe in bytes. It is the maximum for an unprivileged user on Linux.
 _PIPE = 2**20
-# Columns with the place of a row, for writers that need an order.
+# Columns that contain the place of a row. Writers that need an order use them.
 _FILE = "airflow_tx_file"
 _INDEX = "airflow_tx_index"
 _SETTINGS = {
     # Without adaptive execution, the partition of a key depends only on the key and the number of partitions.
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.caseSensitive": "true",
-    # Read the same values as pyarrow.
+    # Spark then reads the same values as pyarrow.
     "spark.sql.session.timeZone": "UTC",
 }
 _NANOSECONDS = "spark.sql.legacy.parquet.nanosAsLong"
 
 
 class WritersFailed(TxError):
-    """A Spark job of writers ended without the answers of all writers."""
+    """A Spark job of writers has ended without the answers of all writers."""
 
     template = (
         "The Spark writers of state {state!r} in transaction {txid} failed: {reason}.",
@@ -70,9 +72,9 @@ class WriteJob:
     :param files: the staged Parquet files, with URIs for Spark's readers.
     :param rows: the number of rows in the files.
     :param columns: the columns to read, including the keys.
-    :param keys: the key columns.
+    :param keys: the names of the key columns.
     :param partitions: the number of chunks.
-    :param ordered: whether a key may have several rows, which a writer must process in their order in the files.
+    :param ordered: whether a key may have several rows. A writer must process them in their order in the files.
     """
 
     name: str
@@ -87,14 +89,15 @@ class WriteJob:
 def seal(
     state: FencedState, grant: Grant, schema: pa.Schema, place: OutputFolder | None = None
 ) -> bytes:
-    """Return the data that a writer needs as bytes, with classes of the DAG file, which executors do not have.
+    """Return the data that a writer needs, as bytes. It contains classes of the DAG file, which executors do not have.
 
     :param state: a state that works without Airflow.
     :param grant: the grant.
     :param schema: the schema of the rows in pyarrow.
     :param place: the place for new values of the keys, or None if the update outputs no new values.
     """
-    # A writer compares only the token, and the fence already has the batch. So both are left out.
+    # A writer compares only the token, and the fence already has the batch. So the other fields of
+    # the grant are omitted.
     return pickled(
         (
             state,
@@ -109,7 +112,7 @@ def seal(
 
 
 def run_writers(spark: SparkSession, job: WriteJob, sealed: bytes) -> list[dict[str, Any]]:
-    """Write by executors, and return the report of each chunk: `keys`, or `error` and its `fields`."""
+    """Write an update by executors. Return the report of each chunk: `keys`, or `error` and its `fields`."""
     from pyspark.sql import functions as F
 
     key = os.urandom(32)
@@ -123,7 +126,8 @@ def run_writers(spark: SparkSession, job: WriteJob, sealed: bytes) -> list[dict[
     columns = {name: F.col("`" + name.replace("`", "``") + "`") for name in job.columns}
     place = [F.col("_metadata.file_name").alias(_FILE), F.col("_metadata.row_index").alias(_INDEX)]
     reader = spark_reader(spark, "parquet")
-    spark.conf.set(_NANOSECONDS, "true")  # the same integers as in pyarrow, see `write_chunk`
+    # These are the same integers as in pyarrow, see `write_chunk`.
+    spark.conf.set(_NANOSECONDS, "true")
     scanned = reader.load(list(job.files)).select(
         *columns.values(), *(place if job.ordered else ())
     )
@@ -138,7 +142,10 @@ def run_writers(spark: SparkSession, job: WriteJob, sealed: bytes) -> list[dict[
 
 
 def read_by(told: Iterable[Mapping[str, Any]]) -> RowsDigest | None:
-    """Return the number and digest of the rows that Spark read for the chunks, or None if unknown."""
+    """Return the number and the digest of the rows that Spark has read for the chunks.
+
+    Return None if they are unknown.
+    """
     return next((RowsDigest.from_json(each["read"]) for each in told if "read" in each), None)
 
 
@@ -177,7 +184,7 @@ def portions_of(told: Iterable[Mapping[str, Any]]) -> int:
 
 
 def rebuilt_error(name: str, fields: Mapping[str, Any]) -> TxError:
-    """Rebuild the error that a chunk reported."""
+    """Return the error that a chunk has reported."""
     kind = getattr(errors, name, None)
     if isinstance(kind, type) and issubclass(kind, TxError):
         with suppress(KeyError, TypeError):
@@ -190,9 +197,9 @@ def rebuilt_error(name: str, fields: Mapping[str, Any]) -> TxError:
 
 @contextmanager
 def sealed_pipe(path: str, sealed: bytes) -> Iterator[None]:
-    """Offer `sealed` in a new named pipe until the `with` block ends. The data is never on a disk.
+    """Write the data `sealed` to a new named pipe until the `with` block ends. The data is never on a disk.
 
-    The driver ends when the pipe closes, at the end of the block or of this process.
+    The driver ends when the pipe is closed, at the end of the block or of this process.
     """
     os.mkfifo(path, 0o600)
     pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK)
@@ -217,10 +224,10 @@ def sealed_pipe(path: str, sealed: bytes) -> Iterator[None]:
 
 
 def taken_over(path: str, on_end: Callable[[], None]) -> bytes:
-    """Read the data that `sealed_pipe` offers.
+    """Read the data that `sealed_pipe` writes to a named pipe.
 
-    :param path: the named pipe.
-    :param on_end: called in another thread when the pipe closes.
+    :param path: the path of the named pipe.
+    :param on_end: a function that is called in another thread when the pipe is closed.
     :raises EOFError: the pipe is already closed.
     """
     pipe = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -247,15 +254,16 @@ def _read(pipe: int, size: int) -> bytes:
 
 
 def write_job(path: str, job: WriteJob) -> None:
-    """Write the job to a file for the driver."""
+    """Write the job of the driver to a file."""
     with open(path, "w") as file:
         json.dump(asdict(job), file)
 
 
 def main(folder: str) -> int:
-    """Run the writers in a driver of spark-submit.
+    """Run the writers of an update in a driver of spark-submit.
 
-    :param folder: the committer's folder on this machine, with `job` and `pipe`. The driver writes `told` into it.
+    :param folder: the folder of the committer on this machine, with `job` and `pipe`. The driver writes the file `told`
+        to it.
     :return: the exit code.
     """
     sealed = taken_over(f"{folder}/pipe", lambda: os._exit(3))
@@ -275,7 +283,7 @@ def main(folder: str) -> int:
 
 
 if __name__ == "__main__":
-    # Do not import from the folder of this file, since its modules have common names.
+    # Do not import from the folder of this file. Its modules have common names.
     sys.path.pop(0)
     from airflow_tx.spark import writers
 

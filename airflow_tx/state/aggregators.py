@@ -23,7 +23,7 @@ from airflow_tx.state.column_types import (
 )
 
 # --- reducers -----------------------------------------------------------------------------------------------------
-# Aggregators that reduce the rows themselves: the delta of a key is the list of its rows, in order.
+# Aggregators that reduce rows. The delta of a key is the list of its rows, in order.
 #
 # Source: trident-state seed (persistentAggregate).
 
@@ -35,7 +35,7 @@ class ReducerAggregator(Protocol[_T]):
     """Trident's ReducerAggregator, which reduces rows to a value, one after another."""
 
     def init(self) -> _T:
-        """Make the value of no rows."""
+        """Return the value of an empty list of rows."""
 
     def reduce(self, current: _T, row: Any) -> _T:
         """Compute the value after one more row.
@@ -45,7 +45,7 @@ class ReducerAggregator(Protocol[_T]):
 
 
 class StoredReducer(ReducerAggregator[_T], Protocol[_T]):
-    """A ReducerAggregator as a value column of a state: it reduces the rows of a key into the stored value of the key.
+    """A value column that a ReducerAggregator computes. It reduces the rows of a key into the stored value of the key.
 
     A row is a dict of all emitted fields: the key columns, the columns of other aggregators, and any other columns. The
     rows of a key come in the order of the output. The state stores the result for the last row, in the type of the
@@ -65,9 +65,9 @@ class StoredReducer(ReducerAggregator[_T], Protocol[_T]):
 
 @dataclass(frozen=True)
 class Reduced:
-    """A reducer as stores see it: an aggregator that they cannot compute, whose delta is the list of rows of a key.
+    """Wraps a reducer as an aggregator that no store computes itself. Its delta is the list of the rows of a key.
 
-    A delta is iterated once for each reading of the stored values, so it must be a list or similar.
+    Each try of a write iterates the delta again, so a delta must be a list or similar.
     """
 
     reducer: StoredReducer[Any]
@@ -87,8 +87,10 @@ class Reduced:
         return [value]
 
     def delta(self, rows: Any) -> Iterable[Mapping[str, Any]] | None:
-        """Check the rows of a key, and raise TypeError for anything else. Return None, which changes nothing, if there
-        are no rows."""
+        """Check that the rows of a key are a list or similar, and raise TypeError otherwise.
+
+        Return None if there are no rows.
+        """
         if rows is None:
             return None
         if isinstance(rows, (str, bytes, Mapping)) or not isinstance(rows, Iterable):
@@ -98,7 +100,7 @@ class Reduced:
         return rows
 
     def combine(self, stored: Any, rows: Any) -> Any:
-        """Compute the value after all rows. A new key starts from `init()`.
+        """Reduce all rows of a key to its new value. A new key starts from `init()`.
 
         :raises ValueError: the reducer failed. The message names the row.
         """
@@ -121,7 +123,7 @@ def is_reducer(aggregator: Any) -> TypeGuard[StoredReducer[Any]]:
 # --- aggregators --------------------------------------------------------------------------------------------------
 
 
-# The default context would silently round to 28 digits.
+# The default context of Python's decimal module would silently round to 28 digits.
 _EXACT = Context(prec=1000, traps=[Inexact, InvalidOperation])
 # A quotient may have endless digits, so it is rounded.
 _QUOTIENT = Context(prec=38)
@@ -142,7 +144,7 @@ def add(a: Any, b: Any) -> Any:
 
 
 def as_delta(aggregator: Any, value: Any) -> Any:
-    """Convert the value of a row into the form that `combine` takes."""
+    """Convert the value of a row to the form that `combine` expects."""
     return aggregator.delta(value) if hasattr(aggregator, "delta") else value
 
 
@@ -155,7 +157,7 @@ def difference(aggregator: Any, old: Any, new: Any) -> Any:
     """Compute the delta that replaces `old` by `new` in a stored value that may also contain other values.
 
     :param aggregator: the aggregator of the stored column. `old` and `new` have the type of the column; None is NULL,
-        and no value.
+        which is no value.
     :raises ValueError: the aggregator cannot take `old` back. Its `invert` may raise other errors.
     """
     invert = getattr(aggregator, "invert", None)
@@ -164,8 +166,8 @@ def difference(aggregator: Any, old: Any, new: Any) -> Any:
         return new if taken is None else taken if new is None else aggregator.combine(new, taken)
     if is_same(aggregator.type, old, new):
         return None
-    # The stored value has `old` already. If `new` absorbs `old`, adding `new` gives the same result
-    # as `new` without `old`.
+    # The stored value already contains `old`. If combining `old` with `new` gives `new`, the delta
+    # `new` alone replaces `old`.
     if getattr(aggregator, "idempotent", False) and new is not None:
         if old is None or is_same(aggregator.type, aggregator.combine(old, new), new):
             return new
@@ -181,11 +183,11 @@ class CombinerAggregator(Protocol):
     """Trident's CombinerAggregator: values that can be combined in any grouping, in the order of the rows.
 
     `name` identifies the aggregation to stores that compute it themselves. `type` is the column type of the stored
-    value. Your own aggregator needs a name that is not in `PUSHED_DOWN`. States never call its `combine` with None.
+    value. The name of your own aggregator must not be in `PUSHED_DOWN`. States never call its `combine` with None.
 
-    For restatements, an aggregator may have one more attribute. ``invert(value)`` makes the value that takes `value`
-    back: ``combine(combine(a, b), invert(b))`` is `a`. ``idempotent = True`` means that ``combine(a, a)`` is `a`. With
-    either attribute, the result must not depend on the order of the rows.
+    For restatements, an aggregator may have one more attribute. The method ``invert(value)`` returns the value that
+    removes `value`: ``combine(combine(a, b), invert(b))`` is `a`. ``idempotent = True`` means that ``combine(a, a)`` is
+    `a`. With either attribute, the result must not depend on the order of the rows.
     """
 
     @property
@@ -197,15 +199,16 @@ class CombinerAggregator(Protocol):
         """The column type of the stored value: bigint, text, json …"""
 
     def zero(self) -> Any:
-        """Make the value of no rows."""
+        """Return the value of an empty set of rows."""
 
     def init(self, value: Any) -> Any:
-        """Make the value of one row."""
+        """Return the value of a single row."""
 
     def combine(self, a: Any, b: Any) -> Any:
         """Combine two values. The rows of `a` come before the rows of `b`.
 
-        Each of these errors makes the state refuse the whole update, with the text of the error:
+        If `combine` raises one of the following errors, the state refuses the whole update. Its message has the text of
+        the error.
 
         :raises ValueError: the values cannot be combined.
         :raises TypeError: the types of the values cannot be combined.
@@ -214,17 +217,20 @@ class CombinerAggregator(Protocol):
 
 
 class CompositeAggregator(Protocol):
-    """An aggregator that stores its value in several columns, and computes the result when the value is read."""
+    """An aggregator that stores its value in several columns.
+
+    Reading a value computes the result from these columns.
+    """
 
     @property
     def name(self) -> str:
         """The name of the aggregator for messages."""
 
     def parts(self, column: str) -> dict[str, CombinerAggregator]:
-        """Name the columns that are stored for the value column `column`."""
+        """Return the names of the stored columns for the value column `column`."""
 
     def deltas(self, column: str, value: Any) -> dict[str, Any]:
-        """Compute what one row with this value adds to the parts."""
+        """Return what one row with this value adds to each part."""
 
     def result(self, row: Mapping[str, Any]) -> Any:
         """Compute the result from the stored values of the parts, in their order.
@@ -238,7 +244,8 @@ Aggregator: TypeAlias = CombinerAggregator | CompositeAggregator | StoredReducer
 
 @dataclass(frozen=True)
 class _Typed:
-    # One dataclass for all: each dataclass adds half a millisecond to the parsing of a DAG file.
+    # All aggregators share this dataclass, because each dataclass adds half a millisecond to the
+    # parsing of a DAG file.
     type: str = "bigint"
     allowed: ClassVar[tuple[str, ...]] = NUMBERS
 
@@ -272,7 +279,7 @@ class Sum(_Typed):
         return add(a, b)
 
     def invert(self, value: Any) -> Any:
-        """Return the number that takes `value` back."""
+        """Return the number that removes `value` from a total."""
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError("is not finite, so it cannot be taken back")
         # The minus operator would round a Decimal to 28 digits.
@@ -296,12 +303,12 @@ class Count:
         return add(a, b)
 
     def invert(self, value: int) -> int:
-        """Return the count that takes `value` back."""
+        """Return the count that removes `value` from a total."""
         return -value
 
 
 class _Chosen(_Typed):
-    """Keeps one of two values. It keeps NULL only if both are NULL."""
+    """Combines two values by choosing one of them. The result is NULL only if both values are NULL."""
 
     allowed: ClassVar[tuple[str, ...]] = tuple(STATE_TYPES)
 
@@ -376,8 +383,8 @@ class CollectSet:
 
     A delta is one value or a list of values (Spark's collect_set), without its NULLs. 1 and 1.0 are two values.
 
-    :param bound: maximum number of values. A larger set makes the state refuse the whole update, because every
-        transaction would read it and write it back.
+    :param bound: maximum number of values. If a set would be larger, the state refuses the whole update. Every
+        transaction reads a set and writes it back.
     """
 
     bound: int = 1000
@@ -465,13 +472,13 @@ class Avg(_Typed):
 
 
 # --- columns ------------------------------------------------------------------------------------------------------
-# The columns of a keyed state. A DAG file defines them, and its parsing checks them. The repr and
-# the serialized form show them.
+# The columns of a keyed state. A DAG file defines them. They are checked when Airflow parses the
+# file, and are part of the repr and of the serialized form.
 
 
 RESERVED = "tx_"
 _NOTHING = "No row of this update was written."
-# Errors with which a conversion or an aggregator refuses a value.
+# Errors by which a conversion or an aggregator refuses a value.
 REFUSALS = (ValueError, TypeError, ArithmeticError)
 Cells = tuple[Any, ...]
 
@@ -533,7 +540,7 @@ class Columns:
 
     @property
     def added_up(self) -> tuple[str, ...]:
-        """Name the value columns whose total over all keys is exactly the sum of all added values."""
+        """Return the names of the columns of exact sums. Their total over all keys is the sum of all deltas."""
         exact = {"sum", "count"}
         return tuple(
             name
@@ -543,11 +550,14 @@ class Columns:
 
     @property
     def reducers(self) -> tuple[str, ...]:
-        """Name the value columns that reduce rows, whose updates cannot be taken back."""
+        """Return the names of the value columns that have a reducer. Their updates cannot be taken back."""
         return tuple(name for name, each in self.values.items() if isinstance(each, Reduced))
 
     def expanded(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Replace the plain values of composite columns by their parts. Raises the same errors as the composite."""
+        """In deltas, replace the plain values of composite columns by their parts.
+
+        Raises the errors of the composites.
+        """
         for name, composite in self.composites.items():
             if name in row and not set(row).intersection(composite.parts(name)):
                 rest = {column: value for column, value in row.items() if column != name}
@@ -559,7 +569,7 @@ class Columns:
     def combined(
         self, key: Cells, stored: Cells | None, deltas: Cells, *, replacing: bool = False
     ) -> Cells:
-        """Combine stored values with deltas, for a store that cannot combine them itself; None is NULL.
+        """Combine stored values with deltas, for a store that cannot combine them itself. None is NULL.
 
         :param stored: the stored values; None if there is no such key yet.
         :param deltas: deltas as `portions` yields them.
@@ -577,7 +587,7 @@ class Columns:
     def _combined(
         self, key: Cells, name: str, aggregator: CombinerAggregator, a: Any, b: Any
     ) -> Any:
-        # A reducer without a stored value starts from `init()`.
+        # A reducer starts from `init()` if no value is stored.
         if b is None or (a is None and not isinstance(aggregator, Reduced)):
             return b if a is None else a
         try:
@@ -593,7 +603,7 @@ class Columns:
         return value
 
     def check_sizes(self, kind: str, values: Sequence[Any]) -> None:
-        """Raise ValueError if a value is longer than this state allows."""
+        """Raise ValueError if a value is larger than the maximum of this state."""
         limit = self.max_value_bytes
         if limit is None or largest(kind, values) <= limit:
             return
@@ -659,7 +669,7 @@ def checked_columns(
 
 
 def explained(column: str, aggregator: CombinerAggregator, error: Exception) -> tuple[str, str]:
-    """Explain why values could not be combined, and name a remedy."""
+    """Return the problem and the remedy for values that could not be combined."""
     if aggregator.name != "sum" or not (
         isinstance(error, ArithmeticError) or aggregator.type != "numeric"
     ):

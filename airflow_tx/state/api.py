@@ -37,13 +37,13 @@ from airflow_tx.state.arrow import RowTally
 
 
 LookUp = Callable[[Sequence[Sequence[Any]]], "list[dict[str, Any] | None]"]
-"""Read the value columns of keys, as `QueryableState.multi_get` does."""
+"""Read the value columns of keys. See `QueryableState.multi_get`."""
 _Opened = TypeVar("_Opened")
 _Self = TypeVar("_Self", bound="Addressed[Any]")
 
 
 class StateKind(str, Enum):
-    """How much a stored value remembers of its updates. This decides for which sources the state is exact."""
+    """How a stored value records its updates. The kind decides with which sources the state is exact."""
 
     NON_TRANSACTIONAL = "non-transactional"
     TRANSACTIONAL = "transactional"
@@ -51,7 +51,7 @@ class StateKind(str, Enum):
 
 
 def fenced_kind(kind: StateKind | str, *, state: str) -> StateKind:
-    """Check the kind of a fenced state, and raise ConfigError if a fence cannot make that kind exact."""
+    """Check the kind of a fenced state. Raise ConfigError if a fence cannot make this kind exact."""
     if kind not in (StateKind.OPAQUE, StateKind.TRANSACTIONAL):
         raise ConfigError(
             option=f"kind of state {state!r}",
@@ -62,22 +62,22 @@ def fenced_kind(kind: StateKind | str, *, state: str) -> StateKind:
 
 
 COVERS = "covers"
-"""A key in the batch of a look. Its value is the fence that the look covers."""
+"""The key under which the batch of a look keeps the fence that the look covers."""
 
 
 @dataclass(frozen=True)
 class Fence:
     """The record of the last grant that raised the fence of a store.
 
-    A *look* is the fence that a roll forward raises only to inspect the values. It keeps the fence that it covers.
+    A *look* is a fence that a roll forward raises only to inspect the values. It contains the fence that it covers.
 
     :param incarnation: the life of the ledger that gave the grant.
     :param token: token of the grant.
     :param applied: whether all updates of the grant are in the store.
     :param batch: rows and position of the transaction, as JSON. A repair rebuilds a lost ledger from them.
     :param state: name of the state that raised the fence; "" if the store has not recorded it.
-    :param wrote: whether the grant wrote to a place outside the fence, such as a table, which can be lost without the
-        fence.
+    :param wrote: whether the grant wrote outside the fence, such as to a table. A table can be lost while the fence
+        remains.
     """
 
     incarnation: str
@@ -97,12 +97,12 @@ class Fence:
 
     @property
     def kept(self) -> FenceBatch | None:
-        """Read the batch; None if the fence is a look, or has no batch."""
+        """Read the batch. Return None if the fence is a look or has no batch."""
         return FenceBatch.of_text(self.batch)
 
     @property
     def covered(self) -> Fence | None:
-        """Read the fence that this look covers; None if this fence is not a look, or covers no fence."""
+        """Read the fence that this look covers. Return None if there is no such fence."""
         if not self.token.is_look or f'"{COVERS}"' not in self.batch:
             return None
         found = json.loads(self.batch)[COVERS]
@@ -110,24 +110,24 @@ class Fence:
 
     @property
     def change(self) -> int:
-        """Return the number of the newest change by a person that the fence notes as accepted; 0 if it notes none."""
+        """Return the number of the newest accepted change by hand. Return 0 if there is none."""
         fence = self.covered or self
-        # Parsing a long batch is slow, and few batches name a change.
+        # Search the text first, because parsing a long batch is slow and few batches name a change.
         kept = fence.kept if f'"{CHANGE}"' in fence.batch else None
         return 0 if kept is None else kept.change
 
     @property
     def began(self) -> bool | None:
-        """Return whether the first transaction found the state empty; None if unknown, or for a later transaction."""
+        """Return whether the first transaction found the state empty. Return None if this is unknown."""
         kept = self.kept
         return None if kept is None else kept.was_empty
 
 
 class FenceMoved(Exception):
-    """Another grant changed the fence after it was read and before the write. The write must begin again."""
+    """Raised if another grant changed the fence after it was read and before the write. The write must begin again."""
 
     def mend(self) -> None:
-        """Prepare the next try, after the store has undone this one."""
+        """Prepare the next try. The store has already undone the failed try."""
 
 
 @dataclass(frozen=True)
@@ -136,8 +136,8 @@ class StateReading:
 
     :param fence: the fence; None if no grant has ever raised it.
     :param key_types: type by key column; None before the first update.
-    :param rows: key columns and value columns of each key, in any order. A composite such as Avg is given as its parts.
-        A key may occur twice.
+    :param rows: key columns and value columns of each key, in any order. A composite aggregator such as Avg has one
+        column per part. A key may occur twice.
     """
 
     fence: Fence | None
@@ -149,9 +149,9 @@ class StateReading:
 class StoredReceipt:
     """A receipt as a state stores it. It has not been checked yet.
 
-    :param text: the text that `Receipt.text` gave.
+    :param text: the text from `Receipt.text`.
     :param hash: hash of the text.
-    :param takes_out: whether a restatement has taken rows out of the state and cannot put them back.
+    :param takes_out: whether a restatement has removed rows from the state and cannot add them again.
     """
 
     txid: int
@@ -167,16 +167,16 @@ class StoredReceipt:
 
 @dataclass(frozen=True)
 class StateWrite:
-    """One store transaction's changes to one state.
+    """The changes that one store transaction makes to one state.
 
     :param state: name of the state.
     :param grant: the grant that the fence holds, or will hold if the write raises it.
     :param rows: rows of the update; None if the write has no update and only raises the fence or notes a skip.
     :param chunk: number of the writer within the grant.
-    :param parts: function that reads the rows in portions, each with its chunk, in place of `rows`. Each call reads the
-        rows again.
-    :param require: check that runs after the fence is raised. It gets a function that looks up keys, and raises an
-        error if the values do not fit.
+    :param parts: function that reads the rows in portions, each with its chunk number. It replaces `rows`. Each call
+        reads the rows again.
+    :param require: check that runs after the fence is raised. Its argument is a function that looks up keys. It raises
+        an error if the values do not fit.
     :param raising: whether the write raises the fence; if False, the fence must already hold the grant.
     :param undoing: whether the write undoes what the same grant has written.
     :param complete: whether this write puts the last updates of the grant into the store.
@@ -194,11 +194,11 @@ class StateWrite:
 
     @cached_property
     def listed(self) -> list[Mapping[str, Any]]:
-        """List all rows. The rows are read once, even if the write begins again."""
+        """Return all rows as a list. The rows are read only once, even if the write begins again."""
         return list(self.rows or ())
 
     def portions(self) -> Iterator[StateWrite]:
-        """Yield one write for each portion of the rows, or this write itself if its rows are one portion."""
+        """Yield one write per portion of the rows. If the rows are one portion, yield this write itself."""
         if self.parts is None:
             yield from [self] if self.rows is not None else []
             return
@@ -206,7 +206,7 @@ class StateWrite:
             yield replace(self, rows=rows, chunk=chunk, parts=None)
 
     def put_into(self, part: StatePart) -> Written:
-        """Put the rows into a transaction of the store, and return what was written."""
+        """Add the rows to a transaction of the store, and return what was written."""
         written = NOTHING_WRITTEN
         for each in self.portions():
             assert each.rows is not None
@@ -214,7 +214,7 @@ class StateWrite:
         return written
 
     def receipt(self, written: Written) -> Receipt | None:
-        """Make the receipt of the transaction; None if the update is not complete."""
+        """Return the receipt of the transaction. Return None if the update is not complete."""
         return self.grant.receipt(self.state, written) if self.complete else None
 
 
@@ -225,69 +225,70 @@ class State(Protocol):
         """Begin the updates of `txid`."""
 
     def commit(self, txid: int | None) -> None:
-        """End the updates of `txid`, which are complete now."""
+        """End the updates of `txid`. All of them are now written."""
 
 
 class FencedState(Described, ABC):
     """A store of values that a committer writes under a grant.
 
-    A subclass defines `name`, `kind`, `raise_fence`, `write` and `fence`. If it does not override one of the other
-    methods, the state lacks that ability. `name` identifies the table in the topology record, so two tables must have
-    different names.
+    A subclass defines `name`, `kind`, `raise_fence`, `write` and `fence`. The other methods are optional. A state lacks
+    the ability of each method that its class does not override. `name` identifies the table in the topology record, so
+    two tables must have different names.
     """
 
     name: str
     kind: StateKind
-    # The key and value columns; None if the state takes rows unchanged.
+    # The key and value columns. None if the state stores rows unchanged.
     columns: Columns | None = None
-    # Whether an opaque state undoes every key that a replaced attempt wrote.
+    # Whether an opaque state undoes the writes of a replaced attempt to every key.
     can_roll_back: bool = True
-    # Whether a separate raise takes as long as a write. Otherwise the raise is part of the write.
+    # Whether raising the fence alone takes as long as a write. A commit then prefers to raise the
+    # fence within the write.
     slow_to_raise: bool = False
     # Whether each row has the txid of its transaction. A write then deletes the rows of replaced
     # attempts and of the restated transaction.
     takes_back_by_txid: bool = False
     # Whether the journal keeps the rows of a table, so that a roll forward can write them again.
     journal_rows: bool = True
-    # How a person restores the newest values, if the state keeps versions; "" if only a backup has
-    # them.
+    # How a person restores the newest values of a state that keeps versions; "" if only a backup
+    # has these values.
     restored_by: str = ""
     has_fence: bool = True
-    # The part of a write that needs all rows together, such as the statements of a guard; "" if the
-    # state takes portions.
+    # What needs all rows of a write at once, such as the statements of a guard; "" if the state
+    # accepts the rows in portions.
     runs_once: ClassVar[str] = ""
     can_clear: bool = False
     can_release: bool = False
-    # Minimum number of receipts that the state keeps when it deletes older ones; None if it keeps
-    # all receipts, or none.
+    # Minimum number of receipts that remain when the state deletes older receipts. None if the
+    # state keeps all receipts or no receipt.
     receipts_kept: int | None = None
-    # States with equal keys are written in one transaction of their store; None if this state
-    # shares no transaction.
+    # States with equal `store_key` are written in one transaction of their store. None if this
+    # state shares no transaction.
     store_key: Hashable | None = None
 
     @property
     def append_table(self) -> AppendTable | None:
-        """Return the state itself if tasks write its rows into its folder; None if the committer writes them."""
+        """Return the state if tasks write its rows into its folder. Return None if the committer writes them."""
         return None
 
     def dataset(self) -> Dataset | None:
-        """Name the place of the values for OpenLineage, without user and password; None if it is unknown.
+        """Return the place of the values for OpenLineage, without user and password. Return None if it is unknown.
 
         A committer calls this after the commit. An error in this method does not fail the task.
         """
         return None
 
     def ddl(self) -> Mapping[str, Sequence[str]]:
-        """List, by place, the statements with which the owner creates or alters the tables of the state."""
+        """Return, by place, the statements with which the owner creates or alters the tables of the state."""
         return {}
 
     @property
     def rolls_forward(self) -> bool:
-        """Return whether a roll forward can write missing transactions again, if the journal has them."""
+        """Return whether a roll forward can write missing transactions again from the journal."""
         return False
 
     def remedy_behind(self, topology: str) -> Remedy:
-        """Explain what to do if the state lacks transactions that were committed to it."""
+        """Explain what to do if the state lacks transactions that the ledger has committed."""
         lost = self.remedy_lost(topology)
         if not self.rolls_forward:
             return lost
@@ -318,23 +319,23 @@ class FencedState(Described, ABC):
 
     @property
     def added_up(self) -> tuple[str, ...]:
-        """Name the columns that a receipt sums up; empty if the state takes rows unchanged."""
+        """Return the names of the columns that a receipt sums up. Return () if the state stores rows unchanged."""
         return () if self.columns is None else self.columns.added_up
 
     def serialize(self) -> dict[str, Any]:
-        """Describe the state in plain JSON, without its address. Airflow shows this description."""
+        """Describe the state as plain JSON, without its address. Airflow shows this description."""
         return {"type": type(self).__name__, **self.arguments(), "kind": self.kind.value}
 
     @abstractmethod
     def raise_fence(self, grant: Grant) -> None:
-        """Check continuity, raise the fence, and undo what outranked tokens of this txid wrote.
+        """Check continuity, raise the fence, and undo the writes of outranked tokens of this txid.
 
-        All of this is one store transaction: after an error, nothing has changed.
+        One store transaction does all of this. After an error, nothing has changed.
 
         :raises FenceOutranked: a later grant has raised the fence.
         :raises FenceForeign: the fence belongs to another topology or to another ledger.
-        :raises StateBehind: the store has less than the ledger committed.
-        :raises LedgerBehind: the ledger has less than the store.
+        :raises StateBehind: the store lacks transactions that the ledger has committed.
+        :raises LedgerBehind: the ledger lacks transactions that the store has.
         :raises StateUnavailable: the store cannot be reached.
         """
 
@@ -346,52 +347,51 @@ class FencedState(Described, ABC):
         chunk: int = 0,
         complete: bool = True,
     ) -> int:
-        """Check that the fence holds exactly this grant, then add `rows` to the values.
+        """Check that the fence holds exactly this grant, and add `rows` to the values.
 
-        All of this is one store transaction: after an error, nothing has changed.
+        One store transaction does all of this. After an error, nothing has changed.
 
-        :param rows: the key columns and the deltas of the value columns; at most one row per key.
-        :param chunk: the writer's partition. A writer may send the same chunk twice. Two chunks may not have a key in
-            common.
-        :param complete: whether this call ends the update. It sets `applied`, and keeps the receipt of the grant if the
-            state keeps receipts. With several writers, each passes False, and the last call of the grant passes True
-            (with or without rows).
+        :param rows: the key columns and the deltas of the value columns, in at most one row per key.
+        :param chunk: number of the writer's partition. A writer may send the same chunk twice. Two chunks must not
+            share a key.
+        :param complete: whether this call ends the update. If so, the state sets `applied`, and stores the receipt if
+            it keeps receipts. Each of several writers passes False. The last call of the grant passes True, with or
+            without rows.
         :return: number of written keys.
         :raises FenceOutranked: a later grant has raised the fence.
         :raises ChunkConflict: another chunk of this transaction has written one of the keys.
-        :raises StateError: the state cannot take these rows.
+        :raises StateError: the state cannot store these rows.
         :raises StateUnavailable: the store cannot be reached.
         """
         tally = RowTally.of(rows, self.added_up)
         return self._written(StateWrite(self.name, grant, tally, chunk, complete=complete))
 
     def undo(self, grant: Grant) -> None:
-        """Undo what this grant has written, as far as the state can. The committer then writes again, perhaps fewer
-        rows.
+        """Undo the writes of this grant, if the state can undo them.
 
-        A state without a fence undoes at the start of its next write. Raises the same errors as `write`.
+        The committer then writes again, perhaps fewer rows. A state without a fence undoes them at the start of its
+        next write. Raises the same errors as `write`.
         """
 
     def _written(self, write: StateWrite) -> int:
-        """Carry out `write`. Every write of a store goes through this method."""
+        """Write to the store. Every write to a state, under any public method, ends in this method."""
         raise NotImplementedError
 
     @abstractmethod
     def fence(self) -> Fence | None:
-        """Read what the fence holds; None if no grant has ever raised it."""
+        """Read the fence. Return None if no grant has ever raised it."""
 
     def receipts(self) -> list[StoredReceipt] | None:
-        """List the receipts that the state keeps, one per transaction, ordered by txid; None if it keeps no
-        receipts."""
+        """Return the stored receipts, one per transaction, ordered by txid. Return None if the state stores none."""
         return None
 
     def raise_and_write(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> int:
-        """Raise the fence and write, for a topology with this one state; in one store transaction if the store can."""
+        """Raise the fence and write the rows, in one transaction if possible. The topology has only this state."""
         self.raise_fence(grant)
         return self.write(grant, rows)
 
     def pass_over(self, grant: Grant) -> None:
-        """Note under the raised fence that a skipped transaction has ended, and write no rows.
+        """Record, under the raised fence, that a skipped transaction has ended. Write no rows.
 
         After an error, nothing has changed.
 
@@ -402,16 +402,18 @@ class FencedState(Described, ABC):
         self.write(grant, ())
 
     def holds(self, txid: int) -> bool | None:
-        """Return whether the state has rows of the last transaction, undone keys included; None if unknown.
+        """Return whether the state has rows of the last transaction.
 
-        Only a fence that no earlier grant can pass proves that the state has no such rows.
+        Undone keys count as rows. Return None if this is unknown.
+
+        The answer False is reliable only if the fence refuses all earlier grants.
         """
         return None
 
     def holds_for_good(self, txid: int, birth: str, incarnation: str) -> bool:
-        """Return whether the state has rows of exactly this transaction that it cannot undo, as far as it can tell.
+        """Return whether the state is known to have rows of exactly this transaction that it cannot undo.
 
-        :param birth: birth of the transaction; after a reset, for example, another transaction gets the same txid.
+        :param birth: birth of the transaction. After a reset, for example, another transaction has the same txid.
         :param incarnation: the life of the ledger that gave the txid.
         """
         return not self.undoes and bool(self.holds(txid))
@@ -422,54 +424,60 @@ class FencedState(Described, ABC):
         return self.kind is StateKind.OPAQUE and self.can_roll_back
 
     def read(self, limit: int | None = None) -> list[dict[str, Any]]:
-        """Read the current values, one dict per key. During a commit they include values of the open transaction.
+        """Read the current values, one dict per key. During a commit, they include values of the open transaction.
 
-        :param limit: maximum number of keys; the store chooses which keys.
+        :param limit: maximum number of keys. The store chooses the keys.
         """
         return []
 
     def at(self, txid: int, newest: int) -> str:
-        """Write the line that a person pastes to read the values as of a final transaction; "" if there is none.
+        """Return the query by which a person reads the values as of a final transaction.
 
-        If later transactions commit before a person runs the line, it reads the same values or no rows.
+        Return "" if there is no such query.
+
+        If later transactions commit before the person runs the query, it returns the same values or no rows.
 
         :param newest: the newest final transaction. The caller must read it before this call.
-        :raises StateError: no line can read the values as of `txid`.
+        :raises StateError: no query can read the values as of `txid`.
         """
         return ""
 
     def totals(self, names: Collection[str]) -> dict[str, int]:
-        """Sum up value columns of whole numbers over all keys; empty if the state cannot list its keys."""
+        """Return the sums of these integer columns over all keys. Return {} if the state cannot list its keys."""
         rows = self.read()
         return {name: sum(row[name] or 0 for row in rows) for name in names}
 
     def rows_by_txid(self) -> Mapping[int | None, int] | None:
-        """Count the rows by txid, with key None for rows of no transaction; None if the state keeps no rows."""
+        """Return the number of rows by txid, with None for no transaction. Return None if the state keeps no rows."""
         return None
 
     def accept_values(self, change: int = 0) -> None:
-        """Accept the current values after a person has changed them on purpose.
+        """Accept the current values after a person has changed them by hand.
 
-        :param change: number of the repair that notes the change. The fence keeps this number.
+        :param change: number of the repair that accepts the change. The fence keeps this number.
         """
 
     @property
     def names_changes(self) -> bool:
-        """Return whether the fence names accepted changes. A state that you write yourself may leave this out."""
+        """Return whether the fence records accepted changes. A state that you write yourself need not record them."""
         return type(self).accept_values is not FencedState.accept_values
 
     def fence_of(self, old: str) -> Fence | None:
-        """Read the fence that the state will have after it takes over the fence of `old`; its own fence if it has one.
+        """Read the fence that the state will have after `take_over(old)`.
 
-        :raises StateError: `take_over` would raise it.
+        If it already has a fence, this is its own fence.
+
+        :raises StateError: `take_over` would raise the same error.
         """
         return self.fence()
 
     def take_over(self, old: str) -> None:
-        """Take over the fence that the state had under an earlier name, unless the fence moved with the values.
+        """Take over the fence that the state had under an earlier name.
+
+        Do nothing if the fence has moved with the values.
 
         :param old: the earlier name.
-        :raises StateError: the values are not here.
+        :raises StateError: the values have not been moved to this state.
         """
 
     def clear(self) -> None:
@@ -487,12 +495,12 @@ class FencedState(Described, ABC):
     def for_executors(self) -> FencedState | None:
         """Copy the state, with its address and password, for Spark executors, where Airflow is not installed.
 
-        :return: the copy; None if the state takes one writer at a time, or no writer in another process.
+        :return: the copy; None if the state allows only one writer at a time, or no writer in another process.
         """
         return None
 
     def for_readers(self, *, local: bool) -> FencedState | None:
-        """Copy the state for Spark executors that only read values, as `for_executors` does.
+        """Copy the state for Spark executors that only read values. See `for_executors`.
 
         :param local: whether the executors run on this machine.
         :return: the copy; None if they cannot read the state.
@@ -501,7 +509,7 @@ class FencedState(Described, ABC):
 
 
 class QueryableState(FencedState):
-    """A fenced state with key and value columns, which you can query for many keys in one call."""
+    """A fenced state with key and value columns. One call queries many keys."""
 
     always_shown = ("kind",)
     columns: Columns
@@ -511,11 +519,11 @@ class QueryableState(FencedState):
 
     @abstractmethod
     def key_types(self) -> Mapping[str, str] | None:
-        """Read the type of each key column; None before the first update."""
+        """Read the type of each key column. Return None before the first update."""
 
     @abstractmethod
     def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[dict[str, Any] | None]:
-        """Read the value columns of each key, in the order of the keys; None for a key that does not exist.
+        """Read the value columns of each key, in the order of the keys. A key that does not exist gets None.
 
         :param keys: one sequence of key values per key; with one key column, the value alone is enough.
         :raises StateError: the state does not accept a key.
@@ -523,10 +531,10 @@ class QueryableState(FencedState):
 
     @contextmanager
     def reading(self) -> Iterator[StateReading]:
-        """Read the fence, then all rows that the state has under this fence.
+        """Read the fence, and then all rows of the state under this fence.
 
-        :raises FenceMoved: at the end, because another grant wrote during the reading, so the rows are of several
-            moments. A store with snapshots reads one snapshot, and never raises this.
+        :raises FenceMoved: another grant wrote during the reading, so the rows are inconsistent. This is known only at
+            the end. A store with snapshots never raises it.
         """
         fence = self.fence()
         yield StateReading(fence, self.key_types(), self.each_row())
@@ -540,12 +548,11 @@ class QueryableState(FencedState):
 
 
 REPLACING = -1
-"""The highest chunk number whose rows replace values that cannot be taken back. Other such chunks have lower
-numbers."""
+"""Rows that replace values have this chunk number or a lower one."""
 
 
 def replaces(chunk: int | None) -> bool:
-    """Return whether the rows of a chunk replace values because no other transaction has contributed to their keys."""
+    """Return whether the rows of a chunk replace values, because no other transaction has contributed to their keys."""
     return chunk is not None and chunk <= REPLACING
 
 
@@ -559,26 +566,26 @@ class SoleWriterState(QueryableState):
     def sole_values(
         self, keys: Sequence[Cells], txids: Collection[int], own: int
     ) -> list[Cells | None]:
-        """Read the stored values of each key to which only one transaction has contributed; None for each other key.
+        """Read the stored values of each key to which only one transaction has contributed. Any other key gets None.
 
         A key that does not exist has NULL in every column.
 
-        :param txids: the only transaction of a key must be one of these. A key whose values were already replaced also
-            counts.
-        :param own: the transaction that calls this method. Its own writes do not count.
+        :param txids: transactions of which one must be the only contributor of a key. Keys whose values a restatement
+            has already replaced are included.
+        :param own: the transaction that calls this method. Its own writes are ignored.
         """
 
 
 class StateUpdate:
-    """An update of a state. A query may get this object in place of the state itself."""
+    """An update of a state. A query accepts it in place of the state."""
 
     state: FencedState
 
 
 class Addressed(Described, ABC, Generic[_Opened]):
-    """A state or map that is reached through an Airflow connection, or a URL.
+    """A state or map whose address is an Airflow connection or a URL.
 
-    Copies, such as those for other processes, keep the address. Each copy opens the store itself.
+    A copy, for example for another process, has the same address. Each copy opens its own connection to the store.
 
     :param conn_id: id of the connection, which is looked up when the store is used, not when Airflow parses a DAG.
     :param place: the place within the store, such as a table or a prefix.
@@ -591,10 +598,10 @@ class Addressed(Described, ABC, Generic[_Opened]):
 
     @classmethod
     def from_url(cls: type[_Self], url: str, *, label: str = "url", **options: Any) -> _Self:
-        """Make a state or map without Airflow.
+        """Create a state or map that needs no Airflow connection.
 
         :param url: SQLAlchemy URL, or redis://user:password@host:port/db, rediss://… or unix://path. It is never shown.
-        :param label: replaces the connection id in the name.
+        :param label: the first part of the name, in place of the connection id.
         :param options: the options of the constructor.
         """
         return cls(label, **options)._copy_at(url)
@@ -613,41 +620,40 @@ class Addressed(Described, ABC, Generic[_Opened]):
 
 
 def named(made: Any) -> Any:
-    """Return the name of a function for display, and any other object unchanged."""
+    """Return the qualified name of a function or a class. Return any other object unchanged."""
     return getattr(made, "__qualname__", type(made).__qualname__) if callable(made) else made
 
 
 # --- store transaction --------------------------------------------------------------------------------------------
 # How every store carries out a write in one transaction. Source: protocol.md §7 and §10.
 #
-# Each store defines how a transaction begins, puts rows and ends. All stores share the rules for
-# the columns that a receipt sums up, and for the time at which the receipt is stored. If the fence
-# changes, the write begins again.
+# Each store defines how a transaction begins, writes rows and ends. All stores use the same rules
+# for the columns that a receipt sums up, and for the time at which a receipt is stored. If the
+# fence changes, the write begins again.
 
 
-# Maximum number of tries of a write, if the fence changes each time before the write.
+# Maximum number of tries of a write whose fence other grants change before each try can write.
 TRIES = 100
 
 
 class StoreTransaction(Protocol):
-    """A transaction of a store that has raised the fence, or has found that the fence holds its grant."""
+    """An open transaction of a store. It has raised the fence, or has checked that the fence holds its grant."""
 
     def put(self) -> int:
-        """Add the rows to the values, and return the number of keys. Not called if the write has no update."""
+        """Add the rows to the values. Return the number of keys. A write without an update does not call this."""
 
     def end(self, receipt: Receipt | None) -> None:
-        """Note the receipt of a complete update. With None, note that a portion is in the store."""
+        """Store the receipt of a complete update. Without a receipt, note that a portion is in the store."""
 
 
 class StatePart(Protocol):
-    """The part of one state in a store transaction that several states may share; see `StoreTransaction`."""
+    """One state's part of a store transaction that several states may share. See `StoreTransaction`."""
 
     def put(self, write: StateWrite) -> int:
-        """Add a portion of the rows to the values, and return the number of keys. Not called if the write has no
-        update."""
+        """Add a portion of the rows to the values. Return its number of keys. Not called without an update."""
 
     def end(self, receipt: Receipt | None) -> None:
-        """Note the receipt of a complete update. With None, note that a portion is in the store."""
+        """Store the receipt of a complete update. Without a receipt, note that a portion is in the store."""
 
 
 @dataclass(frozen=True)
@@ -662,7 +668,7 @@ class _OnlyPart:
 
 
 class StoredState(FencedState):
-    """A fenced state whose store has transactions. Each of the five methods that change it runs in one transaction."""
+    """A fenced state whose store has transactions. Each method that changes the state runs in one transaction."""
 
     @property
     def rolls_forward(self) -> bool:
@@ -677,20 +683,19 @@ class StoredState(FencedState):
         return self._written(StateWrite(self.name, grant, tally, raising=True))
 
     def totals_before(self, names: Collection[str], txid: int) -> dict[str, int] | None:
-        """Sum up value columns without the rows of a transaction; None if the state does not keep the earlier
-        values."""
+        """Return the sums of value columns before a transaction. Return None if earlier values are not kept."""
         return None
 
     def rows_by_grant(self) -> Mapping[tuple[int, int, int], int] | None:
-        """Count keys by the grant that wrote them last: txid, attempt and epoch. Epoch 0 counts undone keys.
+        """Count the keys that each grant wrote last, by txid, attempt and epoch. Epoch 0 has the keys that were undone.
 
-        :return: None if the state does not record which grant wrote a key. A repair then does not raise the fence for a
-            look.
+        :return: the number of keys by grant; None if the state does not record which grant wrote a key. A repair then
+            does not raise a look.
         """
         return None
 
     def put_back(self, grant: Grant) -> None:
-        """Put back the fence that a look covers, see `airflow_tx.state.fence`.
+        """Replace a look by the fence that it covers. See `airflow_tx.state.fence`.
 
         :param grant: the grant of the look.
         :raises FenceOutranked: the fence no longer holds this look.
@@ -707,8 +712,9 @@ class StoredState(FencedState):
     def _transaction(self, write: StateWrite) -> AbstractContextManager[StoreTransaction]:
         """Open a transaction of the store. An error undoes the whole transaction.
 
-        :raises FenceMoved: here, in `put` or in `end`; the write begins again.
-        :raises StateError: as `raise_fence` or `write`.
+        :raises FenceMoved: another grant has changed the fence. `put` and `end` may also raise this. The write then
+            begins again.
+        :raises StateError: as for `raise_fence` and `write`.
         """
         raise NotImplementedError
 
@@ -716,8 +722,7 @@ class StoredState(FencedState):
     def _transactions(
         self, writes: Sequence[tuple[StoredState, StateWrite]]
     ) -> Iterator[list[StatePart]]:
-        """Open one transaction for states that share the `store_key`. It is used in place of `_transaction`, and raises
-        the same errors."""
+        """Open one transaction for all states that share a `store_key`. Raises the same errors as `_transaction`."""
         ((_, write),) = writes
         with self._transaction(write) as transaction:
             yield [_OnlyPart(transaction)]
@@ -728,13 +733,13 @@ class StoredState(FencedState):
 
 
 def write_together(writes: Sequence[tuple[StoredState, StateWrite]]) -> list[Written]:
-    """Write into several states in one transaction of their store, so that a reader sees all rows or none.
+    """Write to several states in one transaction of their store. A reader sees all of the rows or no row.
 
     An error undoes the whole transaction, and names the state that refused.
 
-    :param writes: the states, with one `store_key`, and the write for each. The rows are written in this order.
-    :return: what was written into each state.
-    :raises StateError: as the methods of a state.
+    :param writes: the states and their writes, in the order of writing. All states have the same `store_key`.
+    :return: what was written to each state.
+    :raises StateError: as for `raise_fence` and `write`.
     """
     if not writes:
         return []
@@ -755,7 +760,8 @@ def write_together(writes: Sequence[tuple[StoredState, StateWrite]]) -> list[Wri
             moved.mend()
         except StateBehind as behind:
             state, write = next(each for each in writes if each[0].name == behind.fields["state"])
-            # If this transaction has no journal entry, earlier transactions are unlikely to have entries.
+            # If this transaction has no journal entry, its predecessors are unlikely to have
+            # entries.
             has_journal = write.grant.is_skip or write.grant.has_journal_entry
             advise = state.remedy_behind if has_journal else state.remedy_lost
             fields = {**behind.fields, "remedy": advise(write.grant.topology)}
@@ -775,7 +781,7 @@ def _written_at_once(writes: Sequence[tuple[StoredState, StateWrite]]) -> list[W
 
 
 def sharing_a_store(states: Iterable[FencedState]) -> list[list[FencedState]]:
-    """Group states that one transaction of their store can write, the largest group first."""
+    """Group the states that one transaction of their store can write. The largest group comes first."""
     groups = dict[Hashable, list[FencedState]]()
     for state in states:
         key = state.name if state.store_key is None else (state.store_key,)
@@ -784,8 +790,7 @@ def sharing_a_store(states: Iterable[FencedState]) -> list[list[FencedState]]:
 
 
 def raise_fences(states: Iterable[FencedState], grant: Grant) -> None:
-    """Raise the fences of states, in one transaction for states that share a store. Raises the same errors as
-    `raise_fence`."""
+    """Raise the fences of states, in one transaction per store. Raises the same errors as `raise_fence`."""
     for group in sharing_a_store(states):
         shared = [each for each in group if isinstance(each, StoredState)]
         if len(shared) > 1:
@@ -796,24 +801,24 @@ def raise_fences(states: Iterable[FencedState], grant: Grant) -> None:
 
 
 # --- appended -----------------------------------------------------------------------------------------------------
-# Tables to which transactions append rows, as tasks, Spark applications and the committer see them.
+# Tables to which transactions append rows: the interface for tasks, Spark and committers.
 #
 # Tasks write files into the folder of the table. A task stages one row per file, like any other
 # output. No row of a file is in the table before the commit publishes the file.
 
 
 STAGED = "_airflow_tx"
-"""The folder within a table for the files that tasks write. VACUUM ignores folders that begin with _."""
+"""The name of the folder within a table for files that tasks write. VACUUM ignores folders that begin with _."""
 TXID = "tx_txid"
 """The column with the txid of the transaction that wrote the row."""
 REJECTED_COLUMNS = ("tx_task", "tx_reason", "tx_where", "tx_content")
-"""The columns of rejected rows. All are texts, so that the rows of all tasks fit one table."""
+"""The columns of the table of rejected rows. All columns are texts, so that the rows of every task fit."""
 
 
 class Misfit(ValueError):
-    """A file does not fit its table. Its message is a clause that names the problem.
+    """Raised if a file does not fit its table. The message is a clause that names the problem.
 
-    :param remedy: how to solve the problem; "" if the rows must change.
+    :param remedy: how to solve the problem; "" if only other rows solve it.
     """
 
     def __init__(self, problem: str, remedy: str = "") -> None:
@@ -835,7 +840,7 @@ class AppendTable(ABC):
     def list_staged(
         self, folder: str, partition_fields: Sequence[Mapping[str, Any]]
     ) -> list[dict[str, Any]]:
-        """List the files with rows that an application has written, each as a row of a staged output.
+        """Return one row per file that a Spark application has written. These rows are the staged output.
 
         :param folder: path relative to the table.
         :param partition_fields: the fields of the partition columns in Spark's schema.
@@ -846,7 +851,7 @@ class AppendTable(ABC):
     def stage(
         self, rows: Sequence[Mapping[str, Any]], attempt: TransactionAttempt
     ) -> list[dict[str, Any]]:
-        """Write the rows of Python tasks into files, and list these files as `list_staged` does.
+        """Write the rows of Python tasks into files. Return one row per file, as `list_staged` does.
 
         :raises StateError: the rows do not fit the table, or its folder cannot be written.
         """
@@ -859,8 +864,7 @@ class AppendTable(ABC):
         raise NotImplementedError
 
     def staged_schema(self, listed: Sequence[Mapping[str, Any]]) -> Any:
-        """Return the Arrow schema of rows in files that `list_staged` has listed, as a reader of the table sees
-        them."""
+        """Return the Arrow schema of the files that `list_staged` has listed, as a reader of the table sees it."""
         raise NotImplementedError
 
     def staged_rows(
@@ -874,6 +878,6 @@ class AppendTable(ABC):
 
 
 def staged_folder(attempt: TransactionAttempt, task_try: str) -> str:
-    """Name the folder of one try, relative to the table. Every try has its own folder."""
+    """Return the name of the folder of one try, relative to the table. Every try has its own folder."""
     digest = hashlib.sha256(f"{attempt.birth}\n{task_try}".encode()).hexdigest()
     return f"{STAGED}/{attempt}.{digest[:16]}"

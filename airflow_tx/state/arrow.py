@@ -1,4 +1,4 @@
-"""Rows of a state as exact Arrow tables, and their tally: a digest and sums that are computed while they are read.
+"""Rows of a state as exact Arrow tables. A `RowTally` computes a digest and sums while the rows are read.
 
 A value without an Arrow type becomes a text, and the metadata of the field names its type.
 """
@@ -27,7 +27,7 @@ _EPOCH = dt.datetime(1970, 1, 1)
 
 
 def schema_of(types: Mapping[str, str]) -> pa.Schema:
-    """Make an Arrow schema of columns with types of states."""
+    """Create the Arrow schema of columns, from their column types."""
     import pyarrow as pa
 
     from airflow_tx.base.rows import COLUMN_TYPES
@@ -41,12 +41,12 @@ def schema_of(types: Mapping[str, str]) -> pa.Schema:
 
 
 def _type(kind: str) -> StateType:
-    """Return a type by its name, or the type text for an unknown name."""
+    """Return the column type with this name. Return the type `text` for an unknown name."""
     return STATE_TYPES.get(kind, STATE_TYPES["text"])
 
 
 def to_arrow(rows: Sequence[Mapping[str, Any]], types: Mapping[str, str]) -> pa.Table:
-    """Make a table of rows. A column that a row lacks is NULL."""
+    """Create an Arrow table of rows. If a row lacks a column, its value is NULL."""
     import pyarrow as pa
 
     schema = schema_of(types)
@@ -60,7 +60,7 @@ def to_arrow(rows: Sequence[Mapping[str, Any]], types: Mapping[str, str]) -> pa.
 
 
 def from_arrow(table: pa.Table | pa.RecordBatch) -> list[_Row]:
-    """Read the rows of a table, with the types that `to_arrow` has noted in it."""
+    """Return the rows of a table, in the types that `to_arrow` has noted in the metadata of the fields."""
     columns = columns_from_arrow(table)
     return [
         {name: column[number] for name, column in columns.items()}
@@ -69,7 +69,7 @@ def from_arrow(table: pa.Table | pa.RecordBatch) -> list[_Row]:
 
 
 def columns_from_arrow(table: pa.Table | pa.RecordBatch) -> dict[str, list[Any]]:
-    """Read the columns of a table, with the same values as `from_arrow`."""
+    """Return the columns of a table by name, with the same values as `from_arrow`."""
     columns = {}
     for field in table.schema:
         column = table.column(field.name)
@@ -86,29 +86,30 @@ def columns_from_arrow(table: pa.Table | pa.RecordBatch) -> dict[str, list[Any]]
 
 
 def _times(column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """Convert timestamps like `to_pylist`, in a third of the time."""
+    """Convert timestamps to datetimes, as `to_pylist` does, in a third of the time."""
     numbers = column.cast("int64").to_pylist()
     return [None if number is None else _EPOCH + dt.timedelta(0, 0, number) for number in numbers]
 
 
 # --- row tally ----------------------------------------------------------------------------------------------------
-# The tally of the rows of a state, for the state's part of the receipt.
+# Compute the digest and the sums of the rows of a state, which are the state's part of the receipt.
 
 
 _ROWS_AT_ONCE = 1000
 _WHOLE = {int, type(None)}
 _PLAIN = {*_WHOLE, str, float, bool, bytes}
 _MODULUS = 2**64
-# Version 2 of marshal writes no references, which would depend on other uses of the same value.
+# Version 2 of marshal writes no references. References would depend on other uses of the same
+# value.
 _MARSHAL = 2
 
 
 class RowsInParts(Iterable[Mapping[str, Any]], ABC):
-    """Rows that may come as record batches. A table takes these column by column, without an object for each row."""
+    """Rows that may be in record batches. A table writes a record batch column by column, without an object per row."""
 
     @abstractmethod
     def parts(self) -> Iterator[Any]:
-        """Read all rows in their order, as record batches and iterables of rows. Each call reads them again."""
+        """Yield record batches and iterables of rows, in the order of the rows. Each call reads the rows again."""
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
         for part in self.parts():
@@ -120,7 +121,7 @@ class RowTally(Iterable[Mapping[str, Any]]):
 
     The digest is the sum of 64-bit hashes. It does not depend on the order, and counts a repeated row twice.
 
-    :param added: columns to sum up as well.
+    :param added: columns whose sum is also computed.
     :ivar lacking: columns that some rows of the last portion did not have.
     """
 
@@ -139,7 +140,7 @@ class RowTally(Iterable[Mapping[str, Any]]):
 
     @classmethod
     def of(cls, rows: Iterable[Mapping[str, Any]], added: Collection[str] = ()) -> RowTally:
-        """Return the rows if they are a tally, else a new tally of them."""
+        """Return rows that already are a RowTally unchanged. Wrap other rows in a RowTally."""
         return rows if isinstance(rows, cls) else cls(rows, added)
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
@@ -151,7 +152,7 @@ class RowTally(Iterable[Mapping[str, Any]]):
             yield from portion
 
     def portions(self, size: int) -> Iterator[_Columns]:
-        """Read the rows as columns, `size` rows at most in a portion; None for a column that a row lacks."""
+        """Read the rows as columns, in portions of at most `size` rows. If a row lacks a column, its value is None."""
         self._begin()
         parts = self._rows.parts() if isinstance(self._rows, RowsInParts) else iter([self._rows])
         for columnar, neighbours in groupby(parts, is_frame):
@@ -161,7 +162,7 @@ class RowTally(Iterable[Mapping[str, Any]]):
                 yield from self._by_row(chain.from_iterable(neighbours), size)
 
     def _begin(self) -> None:
-        """Begin a reading, and refuse a second reading of an iterator, which would silently have no rows."""
+        """Begin a reading. Refuse a second reading of an iterator, because it would silently have no rows."""
         if self._begun and isinstance(self._rows, Iterator):
             raise TypeError("a write begins again, and its rows can be read once: give it a list")
         self._begun = True
@@ -187,8 +188,10 @@ class RowTally(Iterable[Mapping[str, Any]]):
                 yield {name: [row.get(name) for row in portion] for name in names}
 
     def _take(self, rows: Sequence[Mapping[str, Any]]) -> _Columns:
-        """Digest rows by column, in a fourth of the time, and return the columns; empty if the rows have different
-        columns."""
+        """Add rows to the digest column by column, which takes a fourth of the time.
+
+        Return their columns. Return {} if the rows have different columns.
+        """
         try:
             columns = {name: list(map(itemgetter(name), rows)) for name in sorted(rows[0])}
         except KeyError:
@@ -212,11 +215,13 @@ class RowTally(Iterable[Mapping[str, Any]]):
             if set(map(type, values)) <= _WHOLE:
                 self._sums[name] += sum(filter(None, values))
             else:
-                del self._sums[name]  # the store may convert it to another number
+                del self._sums[name]  # the store may convert the value to another number
 
     def written(self, keys: int) -> Written:
-        """Return the digest and the sums of the rows that were read, for a state that has stored them under `keys`
-        keys."""
+        """Return the digest and the sums of the rows that were read.
+
+        The state has stored these rows under `keys` keys.
+        """
         return Written(keys, f"{self._sum % _MODULUS:016x}", dict(self._sums) if keys else {})
 
 

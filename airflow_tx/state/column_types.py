@@ -1,6 +1,7 @@
-"""The column types of keyed states: which Python values fit exactly. Nothing is rounded or cut.
+"""The column types of keyed states, and the Python values that fit them. No value is rounded or cut.
 
-Stores without types keep each value in one plain form."""
+Stores without column types keep each value as plain JSON.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +19,18 @@ from airflow_tx.base.errors import ConfigError
 PREV = "tx_prev_"
 """The prefix of a column that keeps the previous value of another column."""
 LONGEST_NAME = 63
-"""Maximum length in bytes of a name that every database accepts without cutting it."""
+"""Maximum length of a name, in bytes, that every database accepts without cutting it."""
 
 
 def split_table(
     table: str, columns: Iterable[str], *, state: str, also: str = ""
 ) -> tuple[str | None, str]:
-    """Split a table into its schema, if it has one, and its name, and refuse names that a database refuses or cuts.
+    """Split the name of a table into its schema, if it names one, and its own name.
+
+    Refuse names that a database refuses or cuts.
 
     :param columns: names of the columns of the table.
-    :param also: prefix that the package adds to some names.
+    :param also: prefix that this package adds to some of the names.
     """
     schema, dot, name = str(table).rpartition(".")
     names = (name, *([schema] if dot else ()), *columns)
@@ -41,7 +44,7 @@ def split_table(
 
 
 def is_name(text: object) -> bool:
-    """Return whether every database accepts a text as the name of a table or column, and does not cut it."""
+    """Return whether every database accepts a text as the name of a table or column, without cutting it."""
     if not isinstance(text, str) or "\0" in text:
         return False
     return 0 < len(text.encode(errors="replace")) <= LONGEST_NAME
@@ -142,7 +145,7 @@ def _to_the_microsecond(value: dt.datetime) -> dt.datetime:
 
 
 def _json(value: Any, depth: int = 0) -> Any:
-    """Check and copy a JSON value, so that no other object shares it."""
+    """Check that a value is plain JSON, and copy it, so that no other object shares it."""
     if depth > _DEEPEST:
         raise ValueError(f"is nested more than {_DEEPEST} levels deep")
     if value is None or type(value) is bool:
@@ -161,7 +164,7 @@ def _json(value: Any, depth: int = 0) -> Any:
 
 
 def json_text(value: Any) -> str:
-    """Write a plain JSON value as text. Equal values have the same text."""
+    """Return a plain JSON value as text. Equal values have the same text."""
     return json.dumps(
         value, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")
     )
@@ -188,15 +191,15 @@ class StateType(NamedTuple):
     """A type of the columns of states: a row of `STATE_TYPES`.
 
     :param name: the word that users write, such as ``bigint``.
-    :param column: type of the column in Arrow and Spark, as DDL: a row of `airflow_tx.base.rows.COLUMN_TYPES`.
-    :param made: class of the values.
-    :param convert: makes a value of the type. It raises ValueError, TypeError or OverflowError if no value is equal.
+    :param column: type of the column in Arrow and Spark, as DDL. It is a row of `airflow_tx.base.rows.COLUMN_TYPES`.
+    :param made: Python class of the values.
+    :param convert: converts a value to the type. It raises ValueError, TypeError or OverflowError if no value is equal.
     :param holds: returns whether a column of values of this class needs no conversion; None to convert each value.
-    :param size: counts the bytes of a value; None if each value has eight.
-    :param plain: writes a value as plain JSON; None if JSON has such values. `made` then writes them.
-    :param read: reads a value that `plain` wrote; None if `made` reads it.
-    :param to_arrow: makes the Arrow value; None if the value stays the same.
-    :param from_arrow: makes a value from an Arrow value; None if the value stays the same.
+    :param size: returns the size of a value in bytes; None if each value has eight bytes.
+    :param plain: converts a value to plain JSON; None to use `made`.
+    :param read: reads a value that `plain` wrote; None to use `made`.
+    :param to_arrow: converts a value to its Arrow value; None if both are the same.
+    :param from_arrow: converts an Arrow value back; None if both are the same.
     """
 
     name: str
@@ -299,7 +302,7 @@ _NONE = type(None)
 
 
 def type_of(value: Any) -> str | None:
-    """Return the column type that fits a key value; None if no type fits."""
+    """Return the column type that fits a key value. Return None if no type fits."""
     made = type(value)
     found = _OF_CLASS.get(made) or next(filter(None, map(_OF_CLASS.get, made.__mro__)), None)
     if found == "timestamptz":
@@ -308,14 +311,14 @@ def type_of(value: Any) -> str | None:
 
 
 def converted(kind: str, values: Sequence[Any]) -> Sequence[Any]:
-    """Convert a column of values to a type; None stays None.
+    """Convert a column of values to a type. None stays None.
 
-    :raises ValueError: a value does not fit; also TypeError or OverflowError, see `StateType.convert`.
+    :raises ValueError: a value does not fit. `StateType.convert` may also raise TypeError or OverflowError.
     """
     own = STATE_TYPES[kind]
     if own.holds is not None:
-        # A check of the whole column costs a tenth of a check of each value, and is nearly always
-        # enough.
+        # Check the whole column first, which takes a tenth of the time of a check of each value and
+        # is nearly always enough.
         found = set(map(type, values))
         present = [value for value in values if value is not None] if _NONE in found else values
         if not present or (found - {_NONE} == {own.made} and own.holds(present)):
@@ -325,7 +328,7 @@ def converted(kind: str, values: Sequence[Any]) -> Sequence[Any]:
 
 
 def converted_keys(kind: str, values: Sequence[Any]) -> Sequence[Any]:
-    """Convert a column of keys to a type, as `converted` does. -0.0 becomes 0.0, because equal keys are one key."""
+    """Convert a column of keys to a type, as `converted` does. -0.0 becomes 0.0, because both are the same key."""
     fitting = converted(kind, values)
     if kind != "double":
         return fitting
@@ -336,12 +339,12 @@ def converted_keys(kind: str, values: Sequence[Any]) -> Sequence[Any]:
 
 
 def to_plain(kind: str, value: Any) -> Any:
-    """Write a converted value of a column as plain JSON: exact, and the same for the same value."""
+    """Convert a value of a column to exact plain JSON. The same value always has the same JSON."""
     return None if value is None else _WRITE[kind](value)
 
 
 def from_plain(kind: str, plain: Any) -> Any:
-    """Read a value that `to_plain` wrote. A number may also come as text, which some stores keep."""
+    """Read a value that `to_plain` wrote. A number may also be a text, because some stores return text."""
     return None if plain is None else _READ[kind](plain)
 
 
@@ -351,13 +354,16 @@ _FIXED = 8
 
 
 def size_of(kind: str, value: Any) -> int:
-    """Count the bytes of a value: UTF-8 bytes of a text or of JSON text, and digits of a numeric."""
+    """Return the size of a value: UTF-8 bytes of a text or of JSON text, or digits of a numeric."""
     size = STATE_TYPES[kind].size
     return _FIXED if value is None or size is None else size(value)
 
 
 def largest(kind: str, values: Sequence[Any]) -> int:
-    """Return an upper bound of the sizes in a column, quickly. For text it is up to four times too high."""
+    """Return an upper bound of the sizes of the values in a column.
+
+    The bound is quick to compute. For text, it is up to four times too high.
+    """
     if kind == "text":
         present = [value for value in values if value is not None] if None in values else values
         return 4 * max(map(len, present), default=0)

@@ -1,4 +1,4 @@
-"""Compare two states at one position of their source, key by key, with only a part of the keys in memory."""
+"""Compare two states key by key, at one position of their source. Only a part of the keys is in memory."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from airflow_tx.state.trident import TridentState
 
 _TRIES = 3
 _ROWS_READ_AT_ONCE = 10_000
-# Number of rows that stay in memory before they are appended to the files of their parts.
+# Maximum number of rows in memory. More rows are appended to the files of their parts.
 _ROWS_HELD = 100_000
-# With 10,000,000 keys, a part has 39,000.
+# Number of parts. If a state has 10,000,000 keys, a part has 39,000 keys.
 _PARTS = 256
 _NUMBERS = (int, float, Decimal)
 _WAIT = "Repeat the command, or let it wait: --wait"
@@ -38,9 +38,9 @@ _WAIT = "Repeat the command, or let it wait: --wait"
 class KeyDifference:
     """One key whose values differ between two states.
 
-    :param first: the differing values in the first state, or all its values if the second state lacks the key. None if
-        the first state lacks the key.
-    :param second: the same for the second state.
+    :param first: values of the key in the first state that differ; all values if the second state lacks the key. None
+        if the first state lacks the key.
+    :param second: values of the key in the second state, in the same form.
     """
 
     key: dict[str, Any]
@@ -50,7 +50,7 @@ class KeyDifference:
 
 @dataclass(frozen=True)
 class KeyDifferences:
-    """The keys with one kind of difference: their number, and the first keys in the order of their bytes."""
+    """The number of keys with one kind of difference, and the first of these keys in the order of their bytes."""
 
     count: int
     keys: list[KeyDifference]
@@ -82,7 +82,7 @@ class StateComparison:
 def compared(
     first: FencedState, second: FencedState, *, tolerance: float = 0.0, limit: int = 20
 ) -> StateComparison:
-    """Compare two states, in memory that does not grow with the number of keys.
+    """Compare two states key by key. The memory does not grow with the number of keys.
 
     :param tolerance: relative difference up to which doubles count as equal.
     :param limit: maximum number of keys that the result lists for each kind of difference.
@@ -101,7 +101,7 @@ def compared(
 
 @dataclass(frozen=True)
 class _Pair:
-    """Two states with columns, and the columns that they share."""
+    """Two states with columns. The comparison covers the columns that both states have."""
 
     first: QueryableState
     second: QueryableState
@@ -194,8 +194,10 @@ def _compared_once(pair: _Pair, tolerance: float, limit: int) -> StateComparison
 
 
 def _divide(sides: list[tuple[ExitStack, StateReading, _Parts]]) -> None:
-    """Divide the rows of both states into parts, in turns, because a database ends a transaction that waits too
-    long."""
+    """Divide the rows of both states into parts.
+
+    Read the states in turns, because a database ends a transaction that is idle too long.
+    """
     while sides:
         for side in tuple(sides):
             opened, reading, parts = side
@@ -207,7 +209,7 @@ def _divide(sides: list[tuple[ExitStack, StateReading, _Parts]]) -> None:
 
 
 def _same_place(pair: _Pair, first: Fence | None, second: Fence | None) -> tuple[int, int]:
-    """Return the last transaction of each state, which must end at one position of the source.
+    """Return the last transaction of each state. Both transactions must end at the same position of the source.
 
     :raises NotComparableNow: the positions differ, or a commit is writing one of the states.
     """
@@ -249,14 +251,16 @@ def _key_types(pair: _Pair, first: StateReading, second: StateReading) -> list[s
     return [mine.get(name, "text") for name in pair.keys]
 
 
-# Keys and values are in two lists, because Python's garbage collector would visit the tuple of
-# every pair.
+# Keep keys and values in two lists. With tuples of a key and its values, Python's garbage collector
+# would visit every tuple.
 _Held = tuple[list[bytes], list[Cells]]
 
 
 class _Parts:
-    """The rows of a state in files, divided by a digest of their keys. Equal keys of both states are in parts of one
-    number."""
+    """The rows of one state, divided into files by a digest of their keys.
+
+    Equal keys of both states are in files of the same number.
+    """
 
     def __init__(
         self, folder: Path, pair: _Pair, state: QueryableState, types: Sequence[str]
@@ -284,7 +288,7 @@ class _Parts:
             self._put_away()
 
     def rows(self, number: int) -> dict[bytes, Cells]:
-        """Read the rows of a part."""
+        """Return the rows of a part, by key."""
         found = dict[bytes, Cells]()
         path = self._path(number)
         if path.exists():
@@ -295,7 +299,7 @@ class _Parts:
         return found
 
     def _encoded(self, columns: Sequence[Sequence[Any]]) -> Iterable[bytes]:
-        if not self._keys:  # the state has one row
+        if not self._keys:  # a state without keys has one row
             return [b"[]"] * len(columns[0])
         return encode_keys(self._types, [columns[place] for place in self._keys])
 
@@ -315,7 +319,7 @@ _Found = tuple[bytes, "Cells | None", "Cells | None"]
 
 
 class _Keys:
-    """The keys with one kind of difference."""
+    """The keys of one kind of difference, such as keys that only the first state has."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -354,7 +358,7 @@ def _key_difference(
 
 
 class _Findings:
-    """The intermediate result of a comparison."""
+    """The result of a comparison that is not complete yet."""
 
     def __init__(self, tolerance: float, limit: int) -> None:
         self._tolerance = tolerance

@@ -40,23 +40,25 @@ def raised(
     missing: Callable[[], str] = str,
     is_empty: Callable[[], bool] = lambda: True,
 ) -> Fence:
-    """Raise a fence: check identity, rank and continuity, in this order, and then the content of the state.
+    """Return the raised fence. Check identity, rank and continuity, in this order, and then the content of the state.
 
-    The callables run under the same exclusive lock as the reading of the fence.
+    The callables run under the exclusive lock under which the fence was read.
 
     :param stored: the fence in the store; None if there is none.
-    :param there: whether the place of the values exists, for a state that keeps its values outside the fence.
+    :param there: whether the table or place of the values exists, if the state keeps its values outside the fence.
     :param holds: returns whether the state has rows of this transaction that it cannot undo; None if the state cannot
         determine this.
-    :param missing: describes what that place has lost since the fence was complete; "" if nothing.
+    :param missing: describes what this place has lost since the updates under the fence were complete; "" if it has
+        lost nothing.
     :param is_empty: returns whether a state without a fence has no values.
     :raises FenceForeign: the fence belongs to another ledger, or to another life of this one.
-    :raises LedgerBehind: the ledger went back. A second birth of a txid also proves this.
-    :raises StateBehind: the state went back. Or written rows are gone without their fence, or were never complete.
+    :raises LedgerBehind: the ledger went back. A txid with two births proves the same.
+    :raises StateBehind: the state went back, or the store lost written rows and kept the fence, or an update was never
+        completed.
     :raises FenceOutranked: a later grant has raised the fence.
     :raises StateError: this grant has raised the fence for a state of another name.
-    :raises OutputChanged: the state has rows of the transaction that this grant does not write.
-    :raises SkipRefused: the same, for a grant that skips.
+    :raises OutputChanged: this grant does not write some rows of the transaction that the state already has.
+    :raises SkipRefused: the grant skips the transaction, and the state has rows of it that cannot be undone.
     """
     last = grant.last_txids.get(state)
     known = grant.accepted.get(state, {})
@@ -107,8 +109,8 @@ def raised(
 def if_held(stored: Fence, grant: Grant, *, state: str) -> OutputChanged | SkipRefused | None:
     """Return the error to raise if a state that cannot undo has rows of this transaction.
 
-    The fence records the output that its grant was about to write. So the state can decide even if the ledger was
-    restored from a backup and has forgotten that grant.
+    The fence records the output that its grant was about to write. So the state can compare the output even if a
+    restored ledger has forgotten that grant.
 
     :return: the error; None if the fence is of another transaction, or if the output is unchanged or unknown.
     """
@@ -126,7 +128,7 @@ def if_held(stored: Fence, grant: Grant, *, state: str) -> OutputChanged | SkipR
 
 
 def check_write(stored: Fence | None, grant: Grant, *, state: str) -> None:
-    """Raise FenceOutranked unless the fence, read under a shared lock, holds exactly this grant."""
+    """Raise FenceOutranked unless the fence holds exactly this grant. The fence must be read under a shared lock."""
     if stored is None or stored.incarnation != grant.incarnation or stored.token != grant.token:
         found = "nothing" if stored is None else str(stored.token)
         raise FenceOutranked(state=state, token=str(grant.token), found=found)
@@ -135,7 +137,7 @@ def check_write(stored: Fence | None, grant: Grant, *, state: str) -> None:
 def check_portions(found: int, grant: Grant, *, state: str, where: str) -> None:
     """Refuse to complete a grant if the store has lost portions of it.
 
-    Each portion is noted in the store transaction that writes it. So a missing note means a missing portion.
+    The store transaction that writes a portion also notes it. So a missing note means a missing portion.
 
     :param found: number of notes of this grant in the store.
     :raises PortionsLost: the store has fewer notes than it has confirmed.
@@ -153,13 +155,18 @@ def accepted(stored: Fence, grant: Grant, *, state: str) -> bool:
 
 
 def owns(grant: Grant, *, state: str) -> bool:
-    """Return whether values without a fence are the state's own: a repair has accepted them, or is looking at them."""
+    """Return whether values without a fence belong to the state.
+
+    A repair has accepted these values, or is inspecting them.
+    """
     known = "generation" in grant.accepted.get(state, {}) or state in grant.over
     return known or grant.token.is_look
 
 
 def of_nobody(txid: int, *, state: str, release: str, fenced: int = 0) -> StateDiffers:
-    """Make the error for values that no transaction of this ledger wrote, which a commit would treat as its own.
+    """Return the error for values that no transaction of this ledger wrote.
+
+    A commit would treat these values as its own.
 
     :param txid: the greatest txid in the values.
     :param release: the command that removes all txids from the values.
@@ -174,7 +181,7 @@ def of_nobody(txid: int, *, state: str, release: str, fenced: int = 0) -> StateD
 
 
 def uncovered(stored: Fence | None, grant: Grant, *, state: str) -> Fence:
-    """Return the fence that a look covers, to put it back. The roll forward has then changed nothing.
+    """Return the fence that a look covers. The roll forward restores this fence if it has changed nothing.
 
     :param stored: the fence, read under an exclusive lock.
     :param grant: the grant of the look.
@@ -186,7 +193,7 @@ def uncovered(stored: Fence | None, grant: Grant, *, state: str) -> Fence:
 
 
 def with_change(stored: Fence, change: int) -> Fence:
-    """Note in a fence that a person has accepted a change of its values.
+    """Return a fence with the note that a person has accepted a change of its values.
 
     :param change: number of the repair; 0 if it is unknown.
     """
@@ -200,7 +207,8 @@ def check_as_of(stored: Fence | None, txid: int, newest: int, *, state: str, kep
 
     :param newest: the newest final transaction.
     :param kept: number of transactions for which the state keeps the earlier values.
-    :raises StateError: the values are gone. The message names the transaction as of which they are readable.
+    :raises StateError: the state no longer has the values. The message names the transaction as of which the state is
+        readable.
     """
     if stored is not None and stored.txid > txid + kept:
         why = (
@@ -212,7 +220,10 @@ def check_as_of(stored: Fence | None, txid: int, newest: int, *, state: str, kep
 
 
 def not_as_of(txid: int, newest: int, *, later: int, why: str, state: str) -> StateError:
-    """Make the error for values as of a final transaction that a later transaction has changed."""
+    """Return the error for a reading of values as of a final transaction.
+
+    A later transaction has replaced these values.
+    """
     is_open = later > newest
     problem = (
         f"it is not readable as of {txid}{f' while {later} commits' if is_open else ''}: {why}"
@@ -222,24 +233,27 @@ def not_as_of(txid: int, newest: int, *, later: int, why: str, state: str) -> St
 
 
 def applied(stored: Fence) -> Fence:
-    """Note in the fence that all updates of its grant are in the store."""
+    """Return the fence with the note that all updates of its grant are in the store."""
     return replace(stored, applied=True)
 
 
 def _covering(stored: Fence) -> str:
-    """Write a fence as the batch of a look. The new look may replace the look of a run that has died."""
+    """Write a fence as text for the batch of a look.
+
+    If the fence is itself a look of a run that has died, keep the fence that it covers.
+    """
     return stored.batch if stored.token.is_look else dumps({COVERS: asdict(stored)})
 
 
 def _text(batch: FenceBatch | None, change: int, was_empty: bool | None) -> str:
-    """Write a batch as text, with the facts of its state that the fence keeps."""
+    """Return a batch as text, with the facts about its state that a fence keeps."""
     if batch is None:
         return "null"
     return structs.replace(batch, change=change, was_empty=was_empty).text
 
 
 def _output(batch: FenceBatch | None, state: str) -> str | None:
-    """Return the output that a grant was about to write, or None if the batch does not contain it."""
+    """Return the output that a grant was about to write. Return None if the batch does not contain it."""
     return None if batch is None else batch.outputs.get(state)
 
 
@@ -248,8 +262,10 @@ def _shown(last: int | None) -> int | str:
 
 
 def _check_looked_at(stored: Fence | None, grant: Grant, *, state: str) -> None:
-    """Refuse a repair that has looked at another fence, because a grant without a last txid would replace this
-    fence."""
+    """Refuse a repair that inspected another fence than the current one.
+
+    Its grant has no last txid, so it would replace the current fence.
+    """
     found = None if stored is None else stored.token
     if state in grant.over and found not in (grant.over[state], grant.token):
         shown = "nothing" if found is None else str(found)
@@ -260,14 +276,13 @@ def _check_rank(stored: Fence, grant: Grant, *, state: str) -> None:
     found = stored.token
     mine = grant.token
     if found.generation == mine.generation and (found.txid > mine.txid or _is_another(found, mine)):
-        return  # the checks that follow give a more exact error: LedgerBehind, or a change by hand
+        return  # the checks that follow raise a more exact error: LedgerBehind, or the error for a change by hand
     if found.rank > mine.rank or (found.rank == mine.rank and found.nonce != mine.nonce):
         raise FenceOutranked(state=state, token=str(mine), found=str(found))
 
 
 def _check_no_look(stored: Fence, grant: Grant, last: int | None, *, state: str) -> None:
-    """Refuse a fence that is a look. A look proves nothing about the values, which may be older than the covered
-    fence."""
+    """Refuse a fence that is a look. The values may be older than the fence that the look covers."""
     known = state in grant.over or accepted(stored, grant, state=state)
     if stored.token.is_look and not known:
         found = f"{stored.token.txid}, of a roll forward that has not ended"
@@ -277,7 +292,10 @@ def _check_no_look(stored: Fence, grant: Grant, last: int | None, *, state: str)
 def _check_accepted(
     stored: Fence | None, grant: Grant, known: Mapping[str, Any], *, state: str
 ) -> None:
-    """Refuse a fence that differs from the fence that a person accepted, after a restore from another backup."""
+    """Refuse a fence that differs from the fence that a person accepted.
+
+    The state may be restored from another backup.
+    """
     if "fence" not in known or state in grant.over:
         return
     if stored is not None and stored.token.generation >= known["generation"]:
@@ -291,7 +309,10 @@ def _check_accepted(
 
 
 def _check_change(stored: Fence, grant: Grant, known: Mapping[str, Any], *, state: str) -> None:
-    """Refuse values from before a change that a person has accepted, even if no transaction followed the change."""
+    """Refuse values that are older than a change that a person has accepted.
+
+    This works even if no transaction followed the change.
+    """
     change = known.get(CHANGE, 0)
     if stored.change < change:
         found = f"{stored.token.txid}, without the change that repair {change} accepted"
@@ -300,8 +321,7 @@ def _check_change(stored: Fence, grant: Grant, known: Mapping[str, Any], *, stat
 
 
 def _check_by_hand(found: Token, grant: Grant, last: int | None, *, state: str) -> None:
-    """Refuse a fence with the birth of an earlier transaction: a person has changed the fence, and the ledger did not
-    go back."""
+    """Refuse a fence that a person has changed by hand. Its birth shows that the ledger did not go back."""
     births = {grant.births.get(state, ""): last or found.txid, grant.token.birth: grant.txid}
     refusal = found.by_hand(births, state, grant.topology)
     if refusal:
@@ -309,13 +329,12 @@ def _check_by_hand(found: Token, grant: Grant, last: int | None, *, state: str) 
 
 
 def _is_another(found: Token, mine: Token) -> bool:
-    """Return whether a ledger that had gone back has allocated a txid twice."""
+    """Return whether a ledger that went back has allocated a txid twice."""
     return found.txid == mine.txid and found.birth != mine.birth
 
 
 def _check_birth(stored: Fence, grant: Grant, last: int | None, *, state: str) -> None:
-    """Refuse another transaction with the same txid. Attempts, epochs and generations of the two transactions cannot be
-    compared."""
+    """Refuse another transaction with the same txid, because the tokens of the two transactions cannot be compared."""
     found = stored.token
     known = grant.births.get(state)
     if found.birth == known or accepted(stored, grant, state=state):
@@ -334,8 +353,10 @@ def _check_birth(stored: Fence, grant: Grant, last: int | None, *, state: str) -
 
 
 def _check_one_update(stored: Fence, *, state: str) -> None:
-    """Refuse a second update of one table. It would start from the values before the first update, and so replace that
-    update."""
+    """Refuse a second update of one table by a transaction.
+
+    It would start from the values before the first update and overwrite the first update.
+    """
     if stored.state != state:
         problem = f"two updates of this DAG write to one table: {stored.state!r} and {state!r}"
         remedy = "Make them one update, or give one of them another table."
@@ -353,9 +374,9 @@ def _check_continuity(stored: Fence, grant: Grant, last: int | None, *, state: s
         mine = final is None or (stored.token.attempt, stored.token.epoch) == tuple(final)
         if stored.applied and mine:
             return
-        # The store kept the raise and lost the values, because it answers before it writes to its
-        # disk or to a standby. Or it was restored to a moment between two attempts of its last
-        # transaction.
+        # The store has lost values and kept the raised fence, because it answers before it writes
+        # to its disk or to a standby. Or the store was restored to a moment between two attempts of
+        # its last transaction.
         shown = f"{last}, without all of its updates" if mine else f"{last}.{stored.token.attempt}"
         raise StateBehind(state=state, topology=grant.topology, expected=last, found=shown)
     _check_by_hand(stored.token, grant, last, state=state)
@@ -371,9 +392,9 @@ def _check_continuity(stored: Fence, grant: Grant, last: int | None, *, state: s
 
 
 def may_have_written(before: Token, token: Token) -> bool:
-    """Return whether an earlier grant may have written rows of the transaction, which must be undone.
+    """Return whether an earlier grant may have written rows of the transaction. These rows must be undone.
 
-    If the fence holds this token, its raise has undone them. If it holds an earlier transaction, no grant of this
-    transaction has written rows. After a repair this is unknown.
+    If the fence holds this token, raising the fence has undone the rows. If the fence holds an earlier transaction, no
+    grant of this transaction has written rows. After a repair, this is unknown.
     """
     return before != token and (before.txid >= token.txid or before.generation != token.generation)

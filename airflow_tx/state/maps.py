@@ -1,13 +1,13 @@
-"""Trident's maps over any store of values. They update a value so that a replay does not count twice.
+"""Trident's maps over any store of values. They update values so that the rows of a replay do not count twice.
 
     counts = OpaqueMap(CachedMap(MemoryMap()))
     counts.begin_commit(3)
     counts.multi_update([("man",), ("dog",)], [CombinerValueUpdater(Count(), 2), CombinerValueUpdater(Count(), 1)])
     counts.commit(3)
 
-They keep the promise of Trident: exactly once, among writers that take turns. Two gaps remain. A writer that was
-declared dead can still overwrite a value. A key that only a failed attempt touched keeps the value of that attempt. The
-fenced states of this package (SqlState …) close both gaps. Source: trident-state seed, protocol.md §7.
+They guarantee the same as Trident: each update counts exactly once if writers take turns. Two gaps remain. A writer
+that was declared dead can still overwrite a value. A key that only a failed attempt updated keeps the value of that
+attempt. The fenced states of this package (SqlState …) close both gaps. Source: trident-state seed, protocol.md §7.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from airflow_tx.state.column_types import json_text
 from airflow_tx.state.keys import Key, as_key, canonical_number
 
 # --- values -------------------------------------------------------------------------------------------------------
-# Stored values, which record their updates so that a replay does not count twice, and the updaters
-# of a value.
+# Stored values and their updaters. A stored value records its last transaction, so that the rows of
+# a replay do not count twice.
 #
 # Source: trident-state seed (OpaqueValue, ValueUpdater, persistentAggregate).
 
@@ -75,7 +75,7 @@ def _refuse_earlier(stored: int, txid: int | None) -> None:
 
 @dataclass(frozen=True)
 class TransactionalValue(Generic[_T]):
-    """A value and the last transaction in it (Trident's TransactionalValue), exact if a replay has the same rows.
+    """A value and the last transaction in it (Trident's TransactionalValue). It is exact if a replay has the same rows.
 
     An update by an earlier transaction raises TxidBehind.
 
@@ -94,22 +94,21 @@ class TransactionalValue(Generic[_T]):
     updates: int | None = field(default=None, compare=False)
 
     def get(self, txid: int | None) -> _T:
-        """Read the value from which an update by `txid` starts. A value of the same txid has that update already."""
+        """Return the value before an update by `txid`. A value with the same txid already contains the update."""
         _refuse_earlier(self.txid, txid)
         return self.value
 
     def update(
         self, txid: int, value: _T, token: Token | None = None, chunk: int | None = None
     ) -> TransactionalValue[_T]:
-        """Compute the value to store for `txid`: the stored value if it already has the update of `txid`, else
-        `value`."""
+        """Return what to store for `txid`: `value`, or the stored value if it already has this update."""
         _refuse_earlier(self.txid, txid)
         # Record the writer even if the value stays the same. A replay then also detects that two
         # chunks have the same key.
         return TransactionalValue(txid, self.value if txid == self.txid else value, token, chunk)
 
     def updated(self, writer: Writer, combine: Callable[[_T | None], _T]) -> TransactionalValue[_T]:
-        """Combine the value with an update, unless the value has the transaction of `writer` already."""
+        """Update the value, unless it already contains the transaction of `writer`."""
         value = self.value if writer.txid == self.txid else combine(self.value)
         return self.update(writer.txid, value, writer.token, writer.chunk)
 
@@ -138,8 +137,9 @@ class OpaqueValue(Generic[_T]):
     chunk: int | None = None
 
     def get(self, txid: int | None) -> _T | None:
-        """Read the value from which an update by `txid` starts: `prev` if `txid` was the last transaction, else
-        `value`.
+        """Return the value from which an update by `txid` starts.
+
+        Return `prev` if `txid` was the last transaction, and `value` otherwise.
 
         :param txid: None for the newest value.
         """
@@ -149,20 +149,20 @@ class OpaqueValue(Generic[_T]):
     def update(
         self, txid: int, value: _T | None, token: Token | None = None, chunk: int | None = None
     ) -> OpaqueValue[_T]:
-        """Compute what to store for `txid`. The caller has computed `value` from `get(txid)`."""
+        """Return what to store for `txid`. The caller has computed `value` from `get(txid)`."""
         return OpaqueValue(txid, value, self.get(txid), token, chunk)
 
     def updated(self, writer: Writer, combine: Callable[[_T | None], _T]) -> OpaqueValue[_T]:
-        """Combine the update with the value before the transaction of `writer`."""
+        """Update the value that was current before the transaction of `writer`."""
         return self.update(writer.txid, combine(self.get(writer.txid)), writer.token, writer.chunk)
 
     def undone(self, writer: Writer) -> OpaqueValue[_T]:
-        """Undo what another grant of the transaction of `writer` wrote."""
+        """Undo the write of another grant of the same transaction as `writer`."""
         outranked = self.txid == writer.txid and self.token != writer.token
         return self.rolled_back() if outranked else self
 
     def rolled_back(self) -> OpaqueValue[_T]:
-        """Undo the last transaction; a second call changes nothing. A value of None means that the key is absent.
+        """Undo the last transaction. A second call changes nothing. The value None means that the key is absent.
 
         The value keeps the txid and drops the grant, so any writer of this transaction may write next.
         """
@@ -178,10 +178,10 @@ def updated_value(
     writer: Writer,
     combine: Callable[[_T | None], _T],
 ) -> StoredValue[_T]:
-    """Compute the value to store under a key that `writer` may write.
+    """Return the value to store under a key that `writer` may write.
 
     :param stored: the stored value; None if there is no such key.
-    :param combine: computes the new value from the value that an update starts from, which is None for a new key.
+    :param combine: computes the new value from the value before the update. That value is None for a new key.
     """
     if stored is not None:
         return stored.updated(writer, combine)
@@ -191,17 +191,17 @@ def updated_value(
 
 
 class ValueUpdater(Protocol[_T]):
-    """Computes a new value from a stored one."""
+    """Computes a new value from the stored value."""
 
     def update(self, stored: _T | None) -> _T | None:
-        """Compute the new value; None removes the key.
+        """Return the new value. None removes the key.
 
         :param stored: the stored value, which you may change and return; None if there is no such key.
         """
 
 
 class CombinerValueUpdater(Generic[_T]):
-    """Combines the stored value with the delta that an aggregator has computed from the batch.
+    """Combines the stored value with a delta, which an aggregator has computed from the batch.
 
     :param aggregator: the aggregator, such as `Sum()`.
     :param delta: the delta; NULL changes nothing.
@@ -219,7 +219,7 @@ class CombinerValueUpdater(Generic[_T]):
 
 
 class ReducerValueUpdater(Generic[_T]):
-    """Reduces the rows of a key into its value, one after another, with a ReducerAggregator.
+    """Reduces the rows of a key into its value, one row after another, with a ReducerAggregator.
 
     :param aggregator: an object with `init()` and `reduce(current, row)`.
     :param rows: the rows of the key, in their order in the batch.
@@ -237,7 +237,7 @@ class ReducerValueUpdater(Generic[_T]):
 
 
 class Replace(Generic[_T]):
-    """Sets a value, and ignores the stored value.
+    """Replaces the stored value.
 
     :param value: the new value; None removes the key.
     """
@@ -250,19 +250,19 @@ class Replace(Generic[_T]):
 
 
 # --- json values --------------------------------------------------------------------------------------------------
-# Keys and values of Trident's maps as exact, readable JSON text, for Redis and Memcached.
+# Convert keys and values of Trident's maps to exact, readable JSON text, for Redis and Memcached.
 #
 # Plain JSON stays unchanged. Any other value becomes an object with one field, whose name begins
 # with "$".
 
 
 def to_text(value: Any) -> bytes:
-    """Write a value as JSON, and raise TypeError or ValueError if the value has no form in JSON."""
+    """Return a value as JSON. Raise TypeError or ValueError if JSON cannot represent it."""
     return json_text(_plain(value)).encode()
 
 
 def from_text(data: bytes) -> Any:
-    """Read a value that `to_text` wrote, and raise ValueError if `to_text` did not write it."""
+    """Read a value that `to_text` wrote. Raise ValueError if `to_text` cannot have written it."""
     try:
         return _value(json.loads(data))
     except (LookupError, TypeError, ArithmeticError) as error:
@@ -277,9 +277,9 @@ def from_trident(data: bytes | str, kind: str, *, committed: int) -> Any:
 
     :param data: the output of JSONOpaqueSerializer, JSONTransactionalSerializer or JSONNonTransactionalSerializer.
     :param kind: kind of the map: "opaque", "transactional" or "non-transactional".
-    :param committed: the last txid that Storm has committed. A later transaction is taken out of an opaque value.
-    :return: the value after that transaction; None if there was no value.
-    :raises StateError: the data is not such a value, or a value that is not opaque has a later transaction in it.
+    :param committed: the last txid that Storm has committed. A later transaction is undone in an opaque value.
+    :return: the value after transaction `committed`; None if there was no value.
+    :raises StateError: the data is not such a value, or it contains a later transaction and is not opaque.
     """
     problem = f"{str(data)[:80]} is no {kind} value of Trident"
     remedy = "Give the value as Trident's JSON serializer wrote it, and the kind of the map."
@@ -303,17 +303,21 @@ def from_trident(data: bytes | str, kind: str, *, committed: int) -> Any:
 
 
 def key_text(key: tuple[Any, ...]) -> str:
-    """Write a key as text. Different keys have different texts. Equal numbers of one type have the same text. Raises
-    the same errors as `to_text`."""
+    """Return a key as text.
+
+    Different keys have different texts, and equal numbers of one type have the same text. Raises the same errors as
+    `to_text`.
+    """
     return json_text([_plain(_key_part(part)) for part in key])
 
 
 @dataclass(frozen=True)
 class MapTexts:
-    """Writes and reads the keys and values of one map.
+    """Converts the keys and values of one map to text and back.
 
-    It raises a StateError that names the map if a value has no form in JSON, or if no map has written the stored
-    text."""
+    It raises a StateError that names the map if JSON cannot represent a value, or if no map has written the stored
+    text.
+    """
 
     state: str
 
@@ -324,7 +328,7 @@ class MapTexts:
             raise self._refused(f"key {key!r}: {error}") from None
 
     def text(self, name: str, value: Any) -> bytes:
-        """Write the value of the key with this name in the store."""
+        """Return the value as JSON. `name` is the name of its key in the store, for messages."""
         try:
             return to_text(value)
         except (TypeError, ValueError) as error:
@@ -344,7 +348,7 @@ class MapTexts:
 
 def _key_part(part: Any) -> Any:
     if isinstance(part, float):
-        return part + 0.0  # -0.0 and 0.0
+        return part + 0.0  # one text for -0.0 and 0.0
     return canonical_number(part) if isinstance(part, Decimal) and part.is_finite() else part
 
 
@@ -393,7 +397,7 @@ def _transactional(value: TransactionalValue[Any]) -> Any:
     return [value.txid, _plain(value.value), _plain_token(value.token), value.chunk, value.updates]
 
 
-# The order matters, because a datetime is also a date.
+# Check in this order, because a datetime is also a date.
 _WRITE: tuple[tuple[type, str, Callable[[Any], Any]], ...] = (
     (OpaqueValue, "$opaque", _opaque),
     (TransactionalValue, "$transactional", _transactional),
@@ -427,12 +431,12 @@ def _value(plain: Any) -> Any:
 
 
 # --- portable -----------------------------------------------------------------------------------------------------
-# Copies of maps and factories for processes without Airflow. They contain the addresses of their
+# Copy maps and factories for processes without Airflow. The copies contain the addresses of their
 # stores.
 
 
 def portable(made: Any, *parts: str) -> Any:
-    """Copy a map or factory, with the address of its connection, for Spark executors. Other objects stay unchanged.
+    """Copy a map or factory, with its address, for Spark executors. Return any other object unchanged.
 
     :param parts: names of the attributes that hold other maps.
     """
@@ -453,37 +457,40 @@ _BEFORE_ALL = 0
 
 
 class BackingMap(Protocol[_V]):
-    """A store of values by key, with two methods. It stores the value of one key completely or not at all."""
+    """A store of values by key. It stores the value of one key completely or not at all."""
 
     def multi_get(self, keys: Sequence[Key]) -> Sequence[_V | None]:
-        """Read the value of each key, in the order of the keys; None for a key without a value."""
+        """Return the value of each key, in the order of the keys. A key without a value gets None."""
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[_V]) -> None:
-        """Store the value of each key; each key occurs once. None removes the key, and only a NonTransactionalMap puts
-        None.
+        """Store the value of each key.
+
+        Each key occurs once. None removes the key. Only a NonTransactionalMap passes None.
 
         :raises Exception: some of the values may be stored.
         """
 
 
 class MapState(State, Protocol[_T]):
-    """A state that keeps a value by key."""
+    """A state that stores values by key."""
 
     def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[_T | None]:
-        """Read the value of each key from which the current transaction starts; None for a key without a value."""
+        """Return the value from which the transaction starts, for each key. A key without a value gets None."""
 
     def multi_update(
         self, keys: Sequence[Sequence[Any]], updaters: Sequence[ValueUpdater[_T]]
     ) -> list[_T | None]:
-        """Update the values, and return the new values. If a key occurs twice, the second update starts from the result
-        of the first."""
+        """Update the value of each key, and return the new values.
+
+        If a key occurs twice, its second update starts from the result of the first update.
+        """
 
     def multi_put(self, keys: Sequence[Sequence[Any]], values: Sequence[_T | None]) -> None:
-        """Replace the value of each key; None removes the key."""
+        """Replace the value of each key. None removes the key."""
 
 
 def store_name(backing: Any) -> str:
-    """Return the name of a backing map, or the name of its class if it has no name."""
+    """Return the name of a backing map. If it has no name, return the name of its class."""
     return str(getattr(backing, "name", type(backing).__name__))
 
 
@@ -494,7 +501,7 @@ def place_of(made: Any) -> Dataset | None:
 
 
 class _Map(Generic[_V, _T]):
-    """The common part of the maps: it updates with one get and one put, and keeps the values of the open batch.
+    """The base class of the maps. It needs one get and one put per update, and caches what the open batch has written.
 
     :param backing: store of the values.
     :param name: name for messages and the ledger; None for the name of the store, or of its class.
@@ -526,7 +533,7 @@ class _Map(Generic[_V, _T]):
     ) -> None:
         """Begin the updates of `txid`. A second call for the same txid begins a replay.
 
-        :param txid: None for updates outside the order of transactions, which no replay undoes or repeats.
+        :param txid: None for updates outside of transactions. No replay undoes or repeats them.
         :param token: token of the grant, in a state with a fence.
         :param chunk: number of the writer within the grant.
         :param found: the token in the fence before `token` raised it. It allows a cache to outlive its batch.
@@ -539,8 +546,7 @@ class _Map(Generic[_V, _T]):
             self._backing.begin_commit(txid, token=token, found=found)
 
     def commit(self, txid: int | None) -> None:
-        """End the updates of `txid`, and raise StateError if another transaction is open or an update of this one
-        failed."""
+        """End the updates of `txid`. Raise StateError if one of them failed, or if another transaction is open."""
         if txid != self._txid:
             raise self._refusal(
                 f"commit of transaction {txid}, but {self._txid} was begun", "Begin it first."
@@ -561,7 +567,7 @@ class _Map(Generic[_V, _T]):
     def multi_update(
         self, keys: Sequence[Sequence[Any]], updaters: Sequence[ValueUpdater[_T]]
     ) -> list[_T | None]:
-        """Update the value of each key, with one get and one put, and return the new values.
+        """Update the value of each key with one get and one put. Return the new values.
 
         :raises TxidBehind: a later transaction has written one of the keys. Nothing was put.
         :raises StateError: an earlier update of the batch failed, so begin the batch again.
@@ -593,7 +599,7 @@ class _Map(Generic[_V, _T]):
         self.multi_update(keys, [Replace(value) for value in values])
 
     def for_executors(self) -> Any:
-        """Copy the map for a process without Airflow."""
+        """Return a copy of the map that works in a process without Airflow."""
         return portable(self, "_backing")
 
     def _seen(self, stored: _V | None, mine: bool) -> _T | None:
@@ -602,7 +608,7 @@ class _Map(Generic[_V, _T]):
     def _updated(
         self, key: Key, stored: _V | None, mine: bool, updater: ValueUpdater[_T]
     ) -> _V | None:
-        """Compute the value to store. Return the object `stored` itself to store nothing."""
+        """Return the value to store. Return the object `stored` itself if nothing must be stored."""
         raise NotImplementedError
 
     def _stored(self, keys: Sequence[Key]) -> dict[Key, _V | None]:
@@ -628,7 +634,7 @@ class _Map(Generic[_V, _T]):
 
 
 class NonTransactionalMap(_Map[_T, _T]):
-    """Keeps only the value, so a replay counts twice.
+    """Stores only the values, so a replay counts its rows again.
 
     :param backing: store of the values, such as a `MemoryMap`.
     :param name: name for messages and the ledger; None for the name of the store, or of its class.
@@ -646,9 +652,9 @@ class NonTransactionalMap(_Map[_T, _T]):
 
 
 class TransactionalMap(_Map[TransactionalValue[_T], _T]):
-    """Keeps the last txid with the value. Updates count exactly once if a replay repeats them in the same order.
+    """Stores each value with its last txid. Updates count exactly once if a replay repeats them in the same order.
 
-    A removed key leaves a value of None, so that a replay finds the removal.
+    A removed key is stored as None, so that a replay finds the removal.
 
     :param backing: store of the values, such as a `MemoryMap`.
     :param name: name for messages and the ledger; None for the name of the store, or of its class.
@@ -680,15 +686,17 @@ class TransactionalMap(_Map[TransactionalValue[_T], _T]):
         if stored is not None and stored.txid == self._txid:
             self._writer.check(stored, state=self.name, key=key)
             if stored.updates is None or number <= stored.updates:
-                return stored  # the value has this update already
+                return stored  # the stored value already has this update
         after = updater.update(copy.deepcopy(value))
         return TransactionalValue(self._txid, after, self._writer.token, self._writer.chunk, number)
 
 
 class OpaqueMap(_Map[OpaqueValue[_T], _T]):
-    """Keeps the last txid and the value before it. Updates count exactly once even if a replay brings other values.
+    """Stores each value with its last txid and the value before that transaction.
 
-    A removed key leaves a value of None, so that a replay can bring the key back.
+    Updates count exactly once even if a replay has other rows.
+
+    A removed key is stored as None, so that a replay can restore the key.
 
     :param backing: store of the values, such as a `MemoryMap`.
     :param name: name for messages and the ledger; None for the name of the store, or of its class.
@@ -722,7 +730,7 @@ class OpaqueMap(_Map[OpaqueValue[_T], _T]):
     def _updated_outside(
         self, stored: OpaqueValue[_T] | None, updater: ValueUpdater[_T]
     ) -> OpaqueValue[_T]:
-        """Update the newest value and the value before the last transaction, from which a replay starts."""
+        """Update the newest value, and the value before the last transaction. A replay starts from the latter."""
         if stored is None:
             return OpaqueValue(_BEFORE_ALL, updater.update(None), None)
         value, prev = (updater.update(copy.deepcopy(each)) for each in (stored.value, stored.prev))
@@ -740,17 +748,17 @@ class Snapshottable(State, Protocol[_T]):
     """A state that keeps one value."""
 
     def get(self) -> _T | None:
-        """Read the value from which the current transaction starts; None if there is no value."""
+        """Read the value from which the current transaction starts. Return None if there is no value."""
 
     def update(self, updater: ValueUpdater[_T]) -> _T | None:
         """Update the value, and return the new value."""
 
     def set(self, value: _T | None) -> None:
-        """Replace the value; None removes it."""
+        """Replace the value. None removes it."""
 
 
 class SnapshottableMap(Generic[_T]):
-    """Uses one key of a map as a state of one value. It also has the methods of a map.
+    """A state of one value, which a map stores under one key. It also has the methods of a map.
 
     :param map_state: the map.
     :param key: the fixed key of the value.
@@ -776,7 +784,7 @@ class SnapshottableMap(Generic[_T]):
         self._map.commit(txid)
 
     def for_executors(self) -> Any:
-        """Copy the state for a process without Airflow."""
+        """Return a copy of the state that works in a process without Airflow."""
         return portable(self, "_map")
 
     def get(self) -> _T | None:
@@ -801,15 +809,15 @@ class SnapshottableMap(Generic[_T]):
 
 
 # --- cached -------------------------------------------------------------------------------------------------------
-# A cache of values that is never older than the store. Source: trident-state seed (CachedMap),
-# protocol.md §7.
+# A cache whose values are never older than the values of the store. Source: trident-state seed
+# (CachedMap), protocol.md §7.
 
 
 class CachedMap(Generic[_V]):
-    """Keeps the most recently used values, between a map and its store: `OpaqueMap(CachedMap(backing))`.
+    """Caches the most recently used values between a map and its store: `OpaqueMap(CachedMap(backing))`.
 
-    It works only inside a batch. A new batch empties the cache, unless the fence proves that no other writer has
-    written since the last batch of this object: see `begin_commit`.
+    The cache works only inside a batch. A new batch empties it, unless the fence proves that no other writer has
+    written since the last batch of this cache. See `begin_commit`.
 
     :param backing: store of the values.
     :param size: maximum number of keys. The least recently used key is dropped first.
@@ -837,12 +845,12 @@ class CachedMap(Generic[_V]):
     def begin_commit(
         self, txid: int | None, *, token: Token | None = None, found: Token | None = None
     ) -> None:
-        """Begin a batch, and keep the cached values only if no other writer can have changed them.
+        """Begin a batch. Keep the cached values only if no other writer can have changed them.
 
         :param token: token of the grant.
         :param found: the token in the fence before `token` raised it. If it is the token of the last batch that this
-            object completed, no other writer has written since. A replay of that batch has undone its writes, so it
-            empties the cache.
+            object completed, no other writer has written since. If the batch is replayed, its writes have been undone,
+            so the cache is emptied.
         """
         ended = self._ended
         self._ended = None
@@ -862,7 +870,7 @@ class CachedMap(Generic[_V]):
         self._ended = self._token
 
     def for_executors(self) -> CachedMap[_V]:
-        """Copy the cache for a process without Airflow."""
+        """Return a copy of the cache that works in a process without Airflow."""
         copied: CachedMap[_V] = portable(self, "_backing")
         return copied
 

@@ -29,7 +29,7 @@ from airflow_tx.state.maps import (
 )
 
 # --- client -------------------------------------------------------------------------------------------------------
-# Bulk reads and bulk conditional writes on several Memcached servers, over pymemcache's
+# Read and conditionally write many keys on several Memcached servers, over pymemcache's
 # connections.
 #
 # pymemcache has no bulk cas or add. This client sends them in Memcached's text protocol, 1,000 at a
@@ -38,8 +38,8 @@ from airflow_tx.state.maps import (
 
 _PORT = 11211
 LONGEST_KEY = 250
-# The replies to this many writes fit into the buffers of a connection, so that neither side waits
-# for the other.
+# Number of writes that are sent before their replies are read. These replies fit into the buffers
+# of a connection, so that no side waits for the other.
 _AT_ONCE = 1_000
 _DONE = {b"STORED", b"DELETED"}
 _OVERTAKEN = {b"EXISTS", b"NOT_FOUND", b"NOT_STORED"}
@@ -47,7 +47,7 @@ _OVERTAKEN = {b"EXISTS", b"NOT_FOUND", b"NOT_STORED"}
 
 @dataclass(frozen=True)
 class MemcachedWrite:
-    """One write: set, add, cas (which compares the version) or delete."""
+    """One write of a key: set, add, cas (which compares the version) or delete."""
 
     verb: str
     key: str
@@ -68,7 +68,7 @@ class MemcachedWrite:
 
 
 class MemcachedClient:
-    """Spreads keys over servers, always in the same way. A server has `timeout` seconds to connect and to answer."""
+    """Assigns keys to servers, always in the same way. A server has `timeout` seconds to connect and to answer."""
 
     def __init__(self, servers: Sequence[tuple[str, int]], *, state: str, timeout: float) -> None:
         try:
@@ -85,7 +85,7 @@ class MemcachedClient:
         }
 
     def gets(self, keys: Sequence[str]) -> dict[str, tuple[bytes, bytes]]:
-        """Read value and version of the keys that exist."""
+        """Return value and version of each key that exists."""
         found = dict[str, tuple[bytes, bytes]]()
         for server, portion in self._portions(keys):
             with self._answering(server) as client:
@@ -93,8 +93,7 @@ class MemcachedClient:
         return found
 
     def write(self, writes: Sequence[MemcachedWrite]) -> list[str]:
-        """Send all writes, and return the keys that were not written because another writer has replaced their
-        value."""
+        """Send all writes. Return the keys that were not written, because another writer has replaced their values."""
         by_key = {write.key: write for write in writes}
         written = (
             self._write(server, [by_key[key] for key in keys])
@@ -105,7 +104,7 @@ class MemcachedClient:
     def _write(self, server: str, writes: Sequence[MemcachedWrite]) -> list[str]:
         with self._answering(server) as client:
             if client.sock is None:
-                client.version()  # connects
+                client.version()  # opens the connection
             client.sock.sendall(b"".join(write.encoded() for write in writes))
             replies = _lines(client.sock, len(writes))
         overtaken = list[str]()
@@ -151,7 +150,7 @@ class MemcachedClient:
                 state=self._state, problem=problem, remedy="Some values may be stored."
             ) from None
         except BaseException:
-            # The connection may still have replies, which its next user would read as its own.
+            # Close the connection. Its next user would read the remaining replies as its own.
             client.close()
             raise
 
@@ -167,12 +166,12 @@ def _lines(sock: Any, count: int) -> list[bytes]:
 
 
 def _weight(server: str, key: str) -> bytes:
-    # Rendezvous hashing: a new or a lost server moves only its own keys.
+    # Rendezvous hashing: if a server is added or removed, only its own keys move.
     return hashlib.blake2b(f"{server} {key}".encode(), digest_size=8).digest()
 
 
 def servers_of_connection(conn_id: str) -> list[tuple[str, int]]:
-    """Read the servers of a connection of type memcached: its host, or several hosts with commas.
+    """Return the servers of a connection of type memcached. Its host may list several hosts, separated by commas.
 
     A host without a port gets the port of the connection.
 
@@ -196,7 +195,7 @@ def servers_of_connection(conn_id: str) -> list[tuple[str, int]]:
 
 
 def parsed_server(server: str, port: int = _PORT) -> tuple[str, int]:
-    """Split "host:port" or "host" into host and port. The port is 0 if it is not a number."""
+    """Split "host:port" or "host" into host and port. An invalid port becomes 0."""
     try:
         host, _, given = "".join(server_addresses(server, port)).rpartition(":")
     except ValueError:
@@ -221,11 +220,11 @@ class MemcachedMap(Described):
 
     A key is `<prefix>["man"]`, percent-encoded where Memcached demands it. A key of more than 250 bytes becomes
     `<prefix>#` and its SHA-256. With several servers, each key belongs to one server. If that server does not answer,
-    no other server gets the key, since its value would start from nothing there.
+    the map does not use another server, because the key has no value there.
 
-    A value is replaced only if no writer has replaced it since the map read it (gets and cas; add if there was no
-    value). This refuses most overtaken writers, but not all. If the overtaken writer reads after the other writer has
-    written, it counts as a later writer. A second write of a key within a batch also counts as later.
+    A value is replaced only if no writer has replaced it since the map read it. The map uses gets and cas, or add if
+    there was no value. This refuses most outdated writers, but not all. An outdated writer that reads after the other
+    writer has written is accepted as a later writer. A second write of a key within a batch also counts as later.
 
     :param servers: "host:port" or (host, port) for each server, or the id of an Airflow connection of type memcached.
         The connection is looked up when the map is used.
@@ -250,7 +249,9 @@ class MemcachedMap(Described):
         self.normalize(servers=_shown(self.servers))
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
-        """Read the value of each key; None if the key has no value, or if the server evicted it.
+        """Return the value of each key.
+
+        Return None for a key without a value, and for a value that the server has evicted.
 
         :raises StateUnavailable: a server does not answer.
         :raises StateError: a key has a value that this map did not write.
@@ -264,7 +265,7 @@ class MemcachedMap(Described):
         ]
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
-        """Store the value of each key; None removes it.
+        """Store the value of each key. None removes the key.
 
         :raises StateError: another writer has replaced a value since it was read. Other values may be stored.
         :raises StateUnavailable: a server does not answer. Some values may be stored.
@@ -290,12 +291,12 @@ class MemcachedMap(Described):
             raise StateError(state=self.name, problem=problem, remedy=remedy)
 
     def dataset(self) -> Dataset:
-        """Name the place of the map for OpenLineage: all servers, which share the keys."""
+        """Return the place of the map for OpenLineage, which names all servers. The servers share the keys."""
         servers = ",".join(f"{host}:{port}" for host, port in self._addresses())
         return Dataset(f"memcached://{servers}", self.prefix or "/")
 
     def for_executors(self) -> MemcachedMap:
-        """Copy the map, with its servers, for a process without Airflow."""
+        """Return a copy of the map, with its servers, for a process without Airflow."""
         return MemcachedMap(self._addresses(), prefix=self.prefix, timeout=self._timeout)
 
     def _key(self, key: Key) -> str:
@@ -307,7 +308,7 @@ class MemcachedMap(Described):
 
     @cached_property
     def _read(self) -> dict[str, bytes | None]:
-        """The version of each key that the last get has read; None for a key without a value."""
+        """The version of each key that the last get has read. None for a key without a value."""
         return {}
 
     @cached_property
@@ -321,20 +322,22 @@ class MemcachedMap(Described):
 
 
 class MemcachedState(Described):
-    """Makes states in Memcached: each is a map by key and also a state of one value (Trident's MemcachedState).
+    """Creates states in Memcached (Trident's MemcachedState).
+
+    Each state is a map by key, and also a state of one value.
 
         factory = MemcachedState.opaque(["cache1:11211", "cache2:11211"], prefix="words:")
         counts = factory.make_state({}, 0, 1)
 
-    A state counts each update exactly once among writers that take turns, as long as Memcached keeps its values. If
-    Memcached evicts a value, or loses it in a restart, the key silently starts from nothing again. Also, a committer
-    that was declared dead can still write if it wakes up before its get (docs/stores.md). RedisState and SqlState have
-    neither gap.
+    A state counts each update exactly once if writers take turns and Memcached loses no value. If Memcached evicts a
+    value, or loses it in a restart, the key silently starts again without a value. Also, a committer that was declared
+    dead can still write if it resumes before its get (docs/stores.md). RedisState and SqlState do not have these two
+    gaps.
 
     :param servers: "host:port" or (host, port) for each server; or the id of an Airflow connection of type memcached.
     :param kind: "opaque", "transactional" or "non-transactional".
     :param prefix: the beginning of all keys.
-    :param cache: how many values this process caches during a batch; None for no cache.
+    :param cache: maximum number of values that this process caches during a batch; None for no cache.
     :param timeout: seconds within which a server must answer.
     """
 
@@ -364,17 +367,26 @@ class MemcachedState(Described):
 
     @classmethod
     def opaque(cls, servers: Servers, **options: Any) -> MemcachedState:
-        """Keep values with their last txid and the value before it. `options` are parameters of the class."""
+        """Return a factory of states that store each value with its last txid and the value before that transaction.
+
+        `options` are parameters of the class.
+        """
         return cls(servers, StateKind.OPAQUE, **options)
 
     @classmethod
     def transactional(cls, servers: Servers, **options: Any) -> MemcachedState:
-        """Keep values with their last txid. `options` are parameters of the class."""
+        """Return a factory of states that store each value with its last txid.
+
+        `options` are parameters of the class.
+        """
         return cls(servers, StateKind.TRANSACTIONAL, **options)
 
     @classmethod
     def non_transactional(cls, servers: Servers, **options: Any) -> MemcachedState:
-        """Keep only values, so a replay counts twice. `options` are parameters of the class."""
+        """Return a factory of states that store only values.
+
+        A replay counts its rows again. `options` are parameters of the class.
+        """
         return cls(servers, StateKind.NON_TRANSACTIONAL, **options)
 
     def make_state(
@@ -386,11 +398,11 @@ class MemcachedState(Described):
         return SnapshottableMap(_MAPS[self.kind](backing, name=self.name))
 
     def dataset(self) -> Dataset:
-        """Name the place of the states for OpenLineage."""
+        """Return the place of the states for OpenLineage."""
         return self._backing().dataset()
 
     def for_executors(self) -> MemcachedState:
-        """Copy the factory, with its servers, for a process without Airflow."""
+        """Return a copy of the factory, with its servers, for a process without Airflow."""
         copied = copy.copy(self)
         copied.servers = self._backing().for_executors().servers
         return copied

@@ -1,8 +1,7 @@
-"""States in memory: a backing map with two methods, and a fenced state with the rules of SqlState in their shortest
-form.
+"""States in memory: a backing map, and a fenced state that follows the rules of SqlState in their shortest form.
 
-They are for tests and for the model explorer. The fenced state keeps the promises of SqlState among the threads of one
-process, until the process ends.
+They are for tests and for the model explorer. Among the threads of one process, the fenced state has the guarantees of
+SqlState, until the process ends.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _Stored = StoredValue[Cells]
 _V = TypeVar("_V")
 Snapshot = tuple[Fence | None, frozenset[tuple[Cells, _Stored]], tuple[StoredReceipt, ...]]
 
-# One lock for every database, so that a database has only objects that can be copied. A transaction
+# All databases share one lock, because a lock inside a database could not be copied. A transaction
 # is only a few dict lookups.
 _LOCK = threading.RLock()
 
@@ -48,7 +47,7 @@ _LOCK = threading.RLock()
 class MemoryMap(Generic[_V]):
     """A backing map in memory: `OpaqueMap(MemoryMap())` is Trident's MemoryMapState.
 
-    :param values: value by key. Two maps over one dict are two writers of one store.
+    :param values: value by key. Two maps over the same dict act as two writers of one store.
     """
 
     def __init__(self, values: dict[Cells, _V] | None = None) -> None:
@@ -82,30 +81,30 @@ class MemoryDatabase:
     receipts: list[StoredReceipt] = field(default_factory=list)
 
     def snapshot(self) -> Snapshot:
-        """Copy the content as one hashable value. Equal contents give equal values."""
+        """Return a copy of the content as one hashable value. Equal contents give equal values."""
         return self.fence, frozenset(self.rows.items()), tuple(self.receipts)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Set the content back to a snapshot."""
+        """Restore the content from a snapshot."""
         self.fence = snapshot[0]
         self.rows = dict(snapshot[1])
         self.receipts = list(snapshot[2])
 
     def take(self, other: MemoryDatabase) -> None:
-        """Take over the content of another database, which is no longer used."""
+        """Replace the content by the content of another database, which is not used any longer."""
         self.fence = other.fence
         self.rows = other.rows
         self.receipts = other.receipts
 
     def keep(self, receipt: Receipt | None) -> None:
-        """Keep the receipt of a transaction, in place of the receipt of an earlier grant."""
+        """Store the receipt of a transaction. It replaces a receipt of the same transaction from an earlier grant."""
         if receipt is not None:
             others = [each for each in self.receipts if each.txid != receipt.txid]
             self.receipts = sorted([*others, StoredReceipt.of(receipt)], key=lambda each: each.txid)
 
 
 class MemoryState(StoredState, SoleWriterState):
-    """A fenced state over a `MemoryDatabase`, with the parameters of `SqlState` and some more.
+    """A fenced state over a `MemoryDatabase`. It has the parameters of `SqlState` and some others.
 
     :param name: the name of the state in the topology record.
     :param values: aggregator by value column, of any kind.
@@ -113,8 +112,8 @@ class MemoryState(StoredState, SoleWriterState):
     :param types: type by key column. A column without a type gets the type of its first row.
     :param max_value_bytes: maximum size of a value in bytes; None for any size.
     :param database: the content; None for a new one. Two states over one database are two writers of one store.
-    :param store: a key of the store. States with equal keys are written together, like tables of one database; None for
-        a store of its own.
+    :param store: a name for the store. States with the same store are written in one transaction, like tables of one
+        database. None for a separate store.
     """
 
     left_out = ("database", "store")
@@ -162,7 +161,7 @@ class MemoryState(StoredState, SoleWriterState):
     def values_in(
         self, database: MemoryDatabase, keys: Sequence[Sequence[Any]]
     ) -> list[dict[str, Any] | None]:
-        """Look up keys in a database, or in the draft of a transaction."""
+        """Look up keys in a database, which may be the draft of a transaction."""
         result = list[dict[str, Any] | None]([None] * len(keys))
         with _LOCK:
             for number, key in wanted_keys(self.columns, keys, self.key_types()):
@@ -221,9 +220,9 @@ class MemoryState(StoredState, SoleWriterState):
     def checked(
         self, given: Sequence[Mapping[str, Any]], database: MemoryDatabase | None = None
     ) -> list[Cells]:
-        """Convert rows to cells, keys first, and raise StateError if a row does not fit.
+        """Convert rows to cells, with the key columns first. Raise StateError if a row does not fit.
 
-        :param database: the database from which the types of the keys are read; None for the database of the state.
+        :param database: the database that decides the types of the keys; None for the database of the state.
         """
         checks = CheckedRows(self.columns)
         if not given:
@@ -234,7 +233,7 @@ class MemoryState(StoredState, SoleWriterState):
         return list(zip(*columns, strict=True))
 
     def _found_types(self, database: MemoryDatabase) -> dict[str, str]:
-        """Return the types of the key columns, which the first update decided."""
+        """Return the types of the key columns, as the first update has decided them."""
         found = next(iter(database.rows), ())
         return {
             name: kind
@@ -273,12 +272,11 @@ class MemoryState(StoredState, SoleWriterState):
     def combined(
         self, key: Cells, deltas: Cells, base: Cells | None, *, replacing: bool = False
     ) -> Cells:
-        """Combine the values of a key with deltas, in the form in which they are stored."""
+        """Combine the stored values of a key with deltas, and return the result in its stored form."""
         before = None if base is None else self._thawed(base)
         return self._frozen(self.columns.combined(key, before, deltas, replacing=replacing))
 
-    # JSON values are stored as text, so that no other object shares them and a snapshot can be
-    # hashed.
+    # Store JSON values as text. Then no other object shares them, and a snapshot can be hashed.
 
     def _frozen(self, values: Cells) -> Cells:
         return self._with_json(json_text, values)
@@ -295,7 +293,7 @@ class MemoryState(StoredState, SoleWriterState):
 
 
 class _MemoryTransaction:
-    """One write, on a draft that replaces the content of the database."""
+    """One write. It changes a draft, which then replaces the content of the database."""
 
     def __init__(self, state: MemoryState, write: StateWrite) -> None:
         database = state.database
@@ -318,8 +316,8 @@ class _MemoryTransaction:
         if write.undoing:
             assert self._draft.fence is not None
             self._draft.fence = replace(self._draft.fence, applied=False)
-            # Undo as if another grant had written the rows: this grant may now write them in other
-            # chunks.
+            # Undo the rows as if another grant had written them, because this grant may now write
+            # them in other chunks.
             self._writer = Writer(write.grant.txid)
             self._roll_back()
         if write.require is not None:

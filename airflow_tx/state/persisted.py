@@ -1,4 +1,4 @@
-"""States that users write, as a commit uses them. Source: Trident's partitionPersist."""
+"""The adapters by which a commit uses states that users write. Source: Trident's partitionPersist."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ from airflow_tx.state.trident import (
 )
 
 # --- query --------------------------------------------------------------------------------------------------------
-# Look up rows in a state in bulk. Users write the classes that make, query and update such a state.
+# Look up rows in a state in bulk. Users write the classes that create, query and update such a
+# state.
 # Source: trident-state seed.
 
 
@@ -59,29 +60,35 @@ _T = TypeVar("_T")
 
 
 class StateFactory(Protocol[S_co]):
-    """Makes the object through which one task uses a state."""
+    """Creates the state object that one writer of a task uses."""
 
     def make_state(
         self, conf: Mapping[str, Any], partition_index: int, num_partitions: int
     ) -> S_co:
-        """Make the state for one of `num_partitions` writers, counted from 0."""
+        """Return the state for one of `num_partitions` writers. Writers are counted from 0."""
 
 
 class QueryFunction(Protocol[S_contra, _T]):
-    """Queries a state about rows: first for all rows together, then row by row."""
+    """Queries a state about rows.
+
+    The first method looks up all rows, and the second one adds the results to each row.
+    """
 
     def batch_retrieve(self, state: S_contra, rows: Sequence[StateRow]) -> Sequence[_T]:
         """Look up the rows, and return one result per row, in their order."""
 
     def execute(self, row: StateRow, result: _T) -> Iterable[StateRow]:
-        """Return the fields to add to the row: no result drops the row, several results make several rows."""
+        """Yield the fields to add to the row.
+
+        Without a result, the row is dropped. Several results give several rows.
+        """
 
 
 class StateUpdater(Protocol[S_contra]):
     """Updates a state with the rows of a batch."""
 
     def update_state(self, state: S_contra, rows: Sequence[StateRow]) -> Iterable[StateRow] | None:
-        """Apply the rows, and return the rows of the new values stream."""
+        """Apply the rows to the state, and return the rows of the new values stream."""
 
 
 def query(
@@ -94,7 +101,7 @@ def query(
 
 
 def for_readers(state: Any, *, local: bool) -> Any:
-    """Copy a state, or the state of a factory, for Spark executors that query it; None if they cannot query it.
+    """Copy a state or a factory for Spark executors that query it. Return None if they cannot query it.
 
     :param local: whether the executors run on this machine.
     """
@@ -104,7 +111,7 @@ def for_readers(state: Any, *, local: bool) -> Any:
 def results_of(
     state: S, rows: Sequence[StateRow], function: QueryFunction[S, _T]
 ) -> Iterator[tuple[int, StateRow]]:
-    """Query a state about rows, and yield the fields to add, each with the number of its row.
+    """Query a state about rows. Yield the fields to add to each row, with the number of the row.
 
     :raises StateError: the function does not return one result per row.
     """
@@ -130,7 +137,7 @@ def _results_of_parts(
 
 
 def update(state: S, txid: int | None, rows: Iterable[StateRow], updater: StateUpdater[S]) -> _Rows:
-    """Apply one batch to a state (Trident's partitionPersist), and return the rows of the new values stream."""
+    """Apply one batch to a state (Trident's partitionPersist). Return the rows of the new values stream."""
     state.begin_commit(txid)
     new_values = [dict(row) for row in updater.update_state(state, list(rows)) or ()]
     state.commit(txid)
@@ -149,16 +156,16 @@ def state_query(
         found = state_query(current_batch().read(), state=carriers)              # adds the value columns
         known = [row for row in found if row["name"] is not None]                # what Trident's FilterNull does
 
-    Inside `commit_phase`, and in a task after the commit that no later commit overtakes, the values are exactly those
-    as of one transaction. In the processing phase other transactions commit at the same time. A batch may then see a
-    transaction that the next batch does not see, and values of an open commit may still change.
+    Inside `commit_phase`, and in a task after the commit that no later commit overtakes, all values are exactly the
+    values after one transaction. In the processing phase other transactions commit at the same time. One look-up may
+    then see a transaction that the next one does not see. Values of an open commit may still change.
 
-    :param rows: the rows, which are read on demand: `batch_size` rows are in memory.
-    :param state: any state of this package, a map, a state that you write, or a StateFactory. For an update from
-        `partition_persist` or `persistent_aggregate`, its state is queried. A state without updates is a static state,
-        such as `StaticState` or a table that you fill by hand.
+    :param rows: the rows. They are read on demand, and at most `batch_size` rows are in memory.
+    :param state: any state of this package, a map, a state that you write, or a StateFactory. If you pass an update
+        from `partition_persist` or `persistent_aggregate`, its state is queried. A state without updates is a static
+        state, such as `StaticState` or a table that you fill by hand.
     :param query: the query function; None for `MapGet()`.
-    :param batch_size: how many rows are looked up together.
+    :param batch_size: number of rows in one look-up.
     :raises StateError: the state refuses a row, or the function does not return one result per row.
     """
     if batch_size < 1:
@@ -173,7 +180,10 @@ def state_query(
 
 
 def resolved_state(state: Any) -> Any:
-    """Return the state that a query reads: the state that a factory makes, or the state behind a static state."""
+    """Return the state that a query reads.
+
+    If the given state is a factory or a static state, this is the state that it creates or contains.
+    """
     state = state_of(state)
     if isinstance(state, StaticState):
         return state.state
@@ -183,7 +193,7 @@ def resolved_state(state: Any) -> Any:
 
 
 def state_of(given: Any) -> Any:
-    """Return the state of an update. Other objects stay unchanged."""
+    """Return the state of an update. Return any other object unchanged."""
     return given.state if isinstance(given, StateUpdate) else given
 
 
@@ -197,12 +207,13 @@ def _answered(
 def new_values_stream(
     rows: Iterable[StateRow], *, state: QueryableState, batch_size: int = 10_000
 ) -> Iterator[dict[str, Any]]:
-    """Look up the new values of an update's keys, each key once (Trident's newValuesStream).
+    """Look up the new values of the keys that an update has written, each key once (Trident's newValuesStream).
 
-    Use it in `commit_phase`, in a task after the committer that wrote these values. A replay returns them again.
+    Use it in `commit_phase`, in a task after the committer that wrote these values. A replay returns the same values
+    again.
 
     :param rows: the rows of the committer, with the key columns.
-    :param batch_size: how many keys are looked up together.
+    :param batch_size: number of keys in one look-up.
     :param state: the state to which the committer has written.
     """
     names = state.columns.keys
@@ -213,19 +224,19 @@ def new_values_stream(
             key = tuple(row.get(name) for name in names)
             if key not in seen:
                 seen.add(key)
-                # The look-up reports a row that lacks a key field.
+                # leave out a missing key field, because the look-up then reports the row
                 yield {name: row[name] for name in names if name in row}
 
     return state_query(keys(), state=state, batch_size=batch_size)
 
 
 class MapGet:
-    """Looks up the key of a row and adds its stored values; None for each value if there is no such key.
+    """Looks up the key of each row, and adds the stored values to the row. If there is no such key, each value is None.
 
-    :param keys: the fields of a row that make the key, in the order of the key columns. None for the fields with the
-        names of these columns.
-    :param values: the fields to add. For a state with value columns, some of these columns, or None for all. For a map,
-        which has no column names, a name for its value, or several names if a value is a dict.
+    :param keys: the fields of a row that form the key, in the order of the key columns. None if these fields have the
+        names of the key columns.
+    :param values: the fields to add. For a state with value columns, name some of these columns, or pass None for all.
+        A map has no column names. So choose a name for its value, or several names if its values are dicts.
     """
 
     def __init__(
@@ -243,7 +254,7 @@ class MapGet:
         return f"MapGet(keys={self._keys}, values={self._values})"
 
     def batch_retrieve(self, state: Any, rows: Sequence[StateRow]) -> _Rows:
-        """Look up the fields to add to each row, with one `multi_get` that contains each key once.
+        """Look up the fields to add to each row. A single `multi_get` looks up each key once.
 
         :raises StateError: a row lacks a key field, or the state refuses a key.
         """
@@ -262,7 +273,7 @@ class MapGet:
         return (result,)
 
     def names(self, state: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Name the fields of the key and of the values, and raise ConfigError if the state has no such names."""
+        """Return the names of the key fields and the value fields. Raise ConfigError if the state has no such names."""
         if isinstance(state, StoredState) and state.takes_back_by_txid:
             remedy = (
                 "Its rows have no key, and several may have the same columns. Keep values by key in a SqlState beside "
@@ -299,7 +310,7 @@ class MapGet:
 
 
 class StaticState:
-    """A state without updates (Trident's newStaticState): values by key, or the state that a StateFactory makes.
+    """A state without updates (Trident's newStaticState): values by key, or the state that a StateFactory creates.
 
         names = StaticState({"AA": "American", "UA": "United"})
         state_query(rows, state=names, query=MapGet(keys=["carrier"], values=["name"]))
@@ -328,12 +339,12 @@ class StaticState:
         return {"_values": self._values}
 
     def for_executors(self) -> StaticState:
-        """Copy the state for a process without Airflow."""
+        """Return a copy of the state that works in a process without Airflow."""
         return self if isinstance(self._values, Mapping) else StaticState(portable(self._values))
 
     @cached_property
     def state(self) -> Any:
-        """Return the state that a query reads: this object, or the state that the factory makes."""
+        """Return the state that a query reads: this object, or the state that the factory has created."""
         return self if isinstance(self._values, Mapping) else made_by(self._values)
 
     def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[Any]:
@@ -364,11 +375,11 @@ class Updated:
 
 @dataclass(frozen=True)
 class Writers:
-    """The writers of an update: Trident's tasks of a partitionPersist.
+    """The parallel writers of an update, as the tasks of Trident's partitionPersist.
 
     :param count: number of writers. A factory makes a state for each of them.
     :param by: the fields of a row that choose its writer.
-    :param conf: the configuration that the factory gets.
+    :param conf: the configuration that is passed to the factory.
     """
 
     count: int = 1
@@ -376,7 +387,7 @@ class Writers:
     conf: Mapping[str, Any] | None = field(default=None, repr=False)
 
     def check(self, state: Any) -> None:
-        """Raise ConfigError if the writers contradict each other, or do not fit the state."""
+        """Raise ConfigError if these arguments contradict each other, or do not fit the state."""
         option = "partition_persist(partitions=)"
         problem = ""
         if self.count < 1:
@@ -395,12 +406,12 @@ class Writers:
 
 
 class PersistedState(TridentState):
-    """Applies the rows of a transaction in three steps: `begin_commit(txid)`, the updater, `commit(txid)`.
+    """Applies the rows of a transaction: first `begin_commit(txid)`, then the updater, and then `commit(txid)`.
 
-    The attribute `kind` of the state determines whether a replay counts twice. If its attribute `can_roll_back` is
-    true, `begin_commit(txid)` undoes all updates of that txid, also for keys that the following rows do not have. An
-    opaque map without this attribute is wrapped, so that it undoes them. A skipped transaction has no rows, and the
-    updater is not called.
+    The attribute `kind` of the state determines whether the rows of a replay count twice. If its attribute
+    `can_roll_back` is true, `begin_commit(txid)` undoes all updates of that txid, also for keys that the following rows
+    do not have. An opaque map without this attribute is wrapped, so that it undoes them. A skipped transaction has no
+    rows, and the updater is not called.
 
     :param state: a state with `begin_commit` and `commit`, or a factory with `make_state`.
     :param updater: an object with `update_state(state, rows)`.
@@ -432,7 +443,7 @@ class PersistedState(TridentState):
 
     @property
     def updates_map(self) -> bool:
-        """Return whether the state is a map, from which the new values can be read."""
+        """Return whether the state is a map. A committer can read the new values from a map."""
         return is_map(self.given)
 
     def _written(self, write: StateWrite) -> int:
@@ -447,7 +458,7 @@ class PersistedState(TridentState):
         return done.rows
 
     def updated(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> Updated:
-        """Pass the rows to the updater, between `begin_commit` and `commit`, for all writers in parallel."""
+        """Pass the rows to the updater, between `begin_commit` and `commit`. Several writers run in parallel."""
         given = list(rows)
         if not isinstance(self.state, PartitionedState):
             return Updated(len(given), update(self.state, grant.txid, given, self.updater))
@@ -463,7 +474,7 @@ class PersistedState(TridentState):
 
     @cached_property
     def state(self) -> Any:
-        """Make the state, or one state for each of several writers, when it is first used."""
+        """Create the state, or one state for each of several writers, on first use."""
         count = self._writers.count
         if count == 1:
             return self._made()
@@ -475,9 +486,9 @@ class PersistedState(TridentState):
 def as_fenced(
     state: Any, updater: Any, kind: StateKind | str | None, writers: Writers
 ) -> FencedState:
-    """Wrap a state for a committer.
+    """Return a state, or its wrapper, that a committer can write.
 
-    :raises ConfigError: there is no updater, and the state does not take rows unchanged, as a guard does.
+    :raises ConfigError: there is no updater, and the state does not store rows unchanged, as a guard does.
     """
     if updater is not None:
         return PersistedState(state, updater, kind, writers)
@@ -499,7 +510,7 @@ def as_fenced(
 def as_aggregate(
     state: Any, keys: Sequence[str] | None, values: Mapping[str, Any] | None, kind: str | None
 ) -> Any:
-    """Add key and value columns to a state that has none. The caller refuses objects that are not a state.
+    """Add key and value columns to a state without columns. The caller refuses an object that is not a state.
 
     :raises ConfigError: the state has its own columns, or cannot keep values by key.
     """
@@ -532,13 +543,12 @@ def as_aggregate(
 
 
 # --- trial --------------------------------------------------------------------------------------------------------
-# The states of a trial. They begin with the values of the real states, and never write to the real
-# states.
+# The states of a trial. They begin with the values of the real states, to which they never write.
 
 
 @dataclass(frozen=True)
 class TrialChange:
-    """A change that a trial would make in a state: one value column of one key.
+    """A change that a real run would make in one value column of one key.
 
     :param key: value by key column.
     :param before: the value in the real state; None if the key is new.
@@ -553,9 +563,9 @@ class TrialChange:
 
 
 class TrialState(MemoryState):
-    """The values that a state would have after the trial.
+    """Computes the values that a state would have after a real run.
 
-    :param real: the state of the DAG, which is queried for the keys that the trial writes.
+    :param real: the state of the DAG. The trial queries it for the keys that the trial writes.
     :param rows: the rows before the trial; None for the rows of the real state.
     """
 
@@ -576,7 +586,7 @@ class TrialState(MemoryState):
         """Return None, so that the trial stays in this process."""
 
     def changes(self) -> Iterator[TrialChange]:
-        """List the changes of the trial, by key."""
+        """Yield the changes that the trial makes, in the order of the keys."""
         for key in sorted(self._added, key=str):
             shown = dict(zip(self.columns.keys, key, strict=True))
             before, (after,) = self._before[key], self.multi_get([key])
@@ -595,7 +605,7 @@ class TrialState(MemoryState):
             yield transactions
 
     def _seed(self, rows: Sequence[StateRow]) -> None:
-        """Copy the values of the keys that the trial is about to write."""
+        """Copy the values of the keys that the trial will write."""
         split = len(self.columns.keys)
         checked = {cells[:split]: cells[split:] for cells in self.checked(rows)}
 
@@ -625,9 +635,9 @@ class TrialState(MemoryState):
 
 
 class TrialRows(FencedState):
-    """The rows that a trial would write to a state without columns.
+    """Stores the rows that a real run would write to a state without columns.
 
-    :param real: the state of the DAG, which is not queried.
+    :param real: the state of the DAG. The trial does not query it.
     """
 
     def __init__(self, real: FencedState) -> None:
@@ -656,7 +666,7 @@ class TrialRows(FencedState):
 
 
 class TrialUpdates(PersistedState):
-    """Runs the updater of a map over a copy of the values that it reads, and keeps the rows.
+    """Runs the updater of a map on a copy of the map's values, and stores the rows.
 
     :param real: the map of the DAG, with its updater.
     :param asked: whether the values come from the real map; if False, the copy begins empty.
@@ -677,7 +687,7 @@ class TrialUpdates(PersistedState):
 
 
 class _CopiedMap(MemoryMap[Any]):
-    """Reads the values of a map until this copy replaces them."""
+    """A copy of a map. It reads values from the original map until the trial replaces them."""
 
     def __init__(self, real: Any) -> None:
         super().__init__()
@@ -698,7 +708,7 @@ AnyTrialState: TypeAlias = TrialState | TrialRows | TrialUpdates
 
 
 def trial_state(real: FencedState, rows: Sequence[StateRow] | None = None) -> AnyTrialState:
-    """Make the replacement of a state for a trial; see `TrialState`."""
+    """Return the object that replaces a state in a trial. See `TrialState`."""
     if isinstance(real, QueryableState):
         return TrialState(real, rows)
     if isinstance(real, PersistedState) and is_map(real.given):

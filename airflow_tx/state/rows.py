@@ -1,6 +1,6 @@
-"""Check and convert the rows of an update in portions, in one way for every store.
+"""Check and convert the rows of an update in portions, in the same way for every store.
 
-Each delta is checked before the store sees it. So every store refuses the same rows with the same message.
+Deltas are checked before they reach the store. So every store refuses the same rows with the same message.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ _Rows = list[Mapping[str, Any]]
 
 
 class _Seen:
-    """Remembers keys, to find the first key that comes twice."""
+    """Remembers keys, to find the first key that occurs twice."""
 
     def __init__(self) -> None:
         self._keys = set[Any]()
         self._portions: list[Sequence[Any]] = []
 
     def add(self, keys: Sequence[Any]) -> bool:
-        """Add a portion of keys, and return whether each key is new."""
+        """Add a portion of keys. Return for each key whether it is new."""
         before = len(self._keys)
         self._keys.update(keys)
         self._portions.append(keys)
         return len(self._keys) == before + len(keys)
 
     def repeated(self) -> int:
-        """Return the number of the first key that is not new, within the portion that was added last."""
+        """Return the number of the first key in the newest portion that is not new."""
         *earlier, last = self._portions
         found = set(chain.from_iterable(earlier))
         for number, key in enumerate(last):
@@ -54,12 +54,12 @@ class _Seen:
 
 @dataclass(frozen=True)
 class CheckedRows:
-    """Checks rows against the columns of a state."""
+    """Checks that rows fit the columns of a state."""
 
     columns: Columns
 
     def key_types(self, first: Mapping[str, Any]) -> dict[str, str]:
-        """Return the type of each key column: from the state's `types`, else from the first row.
+        """Return the type of each key column. The type is from the state's `types`, or otherwise from the first row.
 
         :raises StateError: the row has no usable value for a key column.
         """
@@ -79,9 +79,11 @@ class CheckedRows:
     def portions(
         self, rows: Iterable[Mapping[str, Any]], key_types: Mapping[str, str], *, size: int
     ) -> Iterator[list[Sequence[Any]]]:
-        """Divide the rows into portions, each as columns in their types: keys first, then deltas.
+        """Divide the rows into portions.
 
-        :raises StateError: a row does not fit, or a key comes twice. The message names the row.
+        A portion is a list of columns in their types: first the keys, then the deltas.
+
+        :raises StateError: a row does not fit, or a key occurs twice. The message names the row.
         """
         iterator = iter(rows)
         seen = _Seen()
@@ -96,7 +98,7 @@ class CheckedRows:
             columns = self.converted_columns(portion, dict(zip(names, kinds, strict=True)), start)
             if keys:
                 self._check_key_sizes(portion, kinds, columns, start)
-                # With one key column, plain values serve as well as tuples.
+                # With one key column, compare plain values, because tuples are not needed.
                 own = (
                     columns[0] if len(keys) == 1 else list(zip(*columns[: len(keys)], strict=True))
                 )
@@ -244,19 +246,21 @@ def _shown(value: Any) -> str:
 
 
 # --- combined rows ------------------------------------------------------------------------------------------------
-# Combine rows into one row per key, which is the form that a state takes.
+# Combine rows into one row per key, which is the form that a state accepts.
 
 
 _Row = Mapping[str, Any]
 _Key = tuple[Hashable, ...]
 _ROWS_AT_ONCE = 10_000
 _PLAIN = {int, str, float, bool, bytes, Decimal, dt.date}
-"""Classes whose equal values are one key. Datetimes are left out: in autumn, two times of one zone can compare equal
-and be an hour apart."""
+"""Classes of values of which equal values are the same key.
+
+Datetimes are not included, because two times that compare equal can be an hour apart when daylight saving time ends.
+"""
 
 
 def has_reducers(state: FencedState) -> bool:
-    """Return whether a value column of a state is a reducer, so that the state takes several rows per key."""
+    """Return whether a value column of a state has a reducer. Such a state accepts several rows per key."""
     return bool(reducers_of(state.columns))
 
 
@@ -267,8 +271,8 @@ def reducers_of(columns: Columns | None) -> tuple[str, ...]:
 def combined(rows: Iterable[_Row], state: FencedState) -> Iterator[dict[str, Any]]:
     """Combine the deltas of each key with the aggregators of the state. A reducer gets the list of the rows, in order.
 
-    Values are converted to the types of their columns before they are combined. A state without columns gets the rows
-    unchanged.
+    Values are converted to the types of their columns before they are combined. If the state has no columns, the rows
+    stay unchanged.
 
     :raises StateError: a row has no key, or its deltas do not fit or cannot be combined.
     """
@@ -279,15 +283,20 @@ def combined(rows: Iterable[_Row], state: FencedState) -> Iterator[dict[str, Any
 
 
 def combined_runs(rows: Iterable[_Row], state: Any) -> Iterator[dict[str, Any]]:
-    """Combine rows that are sorted by key, with the rows of only one key in memory. Raises the same errors as
-    `combined`."""
+    """Combine rows that are sorted by key.
+
+    Only the rows of one key are in memory. Raises the same errors as `combined`.
+    """
     keys = state.columns.keys
     for _, run in groupby(rows, lambda row: tuple(row[name] for name in keys)):
         yield from combined(run, state)
 
 
 def combined_at_once(rows: Iterable[_Row], state: Any) -> dict[str, Any]:
-    """Make the one row of a state without keys. A reducer iterates `rows` again, so no row stays in memory."""
+    """Combine all rows into the one row of a state without keys.
+
+    A reducer iterates `rows` again, so no row stays in memory.
+    """
     group = _Group(state, keep_rows=False).add_all(rows)
     return {**next(group.rows(), {}), **dict.fromkeys(reducers_of(state.columns), rows)}
 
@@ -326,7 +335,7 @@ class _Group:
         for key, deltas in self._deltas.items():
             row = dict(zip(names, (*key, *deltas), strict=True))
             if self._reducers:
-                # Other columns are for the reducers, which share one list.
+                # Pass other columns to the reducers, which share one list of rows.
                 row.update(dict.fromkeys(self._reducers, self._rows.get(key, [])))
             yield row
 
@@ -362,23 +371,23 @@ class _Group:
     # --- keys without a declared type ----
 
     def _settle(self, name: str, portion: Sequence[_Row]) -> None:
-        """Choose the type of a key column, unless all of its values have one plain class."""
+        """Return the type of a key column. Return None if all of its values have the same plain class."""
         if self._kinds[name] is not None:
             return
         try:
             values = map(itemgetter(name), portion)
             classes = set(map(type, values))
         except (KeyError, TypeError, IndexError):
-            return  # the conversion of the columns refuses these rows
+            return  # the conversion of the columns refuses values of other classes
         known = self._classes[name]
         known |= classes - {type(None)}
         if len(known) <= 1 and known <= _PLAIN:
             return
         if self._key_types is None:
-            # Read the types only when needed, because this may cost a request.
+            # Read the types only when they are needed, because reading them may take a request.
             stored = getattr(self._state, "key_types", None)
             self._key_types = (stored and stored()) or self._types_of_first()
-        # If a key that was combined earlier does not fit, the state gets this key, and refuses it.
+        # A key that was combined earlier may not fit this type. The state then refuses the key.
         self._kinds[name] = self._key_types[name]
 
     def _types_of_first(self) -> Mapping[str, str]:

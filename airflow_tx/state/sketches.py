@@ -21,7 +21,7 @@ def _datasketches() -> Any:
 
 @dataclass(frozen=True)
 class HllSketch:
-    """A HyperLogLog sketch of Apache DataSketches, as Spark's hll_sketch_agg makes it.
+    """A HyperLogLog sketch of Apache DataSketches, the same as from Spark's hll_sketch_agg.
 
     :param lg_k: binary logarithm of the number of buckets, from 4 to 21.
     """
@@ -47,7 +47,7 @@ class HllSketch:
         return self._image(self._empty())
 
     def init(self, value: Any) -> bytes | None:
-        """Make a sketch of one value, a text or an integer, hashed as in Spark."""
+        """Create a sketch of one value. The value is a text or an integer, and is hashed as in Spark."""
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, (str, int)):
@@ -88,8 +88,8 @@ class HllSketch:
 class ApproxCountDistinct:
     """An estimate of the number of distinct values, stored as a sketch in the column `<column>_sketch`.
 
-    A row may have that column, as Spark's hll_sketch_agg(x) makes it, or the column itself with one text or integer.
-    Reading the state returns both.
+    A row may have the column `<column>_sketch`, computed by Spark's hll_sketch_agg(x), or the column itself with one
+    text or integer. Reading the state returns both.
 
     :param lg_k: binary logarithm of the number of buckets. The error is about 1.04 / sqrt(2**lg_k): 1.6 % for 12, which
         is also Spark's default.

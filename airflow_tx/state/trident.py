@@ -1,6 +1,8 @@
-"""A state with Trident's two methods, or a factory of such states, as a commit uses it. Source: trident-state seed.
+"""The adapter by which a commit uses a state with Trident's two methods, or a factory of such states.
 
-Such a state has no fence. The ledger keeps the commits in order, and the values of a map keep what a replay needs. But
+Source: trident-state seed.
+
+Such a state has no fence. The ledger keeps commits in order, and the values of a map contain what a replay needs. But
 nothing refuses a late write of a committer that was declared dead, and a loss of values in the store is not detected.
 """
 
@@ -36,32 +38,34 @@ from airflow_tx.state.rows import CheckedRows
 # A map that can be rolled back, because it also stores a note of the keys that a transaction
 # updates. Source: protocol.md §7.
 #
-# Trident's opaque values undo a key when a replay updates it again. A key that only the failed
-# attempt updated would keep its value. The note names this key, so it is undone, too.
+# Trident's opaque values undo the update of a key when a replay updates the key again. A key that
+# only the failed attempt updated would keep its value. The note names all updated keys, so the
+# replay undoes them all.
 
 
 _T = TypeVar("_T")
 NOTE = "$KEYS$"
-# Memcached takes values of 1 MiB. A key has up to 1 KiB, and a stored note includes the note before
-# it.
+# Maximum number of keys in a note. Memcached accepts values up to 1 MiB. A key has up to 1 KiB, and
+# a stored note includes the previous note.
 _KEYS_A_NOTE = 200
 _NOTES_AT_ONCE = 10
 
 
 class Same:
-    """Updates a value to itself. In an opaque map, this restores the value before the transaction."""
+    """An update that keeps the value. In an opaque map, it restores the value before the transaction."""
 
     def update(self, stored: Any) -> Any:
         return stored
 
 
 class RollBackMap(SnapshottableMap[Any]):
-    """Rolls an opaque map back when a transaction begins again: `RollBackMap(OpaqueMap(backing))`.
+    """Rolls back an opaque map when a transaction begins again: `RollBackMap(OpaqueMap(backing))`.
 
-    Before an update, the map notes the keys under a key of this class, which costs one more put. `begin_commit` of the
-    same txid restores the earlier value of each noted key.
+    Before an update, the map stores a note of the keys under a key of its own. This takes one more put. `begin_commit`
+    of the same txid restores the earlier value of each noted key.
 
-    :param map_state: an opaque map. Its store must take texts as values, and keys of two parts beside the user's keys.
+    :param map_state: an opaque map. Its store must accept texts as values. Besides the user's keys, it must accept keys
+        of two parts.
     :param index: number of the writer. Each writer has its own notes, because several writers may share a store.
     :param writers: how many writers the update has.
     """
@@ -78,7 +82,7 @@ class RollBackMap(SnapshottableMap[Any]):
 
     def begin_commit(self, txid: int | None, **grant: Any) -> None:
         if self._is_open:
-            # The batch failed. Only outside of a batch does the map show its newest values.
+            # The batch failed. The map shows its newest values only outside of a batch.
             super().begin_commit(None)
         touched = [] if txid is None else list(self._touched(txid))
         super().begin_commit(txid, **grant)
@@ -134,7 +138,7 @@ class RollBackMap(SnapshottableMap[Any]):
         return [(NOTE, each * self._writers + self._index) for each in range(start, start + number)]
 
     def _touched(self, txid: int) -> Iterator[list[Key]]:
-        """Read the noted keys of a transaction. Notes of other transactions follow its last note."""
+        """Yield the keys that the map has noted for a transaction. Stop at a note of another transaction."""
         for start in count(0, _NOTES_AT_ONCE):
             for text in self._map.multi_get(self._names(start, _NOTES_AT_ONCE)):
                 noted = None if text is None else from_text(text)
@@ -144,12 +148,12 @@ class RollBackMap(SnapshottableMap[Any]):
 
 
 # --- partitions ---------------------------------------------------------------------------------------------------
-# One state for each of several writers of an update, with the rows of its keys. Source: Trident's
-# partitionBy.
+# One state for each of several writers of an update. Each writer gets the rows of its partition.
+# Source: Trident's partitionBy.
 
 
 class PartitionedState:
-    """The states that a factory has made, one for each partition.
+    """The states that a factory has created, one for each partition.
 
     :param name: name of the update, for messages.
     :param parts: one state per partition.
@@ -170,7 +174,7 @@ class PartitionedState:
             part.commit(txid)
 
     def shared_out(self, rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Any, list[int]]]:
-        """Yield each part with the numbers of its rows; the list is empty for a part without rows.
+        """Yield the state of each partition, with the numbers of its rows. The list of numbers may be empty.
 
         :raises StateError: a row lacks a field that chooses its partition.
         """
@@ -198,17 +202,17 @@ _KINDS = ", ".join(f'"{kind.value}"' for kind in StateKind)
 
 
 def is_factory(made: Any) -> bool:
-    """Return whether an object makes states (Trident's StateFactory)."""
+    """Return whether an object creates states (Trident's StateFactory)."""
     return has_methods(made, "make_state")
 
 
 def is_map(made: Any) -> bool:
-    """Return whether an object keeps values by key (Trident's MapState)."""
+    """Return whether an object stores values by key (Trident's MapState)."""
     return has_methods(made, "begin_commit", "commit", "multi_get", "multi_update", "multi_put")
 
 
 def is_snapshottable(made: Any) -> bool:
-    """Return whether an object keeps one value (Trident's Snapshottable)."""
+    """Return whether an object stores one value (Trident's Snapshottable)."""
     return has_methods(made, "begin_commit", "commit", "get", "update", "set")
 
 
@@ -220,7 +224,7 @@ def has_methods(made: Any, *names: str) -> bool:
 def made_by(
     given: Any, conf: Mapping[str, Any] | None = None, index: int = 0, count: int = 1
 ) -> Any:
-    """Return the state that a factory makes for one writer. Other objects stay unchanged.
+    """Return the state that a factory creates for one writer. Return any other object unchanged.
 
     :param conf: the configuration that the update passes to the factory.
     :param index: the partition of the writer, from 0 to `count` - 1.
@@ -235,10 +239,10 @@ class TridentState(FencedState):
 
     :param given: a state or a factory. The factory is called when the state is used, not when Airflow parses a DAG.
     :param kind: kind of the state; None for its attribute `kind`, or non-transactional without that attribute.
-    :param option: the function that got the state, for messages.
+    :param option: name of the function to which the state was passed, for messages.
     :param rolls_back: whether an opaque state without an attribute `can_roll_back` can roll back; None if only maps
         can.
-    :param conf: the argument of a factory, which is never shown.
+    :param conf: the argument of a factory. It is never shown.
     """
 
     has_fence = False
@@ -263,9 +267,9 @@ class TridentState(FencedState):
 
     @cached_property
     def state(self) -> Any:
-        """Make the state when it is first used.
+        """Create the state on first use.
 
-        :raises StateError: the factory made no state, or a state of another kind.
+        :raises StateError: the factory returned no state, or a state of another kind.
         """
         return self._made()
 
@@ -283,7 +287,10 @@ class TridentState(FencedState):
         return self.prepared(made, index, count)
 
     def prepared(self, made: Any, index: int = 0, count: int = 1) -> Any:
-        """Prepare the state for use. An opaque map without an attribute `can_roll_back` is wrapped in a RollBackMap."""
+        """Return the state as a commit uses it.
+
+        An opaque map without an attribute `can_roll_back` is wrapped in a RollBackMap.
+        """
         if self.can_roll_back and is_map(made) and not hasattr(made, "can_roll_back"):
             return RollBackMap(made, index, count)
         return made
@@ -297,7 +304,7 @@ class TridentState(FencedState):
         return copied
 
     def raise_fence(self, grant: Grant) -> None:
-        """Warn, once in the life of the state, that it has no fence."""
+        """Warn that the state has no fence, before its first commit."""
         if grant.last_txids.get(self.name) is None:
             _log.warning(
                 "State %s has no fence: commits to it are in order, and a replay is exact for its kind (%s). But "
@@ -308,7 +315,9 @@ class TridentState(FencedState):
             )
 
     def pass_over(self, grant: Grant) -> None:
-        """Undo a skipped transaction in a state that can roll back: the transaction begins again and has no rows.
+        """Undo a skipped transaction in a state that can roll back.
+
+        To undo it, begin the transaction again, without rows.
 
         :raises StateError: the undo failed. The transaction stays open, and you can repeat the skip.
         """
@@ -346,8 +355,8 @@ def _kind(given: Any, kind: StateKind | str | None, option: str) -> StateKind:
 
 
 # --- aggregate ----------------------------------------------------------------------------------------------------
-# A map, or one value, that aggregators update, as a commit uses it. Source: Trident's
-# persistentAggregate.
+# The adapter by which a commit uses a map, or a single value, that aggregators update. Source:
+# Trident's persistentAggregate.
 
 
 _OPTION = "persistent_aggregate"
@@ -355,12 +364,15 @@ _KEYS_AT_ONCE = 10_000
 
 
 class TridentAggregate(TridentState, QueryableState):
-    """Combines the rows of a transaction into the values of a map, by key; without key columns, into one value.
+    """Combines the rows of a transaction into the values of a map by key.
+
+    Without key columns, it combines them into one value.
 
     With one value column, the map stores its value under the key, as in Trident. With several, it stores a dict of
-    their values. If the one value is NULL, the map has no such key.
+    their values. A single value that is NULL removes its key.
 
-    :param given: a map, or a Snapshottable if there are no key columns, or a factory of either.
+    :param given: a map, or a factory of maps. Without key columns, it may also be a Snapshottable or a factory of
+        Snapshottables.
     :param kind: kind of the state; None for its attribute `kind`, or non-transactional without that attribute.
     """
 
@@ -401,7 +413,8 @@ class TridentAggregate(TridentState, QueryableState):
     def _written(self, write: StateWrite) -> int:
         """Update the values of all keys, 10,000 at a time, between `begin_commit` and `commit`.
 
-        The first chunk begins the transaction, which undoes earlier writes of that transaction if the kind allows it.
+        The first chunk begins the transaction. Beginning it again undoes its earlier writes, if the kind of the state
+        allows this.
         """
         if write.chunk == 0:
             self.state.begin_commit(write.grant.txid)
@@ -414,7 +427,7 @@ class TridentAggregate(TridentState, QueryableState):
         return written
 
     def read(self, limit: int | None = None) -> list[dict[str, Any]]:
-        """Read the one value of a state without keys.
+        """Read the only value of a state without keys.
 
         :raises StateError: the state has keys, and a map cannot list its keys.
         """
@@ -431,7 +444,7 @@ class TridentAggregate(TridentState, QueryableState):
     def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[dict[str, Any] | None]:
         types = self.key_types()
         wanted = wanted_keys(self.columns, keys, types)
-        if types is None:  # the map keeps no types, so the keys stay unchanged
+        if types is None:  # the map does not store types, so the keys stay unchanged
             wanted = [
                 (number, key) for number, key in enumerate(map(as_key, keys)) if None not in key
             ]
@@ -446,7 +459,7 @@ class TridentAggregate(TridentState, QueryableState):
         return result
 
     def key_types(self) -> dict[str, str] | None:
-        """Return the type of each key column; None before this process has written rows."""
+        """Return the type of each key column. Return None if this process has not written rows yet."""
         return self._found_types if self.columns.keys else {}
 
     def _updates(
@@ -470,7 +483,7 @@ class TridentAggregate(TridentState, QueryableState):
 
 @dataclass(frozen=True)
 class _Combined:
-    """Combines a stored value with the delta of the batch for its key."""
+    """Combines the stored value of a key with the delta of the batch for this key."""
 
     columns: Columns
     key: Cells
@@ -483,7 +496,10 @@ class _Combined:
 
 
 class _OneValue:
-    """A Snapshottable as a map of one key. It rolls back by an update that changes nothing, so it needs no notes."""
+    """Wraps a Snapshottable as a map with one key.
+
+    To roll back, it makes an update that changes nothing, so it needs no notes.
+    """
 
     def __init__(self, state: Any, *, rolls_back: bool) -> None:
         self._state = state
@@ -505,7 +521,7 @@ class _OneValue:
 
 
 def _cells(columns: Columns, key: Cells, stored: Any) -> Cells:
-    """Split the stored value of a key into the values of the columns, and raise StateError if it has other columns."""
+    """Split the stored value of a key into the values of the columns. Raise StateError if it has other columns."""
     names = tuple(columns.values)
     if len(names) == 1 and (
         not isinstance(stored, dict) or columns.values[names[0]].type == "json"

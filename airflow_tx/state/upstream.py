@@ -1,4 +1,4 @@
-"""Tables whose rows are the source of another topology, which reads the committed rows by txid.
+"""Tables whose committed rows are the source of another topology, which reads them by txid.
 
 The reading topology skips rows of a released topology, which have a negative txid, and rows that a person wrote, which
 have no txid.
@@ -20,7 +20,7 @@ UPSTREAM_TXID = "upstream_txid"
 
 
 class TableSnapshot:
-    """One moment of a table, at which several readings find the same rows."""
+    """One moment of a table. Several queries of a snapshot find the same rows."""
 
     def close(self) -> None:
         """Release the snapshot. No reading that uses it can continue."""
@@ -28,10 +28,10 @@ class TableSnapshot:
 
 @dataclass(frozen=True)
 class TableCounts:
-    """The number of rows of some transactions in a table, from one reading.
+    """The number of rows of some transactions in a table, from one query.
 
-    :param rows: number of rows by txid; 0 for a transaction without rows. Txids below 1, which no transaction has, are
-        left out.
+    :param rows: number of rows by txid; 0 for a transaction without rows. Txids below 1 are left out, because no
+        transaction has them.
     :param snapshot: the moment of the reading; None if the store has no snapshot for a second reading.
     """
 
@@ -53,8 +53,8 @@ class RejectedFilter:
 
     :param first: the first transaction.
     :param last: the last transaction.
-    :param task: the task that has rejected the rows, with all of its map indexes; "" for malformed rows, None for any
-        task.
+    :param task: the task that has rejected the rows, with all of its map indexes; "" for malformed rows of the source;
+        None for any task.
     :param reason: the complete reason; None for any reason.
     """
 
@@ -84,8 +84,8 @@ class RejectedCount:
 class RejectedCounts:
     """The counts of a table.
 
-    :param counts: the counts, those with most rows first.
-    :param others: number of further counts, which are not listed.
+    :param counts: the counts, in descending order of their rows.
+    :param others: number of further counts that are not listed.
     :param rows: number of rows in all counts, listed or not.
     """
 
@@ -108,28 +108,29 @@ class CommittedTable(StoredState):
     takes_back_by_txid = True
 
     def incarnation(self) -> str | None:
-        """Return the life of the ledger that wrote the rows; None if no grant has raised the fence."""
+        """Return the incarnation of the ledger that wrote the rows. Return None if no grant has raised the fence."""
         found = self.fence()
         return None if found is None else found.incarnation
 
     @abstractmethod
     def connections(self) -> dict[str, str]:
-        """Map the ids of the Airflow connections that the table needs to their types."""
+        """Return the ids and the types of the Airflow connections that the table needs."""
 
     @abstractmethod
     def dataset(self) -> Dataset:
-        """Name the place of the table for lineage."""
+        """Return the place of the table for lineage."""
 
     @abstractmethod
     def row_types(self, *, upstream_txid: bool = False) -> dict[str, Any]:
-        """Return the Arrow types of the columns of the rows, even if there are no rows.
+        """Return the Arrow type of each column of the rows, even if there are no rows.
 
-        :raises StateError: no reader supports the values of a column, or a column has the name of the txid column.
+        :raises StateError: no reader supports the values of a column, or a column has the name of the added txid
+            column.
         """
 
     @abstractmethod
     def counts(self, txids: Collection[int]) -> TableCounts:
-        """Count the rows of each of these transactions, in one reading. The caller closes the counts.
+        """Count the rows of each of these transactions in one query. The caller must close the result.
 
         :raises StateError: the table cannot be read.
         :raises StateUnavailable: the store cannot be reached.
@@ -139,12 +140,12 @@ class CommittedTable(StoredState):
     def select_rejected(
         self, wanted: RejectedFilter, most: int, *, counting: bool
     ) -> list[dict[str, Any]]:
-        """Let the engine of the table count rejected rows by task and reason, or read some of them.
+        """Count rejected rows by task and reason, or read some of them. The engine of the table does the work.
 
         The result is empty if the table has no rejected rows yet.
 
         :param most: maximum number of counts or rows to return.
-        :raises StateError: the table is none that can be read.
+        :raises StateError: the table cannot be read.
         :raises StateUnavailable: the store cannot be reached.
         """
 
@@ -158,7 +159,7 @@ class CommittedTable(StoredState):
             return RejectedCounts()
         rows = [tuple(row.values()) for row in selected]
         *_, every, of_all = rows[0]
-        # Some databases return a sum as a number of another type than int.
+        # Some databases return a sum as a type other than int.
         counts = tuple(RejectedCount(*row[:2], *map(int, row[2:6])) for row in rows)
         return RejectedCounts(counts, int(every) - len(counts), int(of_all))
 
@@ -168,27 +169,29 @@ class CommittedTable(StoredState):
 
     @abstractmethod
     def arrow(self, counted: TableCounts, *, upstream_txid: bool = False) -> Any:
-        """Stream the counted rows as a RecordBatchReader of pyarrow.
+        """Return a RecordBatchReader of pyarrow that streams the counted rows.
 
-        The order is stable: by txid and row number, if the table has row numbers.
+        The rows are in the order of their txids. If the table has row numbers, the order within a transaction is also
+        stable.
 
-        :param counted: the transactions. Without a snapshot, their newest rows are read.
+        :param counted: the transactions. Without a snapshot, the current rows are read.
         :param upstream_txid: whether the rows have their txid, in the column `upstream_txid`.
-        :raises StateError: as `row_types`; during the reading, a value that no reader supports.
+        :raises StateError: as for `row_types`. The reader also raises it for a value that it does not support.
         """
 
     @abstractmethod
     def frame(self, spark: Any, counted: TableCounts, *, upstream_txid: bool = False) -> Any:
-        """Return a DataFrame with which Spark executors read the same rows in parallel. The snapshot must stay open
-        until then.
+        """Return a DataFrame by which Spark executors read the same rows in parallel.
+
+        The snapshot must stay open until Spark has read the rows.
 
         :param spark: the Spark session.
-        :raises ConfigError: Spark cannot read this store, or a setting of the session changes rows.
+        :raises ConfigError: Spark cannot read this store, or a setting of the Spark session would change rows.
         """
 
 
 def owned(txids: Collection[int]) -> list[int]:
-    """List the txids that a transaction can have, each once, in ascending order."""
+    """Return the txids that a transaction can have, each once, in ascending order."""
     return sorted({txid for txid in txids if txid > 0})
 
 

@@ -24,10 +24,12 @@ if TYPE_CHECKING:
 
     __all__: list[str]
 else:
-    # Import it now, as its module has the same name, and would hide the function once another module imports it.
+    # Import the function here. Its module has the same name, and would hide the function when
+    # another module imports it.
     from airflow_tx.testing.eventually import eventually as eventually
 
-    # Define no __dir__, as pytest reads every name that a plugin lists, and would import all modules.
+    # Do not define __dir__. pytest reads every name that a plugin lists, and would import all
+    # modules.
     __all__, __getattr__, _ = lazy_names(__name__, __file__)
 
 pytest_plugins = ["airflow_tx.testing.fixtures"]

@@ -1,4 +1,4 @@
-"""A local Airflow for tests and the demo, with SQLite, LocalExecutor, free ports and short intervals."""
+"""A local Airflow for tests and the demo. It uses SQLite, the LocalExecutor, free ports and short intervals."""
 
 from __future__ import annotations
 
@@ -39,26 +39,27 @@ _GRACE = 4
 def connection(conn_type: str, **fields: object) -> str:
     """Return the value of an AIRFLOW_CONN_<ID> variable.
 
-    :param conn_type: type of the connection.
-    :param fields: its other fields, such as `host`.
+    :param conn_type: the type of the connection.
+    :param fields: the other fields of the connection, such as `host`.
     """
     return json.dumps({"conn_type": conn_type, **fields})
 
 
 class LocalAirflow(AirflowClient):
-    """Runs api-server, scheduler, dag-processor and triggerer, which end together, even if their parent is killed.
+    """Runs api-server, scheduler, dag-processor and triggerer. They end when the parent ends, even if it is killed.
 
         with LocalAirflow("airflow", "dags", {"AIRFLOW_CONN_SPARK_DEFAULT": ...}) as airflow:
             airflow.wait_dag("flights")
             airflow.trigger("flights", "r1")
             airflow.wait_run("flights", "r1")
 
-    After `stop`, `start` continues with the same database. The processes do not get the parent's AIRFLOW* variables.
+    After `stop`, `start` continues with the same database. The AIRFLOW* variables of the parent are not passed to the
+    processes.
 
-    :param home: AIRFLOW_HOME, created if it is missing.
-    :param dags_folder: folder of the DAG files.
-    :param env: more environment variables for every process; they override the settings of this class.
-    :param password: password of its only user; None: a random one.
+    :param home: the folder AIRFLOW_HOME. It is created if it does not exist.
+    :param dags_folder: the folder of the DAG files.
+    :param env: additional environment variables for every process. They override the settings of this class.
+    :param password: the password of its only user, or None for a random password.
     """
 
     def __init__(
@@ -85,13 +86,13 @@ class LocalAirflow(AirflowClient):
 
     @property
     def mark(self) -> str:
-        """Return the mark of all its processes, see `processes.marked`."""
+        """Return the mark of all processes of this Airflow, see `processes.marked`."""
         return self._family.mark
 
     def start(self) -> Self:
-        """Start all components, and return when they are healthy.
+        """Start all components. Return when all are healthy.
 
-        :raises AssertionError: a component does not start; the error has the last lines of the logs.
+        :raises AssertionError: a component does not start. The error contains the last lines of the logs.
         """
         self.logs.mkdir(parents=True, exist_ok=True)
         passwords = self.home / "passwords.json"
@@ -116,7 +117,7 @@ class LocalAirflow(AirflowClient):
     def command(self, *arguments: str, timeout: float = AIRFLOW_PATIENCE) -> str:
         """Run `airflow` with these arguments, and return its output.
 
-        :param timeout: seconds.
+        :param timeout: the longest time that the command may take, in seconds.
         :raises AssertionError: the exit code is not 0.
         :raises subprocess.TimeoutExpired: the command did not end in time.
         """
@@ -147,14 +148,15 @@ class LocalAirflow(AirflowClient):
     ) -> None:
         """Run `airflow backfill create` with the arguments of `create_backfill`, and unpause the DAG.
 
-        :raises AssertionError: Airflow refuses, for example because another backfill of the DAG has not ended.
+        :raises AssertionError: Airflow refuses. An example is that another backfill of the DAG has not ended.
         """
         dates = ["--from-date", first.isoformat(), "--to-date", last.isoformat()]
         options = ["--reprocess-behavior", reprocess, "--max-active-runs", str(max_active_runs)]
         if backwards:
             options.append("--run-backwards")
-        # On SQLite the runs appear one by one, and are deleted again if another process writes at the wrong moment.
-        # A scheduler that has started one of them would die. The pause keeps all runs from starting.
+        # On SQLite, the runs appear one by one. They are deleted again if another process writes at
+        # the wrong moment. A scheduler that has started one of these runs would die. While the DAG
+        # is paused, no run starts.
         self.pause(dag_id)
         try:
             self.command("backfill", "create", "--dag-id", dag_id, *dates, *options)
@@ -190,7 +192,7 @@ class LocalAirflow(AirflowClient):
     ) -> None:
         """Backfill a DAG from `first` to `last`, both included, with the REST API.
 
-        :param reprocess: existing runs to run again: none, failed or completed.
+        :param reprocess: the existing runs to run again: none, failed or completed.
         :param backwards: whether the last date runs first.
         """
         body: JsonObject = {
@@ -204,7 +206,10 @@ class LocalAirflow(AirflowClient):
         self.call("POST", "backfills", json=body)
 
     def end_backfills(self, dag_id: str) -> None:
-        """End the backfills of a DAG whose runs have ended; Airflow does this only every 30 s, and refuses new ones."""
+        """End the backfills of a DAG whose runs have ended.
+
+        Airflow does this only every 30 s, and refuses new backfills before.
+        """
         for backfill in self.call("GET", "backfills", params={"dag_id": dag_id})["backfills"]:
             if backfill["completed_at"] is None:
                 try:
@@ -214,20 +219,23 @@ class LocalAirflow(AirflowClient):
                         raise
 
     def start_component(self, name: str) -> None:
-        """Start one of COMPONENTS, for example after a kill, or another component, such as "celery worker"."""
+        """Start one of COMPONENTS, for example after `kill`.
+
+        It can also start another component, such as "celery worker".
+        """
         self._components[name] = self._spawn(name, name.split())
 
     def kill_component(self, name: str) -> None:
-        """Kill one of COMPONENTS with SIGKILL, as a machine without memory would."""
+        """Kill one of COMPONENTS with SIGKILL, as the kernel does when memory is exhausted."""
         process = self._components[name]
         process.kill()
         process.wait()
 
     def stop(self, grace: float = _GRACE) -> None:
-        """End every process, and check that none is left.
+        """End every process, and check that no process is left.
 
-        :param grace: seconds before SIGKILL.
-        :raises NotInTime: a process is left.
+        :param grace: seconds until SIGKILL is sent.
+        :raises NotInTime: a process is still running.
         """
         for process in self._components.values():
             signal_process(process.pid, signal.SIGTERM)
@@ -241,7 +249,7 @@ class LocalAirflow(AirflowClient):
         self._family.end()
 
     def processes(self) -> list[int]:
-        """Return the pids of all processes of this Airflow, including tasks and Spark drivers."""
+        """Return the pids of all processes of this Airflow. Tasks and Spark drivers are included."""
         return self._family.members()
 
     def component_logs(self, lines: int = 30) -> str:
@@ -286,7 +294,7 @@ class LocalAirflow(AirflowClient):
 
 
 def _environment(home: Path, dags_folder: Path, port: int, log_ports: list[int]) -> dict[str, str]:
-    """Return the environment of all processes."""
+    """Return the environment variables of all processes."""
     address = f"http://127.0.0.1:{port}"
     settings = {
         "CORE__DAGS_FOLDER": str(dags_folder),
@@ -318,8 +326,8 @@ def _environment(home: Path, dags_folder: Path, port: int, log_ports: list[int])
     env = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
     env.update({f"AIRFLOW__{name}": value for name, value in settings.items()})
     env["AIRFLOW_HOME"] = str(home)
-    # spark-submit is beside this interpreter.
+    # spark-submit is in the same folder as this interpreter.
     env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env.get("PATH", os.defpath)])
-    # All servers are on this machine, so use no proxy.
+    # All servers are on this machine, so no proxy is used.
     env["NO_PROXY"] = env["no_proxy"] = "127.0.0.1,localhost"
     return env

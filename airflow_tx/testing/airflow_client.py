@@ -16,7 +16,7 @@ JsonObject = dict[str, Any]
 
 RUN_ENDED = ("success", "failed")
 TASK_ENDED = ("success", "failed", "skipped", "upstream_failed", "removed")
-# Seconds to wait, enough for a busy machine.
+# Default number of seconds to wait. It is enough for a busy machine.
 AIRFLOW_PATIENCE = 300.0
 _LOG_TAIL = 25
 _TRIES = 7
@@ -27,15 +27,15 @@ _LOG_NOISE = frozenset(
 
 
 class AirflowAnswer(AssertionError):
-    """Airflow has refused an API call; the message has its answer."""
+    """Airflow has refused a request to its API. The message contains the answer."""
 
 
 class AirflowClient:
     """A client of one Airflow's REST API.
 
     :param address: base URL, such as http://127.0.0.1:8080
-    :param user: name of the user.
-    :param password: password of the user.
+    :param user: the name of the user.
+    :param password: the password of the user.
     """
 
     def __init__(self, address: str, user: str, password: str) -> None:
@@ -45,17 +45,18 @@ class AirflowClient:
         # A busy machine may answer late.
         patience = httpx.Timeout(30, read=120)
         self._http = httpx.Client(base_url=address, timeout=patience, trust_env=False)
-        # On SQLite an api-server with two write requests at the same time blocks itself, and then the scheduler.
+        # On SQLite, an api-server with two write requests at the same time blocks itself and then
+        # also the scheduler.
         self._one_at_a_time = threading.Lock()
 
     # --- requests
 
     def call(self, method: str, path: str, **arguments: Any) -> Any:
-        """Call the API below /api/v2, and return the decoded answer; log in if needed. Threads call one at a time.
+        """Send a request to the API, and return the decoded answer. Log in if this is needed.
 
-        :param method: HTTP method.
-        :param path: path below /api/v2.
-        :param arguments: arguments of `httpx.Client.request`.
+        :param method: the HTTP method.
+        :param path: the path below /api/v2.
+        :param arguments: the arguments of `httpx.Client.request`.
         :raises AirflowAnswer: the status is not 2xx.
         """
         with self._one_at_a_time:
@@ -64,7 +65,7 @@ class AirflowClient:
                 if answer.status_code == 401:
                     self._log_in()
                 elif answer.status_code == 500 and "Database error" in answer.text:
-                    time.sleep(0.5)  # SQLite was locked, and nothing was changed
+                    time.sleep(0.5)  # SQLite was locked, and nothing was changed.
                 else:
                     break
         if not answer.is_success:
@@ -76,7 +77,7 @@ class AirflowClient:
         return answer
 
     def listed(self, path: str, key: str, params: JsonObject | None = None) -> list[JsonObject]:
-        """Return a list, with a limit of 1,000, since Airflow's default is 50."""
+        """Return a list from the API. The limit is 1,000 entries, since Airflow's default is 50."""
         found: list[JsonObject] = self.call("GET", path, params={"limit": 1000, **(params or {})})[
             key
         ]
@@ -92,7 +93,7 @@ class AirflowClient:
     # --- DAGs
 
     def wait_dag(self, dag_id: str, timeout: float = AIRFLOW_PATIENCE) -> None:
-        """Wait until Airflow has the DAG, and it is not paused."""
+        """Wait until Airflow has the DAG and the DAG is not paused."""
         what = f"DAG {dag_id} is known and not paused"
 
         def errors() -> str:
@@ -124,7 +125,7 @@ class AirflowClient:
     ) -> JsonObject:
         """Start a run.
 
-        :param interval: data interval of the run, if the schedule has another one for the logical date.
+        :param interval: the data interval of the run, if it differs from the interval that the schedule returns.
         """
         body: JsonObject = {
             "dag_run_id": run_id,
@@ -139,7 +140,7 @@ class AirflowClient:
         return self._object("POST", f"dags/{dag_id}/dagRuns", json=body)
 
     def runs(self, dag_id: str) -> list[JsonObject]:
-        """Return the runs of a DAG, oldest first."""
+        """Return the runs of a DAG, the oldest first."""
         return self.listed(f"dags/{dag_id}/dagRuns", "dag_runs", {"order_by": "id"})
 
     def wait_run(
@@ -152,9 +153,10 @@ class AirflowClient:
     ) -> JsonObject:
         """Wait until a run has ended.
 
-        :param state: expected state; None: any.
-        :param timeout: seconds.
-        :raises AssertionError: the run ended in another state, or not in time. The error has its tasks and last logs.
+        :param state: the expected state, or None for any state.
+        :param timeout: the longest time to wait, in seconds.
+        :raises AssertionError: the run has ended in another state, or has not ended in time. The error contains its
+            tasks and its last log lines.
         """
 
         def ended() -> JsonObject | None:
@@ -172,11 +174,12 @@ class AirflowClient:
     def wait_runs(
         self, dag_id: str, states: Mapping[str, str], timeout: float = AIRFLOW_PATIENCE
     ) -> None:
-        """Wait until runs are in these states; before that a run may have other states, even failed.
+        """Wait until runs are in the expected states. Before that, a run may be in any other state, even failed.
 
-        :param states: expected state by run_id.
-        :param timeout: seconds.
-        :raises AssertionError: not in time; the error has the tasks of the other runs, and their last log lines.
+        :param states: the expected states, by run_id.
+        :param timeout: the longest time to wait, in seconds.
+        :raises AssertionError: the time is over. The error contains the tasks of the other runs and their last log
+            lines.
         """
 
         def others() -> list[str]:
@@ -212,13 +215,13 @@ class AirflowClient:
         upstream: bool = False,
         only_failed: bool = False,
     ) -> list[str]:
-        """Clear tasks of a run, as the button in Airflow's UI does.
+        """Clear tasks of a run, like the button in Airflow's UI.
 
-        :param task_ids: tasks to clear; a pair is one instance of a mapped task; None: all.
-        :param downstream: whether to include downstream tasks.
-        :param upstream: whether to include upstream tasks.
-        :param only_failed: whether to clear only failed tasks.
-        :return: ids of the cleared tasks.
+        :param task_ids: the tasks to clear, or None for all tasks. A pair is one instance of a mapped task.
+        :param downstream: whether downstream tasks are also cleared.
+        :param upstream: whether upstream tasks are also cleared.
+        :param only_failed: whether only failed tasks are cleared.
+        :return: the ids of the cleared tasks.
         """
         body: JsonObject = {
             "dry_run": False,
@@ -252,7 +255,7 @@ class AirflowClient:
         return self._object("GET", task_path(dag_id, run_id, task_id, map_index))
 
     def states(self, dag_id: str, run_id: str) -> dict[str, str | None]:
-        """Return the states of all tasks by task_id; a mapped task is `task_id[index]`."""
+        """Return the states of all tasks, by task_id. The name of a mapped task instance is `task_id[index]`."""
         return {_label(task): task["state"] for task in self.task_instances(dag_id, run_id)}
 
     def wait_task(
@@ -301,7 +304,7 @@ class AirflowClient:
     ) -> str:
         """Return the log of a try as plain lines.
 
-        :param try_number: number of the try; None: the newest.
+        :param try_number: the number of the try, or None for the newest try.
         """
         if try_number is None:
             try_number = self.task(dag_id, run_id, task_id, map_index)["try_number"]
@@ -320,7 +323,7 @@ class AirflowClient:
     def wait_for(
         self, check: Callable[[], Any], timeout: float, what: str, dag_id: str, run_id: str
     ) -> Any:
-        """Call `eventually`; its error describes the tasks and logs of a run."""
+        """Call `eventually`. If it fails, its error contains the tasks and logs of a run."""
 
         what = f"{dag_id} {run_id}: {what}"
         return eventually(
@@ -328,7 +331,7 @@ class AirflowClient:
         )
 
     def describe_run(self, dag_id: str, run_id: str) -> str:
-        """Return the states of the tasks of a run, and the last log lines of tasks that did not succeed."""
+        """Return the states of all tasks of a run, and the last log lines of the tasks that did not succeed."""
         parts = [f"run {run_id} of {dag_id} is {self.run(dag_id, run_id)['state']}"]
         for task in self.task_instances(dag_id, run_id):
             parts.append(f"--- {_label(task)}: {task['state']} (try {task['try_number']})")

@@ -1,4 +1,7 @@
-"""The crash kit: run a DAG on a local Airflow, kill it at each failpoint that it passes, and compare the totals."""
+"""The crash kit.
+
+It runs a DAG on a local Airflow, kills it at each failpoint that it passes, and compares the totals.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ _NO_TRANSACTION = (
     "Put the tasks into `with Transaction(...)`, or name its topology: check(..., topology=...)."
 )
 _PARSED = 30
-"""Seconds that Airflow may take for the other files of the folder, after it has read the first one."""
+"""Seconds that Airflow may take to read the other files of the folder after the first file."""
 _NO_ROWS = "Let feed give the source rows that it has not taken: a FileSource takes files in the order of their names."
 
 
@@ -52,8 +55,8 @@ _NO_ROWS = "Let feed give the source rows that it has not taken: a FileSource ta
 class Line:
     """A line of the package at which a process can be killed.
 
-    :param point: name of the failpoint.
-    :param task: the task that passes the line; "": any task.
+    :param point: the name of the failpoint.
+    :param task: the task that passes the line, or "" for any task.
     """
 
     point: str
@@ -71,10 +74,10 @@ class CrashKit:
 
     AIRFLOW_HOME is the subfolder `airflow` of `folder`. Relative paths of sources are below `folder`.
 
-    :param folder: folder for all files of the test.
-    :param dags_folder: folder of the DAG files.
-    :param zookeeper: ZooKeeper of the ledger.
-    :param env: more environment variables for all processes, such as the connections of the states.
+    :param folder: the folder for all files of the test.
+    :param dags_folder: the folder of the DAG files.
+    :param zookeeper: the ZooKeeper of the ledger.
+    :param env: additional environment variables for all processes, such as the connections of the states.
     """
 
     def __init__(
@@ -119,15 +122,15 @@ class CrashKit:
         topology: str | None = None,
         first_date: datetime | None = None,
     ) -> list[str]:
-        """Check that a run adds the same at each kill, and adds nothing when it is cleared after its commit.
+        """Check that a run adds the same values after each kill, and that a clear after its commit adds nothing.
 
-        :param totals: returns the totals that the DAG adds to, by any key.
-        :param feed: adds the same rows to the source before each run; its argument is the run_id. The run_ids sort in
-            the order of the runs.
-        :param topology: name of the topology, if it is not the dag_id.
-        :param first_date: logical date of the first run, if runs need one; each later run is one day later.
+        :param totals: a function that returns the totals to which the DAG adds, by any key.
+        :param feed: a function that adds the same rows to the source before each run. Its argument is the run_id. The
+            run_ids sort in the order of the runs.
+        :param topology: the name of the topology, if it is not the dag_id.
+        :param first_date: the logical date of the first run, if runs need a date. Each later run is one day later.
         :return: the lines at which a process was killed.
-        :raises AssertionError: a run added something else; the error names the line and the numbers.
+        :raises AssertionError: a run has added other values. The error names the line and the numbers.
         """
 
         def start_run() -> str:
@@ -157,7 +160,7 @@ class CrashKit:
         return [str(line) for line in lines]
 
     def _lines(self, dag_id: str, topology: str, start_run: Callable[[], object]) -> list[Line]:
-        """Find the lines that a run passes, with pauses that are released before the run."""
+        """Return the lines that a run passes. A pause is armed at each line, and released before the run."""
         tasks = [task["task_id"] for task in self.airflow.listed(f"dags/{dag_id}/tasks", "tasks")]
         lines = [Line(point) for point in _POINTS]
         lines += [Line(point, task) for task in tasks for point in _TASK_POINTS]
@@ -204,7 +207,7 @@ class CrashKit:
         date = None if first_date is None else first_date + timedelta(days=self._runs - 1)
         self.airflow.trigger(dag_id, run_id, logical_date=date)
         self.airflow.wait_run(dag_id, run_id)
-        # A coordinator may have started another run, which processes the rows.
+        # A coordinator may have started another run that processes the rows.
         self._wait_for_runs(dag_id)
 
     def _clear(self, dag_id: str, run_id: str) -> None:

@@ -1,4 +1,4 @@
-"""A trial of a DAG in pytest, without a scheduler, a ZooKeeper or the databases of its states."""
+"""A trial of a DAG in pytest. It needs no scheduler, no ZooKeeper and no databases of states."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ def trial(
     states: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
     logical_date: datetime | None = None,
 ) -> TrialResult:
-    """Run all tasks of a DAG once, and return their output and the values that the states would have.
+    """Run all tasks of a DAG once. Return their output, and the values that the states would have after the run.
 
         result = trial(dag, rows=[{"word": "cat"}, {"word": "cat"}])
         assert result.states["tx_state.words"].read() == [{"word": "cat", "count": 2}]
 
-    `DAG.test` needs Airflow's own database. If it is an SQLite database without tables, this creates the tables.
+    `DAG.test` needs Airflow's own database. If this is an SQLite database without tables, this function creates the
+    tables.
 
     :param dag: the DAG, as its file defines it.
-    :param rows: rows of the batch, as dicts or a frame; None: the first batch of the DAG's source.
-    :param states: rows of each state before the run, by name; other states are empty.
-    :param logical_date: logical date of the run; None: now.
+    :param rows: the rows of the batch as dicts or a frame, or None for the first batch of the DAG's source.
+    :param states: the rows of each state before the run, by name. All other states are empty.
+    :param logical_date: the logical date of the run, or None for the current time.
     :raises TrialRefused: the DAG cannot run as a trial.
     """
     compat.prepare_test(dag)

@@ -1,4 +1,4 @@
-"""Time limits that do not count the time in which processes wait for a processor."""
+"""Time limits that do not count the time for which processes wait for a processor."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Any
 
 _LEAST = 1 / 8
-"""The part of the time that always counts, so that a wait ends even on a machine that stays busy."""
+"""The share of the elapsed time that always counts. So a wait ends even if the machine is always busy."""
 
 
 class Deadline:
-    """A limit of seconds in which the processes of this control group could run.
+    """A time limit. It counts only time in which the processes of this control group could run.
 
-    The kernel counts how long a task of the group was ready and no processor was free. The limit grows by these
-    seconds. If the group has no such count, the count of the whole machine is used. If the kernel has none, all time
-    counts.
+    The kernel counts how long a task of the group was ready and no processor was free. The limit is extended by this
+    time. If the group has no such count, the count of the whole machine is used. If the kernel has no such count, all
+    time counts.
 
-    :param seconds: the limit.
-    :param least: part of the time that always counts, from 0 to 1.
+    :param seconds: the limit, in seconds.
+    :param least: the share of the elapsed time that always counts, from 0 to 1.
     """
 
     def __init__(self, seconds: float, *, least: float = _LEAST) -> None:
@@ -31,7 +31,7 @@ class Deadline:
         self._began = time.monotonic()
 
     def left(self) -> float:
-        """Return the seconds that are left; 0 or less: the time is over."""
+        """Return the number of seconds that are left. If it is 0 or negative, the time is over."""
         passed = time.monotonic() - self._began
         stalled = _stalled(self._pressure) - self._stalled
         return self._seconds - max(passed - stalled, passed * self._least)
@@ -40,11 +40,11 @@ class Deadline:
 def run_command(
     command: Sequence[str], *, timeout: float, **options: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command, like `subprocess.run` with `text=True`, within a `Deadline`.
+    """Run a command with a `Deadline`, like `subprocess.run` with `text=True`.
 
-    :param timeout: seconds of the deadline.
+    :param timeout: the seconds of the deadline.
     :param options: `input`, `capture_output`, `check`, and the options of `subprocess.Popen`.
-    :raises subprocess.TimeoutExpired: the command did not end in time, and was killed.
+    :raises subprocess.TimeoutExpired: the command has not ended in time, and was killed.
     """
     deadline = Deadline(timeout)
     given, check = options.pop("input", None), options.pop("check", False)
@@ -74,11 +74,11 @@ def _communicate(
             if deadline.left() <= 0:
                 error.timeout = timeout
                 raise
-            given = None  # the process has the input, and Popen refuses input in a second call
+            given = None  # The process has the input. Popen refuses it in a second call.
 
 
 def _pressure() -> Path:
-    """Return the kernel's file with the time for which tasks of this process's control group were stalled."""
+    """Return the path of the kernel's file that counts how long tasks of this control group waited for a processor."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -90,7 +90,7 @@ def _pressure() -> Path:
 
 
 def _stalled(pressure: Path) -> float:
-    """Return the seconds for which at least one task was ready to run and had no processor."""
+    """Return the number of seconds for which at least one task was ready to run and no processor was free."""
     try:
         some = pressure.read_text().split("\n", 1)[0]
         return int(some.rpartition("total=")[2]) / 1e6

@@ -1,4 +1,4 @@
-"""Wait in tests for a condition, never for a fixed time."""
+"""Functions that wait for a condition in tests. Tests never wait for a fixed time."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from typing import TypeVar
 from airflow_tx.testing.deadline import Deadline
 
 T = TypeVar("T")
-# Factor by which a pause is longer than the check, so that checks do not load a busy machine.
+# The minimum pause, as a multiple of the duration of the check. With it, checks do not load a busy
+# machine.
 _PAUSE = 12
 _LONGEST_PAUSE = 3.0
 
 
 class NotInTime(AssertionError):
-    """The condition was not true in time."""
+    """The condition has not become true in time."""
 
 
 class Hopeless(AssertionError):
-    """Raised by a check to end the wait, because the condition can no longer become true."""
+    """The condition can no longer become true. A check raises this error to end the wait."""
 
 
 def eventually(
@@ -30,15 +31,16 @@ def eventually(
     interval: float = 0.1,
     explain: Callable[[], str] | None = None,
 ) -> T:
-    """Call `check` until its result is true, and return the result.
+    """Call `check` until its result is true. Return this result.
 
-    :param check: function without side effects; an exception counts as "not yet".
-    :param timeout: seconds, without the time in which the processes of this test waited for a processor.
-    :param what: the condition, for the message, such as "run r1 has ended".
-    :param interval: least seconds between two calls; the pause is longer if a call takes long.
-    :param explain: called once when the time is over; its text is added to the message.
-    :raises NotInTime: the result stayed false; the message has the last result or error.
-    :raises Hopeless: `check` raised it.
+    :param check: a function without side effects. If it raises an exception, it is called again.
+    :param timeout: the longest time to wait, in seconds. Time in which the processes of this test wait for a processor
+        does not count.
+    :param what: the condition for the message, such as "run r1 has ended".
+    :param interval: the minimum number of seconds between two calls. The pause is longer if a call takes long.
+    :param explain: a function that is called once when the time is over. Its result is added to the message.
+    :raises NotInTime: the result was never true. The message contains the last result or error.
+    :raises Hopeless: `check` has raised it.
     """
     deadline = Deadline(timeout)
     while True:

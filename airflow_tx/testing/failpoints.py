@@ -1,4 +1,4 @@
-"""Failpoints that a test arms while processes run."""
+"""Failpoints that a test arms while processes are running."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_tx.base.failpoints import VARIABLE, Rule
 
 @dataclass(frozen=True)
 class Armed:
-    """One armed failpoint."""
+    """A failpoint that is armed."""
 
     rule: Rule
 
@@ -21,7 +21,7 @@ class Armed:
         return os.path.exists(self.rule.marker)
 
     def disarm(self) -> None:
-        """Let all processes pass the point from now on."""
+        """Disarm the failpoint, so that all processes pass it."""
         Path(self.rule.marker).touch()
 
     def release(self) -> None:
@@ -32,7 +32,7 @@ class Armed:
 class Failpoints:
     """Arms failpoints for the processes that were started with `environment`.
 
-    :param folder: folder of rules and markers, created if it is missing.
+    :param folder: the folder for rules and markers. It is created if it does not exist.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -43,15 +43,15 @@ class Failpoints:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return the variables that the processes need in their environment."""
+        """Return the environment variables that the processes need."""
         return {VARIABLE: f"@{self._rules}"}
 
     def arm(self, name: str, action: str, **match: object) -> Armed:
-        """Arm a failpoint for the first process that reaches it.
+        """Arm a failpoint. It acts on the first process that reaches it.
 
-        :param name: name of the failpoint.
-        :param action: kill, raise or pause (until `Armed.release`).
-        :param match: values that the context of the failpoint must have, such as `topology` or `txid`.
+        :param name: the name of the failpoint.
+        :param action: kill, raise or pause. A pause ends at `Armed.release`.
+        :param match: the values that the context of the failpoint must have, such as `topology` or `txid`.
         """
         stem = self._folder / uuid.uuid4().hex
         rule = Rule(
@@ -63,6 +63,6 @@ class Failpoints:
         )
         with self._rules.open(
             "a"
-        ) as file:  # one short write, so that a reader sees the whole line or nothing
+        ) as file:  # A short write is atomic, so a reader sees the line completely or not at all.
             file.write(f"{rule}\n")
         return Armed(rule)

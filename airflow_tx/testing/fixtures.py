@@ -1,4 +1,4 @@
-"""The pytest fixtures `zookeeper` and `zookeeper_root`: `pytest -p airflow_tx.testing` loads them.
+"""The pytest fixtures `zookeeper` and `zookeeper_root`. `pytest -p airflow_tx.testing` loads them.
 
 A test run may load the fixtures without using them, so this module imports only pytest.
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def zookeeper() -> Iterator[LocalZooKeeper]:
-    """Start a real ZooKeeper, one for all tests. A test that stops or restores it starts its own instead."""
+    """Start a real ZooKeeper for all tests. A test that stops or restores a ZooKeeper must start its own."""
     from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 
     with LocalZooKeeper(fsync=False) as server:
@@ -26,5 +26,5 @@ def zookeeper() -> Iterator[LocalZooKeeper]:
 
 @pytest.fixture
 def zookeeper_root() -> str:
-    """Return a new, empty path for each test, so that tests can share one ZooKeeper."""
+    """Return a new and empty path for each test, so that all tests can share one ZooKeeper."""
     return f"/test-{uuid.uuid4().hex[:12]}"

@@ -1,7 +1,7 @@
-"""A family of processes that ends together when the parent process dies.
+"""A family of processes that ends when the parent process dies.
 
-Every member and its descendants carry a mark in their environment. The end of the family kills all processes with the
-mark, until none is left. Process groups would not work, since Airflow gives every task its own group.
+Every process of the family and its descendants have a mark in their environment. To end the family, all processes with
+the mark are killed. Process groups would not be sufficient, since every task of Airflow has its own group.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ MARK = "AIRFLOW_TX_FAMILY"
 
 
 def marked(mark: str) -> list[int]:
-    """Return the pids of all processes with this mark, except this process."""
+    """Return the pids of all processes that have this mark, except this process."""
     others = [pid for pid in psutil.pids() if pid != os.getpid()]
     return [pid for pid in others if mark in _environment(pid).get(MARK, "").split(":")]
 
 
 def end_marked(mark: str, *, timeout: float = 15) -> None:
-    """Kill every process with this mark, until none is left.
+    """Kill every process that has this mark, until no such process is left.
 
-    :param timeout: seconds.
+    :param timeout: the longest time to wait, in seconds.
     :raises NotInTime: some processes cannot be killed.
     """
 
@@ -46,7 +46,7 @@ def end_marked(mark: str, *, timeout: float = 15) -> None:
 
 
 def signal_process(pid: int, number: int) -> bool:
-    """Send a signal; return False if the process does not exist."""
+    """Send a signal to a process. Return False if the process does not exist."""
     try:
         os.kill(pid, number)
     except ProcessLookupError:
@@ -61,7 +61,7 @@ def _described(pids: Sequence[int]) -> str:
 def _environment(pid: int) -> dict[str, str]:
     try:
         return dict(psutil.Process(pid).environ())
-    except (psutil.Error, OSError):  # gone, or of another user
+    except (psutil.Error, OSError):  # The process does not exist, or belongs to another user.
         return {}
 
 
@@ -73,10 +73,10 @@ def _command(pid: int) -> list[str]:
 
 
 class ProcessFamily:
-    """Starts processes, and ends them with all their descendants.
+    """Starts processes, and ends them together with all their descendants.
 
-    A guard process ends the family when this process dies, even by SIGKILL. It cannot end a descendant that has cleared
-    its environment, or act after it was killed itself.
+    When this process dies, even by SIGKILL, a guard process ends the family. The guard cannot end a descendant that has
+    cleared its environment. It does not work after it was killed itself.
     """
 
     def __init__(self) -> None:
@@ -87,18 +87,19 @@ class ProcessFamily:
     def spawn(
         self, command: Sequence[str], *, env: Mapping[str, str], log: Path, cwd: Path | None = None
     ) -> subprocess.Popen[bytes]:
-        """Start a member in a new session.
+        """Start a process of the family in a new session.
 
-        :param command: command line of the process.
-        :param env: complete environment of the process, without the mark.
-        :param log: file to which its output is appended.
-        :param cwd: working directory; None: the current one.
+        :param command: the command line of the process.
+        :param env: the complete environment of the process, without the mark.
+        :param log: the file to which the output of the process is appended.
+        :param cwd: the working directory, or None for the current one.
         """
         if self._guard is None:
             self._guard = self._start_guard()
             atexit.register(self.end)
-        # Airflow uses setproctitle, which overwrites the environment with titles unless SPT_NOENV is set.
-        # A family inside another one has both marks, so that it ends with the outer family, too.
+        # Airflow uses setproctitle, which overwrites the environment with titles unless SPT_NOENV
+        # is set. A family inside another family has the marks of both, so it also ends when the
+        # outer family ends.
         outer = env.get(MARK, os.environ.get(MARK, ""))
         marked_env = {**env, MARK: f"{outer}:{self.mark}", "SPT_NOENV": "1"}
         with log.open("ab") as output:
@@ -118,9 +119,9 @@ class ProcessFamily:
         return marked(self.mark)
 
     def end(self) -> None:
-        """End every process of the family; safe to call twice.
+        """End every process of the family. You can call this method twice.
 
-        :raises NotInTime: a process is left.
+        :raises NotInTime: a process is still running.
         """
         atexit.unregister(self.end)
         end_marked(self.mark)
@@ -132,7 +133,7 @@ class ProcessFamily:
             self._guard = None
 
     def _start_guard(self) -> subprocess.Popen[bytes]:
-        # The guard's stdin ends when this process ends.
+        # The stdin of the guard is closed when this process ends.
         return subprocess.Popen(
             [sys.executable, "-m", __name__, self.mark],
             stdin=subprocess.PIPE,

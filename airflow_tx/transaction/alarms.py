@@ -1,4 +1,4 @@
-"""Alerts of a topology. Find the alerts that are due, note them in the ledger, then call the callbacks."""
+"""Alerts of a topology. Find the alerts that are due, note them in the ledger, and call their callbacks."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from airflow_tx.sources import Lag, Source
 
 AlarmCallback: TypeAlias = Callable[[Any], Any]
-"""A function or coroutine function, such as an Airflow notifier. Its argument is the context of the task that found the
-alert, which has the `Alarm` as `alarm`."""
+"""A function or coroutine function, such as an Airflow notifier.
+
+It is called with the context of the task that found the alert. In this context, `alarm` is the `Alarm`.
+"""
 
 
 class AlarmKind(str, Enum):
@@ -36,13 +38,15 @@ class AlarmKind(str, Enum):
 class Alarm:
     """An alert. Callbacks and templates of notifiers find it as `alarm` in their context.
 
-    :param kind: `blocked` if nothing commits until a person acts, `late` if a limit of the `Transaction` is exceeded.
-        With `behind`, a transaction lacks a correction of the upstream topology, and no restatement is requested.
+    :param kind: `blocked`, `late` or `behind`. `blocked`: no transaction commits until a person acts. `late`: a limit
+        of the `Transaction` is exceeded. `behind`: a transaction lacks a correction of the upstream topology, and no
+        restatement is requested.
     :param topology: the name of the topology.
     :param dag_id: the DAG of the topology.
     :param reason: the problem, in one sentence.
     :param remedy: the commands that solve the problem.
-    :param txid: the transaction; None if the alert does not concern a single transaction, as for a lag.
+    :param txid: the transaction, or None if the alert does not concern a single transaction, such as an alert for the
+        lag.
     :param attempt: the attempt of the transaction.
     :param run_id: the run of the transaction.
     :param since: for `behind`, when the newest missing correction was noted.
@@ -60,12 +64,12 @@ class Alarm:
 
     @property
     def of(self) -> str:
-        """Return the cause, to tell alerts of a kind apart. Each blocked attempt and each correction is a new alert."""
+        """Return the identity of the alert's cause. Each blocked attempt and each correction is a separate alert."""
         return f"{self.txid}.{self.attempt}" if self.kind is AlarmKind.BLOCKED else self.since
 
     @property
     def text(self) -> str:
-        """Return reason and remedy, for a log or a message."""
+        """Return the reason and the remedy of the alert as text for a log or a message."""
         return f"{self.reason} {self.remedy}"
 
 
@@ -73,7 +77,7 @@ class Alarm:
 class AlarmLimits:
     """The limits beyond which a topology is late.
 
-    :param late_after: seconds that the oldest transaction may be open.
+    :param late_after: the longest time that a transaction may be open, in seconds.
     :param max_lag: the largest lag of the source, in the unit of the source.
     """
 
@@ -83,7 +87,7 @@ class AlarmLimits:
 
 @dataclass(frozen=True)
 class AlarmCallbacks:
-    """The callbacks of alerts. A topology that is behind also calls `on_late`."""
+    """The callbacks of alerts. For a topology that is behind, the callbacks `on_late` are also called."""
 
     on_blocked: tuple[AlarmCallback, ...] = ()
     on_late: tuple[AlarmCallback, ...] = ()
@@ -93,10 +97,10 @@ class AlarmCallbacks:
         return bool(self.on_blocked or self.on_late)
 
     def call(self, alarm: Alarm, context: Mapping[str, Any], log: Any) -> None:
-        """Call all callbacks for the kind of the alert. The failure of a callback is only logged."""
+        """Call all callbacks for the kind of the alert. An exception of a callback is only logged."""
         for callback in self.on_blocked if alarm.kind is AlarmKind.BLOCKED else self.on_late:
             try:
-                # Each callback gets a copy, since a notifier changes its context.
+                # Each callback gets its own copy, since a notifier changes its context.
                 _call(callback, {**context, "alarm": alarm})
             except Exception:
                 log.exception("%r failed, which was to be called: %s", callback, alarm.text)
@@ -107,7 +111,8 @@ def _call(callback: AlarmCallback, context: dict[str, Any]) -> None:
 
     only_async = False
     if isinstance(callback, BaseNotifier):
-        callback = copy.copy(callback)  # a notifier stores its rendered templates in itself
+        # A notifier stores its rendered templates in its own attributes.
+        callback = copy.copy(callback)
         callback.context = context  # type: ignore[assignment]
         only_async = type(callback).notify is BaseNotifier.notify
     found = callback if only_async else callback(context)
@@ -121,7 +126,7 @@ async def _awaited(found: Awaitable[Any]) -> None:
 
 @dataclass(frozen=True)
 class AlarmTopology:
-    """A topology, to find its alerts.
+    """A topology whose alerts are searched.
 
     :param name: the name of the topology.
     """
@@ -142,9 +147,10 @@ class AlarmTopology:
         """Return the alerts that are due now, at most one of each kind.
 
         :param opened: the open transactions, by txid.
-        :param blocked: the mark of the transaction that its coordinator no longer replays, with the reason.
+        :param blocked: the block mark of the transaction that is no longer replayed, or None if there is none. It
+            contains the reason.
         :param lag: the lag of the source, or None if it is unknown.
-        :param behind: the transactions that lack corrections.
+        :param behind: the transactions that lack a correction.
         """
         found = [self._blocked(opened, blocked), self._late(opened, now, lag), self._behind(behind)]
         return [alarm for alarm in found if alarm is not None]
@@ -243,7 +249,7 @@ class AlarmChange:
 
 
 def changes(alarms: Sequence[Alarm], raised: Mapping[str, AlarmNote]) -> list[AlarmChange]:
-    """Compare, by kind, the alerts that are due with the raised alerts, and return the differences."""
+    """Compare the alerts that are due with the raised alerts, and return the differences."""
     found = {alarm.kind: alarm for alarm in alarms}
     compared = [AlarmChange(kind, found.get(kind), raised.get(kind.value)) for kind in AlarmKind]
     return [
@@ -252,7 +258,10 @@ def changes(alarms: Sequence[Alarm], raised: Mapping[str, AlarmNote]) -> list[Al
 
 
 def certain(due: Sequence[AlarmChange], limits: AlarmLimits, lag: Lag | None) -> list[AlarmChange]:
-    """Drop the end of a `late` alert while the lag is unknown, since the lag may still exceed its limit."""
+    """Return the changes, without the end of a `late` alert if the lag is unknown.
+
+    The lag may still exceed its limit.
+    """
     unknown = limits.max_lag is not None and lag is None
     return [
         each for each in due if not (unknown and each.kind is AlarmKind.LATE and each.alarm is None)
@@ -268,9 +277,9 @@ def raise_alarm(
     *,
     shown: AlarmNote | None = None,
 ) -> None:
-    """Raise an alert, unless another process has raised it, or end an alert.
+    """Raise or end an alert. An alert that another process has raised is not raised again.
 
-    :param shown: the note for the ledger with the run that shows the alert, or None if no run shows it.
+    :param shown: the note for the ledger, which names the run that shows the alert, or None if no run shows it.
     """
     from airflow_tx.ledger import AlarmNote
 
@@ -313,7 +322,7 @@ def raise_due(
 
 
 def _stopped(dag_id: str, ti: Any, opened: Mapping[int, TransactionRecord]) -> BlockMark | None:
-    """Return a block mark if no run works on the next transaction. Without a coordinator, no run will continue it."""
+    """Return a block mark if no run and no lane works on the oldest open transaction. Otherwise return None."""
     from airflow_tx.ledger import LIVE_RUN_STATES, BlockMark, of_lane
 
     txid = min(opened, default=0)

@@ -14,7 +14,7 @@ from airflow_tx.transaction.spec import TransactionSpec
 
 
 def follow(spec: TransactionSpec, ledger: Ledger, found: Corrections, log: Any) -> int:
-    """Request restatements of the transactions that lack a correction. If a request is refused, note the reason.
+    """Request a restatement of each transaction that lacks a correction. If a request is refused, note the reason.
 
     :return: the number of transactions with a request or a note.
     """

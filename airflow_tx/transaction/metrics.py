@@ -1,6 +1,6 @@
-"""The metrics of a topology. Airflow sends them if you have configured its metrics.
+"""The metrics of a topology. Airflow sends the metrics if you have configured metrics in Airflow.
 
-A metric never fails a task. If its value is unknown, the log says why.
+A metric never fails a task. If the value of a metric is unknown, the log says why.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 LAG_PATIENCE = 5.0
 """The longest time that a task waits for the lag of its source, in seconds."""
 GAUGES_EVERY = 10.0
-"""The interval at which a coordinator sends the gauges, in seconds."""
+"""The interval at which a coordinator sends the metrics of open transactions, in seconds."""
 
 
 class Metric(Enum):
@@ -69,7 +69,7 @@ class Metric(Enum):
         self.kind = kind
 
     def send(self, paths: Paths, value: float = 1, **tags: str) -> None:
-        """Send a value. The value of a timer is in seconds."""
+        """Send the value of a metric. The value of a timer is in seconds."""
         if compat.sends_metrics():
             tags = {"topology": paths.topology, "root": paths.root, **tags}
             compat.send_metric(
@@ -78,13 +78,13 @@ class Metric(Enum):
 
 
 def send_failure(paths: Paths, noted: FailureNoted | AlreadyCommitted) -> None:
-    """Count a failed attempt once, even if several of its tasks fail."""
+    """Count a failed attempt. The attempt is counted once, even if several of its tasks fail."""
     if isinstance(noted, FailureNoted) and noted.first:
         Metric.FAILED.send(paths)
 
 
 def send_commit(ledger: Ledger, txid: int) -> None:
-    """Send the counts and durations of a transaction that was just committed."""
+    """Send the counts and durations of a transaction that has just been committed."""
     if not compat.sends_metrics():
         return
     Metric.COMMITTED.send(ledger.paths)
@@ -122,14 +122,15 @@ def _durations(own: TransactionRecord, before: TransactionRecord | None) -> dict
         Metric.HANDOFF: granted - ready,
         Metric.COMMIT: ended - granted,
     }
-    # The clocks of two hosts may differ by more than a measured time, which is then negative.
+    # The clocks of two hosts may differ by more than the measured time. Then the difference is
+    # negative.
     return {metric: max(each.total_seconds(), 0.0) for metric, each in found.items()}
 
 
 def send_open(
     paths: Paths, opened: Mapping[int, TransactionRecord], *, blocked: bool, now: datetime
 ) -> None:
-    """Send the gauges of the open transactions.
+    """Send the metrics of the open transactions.
 
     :param opened: the open transactions, by txid.
     :param blocked: whether a transaction is blocked.
@@ -141,7 +142,7 @@ def send_open(
 
 
 def send_behind(ledger: ReadOnlyLedger, behind: Sequence[NotedCorrections]) -> None:
-    """Send how far a topology is behind its upstream topology.
+    """Send the metrics that show how far a topology is behind its upstream topology.
 
     :param behind: the transactions of the topology that lack corrections.
     """
@@ -163,14 +164,14 @@ def send_acker_load(paths: Paths, load: AckerLoad) -> None:
 
 
 def oldest_seconds(opened: Mapping[int, TransactionRecord], now: datetime) -> float:
-    """Return the age of the oldest open transaction in seconds; 0 if no transaction is open."""
+    """Return the age of the oldest open transaction in seconds, or 0 if no transaction is open."""
     if not opened:
         return 0.0
     return max((now - datetime.fromisoformat(opened[min(opened)].created)).total_seconds(), 0.0)
 
 
 def send_open_of(ledger: Ledger) -> None:
-    """Read the open transactions from the ledger, and send their gauges."""
+    """Read the open transactions from the ledger, and send their metrics."""
 
     if not compat.sends_metrics():
         return
@@ -193,7 +194,7 @@ def send_open_of(ledger: Ledger) -> None:
 
 
 def send_lag(topology: str, source: Source, ledger: Ledger, log: Any) -> None:
-    """Send the lag of a source. A source whose batches belong to runs has no lag."""
+    """Send the lag of a source. A source with a separate batch for each run has no lag."""
     if source.per_run or not compat.sends_metrics():
         return
     from airflow_tx.sources import Lag
@@ -206,7 +207,10 @@ def send_lag(topology: str, source: Source, ledger: Ledger, log: Any) -> None:
 
 
 def lag_of(topology: str, source: Source, ledger: Ledger) -> Lag | LagUnknown:
-    """Return how far the source is ahead of the last committed transaction. Wait at most `LAG_PATIENCE` seconds."""
+    """Return the lag: how far the source is ahead of the last committed transaction.
+
+    Wait at most `LAG_PATIENCE` seconds.
+    """
     from airflow_tx.sources import LagUnknown, lags
 
     try:
@@ -224,7 +228,7 @@ class Cadence:
         self._next = clock()
 
     def is_due(self) -> bool:
-        """Return whether the interval has passed. If so, start the next interval."""
+        """Return whether the interval has ended. If it has ended, start the next interval."""
         now = self._clock()
         if now < self._next:
             return False

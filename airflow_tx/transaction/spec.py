@@ -1,4 +1,4 @@
-"""The description of a transaction. The `Transaction` block builds it, and tasks read it from the task `begin`."""
+"""The description of a transaction. The `Transaction` block creates it, and tasks read it from the task `begin`."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ log = logging.getLogger(__name__)
 LEDGER_PLACE = "ledger_place"
 """The field of a serialized task that holds the place of its topology."""
 WHY_NOT = "airflow_tx_why_not"
-"""The XCom in which `begin` stores why its last try got no transaction."""
+"""The XCom in which `begin` stores the reason why its last try got no transaction."""
 COMMITTED = "committed"
-"""The key in the XCom of `begin` that marks a transaction as already committed."""
+"""The key in the XCom of `begin` which marks that the transaction is already committed."""
 COMMIT_KEY = "airflow_tx_commit"
-"""The key in the context of a committing task that holds its `Commit`."""
+"""The key of the `Commit` in the context of a committing task."""
 
 
 @dataclass(frozen=True)
@@ -59,34 +59,34 @@ class PhaseSpec:
 class TransactionSpec:
     """The description of one `Transaction` block.
 
-    :param max_pending: the highest number of open transactions, or None for `[tx] max_pending`.
+    :param max_pending: the maximum number of open transactions, or None for `[tx] max_pending`.
     :param message_timeout: the `processing_timeout` of the block in seconds, or None for `[tx] processing_timeout`. The
-        field keeps its earlier name, which stored triggers use too.
+        field has an earlier name of this option, since stored triggers contain it.
     :param zookeeper_conn_id: the connection of the ledger, or None for `[tx] zookeeper_conn_id`.
     :param root: the znode that holds the topology, or None for `[tx] root`.
     :param begin: task id of the first task.
     :param tasks: ids of the tasks that must ack, which are upstream of the committer.
     :param mapped: ids of the mapped tasks among `tasks`.
     :param inside: ids of all tasks of the block except `begin`.
-    :param ends: ids of the tasks directly before the tasks after the block. They are the committer, or the first and
-        the last task of the commit phase.
-    :param needed: ids of the tasks directly before the committer or the phase. If Airflow skips such a task, the
-        commit is skipped too.
-    :param phase: the commit phase; None if the block has a single committer.
-    :param stages: whether tasks stage output.
+    :param ends: ids of the tasks that the tasks after the block depend on. They are the committer, or the first and the
+        last task of the commit phase.
+    :param needed: ids of the direct upstream tasks of the committer or the phase. If Airflow skips such a task, it also
+        skips the commit.
+    :param phase: the commit phase, or None if the block has a single committer.
+    :param stages: whether tasks of the block stage output.
     :param committed: ids of the tasks whose output a committer reads.
     :param tables: the tables that Spark applications write to, by task id and output name.
     :param ackers: the number of ackers that track messages. With 0, messages are not tracked. With None, the tasks
-        emit no messages.
+        cannot emit messages.
     :param acker_store: the id of the Airflow connection of the ackers' store, or None for the ledger's ZooKeeper.
     :param area: the staging area of task output, or None for the area that `[tx] staging` sets.
     :param journal: how long the journal keeps committed transactions, or None for `[tx] journal`.
     :param limits: the limits beyond which the topology is late.
     :param callbacks: the callbacks of a topology that is late, behind or blocked.
-    :param zone: the time zone of the DAG's schedule, in which a day begins and ends; "" is UTC.
+    :param zone: the time zone of the DAG's schedule. Days begin and end in this time zone. "" is UTC.
     :param rejected: the table of rejected rows, or None if tasks cannot reject rows.
-    :param max_rejected: the limit of rows that a task may reject, or None for no limit. A limit below 1 is a share of
-        the batch, a higher limit is a number of rows. If a task rejects more, the commit is refused.
+    :param max_rejected: the maximum number of rows that a task may reject, or None for no limit. A number below 1 is a
+        share of the batch. If a task rejects more rows, the commit is refused.
     :param appends: whether one of the states is a table, which other topologies can read.
     :param coordinated: whether a coordinator raises the alerts. Otherwise the tasks of the block raise them.
     """
@@ -133,7 +133,10 @@ class TransactionSpec:
         return AlarmTopology(self.topology, self.dag_id, self.limits)
 
     def raise_own_alarms(self, context: Any, log: Any) -> None:
-        """Raise the alerts of the topology from a task, if no coordinator does. An error does not fail the task."""
+        """Raise the alerts of the topology from a task if no coordinator raises them.
+
+        An error does not fail the task.
+        """
         if self.coordinated or not self.callbacks.any:
             return
         try:
@@ -151,7 +154,10 @@ class TransactionSpec:
 
     @property
     def place(self) -> str:
-        """Return the place of the topology as JSON text for the serialized DAG. A "" in it means the `[tx]` option."""
+        """Return the place of the topology as JSON text for the serialized DAG.
+
+        "" as a value means the `[tx]` option.
+        """
         place = {
             "topology": self.topology,
             "conn_id": self.zookeeper_conn_id or "",
@@ -161,12 +167,12 @@ class TransactionSpec:
 
     @property
     def window(self) -> int:
-        """Return the highest number of open transactions."""
+        """Return the maximum number of open transactions."""
         return self.max_pending or Settings.load().max_pending
 
     @property
     def allocates(self) -> bool:
-        """Return whether the coordinator may begin transactions. It may not if each run has its own batch."""
+        """Return whether the coordinator may begin transactions. It may not if each run has a batch of its own."""
         return not self.source.per_run
 
     @property
@@ -209,17 +215,17 @@ class TransactionSpec:
 
     @property
     def timeout(self) -> float:
-        """Return the seconds from begin until all tasks must have acked."""
+        """Return the longest time from begin until all tasks must have acked, in seconds."""
         return self.message_timeout or Settings.load().processing_timeout
 
     @cached_property
     def journal_time(self) -> timedelta:
-        """Return how long a committed transaction can be restated, or timedelta(0) if it never can."""
+        """Return how long a committed transaction can be restated. timedelta(0) means that it can never be restated."""
         return timedelta(days=Settings.load().journal) if self.journal is None else self.journal
 
     @property
     def requires_proof(self) -> bool:
-        """Return whether a commit is refused if it is not proven that its tasks read all rows of the batch."""
+        """Return whether a commit requires the proof that its tasks have read all rows of the batch."""
         return Settings.load().require_rows == "proven"
 
     def open_ackers(self, store: Store) -> AbstractContextManager[AckerStore]:
@@ -234,7 +240,10 @@ class TransactionSpec:
         return ackers_of(self.acker_store, store, self.paths.root)
 
     def staging(self) -> StagingArea:
-        """Return the staging area of the ledger. Its `of_topology` holds task output between processing and commit."""
+        """Return the staging area of the ledger.
+
+        `of_topology` of this area is for output between processing and commit.
+        """
         from airflow_tx.outputs import StagingArea
 
         return self.area or StagingArea.of_ledger(self.conn_id, self.paths.root)
@@ -245,7 +254,7 @@ class TransactionSpec:
         return self.source.named(self.topology)
 
     def source_of(self, incarnation: str) -> Source:
-        """Return the source with the name of the topology, and with its staging folder if it stages rows.
+        """Return the source with the name of the topology. If the source stages rows, it also gets its staging folder.
 
         :param incarnation: the incarnation in the topology record.
         """
@@ -256,7 +265,7 @@ class TransactionSpec:
 
 
 class PlacedTask:
-    """A task whose serialized form contains the place of its topology, for the Transactions page.
+    """A task whose serialized form contains the place of its topology. The Transactions page reads it.
 
     List this class before Airflow's base class.
     """
@@ -270,12 +279,12 @@ class PlacedTask:
 
     @property
     def ledger_place(self) -> str:
-        """Return the place of the topology."""
+        """Return the place of the topology as JSON text."""
         return self.transaction.place
 
 
 class HasTransaction(PlacedTask):
-    """The task `begin`, in which the other tasks of a run find their transaction."""
+    """The task `begin`. The other tasks of a run read their transaction from it."""
 
 
 class RunsApplication:
@@ -283,7 +292,7 @@ class RunsApplication:
 
 
 def coordinator_id(topology: str) -> str:
-    """Return the default name of the DAG that coordinates a topology."""
+    """Return the default dag_id of the DAG that coordinates a topology."""
     return f"{topology}_coordinator"
 
 
@@ -303,14 +312,17 @@ def spec_of(dag: DAG) -> TransactionSpec:
 
 
 def is_beginning(ti: Any, spec: TransactionSpec) -> bool:
-    """Return whether `begin` of the run has not ended. After a clear, Airflow may start a later task too early."""
+    """Return whether `begin` of the run is still running or waiting to run.
+
+    After a clear, Airflow may start a later task before `begin` has ended.
+    """
     return is_live(task_states(ti, [spec.begin]).get(spec.begin))
 
 
 def put_back(ti: Any, why: str = "") -> NoReturn:
-    """End the running task so that Airflow starts it again after its upstream tasks. No try is counted.
+    """End the running task. Airflow starts it again after its upstream tasks, and does not count a try.
 
-    :param why: the log line that says what the task waits for; by default, for `begin` of its run.
+    :param why: the log line that names the reason. By default, it says that the task waits for `begin` of its run.
     :raises AirflowRescheduleException: always.
     """
     from airflow.sdk.exceptions import AirflowRescheduleException
@@ -319,13 +331,14 @@ def put_back(ti: Any, why: str = "") -> NoReturn:
         f"Run {ti.run_id} begins again: Airflow starts this task once more when `begin` has ended."
     )
     log.info("%s", why or begins)
-    # If the task started sooner, Airflow would fail it, like a deferred task that wakes too early.
+    # If the task started sooner, Airflow would fail it, like a deferred task whose trigger fires
+    # too early.
     at = datetime.now(timezone.utc) + timedelta(seconds=Settings.load().min_deferral)
     raise AirflowRescheduleException(at)  # type: ignore[no-untyped-call]
 
 
 def begun_by(ti: Any, spec: TransactionSpec) -> Begun:
-    """Read the transaction that `begin` of the run has stored for its tasks.
+    """Return the transaction that `begin` of the run has stored for its tasks.
 
     :raises AirflowRescheduleException: `begin` was cleared, and has not ended yet.
     :raises AirflowSkipException: `begin` has skipped this task, which was already running.

@@ -1,4 +1,4 @@
-"""The triggers, which wait in the triggerer for events of a ledger."""
+"""The triggers, which run in the triggerer and wait for events in a ledger."""
 
 from __future__ import annotations
 

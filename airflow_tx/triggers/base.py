@@ -1,7 +1,7 @@
-"""The bases of the triggers. All triggers of a connection share one ZooKeeper client and two threads.
+"""The base classes of the triggers. All triggers of a connection share one ZooKeeper client and two threads.
 
-Airflow fails a deferred task that a trigger wakes before the scheduler has noticed the deferral. So each trigger waits
-for a minimum time, `hold`.
+If a trigger fires before the scheduler has noticed the deferral, Airflow fails the task. So each trigger waits for a
+minimum time, `hold`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from airflow_tx.triggers.run_slots import SlotWatch
 
 Event = dict[str, Any]
-"""The event of a trigger for its task, as plain JSON."""
+"""The event that a trigger sends to its task, as plain JSON."""
 
 # Seconds between two readings. A reading is a few requests on a client that all triggers share.
 POLL = 1.0
@@ -36,15 +36,17 @@ log = logging.getLogger(__name__)
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class LedgerTrigger(BaseTrigger):
-    """The base of triggers that read the ledger of a topology. Its fields are its arguments, and hold no password.
+    """The base class of triggers that read the ledger of a topology.
+
+    Its fields are its arguments, which Airflow stores. They contain no password.
 
     :param zookeeper_conn_id: ZooKeeper connection of the ledger.
     :param root: root path of the ledgers.
     :param topology: name of the topology.
     :param hold: minimum seconds to wait after the deferral.
     :param poll: seconds between two readings.
-    :param since: time when the task deferred itself, in seconds since 1970. A triggerer may start a trigger late, and
-        starts it again after a restart.
+    :param since: time of the deferral, in seconds since 1970. A triggerer may start a trigger later, and starts it
+        again after a restart.
     """
 
     zookeeper_conn_id: str
@@ -59,7 +61,7 @@ class LedgerTrigger(BaseTrigger):
 
     @property
     def held(self) -> float:
-        """Return the remaining seconds of `hold`, even if the clock of the worker is wrong."""
+        """The remaining seconds of `hold`. They are never more than `hold`, even if the worker's clock is wrong."""
         return min(max(self.since + self.hold - time.time(), 0.0), self.hold)
 
     @property
@@ -74,14 +76,14 @@ class LedgerTrigger(BaseTrigger):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class WaitTrigger(LedgerTrigger):
-    """Fires once, when a waiting task can continue or when its run should yield its run slot.
+    """A trigger that fires once: when the task can continue, or when its run should yield its run slot.
 
     :param slots: result of `slots_of` for the waiting run; None if the run never yields.
     """
 
     slots: dict[str, Any] | None = None
     watched: ClassVar[bool] = False
-    """Whether `event` only reads, so that it may use remembered records; see `until`."""
+    """Whether `event` only reads, so that remembered records may be used; see `until`."""
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         times = {"hold": self.held, "poll": self.poll}
@@ -91,23 +93,23 @@ class WaitTrigger(LedgerTrigger):
         yield TriggerEvent(event)  # type: ignore[no-untyped-call]
 
     def watch(self) -> SlotWatch | None:
-        """Return the watch that detects that the run blocks another run; None if the run never yields."""
-        # Import late, since parsing a DAG file does not need the steps of the ledger.
+        """Return the watch that detects when the run should yield. Return None if the run never yields."""
+        # Import here, since parsing a DAG file does not need the steps of the ledger.
         from airflow_tx.triggers.run_slots import SlotWatch
 
         return None if self.slots is None else SlotWatch(self.paths, self.slots)
 
     @abstractmethod
     def event(self, store: Store) -> Event | None:
-        """Read the ledger, and return the event that wakes the task; None to continue waiting. It runs in a thread."""
+        """Read the ledger in a thread. Return the event that wakes the task, or None to continue to wait."""
 
 
 @cache
 def _threads(conn_id: str) -> ThreadPoolExecutor:
     """Return the threads that read the ledgers of one connection.
 
-    Each connection has its own threads, so an unreachable ZooKeeper ensemble delays only its own triggers. The default
-    executor of the event loop would delay every trigger of Airflow.
+    Each connection has its own threads, so an unreachable ZooKeeper ensemble delays only its own triggers. In the
+    default executor of the event loop, it would delay every trigger of Airflow.
     """
     return ThreadPoolExecutor(max_workers=2, thread_name_prefix=f"airflow_tx-trigger-{conn_id}")
 
@@ -121,18 +123,18 @@ async def until(
     slots: SlotWatch | None = None,
     watched: bool = False,
 ) -> Event:
-    """Call `read` in a thread until it returns an event, after at least `hold` seconds.
+    """Call `read` in a thread after `hold` seconds, and repeat this until it returns an event. Return the event.
 
-    If the ledger cannot be reached, the function continues to wait, since a woken task would only fail. If the ledger
-    is damaged or deleted, it returns an event with the reason, so that the task raises the error.
+    While the ledger cannot be reached, the function waits, since the task could only fail. If the ledger is damaged or
+    deleted, it returns an event with the reason, so that the task raises the error.
 
     :param read: function that reads the ledger, and returns an event or None.
     :param conn_id: ZooKeeper connection of the ledger.
-    :param hold: minimum seconds to wait.
+    :param hold: seconds to wait before the first call.
     :param poll: seconds between two calls.
-    :param slots: watch that returns an event if the run should yield; None if it never yields.
-    :param watched: whether `read` may get remembered records that have not changed, according to ZooKeeper's watches.
-        Then waiting triggers send no requests while nothing changes. `read` must not run steps.
+    :param slots: the watch that returns an event if the run should yield; None if it never yields.
+    :param watched: whether `read` may use remembered records, which ZooKeeper's watches keep up to date. Then no
+        request is sent while nothing changes. `read` must not run steps.
     """
     loop = asyncio.get_running_loop()
     threads = _threads(conn_id)
@@ -167,7 +169,7 @@ def _ask_watched(question: Callable[[Store], Any], conn_id: str) -> Any:
     try:
         return question(shared_watched_store(conn_id))
     except UnreadableRecord:
-        # Read again without remembered records, which may be older than the other records of this reading.
+        # Read again without remembered records, some of which may be older than others.
         return _ask(question, conn_id)
 
 

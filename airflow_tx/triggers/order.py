@@ -1,4 +1,4 @@
-"""The triggers of `begin`, which wait for room in `max_pending` or for the preceding data interval."""
+"""The triggers of `begin`, which wait for room in `max_pending` or for the previous data interval."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from airflow_tx.transaction import QUEUED, gap, order_in, room
 from airflow_tx.triggers.base import Event, WaitTrigger
 from airflow_tx.triggers.run_slots import Ask, SlotWatch, run_of
 
-# Before the order has begun, a waiting run is woken after this many seconds, to look for an earlier run again.
+# Seconds after which a run that waits for the order to begin is woken, to search for an earlier run
+# again.
 _PATIENCE = 30.0
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class ReadyTrigger(WaitTrigger):
-    """Fires when another transaction may be allocated. It may wake several tasks for one free place.
+    """Fires when another transaction may be allocated. Several tasks may wake up, of which only one can continue.
 
     :param max_pending: maximum number of open transactions.
     :param key: key of the waiting run. The trigger also fires once this run has a transaction.
@@ -36,13 +37,13 @@ class ReadyTrigger(WaitTrigger):
 
 
 class OrderWatch(SlotWatch):
-    """The `SlotWatch` of a run whose data interval is ahead. It logs a warning if no run has the next interval.
+    """The `SlotWatch` of a run that is ahead. It logs a warning if no run has the next data interval.
 
     :param paths: paths of the ledger.
     :param run: result of `slots_of` for the waiting run.
     :param clock: monotonic clock.
-    :param after: date that the order must reach.
-    :param missing: start of the next interval, used until the order has begun.
+    :param after: date that the order must reach before the run can begin.
+    :param missing: start of the next interval, which is used until the order has begun.
     :param log: logger of the trigger.
     """
 
@@ -89,11 +90,11 @@ class OrderWatch(SlotWatch):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class OrderTrigger(ReadyTrigger):
-    """Fires when the order of intervals has reached a date and `max_pending` has room.
+    """Fires when the order of data intervals has reached a date and `max_pending` has room.
 
     :param after: date that the order must reach.
-    :param missing: start of the interval that the run waited for when it deferred itself.
-    :param patience: seconds after which the trigger fires if the order has not begun.
+    :param missing: start of the interval for which the run waited at its deferral.
+    :param patience: seconds after which the trigger fires, if the order has not begun.
     """
 
     after: str

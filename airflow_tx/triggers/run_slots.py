@@ -1,4 +1,4 @@
-"""Detect that a waiting run occupies the run slot that the current transaction needs, and bid to yield the slot.
+"""Detect that a waiting run has the run slot which the current transaction needs, and offer the slot.
 
 Source: protocol.md §6.
 """
@@ -19,16 +19,17 @@ Ask = Callable[[Callable[[Store], Any]], Awaitable[Any]]
 
 # Seconds between two queries of Airflow's database.
 _PACE = 3.0
-# A run yields once its bid has led for the grace time divided by this number.
+# A run yields once its offer has led for the grace time divided by this number.
 _SETTLE = 5
-# If a run slot seems to be free, a run waits this many grace times, and not one, before it bids.
+# Number of grace times that a run waits before it makes an offer, if a run slot seems to be free.
 _DOUBT = 10
-# A leader has two grace times and these seconds to yield. Its deferred task must resume first.
+# Seconds, in addition to two grace times, within which a leader must yield. Its deferred task must
+# resume first.
 _LEAST = 30.0
 
 
 class SlotWatch:
-    """Watches whether one waiting run should yield its run slot.
+    """Detects when a waiting run should yield its run slot.
 
     :param paths: paths of the ledger.
     :param run: result of `slots_of` for the waiting run.
@@ -43,16 +44,17 @@ class SlotWatch:
         self._clock = clock
         self._pace = min(_PACE, run["grace"] / _SETTLE)
         self._asked_at = float("-inf")
-        # The current txid, its run, and the number of yields. A change restarts the grace time.
+        # The current txid, its run, and the total number of yields. If one of them changes, the
+        # grace time starts again.
         self._turn: tuple[int, str, int] | None = None
         self._since = 0.0
         self._leads_since: float | None = None
         self._most: int = run.get("most", 0)
-        """The largest number of runs that were running at the same time."""
+        """The maximum number of runs that have been running at the same time."""
         self._patience = 1
 
     async def event(self, ask: Ask) -> dict[str, Any] | None:
-        """Return the event that ends the wait if this run should yield, else None."""
+        """Return the event that ends the wait if this run should yield. Return None otherwise."""
         now = self._clock()
         if now - self._asked_at < self._pace:
             return None
@@ -93,8 +95,8 @@ class SlotWatch:
         """Return whether the run of the current transaction waits for a run slot, as far as Airflow shows this.
 
         Airflow does not show the limit of a backfill. If fewer runs are running than before, a slot seems to be free.
-        Airflow may then have another reason not to start the run, such as a paused or cancelled backfill. In this case
-        one run yields after a longer time, and no second run yields.
+        Airflow may then not start the run for another reason, such as a paused backfill. In this case only one run
+        yields, after a longer time.
         """
         limit: int | None = self._run["limit"]
         if not is_queued and limit is not None:
@@ -110,7 +112,7 @@ class SlotWatch:
     def _bid(self, store: Store, blocking: int) -> Any:
         run = self._run
         waiter = Waiter(run["run_id"], run["txid"], run["task_try"], blocking)
-        # A leader that has not yielded for this long counts as dead.
+        # A leader that has not yielded until this time is assumed to have died.
         ledger = self._ledger(store)
         overdue = ledger.clock.now() - timedelta(seconds=2 * run["grace"] + _LEAST)
         return ledger.bid(waiter, overdue=overdue.isoformat(timespec="milliseconds"))
@@ -120,5 +122,5 @@ class SlotWatch:
 
 
 def run_of(turn: TurnReading) -> str:
-    """Return the run_id of the current transaction; "" if no run has begun it."""
+    """Return the run_id of the current transaction. Return "" if no run has begun it."""
     return "" if turn.record is None else turn.record.run_id

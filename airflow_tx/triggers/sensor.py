@@ -17,9 +17,9 @@ from airflow_tx.triggers.base import Event, WaitTrigger
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class CommittedTrigger(WaitTrigger):
-    """Fires when `commit_of` returns an event.
+    """Fires when the wanted commit has happened or can no longer happen.
 
-    :param wanted: commit to wait for, as in `commit_of`.
+    :param wanted: the commit to wait for, see `commit_of`.
     """
 
     wanted: dict[str, Any]
@@ -29,17 +29,18 @@ class CommittedTrigger(WaitTrigger):
 
 
 def commit_of(store: Store, paths: Paths, wanted: Mapping[str, Any]) -> Event | None:
-    """Return an event if the wanted commit has happened or can no longer happen; None to continue waiting.
+    """Return an event if the wanted commit has happened or can no longer happen. Return None to continue to wait.
 
-    :param wanted: a `txid`, the `key` of a run, or `up_to` with a `source` (class path and arguments).
-    :return: the `txid`, with `skipped` (who, when and why) if the transaction was skipped. If the source cannot tell,
-        the event contains `unknown` instead.
+    :param wanted: the commit: a `txid`, the run `key`, or a position `up_to` with its `source` (class path and
+        arguments).
+    :return: the `txid`, with `skipped` (who, when and why) if the transaction was skipped. If the source cannot tell
+        whether `up_to` is reached, the event has `unknown` instead.
     :raises UnreadableRecord: a record is damaged. The error names it.
     """
     ledger = ReadOnlyLedger(store, paths)
     current = ledger.current_if_any()
     if current is None:
-        return None  # no transaction has begun yet
+        return None  # the topology has not begun
     if "up_to" in wanted:
         return _reached(ledger, wanted, last=current - 1)
     txid = wanted.get("txid")
@@ -52,7 +53,7 @@ def commit_of(store: Store, paths: Paths, wanted: Mapping[str, Any]) -> Event | 
 
 
 def missing_topology(store: Store, paths: Paths) -> str | None:
-    """Return a text that says that a topology has not begun and lists similar names; None if it has begun."""
+    """Explain that a topology has not begun, and list similar names. Return None if the topology has begun."""
     if ReadOnlyLedger(store, paths).is_listed():
         return None
     names = listed_topologies(store, paths.root)
@@ -70,7 +71,7 @@ def missing_topology(store: Store, paths: Paths) -> str | None:
 
 
 _NAMED = 3
-"""The number of names to list for a missing topology."""
+"""Maximum number of names that are listed for a missing topology."""
 
 
 def _final(ledger: ReadOnlyLedger, txid: int, current: int) -> Event | None:

@@ -1,4 +1,4 @@
-"""The triggers of a committer, which wait for its turn, or for the acks of its attempt's messages."""
+"""The triggers of a committer, which wait for its turn or for the acks of its messages."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from airflow_tx.triggers.base import Event, WaitTrigger
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class TransactionTrigger(WaitTrigger):
-    """The base of triggers that wait for the transaction of a committer.
+    """The base class of triggers of a committer.
 
-    :param txid: txid of the transaction.
+    :param txid: the transaction of the committer.
     """
 
     txid: int
@@ -33,7 +33,7 @@ class TransactionTrigger(WaitTrigger):
         self._logged: Any = ""
 
     def log_once(self, waits: Any, text: str, *values: Any) -> None:
-        """Log a line, unless the last line was about the same wait.
+        """Log a line, unless the previous line was about the same wait.
 
         :param waits: value that identifies the wait.
         """
@@ -47,16 +47,16 @@ class TransactionTrigger(WaitTrigger):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class TurnTrigger(TransactionTrigger):
-    """Fires when the turn of a transaction is near.
+    """Fires when the turn of a transaction is near and all earlier transactions make progress.
 
-    This means that all earlier transactions make progress. The trigger also fires if the current transaction must be
-    skipped, or if the record of the waiting transaction has changed or is gone.
+    The trigger also fires if the current transaction must be skipped, or if the record of the waiting transaction has
+    changed or is deleted.
 
-    :param op: `op` of the transaction's record when the task deferred itself.
+    :param op: the field `op` in the record of the transaction at the deferral.
     :param mapped: ids of the mapped tasks.
-    :param waited: transactions for which the task has already waited in its worker for the maximum time. The trigger
-        does not fire again for the same transactions.
-    :param places: number of transactions before the turn that wait in a worker instead of the triggerer.
+    :param waited: earlier transactions for which the task has already waited in a worker for the maximum time. The
+        trigger does not fire again for them.
+    :param places: number of transactions next to the turn whose committers wait in a worker instead of the triggerer.
     """
 
     watched: ClassVar[bool] = True
@@ -80,7 +80,8 @@ class TurnTrigger(TransactionTrigger):
 
 
 # --- messages -----------------------------------------------------------------------------------------------------
-# Wakes a committer when every message of its attempt is acked, when a message failed, or after the timeout.
+# Wakes a committer when all messages of its attempt are acked, when a message has failed, or after
+# the time-out.
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -89,7 +90,7 @@ class MessagesTrigger(TransactionTrigger):
 
     :param attempt: number of the attempt.
     :param acker_store: connection of the ackers; None if the ackers are in the ledger's ZooKeeper.
-    :param timeout: seconds after begin within which messages must be acked.
+    :param timeout: seconds after the begin of the attempt within which the messages must be acked.
     :param incarnation: incarnation of the topology.
     """
 

@@ -1,8 +1,8 @@
-"""Report commits of a topology as events of an Airflow asset.
+"""Report the commits of a topology as events of an Airflow asset.
 
-The ledger stores the progress of the watcher, so no commit is lost while no watcher runs. Airflow 3.3 reports when an
-event is in its database, and only then the ledger notes the progress. Airflow 3.2 does not report this, so the watcher
-waits some seconds instead.
+The ledger stores the progress of the watcher, so that no commit is lost while no watcher runs. The progress is recorded
+once Airflow has the event in its database. Airflow 3.3 reports this. Airflow 3.2 does not, so the watcher waits some
+seconds instead.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 SCHEME = "airflow-tx"
 MOST_OPEN = 20
-"""The most events that Airflow may not have stored yet."""
+"""Maximum number of events that Airflow has not stored yet."""
 STORED_AFTER = 10.0
-"""Seconds after which an event counts as stored if Airflow does not report it."""
+"""Seconds after which an event counts as stored, if Airflow does not report this."""
 _DAMAGED = 30.0
 
 
 class CommitNotStored(TxError):
-    """Airflow has not stored an event, so the watcher resumes after the last stored event."""
+    """Airflow has not stored an event. The watcher resumes after the last stored event."""
 
     template = (
         "Commits of topology {topology!r} up to {txid} were not stored by Airflow.",
@@ -47,12 +47,12 @@ class CommitNotStored(TxError):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class CommitsTrigger(LedgerTrigger, BaseEventTrigger):
-    """Fires for every `every` transactions of a topology, in order. It reports each transaction at least once.
+    """Fires after each group of `every` transactions, in order. It reports each transaction at least once.
 
-    :param watcher: name under which the ledger stores the progress.
+    :param watcher: name of the watcher, under which the ledger stores its progress.
     :param every: number of transactions in one event.
-    :param settle: minimum seconds between the last event of a series and the event before it. If events arrive while
-        Airflow creates a run, Airflow handles them only with the next event. So the last event comes a little later.
+    :param settle: minimum seconds between the last event of a series and the event before it. If an event arrives while
+        Airflow creates a run, Airflow handles it only with the next event. So the last event is delayed.
     """
 
     watcher: str
@@ -60,7 +60,7 @@ class CommitsTrigger(LedgerTrigger, BaseEventTrigger):
     settle: float = 10.0
     hold: float = 0.0
     since: float = (
-        0.0  # constant, since Airflow identifies the trigger of an asset by its arguments
+        0.0  # always 0, since Airflow identifies the trigger of an asset by its arguments
     )
 
     def shared_stream_key(self) -> Hashable:
@@ -83,17 +83,17 @@ class CommitsTrigger(LedgerTrigger, BaseEventTrigger):
 
 
 class CommitsProducer:
-    """Reads commits from the ledger, and notes in the ledger which commits Airflow has stored."""
+    """Reads commits from the ledger, and records in the ledger which of them Airflow has stored."""
 
     def __init__(self, trigger: CommitsTrigger) -> None:
         self._trigger = trigger
         self._read = 0
-        """The last txid that an event has reported."""
+        """The last txid in an event."""
         self._stored: int | None = None
-        """The last txid that the ledger has noted as stored; None until it is read."""
+        """The last txid that the ledger has recorded as stored; None before the first read."""
         self._handed_on_at = float("-inf")
         self._waited = False
-        """Whether the watcher has waited for the topology to begin."""
+        """Whether the watcher began to wait before the topology began."""
 
     async def open_stream(self) -> AsyncIterator[tuple[Event, int]]:
         trigger = self._trigger
@@ -154,12 +154,12 @@ class CommitsProducer:
 
 
 class UnconfirmedCommits(CommitsProducer):
-    """Reads commits for Airflow 3.2. An event counts as stored `STORED_AFTER` seconds after it was reported."""
+    """Reads commits for Airflow 3.2. An event counts as stored after `STORED_AFTER` seconds."""
 
     def __init__(self, trigger: CommitsTrigger) -> None:
         super().__init__(trigger)
         self._handed_on: deque[tuple[float, int]] = deque()
-        """The time when each event counts as stored, and its last txid."""
+        """The time after which each event counts as stored, and the last txid in the event."""
 
     def _next(self, store: Store) -> Event | None:
         self._note_stored(store)
@@ -185,17 +185,18 @@ def _restates(ended: TransactionRecord) -> bool:
 def committed_asset(
     topology: str, *, every: int = 1, zookeeper_conn_id: str | None = None, root: str | None = None
 ) -> Asset:
-    """Return the asset of a topology's commits. A DAG that is scheduled by this asset starts after commits.
+    """Return the asset of a topology's commits. A DAG with this asset as its schedule runs after commits.
 
         with DAG("report", schedule=committed_asset("flights", every=10)): ...
 
-    The extra of an event has a `payload`: the topology, the first and last txid, the number of commits, their rows, and
-    the transactions that they restate. The rows of restatements do not count, since an earlier event counted them.
+    The extra of an event has a `payload`. It lists the topology, the first and last txid, the number of commits and of
+    their rows, and the restated transactions. Rows of restatements are not added, since an earlier event has counted
+    them.
 
     :param topology: name of the topology.
     :param every: number of transactions in one event.
     :param zookeeper_conn_id: connection of the ledger; default: `[tx] zookeeper_conn_id`.
-    :param root: znode that holds the topology; default: `[tx] root`.
+    :param root: root path of the ledgers; default: `[tx] root`.
     """
     if isinstance(every, bool) or not isinstance(every, int) or every < 1:
         remedy = "Give a number of transactions, 1 or more."
@@ -216,9 +217,9 @@ def committed_asset(
 
 
 def checked_uri(uri: SplitResult) -> SplitResult:
-    """Check and normalize the URI of a topology's commits. Airflow calls this for every asset of this scheme.
+    """Check and normalize the URI of a topology's commits. Airflow calls this for every asset with the scheme.
 
-    :raises ValueError: the URI names no connection, or no topology.
+    :raises ValueError: the URI has no connection or no topology.
     """
     if not uri.netloc or not uri.path.strip("/"):
         raise ValueError(f"URI {uri.geturl()} must be {SCHEME}://CONNECTION/ROOT/TOPOLOGY")

@@ -1,4 +1,4 @@
-"""The part of `compat` for Airflow components: forking, and DAG folders."""
+"""The part of `compat` for Airflow components: forked processes and folders of DAG files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ _FORKING = ("dag-processor", "scheduler", "triggerer")
 
 
 def forking_component() -> str | None:
-    """Name the component of this process if it forks other processes. Return None for other or child processes."""
+    """Return the Airflow component of this process if the component forks processes.
+
+    Return None for other processes.
+    """
     from multiprocessing import parent_process
 
     # While plugins are loaded, only the command line shows which component is starting.
@@ -20,7 +23,7 @@ def forking_component() -> str | None:
 
 
 def scheduler_forks_tasks() -> bool:
-    """Whether this process is a scheduler whose executor forks task processes from it."""
+    """Whether this process is a scheduler whose executor forks its task processes."""
     from multiprocessing import get_start_method
 
     if forking_component() != "scheduler" or get_start_method() != "fork":
@@ -32,7 +35,7 @@ def scheduler_forks_tasks() -> bool:
 
 
 def dag_folders() -> list[str]:
-    """List the local folders of DAG bundles, which need no download."""
+    """List the local folders of DAG bundles. These bundles need no download."""
     from airflow.sdk.configuration import conf
 
     bundles = conf.getjson("dag_processor", "dag_bundle_config_list", fallback=[])
@@ -43,12 +46,12 @@ def dag_folders() -> list[str]:
 
 @cache
 def is_airflow_3_2() -> bool:
-    """Return whether this is Airflow 3.2. It lacks some features of Airflow 3.3, see docs/versions.md."""
+    """Return whether this is Airflow 3.2, which lacks some features of Airflow 3.3. See docs/versions.md."""
     return version("apache-airflow-task-sdk").startswith("1.2.")
 
 
 def version_note() -> str | None:
-    """Return a note about this version of Airflow, or None if all tests run on it."""
+    """Return a note about an untested version of Airflow. Return None if all tests run on this version."""
     from airflow import __version__ as airflow
 
     if is_airflow_3_2():
@@ -62,9 +65,12 @@ def version_note() -> str | None:
 
 
 def confirmed_stream(stream: Any) -> Any:
-    """Make a producer with which a triggerer of Airflow 3.3 passes on events, and confirms each that it has stored.
+    """Create an event producer for the triggerer of Airflow 3.3.
 
-    :param stream: `open_stream` yields events; `advance` gets the events that Airflow has stored.
+    The triggerer tells the producer which events it has stored.
+
+    :param stream: object whose `open_stream` yields events. Its `advance` is called with the events that Airflow has
+        stored.
     """
     from airflow.triggers.shared_stream import SharedStreamProducer
 

@@ -1,4 +1,4 @@
-"""The part of `compat` for the metadata database, which commands and the API server can use: runs and DAGs."""
+"""The part of `compat` for runs and DAGs in the metadata database. Only commands and the API server can use it."""
 
 from __future__ import annotations
 
@@ -31,17 +31,20 @@ _JUST_NOW = timedelta(seconds=2)
 _TEST_BUNDLE = "airflow-tx-trial"
 
 STRANDED = "queued in a cancelled or paused backfill"
-"""The state of a run that Airflow never starts, since its backfill is cancelled or paused."""
+"""The state of a queued run that Airflow never starts, since its backfill is cancelled or paused."""
 DAG_PAUSED = "queued while its DAG is paused"
 
 
 def _state(row: Any) -> str:
-    """Return the state of a run. For a queued run, it shows whether Airflow will start it."""
+    """Return the state of a run. The state of a queued run shows whether Airflow will start it."""
     return STRANDED if row.state == "queued" and row.strands else text(row.state)
 
 
 def _strands() -> Any:
-    """Select whether a run's backfill starts no runs. The query needs an outer join of `DagRun.backfill`."""
+    """Return the SQL expression that is true if the backfill of a run starts no runs.
+
+    The query needs an outer join of `DagRun.backfill`.
+    """
     from airflow.models.backfill import Backfill
 
     return Backfill.is_paused.label("strands")
@@ -56,13 +59,14 @@ def clear_run(
     latest: bool = False,
     noting: Callable[[], object] = bool,
 ) -> bool:
-    """Clear a run so that it is executed again. Return False if there is no such run.
+    """Clear a run, so that Airflow executes it again. Return False if the run does not exist.
 
-    :param past_limit: whether it may start even if the DAG has its maximum of running runs. This also covers a run that
-        was cleared before and waits.
+    :param past_limit: whether the run may start even if the DAG has its maximum number of running runs. This also
+        applies to a waiting run that was cleared earlier.
     :param only_failed: clear only the failed tasks. A run without failed tasks is not changed.
-    :param latest: run the newest version of the DAG, even if the DAG has another rule for cleared runs.
-    :param noting: called while the database transaction is open, to note elsewhere that the run starts.
+    :param latest: whether to run the newest version of the DAG, even if the DAG has another setting for cleared runs.
+    :param noting: function that notes the start of the run elsewhere. It is called while the database transaction is
+        open.
     :raises RunNotStarted: Airflow no longer has the DAG of the run.
     """
     from airflow.models.dagbag import DBDagBag
@@ -88,7 +92,8 @@ def clear_run(
             run_on_latest_version=latest or _runs_latest(dag_id, session),
             session=session,
         )
-        # A clear sets the state of a run that has ended, but not of a run that already waits.
+        # A clear sets the state of an ended run. It does not set the state of a run that already
+        # waits.
         if past_limit and run.state == DagRunState.QUEUED:
             run.set_state(DagRunState.RUNNING)
         session.flush()
@@ -97,7 +102,7 @@ def clear_run(
 
 
 def _runs_latest(dag_id: str, session: Any) -> bool:
-    """Return whether a cleared run uses the newest version of its DAG. Airflow 3.2 has no setting for this."""
+    """Return whether a cleared run uses the newest version of its DAG. Airflow 3.2 has no such setting."""
     if is_airflow_3_2():
         return False
     from airflow.api_fastapi.common.dagbag import resolve_run_on_latest_version
@@ -113,13 +118,13 @@ def create_run(
     *,
     noting: Callable[[], object] = bool,
 ) -> bool:
-    """Create a run, which starts within the limits of the DAG. Return False if it exists.
+    """Create a run, which starts within the limits of the DAG. Return False if the run exists.
 
-    It is a manual run, unless Airflow reserves its id for runs of another type (a deleted scheduled run). In Airflow
-    3.2, it then has that type.
+    The run is a manual run. Airflow reserves some run ids for other types of runs, such as for scheduled runs. In
+    Airflow 3.2, a run with such an id has that type.
 
-    :param interval: its data interval, if the schedule has it. Without it, the run has no logical date.
-    :param noting: as in `clear_run`.
+    :param interval: data interval of the run. If the schedule does not have it, the run has no logical date.
+    :param noting: see `clear_run`.
     :raises RunNotStarted: the DAG is unknown, or its rules forbid such a run.
     """
     from airflow.api.common.trigger_dag import trigger_dag
@@ -154,7 +159,10 @@ def create_run(
 
 
 def _dates(dag_id: str, interval: tuple[datetime, datetime] | None) -> dict[str, Any]:
-    """Return the dates of a run. It has none if the schedule has no such interval, or another run has the date."""
+    """Return the dates of a new run.
+
+    A run has no dates if the schedule has no such interval, or another run has the date.
+    """
     from airflow.models.dagbag import DBDagBag
 
     if interval is None:
@@ -173,7 +181,7 @@ def _dates(dag_id: str, interval: tuple[datetime, datetime] | None) -> dict[str,
 
 
 def runs_of(dag_id: str, run_ids: Collection[str]) -> dict[str, str]:
-    """Return the states of the existing runs, `STRANDED` among them."""
+    """Return the states of the runs that exist. The state of a run may be `STRANDED`."""
 
     wanted = list(run_ids)
     found = {}
@@ -190,10 +198,10 @@ def runs_of(dag_id: str, run_ids: Collection[str]) -> dict[str, str]:
 
 
 def run_ends(runs: Collection[tuple[str, str]]) -> dict[tuple[str, str], str | None]:
-    """Return the final states of runs that have ended, with None for a run that does not exist.
+    """Return the final states of runs that have ended. A run that does not exist has the state None.
 
-    A queued run that Airflow does not start has the state `STRANDED` or `DAG_PAUSED`. Other runs, runs that ended just
-    now, and runs of DAGs that this Airflow does not know are left out.
+    A queued run that Airflow does not start has the state `STRANDED` or `DAG_PAUSED`. The result omits other runs, runs
+    that have just ended, and runs of unknown DAGs.
 
     :param runs: pairs of DAG id and run id.
     """
@@ -251,9 +259,9 @@ def is_paused_there(dag_id: str) -> bool | None:
 
 
 def why_none_starts(dag_id: str, *, once_unpaused: bool = False) -> str | None:
-    """Explain why Airflow starts no run of a DAG, with the remedy. Return None if it starts runs.
+    """Explain why Airflow starts no run of a DAG, and how to change this. Return None if Airflow starts runs.
 
-    :param once_unpaused: ignore that the DAG is paused.
+    :param once_unpaused: whether to ignore that the DAG is paused.
     """
 
     with sessions.create_session() as session:
@@ -282,7 +290,7 @@ def pause_dag(dag_id: str, paused: bool) -> bool:
     """Pause or unpause a DAG. Return False if nothing changed, or if Airflow does not know the DAG."""
 
     with sessions.create_session() as session:
-        # One statement, so that only one of two concurrent processes changes the row.
+        # This is one statement, so that only one of two concurrent processes changes the row.
         changed = sa.update(models.DagModel).where(
             models.DagModel.dag_id == dag_id, models.DagModel.is_paused.is_not(paused)
         )
@@ -295,9 +303,9 @@ def pause_dag(dag_id: str, paused: bool) -> bool:
 def log_action(
     what: str, *, who: str, dag_id: str, entries: Iterable[tuple[str | None, Mapping[str, Any]]]
 ) -> None:
-    """Add entries to Airflow's audit log.
+    """Write entries to Airflow's audit log.
 
-    :param entries: the details, each with its run, or with None if the entry concerns no run.
+    :param entries: pairs of the run id and the details. The run id is None if the entry concerns no run.
     """
     import json
 
@@ -337,7 +345,7 @@ def dag_file(dag_id: str) -> DagFile | None:
 
 
 def code_since(dag_id: str) -> datetime | None:
-    """Return when the file of a DAG got its current code, or None if Airflow does not know the DAG."""
+    """Return when the code of a DAG last changed in Airflow. Return None if Airflow does not know the DAG."""
     from airflow.models.dagcode import DagCode
 
     with sessions.create_session() as session:
@@ -348,7 +356,9 @@ def code_since(dag_id: str) -> datetime | None:
 
 
 def prepare_test(dag: Any) -> None:
-    """Prepare `DAG.test` for a DAG in no bundle: write the DAG to Airflow's database, and create its tables if needed.
+    """Prepare `DAG.test` for a DAG outside all bundles.
+
+    Write the DAG to Airflow's database, and create missing tables.
 
     :raises AirflowException: the database has no tables and is not SQLite.
     """
@@ -371,7 +381,7 @@ def prepare_test(dag: Any) -> None:
 
 
 def is_scheduled(dag_id: str) -> bool:
-    """Whether a live scheduler executes tasks of this DAG, which would include tasks of `DAG.test`."""
+    """Whether a live scheduler executes the tasks of this DAG. It would also execute tasks of `DAG.test`."""
     from airflow.jobs.job import most_recent_job
 
     with sessions.create_session() as session:
@@ -383,9 +393,9 @@ def is_scheduled(dag_id: str) -> bool:
 
 
 def run_that_a_test_deletes(dag_id: str, logical_date: datetime | None) -> str | None:
-    """Name a run that `DAG.test` would delete or clear, other than the run of an earlier test.
+    """Find a run that `DAG.test` would delete or clear. Runs of earlier tests are ignored.
 
-    :param logical_date: date of the test. A test without a date (None) clears every run.
+    :param logical_date: date of the test. With None, the test has no date and clears every run.
     """
     from airflow.utils.types import DagRunTriggeredByType, DagRunType
 
@@ -400,7 +410,7 @@ def run_that_a_test_deletes(dag_id: str, logical_date: datetime | None) -> str |
 
 
 def pushed_xcoms(run: Any) -> list[tuple[str, str, int, Any]]:
-    """List the XComs of a run from the database: task id, key, map index, value."""
+    """List the XComs of a run from the metadata database: task id, key, map index, value."""
     from airflow.models.xcom import XComModel
 
     wanted = sa.select(XComModel).where(

@@ -1,8 +1,9 @@
-"""The part of `compat` for runs: how tasks and triggers start runs and read their state.
+"""The part of `compat` for runs: how tasks and triggers start runs and read their states.
 
-A task and a trigger have no metadata database: they send messages to their supervisor. A task may send the messages of
-the union `ToSupervisor` in airflow.sdk.execution_time.comms. A trigger may only send the messages of
-`ToTriggerSupervisor` in airflow.jobs.triggerer_job_runner. It never gets an answer to other messages.
+A task or a trigger has no access to the metadata database, and sends messages to its supervisor. A task may send the
+messages of the union `ToSupervisor` in airflow.sdk.execution_time.comms. A trigger may send only the messages of
+`ToTriggerSupervisor` in airflow.jobs.triggerer_job_runner. The supervisor does not answer any other message of a
+trigger.
 """
 
 from __future__ import annotations
@@ -40,10 +41,12 @@ _EVENTS_AT_ONCE = 100
 
 
 class RunNotStarted(TxError):
-    """Airflow refused to start or clear a run, or did not answer. The message contains Airflow's answer in one line.
+    """Signals that Airflow refused to start or clear a run, or did not answer.
+
+    The message contains Airflow's answer in one line.
 
     :param status: HTTP status of Airflow's answer, or None if there was no answer.
-    :param forbidden: whether the DAG itself forbids such a run, so that only a change of its file helps.
+    :param forbidden: whether the DAG forbids such a run, so that only a change of its file helps.
     """
 
     forbidden = False
@@ -62,15 +65,15 @@ def start_run(
     dated: bool = False,
     interval: tuple[datetime, datetime] | None = None,
 ) -> bool:
-    """Start a run. Return False if it exists and `reset` is not set.
+    """Start a run. Return False if the run exists and `reset` is not set.
 
-    False may also mean that this call created the run, since Airflow repeats a request whose answer was lost.
+    Airflow repeats a request whose answer was lost, so this call may have created the run even if it returns False.
 
     :param conf: conf of a new run. A run that is reset keeps its conf.
     :param reset: whether to clear all tasks of the run if it exists.
     :param dated: whether the run gets a logical date, which is now. Airflow's home page only shows dated runs.
-    :param interval: data interval of a new run, which the schedule must have. Without it, the run has no logical date.
-        Airflow 3.2 never sets it. If another run has this date, that run is started, since Airflow allows only one.
+    :param interval: data interval of a new run, which the schedule must have. Without an interval, and in Airflow 3.2,
+        the run has no logical date. If another run has the date, that run is started, since Airflow allows only one.
     :raises RunNotStarted: the DAG is unknown, stale or not importable, or its rules forbid such a run.
     """
     from airflow.utils.state import State
@@ -105,13 +108,13 @@ def start_run(
 
 
 def operator_run_type() -> Any:
-    """Return the type of the runs that tasks start."""
+    """Return the type of a run that a task starts."""
     kinds = types.DagRunType
     return kinds.MANUAL if is_airflow_3_2() else kinds.OPERATOR_TRIGGERED
 
 
 def why_not_started(dag: Any) -> tuple[str, str] | None:
-    """Explain why no task can start a run of a DAG, with the remedy. Return None if a task can start one."""
+    """Explain why no task can start a run of a DAG, and how to change this. Return None if a task can start a run."""
     missing = []
     for name in dag.params:
         try:
@@ -134,12 +137,13 @@ def why_not_started(dag: Any) -> tuple[str, str] | None:
 
 
 def restart_dead(dag_id: str, run_id: str) -> bool:
-    """Restart a run whose process died although Airflow still considers it running. Return False if there is no run.
+    """Restart a run whose process died while Airflow still considers it running.
 
-    The first reset makes a running task `restarting`. Airflow then waits for its process to report, or for its
-    heartbeat to time out (300 s). A second reset makes it scheduled. A live process notices this at its next heartbeat.
+    Return False if the run does not exist. The first reset sets the state of a running task to `restarting`. Airflow
+    then waits until the process reports, or until its heartbeat times out (300 s). A second reset sets the state of the
+    task to scheduled. A live process detects this at its next heartbeat.
 
-    :raises RunNotStarted: as `start_run`.
+    :raises RunNotStarted: see `start_run`.
     """
     if _or_missing(comms.GetDagRunState(dag_id=dag_id, run_id=run_id)) is None:
         return False
@@ -151,7 +155,7 @@ def restart_dead(dag_id: str, run_id: str) -> bool:
 
 
 def run_state(ti: Any, dag_id: str, run_id: str) -> str | None:
-    """Return the state of a run through a task instance, or None if the run was deleted."""
+    """Return the state of a run, from a task instance. Return None if the run was deleted."""
     try:
         return text(ti.get_dagrun_state(dag_id=dag_id, run_id=run_id))
     except exceptions.AirflowRuntimeError as error:
@@ -161,18 +165,18 @@ def run_state(ti: Any, dag_id: str, run_id: str) -> str | None:
 
 
 def is_paused(dag_id: str) -> bool | None:
-    """Return whether the DAG is paused, or None if there is no such DAG."""
+    """Return whether the DAG is paused. Return None if the DAG does not exist."""
     dag = _or_missing(comms.GetDag(dag_id=dag_id))
     return None if dag is None else bool(dag.is_paused)
 
 
 def running_runs(dag_id: str) -> int:
-    """Return how many runs of the DAG are running, including runs of a backfill."""
+    """Return the number of running runs of the DAG, including runs of a backfill."""
     return int(_ask(_count(dag_id, ["running"])).count)
 
 
 def earlier_live_run(dag_id: str, date: datetime) -> datetime | None:
-    """Return the logical date of a queued or running run of the DAG before this date."""
+    """Return the logical date of a queued or running run of the DAG, if it is before this date."""
     for state in ("running", "queued"):
         found = _ask(comms.GetPreviousDagRun(dag_id=dag_id, logical_date=date, state=state)).dag_run
         if found is not None:
@@ -181,19 +185,22 @@ def earlier_live_run(dag_id: str, date: datetime) -> datetime | None:
 
 
 def runs_on(dag_id: str, date: datetime, states: Collection[str]) -> int:
-    """Return how many runs of this logical date are in one of these states."""
+    """Return the number of runs of this logical date that are in one of these states."""
     return int(_ask(_count(dag_id, states, date)).count)
 
 
 def _run_on(dag_id: str, date: datetime) -> Any:
-    """Return the run of a logical date, under any name."""
+    """Return the run of a logical date. The run may have any run id."""
     behind = date + timedelta(microseconds=1)
     found = _ask(comms.GetPreviousDagRun(dag_id=dag_id, logical_date=behind)).dag_run
     return found if found is not None and found.logical_date == date else None
 
 
 def is_asset(outlet: Any) -> bool:
-    """Whether a task with this outlet emits an event automatically: the outlet is an asset, or a reference to one."""
+    """Whether a task with this outlet emits an event automatically.
+
+    The outlet must be an asset, or a reference to one.
+    """
     from airflow.sdk import Asset
     from airflow.sdk.definitions.asset import AssetRef
 
@@ -201,9 +208,9 @@ def is_asset(outlet: Any) -> bool:
 
 
 def has_event(asset: Any, said: Mapping[str, Any], *, after: datetime | None) -> bool:
-    """Whether Airflow has stored an event of an asset with these values in its extra.
+    """Whether Airflow has stored an asset event with these values in its extra.
 
-    :param asset: an asset, or a reference to one.
+    :param asset: an asset, or a reference to an asset.
     :param after: time before which events are ignored, or None to read all events.
     """
     from airflow.sdk.definitions.asset import AssetNameRef, AssetUriRef
@@ -212,7 +219,7 @@ def has_event(asset: Any, said: Mapping[str, Any], *, after: datetime | None) ->
     uri = None if isinstance(asset, AssetNameRef) else asset.uri
     limit = _EVENTS_AT_ONCE
     while True:
-        # An event follows its commit closely, so it is among the first events.
+        # An event follows its commit closely, so it is one of the first events.
         message = comms.GetAssetEventByAsset(name=name, uri=uri, after=after, limit=limit)
         events = _ask(message).asset_events
         if any(said.items() <= (event.extra or {}).items() for event in events):
@@ -226,9 +233,9 @@ def has_event(asset: Any, said: Mapping[str, Any], *, after: datetime | None) ->
 
 
 async def run_states(dag_id: str, run_ids: Collection[str]) -> dict[str, str | None]:
-    """Return the states of runs, with None for a deleted run.
+    """Return the states of runs. A deleted run has the state None.
 
-    It sends one message for each run, since Airflow has no message for several runs.
+    This sends one message for each run, since Airflow has no message for several runs.
     """
     import asyncio
 
@@ -239,7 +246,7 @@ async def run_states(dag_id: str, run_ids: Collection[str]) -> dict[str, str | N
 
 
 async def is_paused_async(dag_id: str) -> bool | None:
-    """Return None, since a trigger cannot ask whether a DAG is paused. Use `is_paused` before deferring."""
+    """Return None, since a trigger cannot query whether a DAG is paused. Use `is_paused` before deferring."""
     return None
 
 
@@ -255,7 +262,7 @@ async def runs_on_async(dag_id: str, date: datetime, states: Collection[str]) ->
 
 
 def text(state: Any) -> str:
-    """Return a state in the spelling of Airflow's database and API."""
+    """Convert a state to the spelling of Airflow's database and API."""
     return str(getattr(state, "value", state))
 
 
@@ -276,14 +283,17 @@ async def _ask_async(message: Any) -> Any:
 
 
 def is_current_try(task_try: str) -> bool:
-    """Ask Airflow whether this is still the current try of the calling task. Most retries and clears change its id.
+    """Query Airflow whether this is still the current try of the calling task.
 
-    :param task_try: the id, or the result of `task_try`.
+    Most retries and clears change the id of a try.
+
+    :param task_try: id of the try, or the result of `task_try`.
     """
     from uuid import UUID
 
     own = UUID(task_try.partition(".")[0])
-    # The content of the answer is not used: Airflow looks up the try first, and reports a missing one.
+    # Ignore the content of the answer. Airflow first looks up the try, and reports an error if it
+    # does not exist.
     return _or_missing(comms.ValidateInletsAndOutlets(ti_id=own)) is not None
 
 
@@ -317,7 +327,7 @@ def _status(error: exceptions.AirflowRuntimeError) -> int | None:
 
 
 def _innermost(error: exceptions.AirflowRuntimeError) -> dict[str, Any]:
-    """Return the innermost of the nested answers of Airflow's server and client."""
+    """Return the innermost error. The answers of Airflow's server and client contain one another."""
     detail: dict[str, Any] = error.error.detail or {}
     while isinstance(detail.get("detail"), dict):
         detail = detail["detail"]
@@ -332,13 +342,13 @@ def one_line(value: object) -> str:
 # The part of `compat` for data intervals: the intervals of a schedule, and their runs.
 
 
-# How many interval lengths before a date the schedule is searched for an earlier interval.
+# The search for an earlier interval begins this many interval lengths before a date.
 _REACHES = (2, 16, 128)
 _EVER = datetime(1, 1, 1, tzinfo=timezone.utc)
 
 
 def zone_of(dag: Any) -> str:
-    """Return the time zone of a DAG's cron schedule, or "" for UTC or a schedule without a zone."""
+    """Return the time zone of a DAG's cron schedule. Return "" for UTC, or for a schedule without a time zone."""
     from airflow.sdk.bases.timetable import BaseTimetable
     from airflow.sdk.definitions.timetables._cron import CronMixin
     from airflow.sdk.definitions.timetables.assets import AssetOrTimeSchedule
@@ -352,14 +362,14 @@ def zone_of(dag: Any) -> str:
     zone: Any = "UTC"
     if isinstance(timetable, CronMixin):
         zone = timetable.timezone
-    elif not isinstance(timetable, BaseTimetable):  # a timetable of Airflow's core
+    elif not isinstance(timetable, BaseTimetable):  # this is a timetable of Airflow's core
         zone = timetable.serialize().get("timezone", zone)
     name = pendulum.timezone(zone).name if isinstance(zone, (str, int)) else str(zone.name)
     return "" if name in ("UTC", "+00:00") else name
 
 
 class ScheduledInterval(NamedTuple):
-    """A data interval of a schedule, in UTC. Its run may start at `run_after`."""
+    """A data interval of a schedule, in UTC. The run of the interval may start at `run_after`."""
 
     logical_date: datetime
     start: datetime
@@ -368,13 +378,13 @@ class ScheduledInterval(NamedTuple):
 
 
 def previous_end(dag: Any, start: datetime, end: datetime) -> datetime | None:
-    """Return the end of the last data interval of a DAG's schedule before the interval from `start` to `end`.
+    """Return the end of the schedule's last data interval before the given interval.
 
-    Return None if the schedule has no interval near it, or only the Task SDK is installed.
+    Return None if there is no interval near it, or only the Task SDK is installed.
     """
     try:
         core = _core(dag.timetable)
-    except ImportError:  # a worker that only has the Task SDK
+    except ImportError:  # this worker has only the Task SDK
         return None
     for reach in _REACHES:
         asked = _asked(core, start - reach * (end - start), start)
@@ -386,12 +396,12 @@ def previous_end(dag: Any, start: datetime, end: datetime) -> datetime | None:
 
 @dataclass(frozen=True)
 class IntervalSchedule:
-    """The schedule of a DAG from its file. Airflow's core is imported on first use.
+    """The schedule of a DAG, from its file. The first use imports Airflow's core.
 
     :param timetable: timetable of the DAG.
     :param earliest: date before which no interval begins.
     :param latest: date after which no interval begins.
-    :param catchup: whether the first interval is the earliest one, and not the last one that has ended.
+    :param catchup: whether the first interval is the earliest one. Otherwise it is the last one that has ended.
     """
 
     timetable: Any
@@ -401,7 +411,7 @@ class IntervalSchedule:
 
     @classmethod
     def of_dag(cls, dag: Any) -> IntervalSchedule:
-        """Read the schedule of a DAG, whose tasks may have their own dates."""
+        """Read the schedule of a DAG. The start and end dates of its tasks also limit the schedule."""
         starts = [
             date for date in (dag.start_date, *(task.start_date for task in dag.tasks)) if date
         ]
@@ -415,7 +425,7 @@ class IntervalSchedule:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> IntervalSchedule:
-        """Read the result of `to_json`."""
+        """Create a schedule from the result of `to_json`."""
         from airflow.serialization.decoders import decode_timetable
 
         earliest, latest = (each and datetime.fromisoformat(each) for each in value["dates"])
@@ -424,18 +434,19 @@ class IntervalSchedule:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the schedule as plain JSON, for another process."""
+        """Convert the schedule to plain JSON, for another process."""
         from airflow.serialization.encoders import encode_timetable
 
-        # A text, since Airflow would convert a mapping that names a class to an object in a trigger's arguments.
+        # Store a text. Airflow would convert a mapping that names a class to an object in a
+        # trigger's arguments.
         encoded = json.dumps(encode_timetable(self.timetable))
         dates = [each and each.isoformat() for each in (self.earliest, self.latest)]
         return {"timetable": encoded, "dates": dates, "catchup": self.catchup}
 
     def next_interval(self, after: datetime | None, now: datetime) -> ScheduledInterval | None:
-        """Find the first interval that begins at or after a date. Return None if it has not ended.
+        """Find the first interval that begins at or after a date. Return None if the interval has not ended.
 
-        :param after: the date, or None for the first interval of all.
+        :param after: the date, or None for the first interval of the schedule.
         :raises ImportError: only the Task SDK is installed.
         """
         if after is None:
@@ -447,11 +458,11 @@ class IntervalSchedule:
         return None if found is None or max(found.end, found.run_after) > now else found
 
     def previous_end(self, start: datetime, end: datetime) -> datetime | None:
-        """Return the end of the last interval before the one from `start` to `end`, or None if there is none nearby."""
+        """Return the end of the last interval before the given one. Return None if there is none nearby."""
         return previous_end(self, start, end)
 
     def run_id(self, interval: ScheduledInterval) -> str:
-        """Name the run of an interval as Airflow's scheduler names it."""
+        """Return the run id that Airflow's scheduler gives to the run of an interval."""
         from airflow.timetables.base import DataInterval
 
         dates = DataInterval(pendulum.instance(interval.start), pendulum.instance(interval.end))
@@ -463,7 +474,7 @@ class IntervalSchedule:
         return name
 
     def makes(self, start: datetime, end: datetime) -> bool:
-        """Whether Airflow gives this interval to a manual run that may run from the end of the interval on."""
+        """Whether Airflow gives this interval to a manual run that may start at the end of the interval."""
         return _inferred(self._core, end) == (start, end)
 
     @cached_property
@@ -472,7 +483,7 @@ class IntervalSchedule:
 
 
 def first_intervals(timetable: Any, since: datetime, count: int) -> list[ScheduledInterval]:
-    """List the first intervals of a timetable since a date. Return fewer if it has no more, or fails."""
+    """List the first intervals of a timetable from a date on. The list is shorter if the timetable ends or fails."""
     try:
         return list(islice(_asked(_core(timetable), since), count))
     except Exception:  # noqa: BLE001 - a custom timetable may raise any error
@@ -482,13 +493,13 @@ def first_intervals(timetable: Any, since: datetime, count: int) -> list[Schedul
 def _core(timetable: Any) -> Any:
     from airflow.serialization.encoders import coerce_to_core_timetable
 
-    return coerce_to_core_timetable(timetable)  # a core timetable stays unchanged
+    return coerce_to_core_timetable(timetable)  # a timetable of Airflow's core is unchanged
 
 
 def _asked(
     core: Any, earliest: datetime | None, latest: datetime | None = None, *, catchup: bool = True
 ) -> Iterator[ScheduledInterval]:
-    """Yield the intervals of a timetable in order, as the scheduler asks for them."""
+    """Yield the intervals of a timetable in order, in the same way as the scheduler."""
     from airflow.timetables.base import TimeRestriction
 
     restriction = TimeRestriction(
@@ -508,18 +519,21 @@ def _asked(
 def _in_a_row(
     core: Any, since: datetime, earliest: datetime | None = None, latest: datetime | None = None
 ) -> Iterator[ScheduledInterval]:
-    """Yield the intervals from `since` on, of a timetable that is asked from an earlier date.
+    """Yield the intervals of a timetable from `since` on. The search begins at an earlier date.
 
-    A cron schedule that is asked from `since` omits an interval that ends when the clocks go forward.
+    Otherwise a cron schedule would omit an interval that ends when the clocks go forward.
 
-    :param earliest: the date from which the scheduler asks, or None if unknown.
+    :param earliest: date at which the scheduler begins its search, or None if it is unknown.
     """
     asked = _asked(core, _before(core, since, earliest), latest)
     return (each for each in asked if each.start >= since)
 
 
 def _before(core: Any, since: datetime, earliest: datetime | None) -> datetime:
-    """Find an earlier date from which intervals lead to `since`. Return `since` if there is none."""
+    """Find an earlier date from which the schedule's intervals reach `since`.
+
+    Return `since` if there is no such date.
+    """
     found = next(_asked(core, since), None)
     if found is None:
         return since
@@ -527,7 +541,7 @@ def _before(core: Any, since: datetime, earliest: datetime | None) -> datetime:
         date = max(since - reach * (found.end - found.start), earliest or _EVER)
         before = list(takewhile(lambda each: each.start < since, _asked(core, date)))
         if before and before[-1].end != since == found.start:
-            return since  # a schedule of a fixed length, which has an interval from any date on
+            return since  # a schedule of a fixed length has an interval from any date on
         if before or date == earliest:
             return date
     return since
@@ -539,7 +553,7 @@ def _inferred(timetable: Any, run_after: datetime) -> tuple[datetime, datetime]:
 
 
 def interval_context(start: datetime, end: datetime) -> dict[str, Any]:
-    """Return the date entries of a scheduled run's context."""
+    """Return the entries for dates in the context of a scheduled run."""
     from airflow.sdk.timezone import coerce_datetime
 
     date: Any = coerce_datetime(start)
@@ -561,11 +575,11 @@ INTERVAL_KEYS = frozenset(
     {"logical_date", "data_interval_start", "data_interval_end"}
     | {"ds", "ds_nodash", "ts", "ts_nodash", "ts_nodash_with_tz"}
 )
-"""The keys of `interval_context`."""
+"""The keys of the result of `interval_context`."""
 
 
 class DatedRun(NamedTuple):
-    """A run that has a logical date."""
+    """A run with a logical date."""
 
     run_id: str
     state: str
@@ -576,7 +590,7 @@ def scheduled_intervals(dag_id: str, first: datetime, last: datetime) -> list[Sc
 
     `airflow backfill create` uses the same intervals, but omits a first interval that ends when the clocks go forward.
 
-    :raises RunNotStarted: Airflow does not know the DAG, or it cannot be backfilled.
+    :raises RunNotStarted: Airflow does not know the DAG, or the DAG cannot be backfilled.
     """
     with sessions.create_session() as session:
         dag = _backfilled_dag(dag_id, session)
@@ -603,11 +617,12 @@ def dated_runs(dag_id: str, intervals: Sequence[ScheduledInterval]) -> dict[date
 
 
 def create_backfill_run(dag_id: str, interval: ScheduledInterval, user: str) -> bool:
-    """Create the run of an interval as `airflow backfill create` does, but in no backfill. Return False if it exists.
+    """Create the run of a data interval, as `airflow backfill create` does. Return False if the run exists.
 
-    The run uses the run slots of the DAG, and need not wait for another backfill to end.
+    The run belongs to no backfill. It uses the run slots of the DAG, and does not wait until another backfill has
+    ended.
 
-    :raises RunNotStarted: Airflow does not know the DAG, or it cannot be backfilled.
+    :raises RunNotStarted: Airflow does not know the DAG, or the DAG cannot be backfilled.
     """
     from airflow.models.dagrun import DagRun
     from airflow.utils.state import DagRunState

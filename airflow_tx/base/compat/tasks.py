@@ -1,4 +1,4 @@
-"""The part of `compat` for tasks: their definition in a DAG file, and their execution."""
+"""The part of `compat` for tasks: how a DAG file defines them, and how Airflow executes them."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ def pushes_xcom(task: Any) -> bool:
 
 
 def argument_of(task: Any, name: str) -> Any:
-    """Read an argument of a task, or of each instance of a mapped task. Return None if it is not set."""
+    """Return an argument of a task, or of each instance of a mapped task. Return None if the argument is not set."""
     found = getattr(task, name, None)
     return getattr(task, "partial_kwargs", {}).get(name) if found is None else found
 
 
 def is_mapped(task: Task) -> bool:
-    """Whether the task has instances with map indexes, through its own mapping or through a mapped group around it."""
+    """Whether the task has instances with map indexes. The task itself or a group around it may be mapped."""
     return bool(task.is_mapped) or next(iter(task.iter_mapped_task_groups()), None) is not None
 
 
 _PLAIN_FUNCTIONS = ("PythonOperator", "_PythonDecoratedOperator")
-"""Airflow's classes whose function runs in the task's process, and whose result becomes an XCom."""
+"""Airflow's operator classes that call the function in the task's process, and whose result becomes an XCom."""
 DECORATED_TASKS = (
     "_BranchPythonDecoratedOperator",
     "_PythonDecoratedOperator",
@@ -53,11 +53,14 @@ DECORATED_TASKS = (
     "_PythonVirtualenvDecoratedOperator",
     "_ShortCircuitDecoratedOperator",
 )
-"""Airflow's classes behind `@task`."""
+"""The operator classes that Airflow creates for `@task`."""
 
 
 def put_into_module(task: Any, module: str) -> None:
-    """Set the module in the serialized form of a `@task`. The links of a plugin recognise the task by it."""
+    """Set the module name in the serialized form of a `@task`.
+
+    The links of the plugin recognise the task by this name.
+    """
     if task.task_type in DECORATED_TASKS:
         task._task_module = module
 
@@ -72,17 +75,17 @@ def add_hooks(
     failed: Callable[[Any], None] | None = None,
     skipped: Callable[[Any], None] | None = None,
 ) -> None:
-    """Run hooks of this package around a task, before the hooks of the DAG's author.
+    """Add hooks of this package to a task. They run before the hooks of the DAG's author.
 
-    A second call only adds missing hooks.
+    A second call adds only missing hooks.
 
-    :param before: called with the context, before the task is executed.
-    :param after: called with the context and the result, before the result becomes an XCom. It is not called if a task
-        succeeds by raising an exception, as a branch does.
-    :param final: exceptions after which the task is not retried. Airflow 3.2 still retries.
-    :param succeeded: called with the context after Airflow has recorded the success of the task.
-    :param failed: called with the context after the task has failed and will not be retried.
-    :param skipped: called with the context after the task has skipped itself.
+    :param before: function that is called with the context before the task is executed.
+    :param after: function that is called with the context and the result, before the result becomes an XCom. It is not
+        called if a task succeeds by raising an exception, as a branch does.
+    :param final: exceptions after which the task is not retried. Airflow 3.2 still retries the task.
+    :param succeeded: function that is called with the context after Airflow has recorded the success of the task.
+    :param failed: function that is called with the context after the task has failed and will not be retried.
+    :param skipped: function that is called with the context after the task has skipped itself.
     """
     options = _Options(task)
     for option, hook in (("pre_execute", before), ("post_execute", after)):
@@ -100,15 +103,15 @@ def add_hooks(
 
 
 def make_log_fit() -> None:
-    """Make the task log accept half surrogate pairs.
+    """Enable the task log to write unpaired surrogates.
 
-    Without this, Airflow's log raises an error that ends the process.
+    Otherwise such a text would raise an error that ends the process.
     """
     import structlog
 
     processors: Any = structlog.get_config()["processors"]
     if _fit_event not in processors:
-        processors.insert(-1, _fit_event)  # the last processor writes the line
+        processors.insert(-1, _fit_event)  # structlog's last processor writes the line of the log
 
 
 def _fit_event(logger: Any, method: str, event: Any) -> Any:
@@ -127,15 +130,17 @@ _after_policies: set[Callable[[Any], None]] = set()
 
 
 def policies_are_over(dag: Any) -> None:
-    """Pass a DAG, which all cluster policies have changed, to the functions that `after_policies` registered."""
+    """Pass a DAG to the functions that `after_policies` registered, after all cluster policies have changed the DAG."""
     for changed in _after_policies:
         changed(dag)
 
 
 def after_policies(changed: Callable[[Any], None]) -> None:
-    """Call a function with each DAG that Airflow reads, after the cluster policies have changed all its tasks.
+    """Register a function that is called with each DAG that Airflow reads.
 
-    :param changed: called with the DAG. Its error becomes the import error of the file.
+    The cluster policies have already changed its tasks.
+
+    :param changed: function that is called with the DAG. Its error becomes the import error of the DAG file.
     """
     _after_policies.add(changed)
     # Only a process that reads DAG files uses policies, and it has imported this module. Scripts have no extra cost.
@@ -161,12 +166,14 @@ def wrap_function(
 ) -> None:
     """Wrap the function of a plain `@task`. Other operators may run their function in another process.
 
-    :param wrap: called with the function, and whether each entry of a returned mapping becomes a separate XCom.
+    :param wrap: function that is called with the task's function. Its second argument is whether each entry of a
+        returned mapping becomes a separate XCom.
     """
     operator: Any = task.operator_class if task.is_mapped else type(task)
     if operator.__name__ not in _PLAIN_FUNCTIONS or not pushes_xcom(task):
         return
-    if hasattr(task, "python_callable"):  # also for a mapped task, which runs this function
+    # This also changes a mapped task, which runs this function.
+    if hasattr(task, "python_callable"):
         task.python_callable = wrap(task.python_callable, bool(task.multiple_outputs))  # type: ignore[union-attr]
         return
     options = task.partial_kwargs  # type: ignore[union-attr]
@@ -175,7 +182,7 @@ def wrap_function(
 
 
 def no_retry_after(final: tuple[type[BaseException], ...], other: Any = None) -> Any:
-    """Make a retry policy that fails immediately after an exception in `final`, and otherwise follows `other`."""
+    """Create a retry policy that fails a task at once after an exception in `final`, and otherwise follows `other`."""
     from airflow.sdk.definitions.retry_policy import RetryDecision, RetryPolicy
 
     class NoRetryAfter(RetryPolicy):
@@ -201,7 +208,7 @@ def no_retry_after(final: tuple[type[BaseException], ...], other: Any = None) ->
 def empty_interval(dag: Any) -> str | None:
     """Return the name of a DAG's timetable if its data intervals are empty, as with `@daily` in Airflow 3.
 
-    The timetable is asked for its first two intervals. Return None if neither is empty.
+    This method checks the first two intervals of the timetable. It returns None if no interval is empty.
     """
     first = first_intervals(dag.timetable, dag.start_date or datetime.now(timezone.utc), 2)
     is_empty = any(each.start == each.end for each in first)
@@ -209,9 +216,10 @@ def empty_interval(dag: Any) -> str | None:
 
 
 def give_intervals(dag: Any) -> None:
-    """Give a plain schedule (`@daily`, a cron expression, a timedelta) the data intervals of Airflow 2.
+    """Replace a plain schedule of a DAG with a timetable that has the data intervals of Airflow 2.
 
-    Its runs start at the same moments, and each has the interval that ends then. Timetables are not changed.
+    A plain schedule is `@daily`, a cron expression or a timedelta. The runs start at the same times, and the interval
+    of a run ends when the run starts. A timetable of the DAG's author is not changed.
     """
     from airflow.sdk import CronDataIntervalTimetable, DeltaDataIntervalTimetable
 
@@ -232,13 +240,14 @@ def upstream(task: Task) -> frozenset[str]:
 
 
 AFTER_SKIPPED = "none_failed_min_one_success"
-"""The trigger rule of a task that runs after skipped tasks: no upstream task has failed, and one has succeeded."""
+"""The trigger rule of a task that may follow skipped tasks. No upstream task has failed, and at least one has
+succeeded."""
 _SKIPPED_WITH_ANY = frozenset({"all_success", "none_skipped"})
 _SKIPPED_WITH_ALL = frozenset({AFTER_SKIPPED, "one_success"})
 
 
 def skipped_along(dag: Any, skipped: Collection[str]) -> frozenset[str]:
-    """Return the given skipped tasks, and the tasks that Airflow then also skips if all other tasks succeed."""
+    """Return the given skipped tasks, and all other tasks that Airflow then skips if the remaining tasks succeed."""
     found = set(skipped)
     for task in dag.topological_sort():
         before = task.upstream_task_ids
@@ -256,7 +265,7 @@ def run_after_skipped(task: Any) -> None:
 
 
 class _Options:
-    """Reads and sets options of a task. A mapped task keeps them for its future instances."""
+    """Reads and sets the options of a task. A mapped task passes these options to its instances."""
 
     _ATTRIBUTES: Mapping[str, str] = {
         "pre_execute": "_pre_execute_hook",
@@ -279,7 +288,10 @@ class _Options:
 
 
 class _Both:
-    """Calls two hooks in order. The source of this class is part of the serialized DAG, so do not change it."""
+    """Calls two hooks one after the other.
+
+    The source of this class is part of the serialized DAG, so do not change it.
+    """
 
     def __init__(self, first: Callable[..., None], second: Callable[..., None]) -> None:
         self.first = first
@@ -296,11 +308,11 @@ _SKIPS_ITSELF = "tx_skips_itself"
 
 @dataclass(frozen=True)
 class RunInfo:
-    """A run as its own tasks see it.
+    """A run from the view of its own tasks.
 
-    :param interval_start: start of its data interval. Like the other dates, it is None if the run does not have it.
-    :param partition_date: date that identifies a partitioned run, since its key may be renamed.
-    :param started: start time; None for a scheduled run and for a trial.
+    :param interval_start: start of the data interval. This date, like the others, is None if the run does not have it.
+    :param partition_date: date that identifies a partitioned run, since the partition key may be renamed.
+    :param started: start time, or None for a scheduled run and for a trial.
     """
 
     run_id: str
@@ -315,7 +327,7 @@ class RunInfo:
 
 
 def run_info(context: Mapping[str, Any]) -> RunInfo:
-    """Describe the run in a task's context. The context lacks the keys of dates that the run does not have."""
+    """Describe the run of a task from its context. The context lacks the keys of dates that the run does not have."""
     run = context["dag_run"]
     by_schedule = text(run.run_type) == "scheduled" or is_test_run()
     return RunInfo(
@@ -336,28 +348,31 @@ RUNNING_KEY = "airflow_tx_running"
 
 
 def note_running(ti: Any, context: Mapping[str, Any]) -> None:
-    """Note how many runs are active when a run of a backfill begins. Its backfill has at least this many run slots."""
+    """Store the number of active runs when a run of a backfill begins.
+
+    The backfill has at least this many run slots.
+    """
     if run_info(context).run_type == BACKFILL:
         before = pull(ti, ti.task_id, RUNNING_KEY) or 0
         ti.xcom_push(key=RUNNING_KEY, value=max(before, running_runs(ti.dag_id)))
 
 
 def is_live(state: str | None) -> bool:
-    """Whether a task instance in this state has not ended."""
+    """Whether this state means that the task instance has not ended."""
     from airflow.utils.state import State
 
     return state in State.unfinished
 
 
 def is_failed(state: str | None) -> bool:
-    """Whether a task instance in this state has failed, or an upstream task has."""
+    """Whether this state means that the task instance or an upstream task has failed."""
     from airflow.utils.state import State
 
     return state in State.failed_states
 
 
 def is_left_out(state: str | None) -> bool:
-    """Whether a task instance in this state has no output, even if an earlier try of it acked."""
+    """Whether this state means that the task instance has no output. An earlier try of it may have acked."""
     from airflow.utils.state import State
 
     return state in State.finished - State.failed_states - {State.SUCCESS}
@@ -375,18 +390,19 @@ def task_states(ti: Any, task_ids: Collection[str]) -> dict[str, str | None]:
 def instance_states(
     ti: Any, task_ids: Collection[str], mapped: Collection[str]
 ) -> dict[tuple[str, int], str | None]:
-    """Return the states of all task instances in the calling task's run, by task id and map index (−1: not mapped).
+    """Return the states of all task instances in the calling task's run, by task id and map index (−1 if not mapped).
 
     A task that Airflow does not report has the state None.
 
-    :param mapped: the mapped tasks. Each needs its own request, since an instance may have the name of another task.
+    :param mapped: mapped tasks. Each mapped task needs its own request, since an instance may have the name of another
+        task.
     """
     plain = [task for task in task_ids if task not in mapped]
     found = task_states(ti, plain) if plain else {}
     states: dict[tuple[str, int], str | None] = {(task, -1): found.get(task) for task in plain}
     for task in sorted(set(task_ids).intersection(mapped)):
         instances = task_states(ti, [task])
-        # A mapped task that is not expanded, or expanded to nothing, is one instance without an index.
+        # A mapped task without instances appears as one instance without an index.
         named = {
             (task, int(name[len(task) + 1 :]) if name != task else -1): each
             for name, each in instances.items()
@@ -396,9 +412,9 @@ def instance_states(
 
 
 def is_retry(ti: Any, retries: int) -> bool:
-    """Whether Airflow retried this task automatically. False for a first try, and after a clear.
+    """Whether Airflow retried this task automatically. It is False for a first try and after a clear.
 
-    A clear sets max_tries to the tries so far plus the task's retries. A retry does not change max_tries.
+    A clear sets max_tries to the number of tries so far plus the task's retries. A retry does not change max_tries.
     """
     return bool(ti.try_number - (ti.max_tries - retries) > 1)
 
@@ -408,22 +424,22 @@ def map_index(ti: Any) -> int:
 
 
 def task_try(ti: Any) -> str:
-    """Name the current try of a task instance.
+    """Return a text that identifies the current try of a task instance.
 
-    The name includes the try number, since the id may stay the same over a retry.
+    It includes the try number, since a retry may keep the id.
     """
     return f"{ti.id}.{ti.try_number}"
 
 
 def dag_version(ti: Any) -> str:
-    """Return the id of the version of the DAG that the task instance belongs to."""
+    """Return the id of the DAG version of the task instance."""
     return str(ti.dag_version_id)
 
 
 def pull(ti: Any, task_id: str, key: str = "return_value", index: int = -1) -> Any:
     """Read the XCom of one task instance of this run. Return None if there is no such XCom.
 
-    :param index: map index, −1 if the task is not mapped.
+    :param index: map index, or −1 if the task is not mapped.
     """
     return ti.xcom_pull(task_ids=task_id, key=key, map_indexes=None if index < 0 else index)
 
@@ -446,17 +462,18 @@ def is_test_run() -> bool:
 
 
 def replace_test(dag: Any, made: Callable[..., Any]) -> None:
-    """Replace `airflow dags test` and `DAG.test()` by a function that gets Airflow's own method first."""
+    """Replace `airflow dags test` and `DAG.test()` with a function. Its first argument is Airflow's own method."""
     dag.test = partial(made, type(dag).test.__get__(dag), dag)
 
 
 def skip_tasks(operator: Any, ti: Any, tasks: Collection[Any]) -> NoReturn:
-    """End `operator` successfully and skip `tasks`, now and whenever they are cleared without `operator`.
+    """End `operator` successfully and skip `tasks`.
 
-    Tasks that Airflow has already started skip themselves, see `is_skipped_by`. If the scheduler found a running task
-    that must be skipped, it would consider the run deadlocked and fail it.
+    They are skipped again whenever they are cleared without `operator`. A task that Airflow has already started skips
+    itself. See `is_skipped_by`. If the scheduler found a running task that must be skipped, it would consider the run
+    deadlocked and fail it.
 
-    :param operator: a SkipMixin.
+    :param operator: operator that is a SkipMixin.
     """
     found = instance_states(
         ti, [task.task_id for task in tasks], [task.task_id for task in tasks if is_mapped(task)]
@@ -471,9 +488,9 @@ def skip_tasks(operator: Any, ti: Any, tasks: Collection[Any]) -> NoReturn:
 
 
 def is_skipped_by(ti: Any, task_id: str) -> bool:
-    """Whether `task_id` has skipped the calling task, as `skip_tasks` does, or is skipped itself.
+    """Whether `task_id` is skipped, or has skipped the calling task with `skip_tasks`.
 
-    Airflow does not skip a task that is running at that moment.
+    Airflow itself does not skip a task that is already running.
     """
     from airflow.sdk.bases.skipmixin import XCOM_SKIPMIXIN_KEY, XCOM_SKIPMIXIN_SKIPPED
 
@@ -487,7 +504,7 @@ def is_skipped_by(ti: Any, task_id: str) -> bool:
 
 
 def canonical(value: Any) -> Any:
-    """Return the JSON form of a value that is not plain JSON, after a round trip through XCom. Its text is unique."""
+    """Return the JSON form that a value has after a round trip through XCom. Equal values have equal texts."""
     from airflow.sdk.serde import deserialize, serialize
 
     # The first round trip may change a type, such as a datetime's zone. A second one would not.
@@ -495,20 +512,22 @@ def canonical(value: Any) -> Any:
 
 
 def masked(text: str) -> str:
-    """Hide secrets that this process got from Airflow, as Airflow does in its logs."""
+    """Mask the secrets in a text that this process got from Airflow, in the same way as Airflow's logs."""
     from airflow._shared.secrets_masker import redact as redact_there
     from airflow.sdk.log import redact  # type: ignore[attr-defined]
 
-    # The Task SDK and the rest of Airflow each only mask the secrets that they have read.
+    # The Task SDK and the rest of Airflow each mask only the secrets that they have read
+    # themselves.
     return str(redact_there(redact(text)))
 
 
 # --- metrics ------------------------------------------------------------------------------------------------------
-# The part of `compat` for metrics. They are sent like Airflow's own, as [metrics] configures.
+# The part of `compat` for metrics. They are sent in the same way as Airflow's own, as [metrics]
+# configures.
 
 
 class MetricKind(str, Enum):
-    """How the values of a metric are aggregated."""
+    """The way in which the values of a metric are aggregated."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -522,21 +541,24 @@ def sends_metrics() -> bool:
 
 
 def _stats() -> Any:
-    """Return the object that sends metrics in a process: a module, or a class in Airflow 3.2."""
+    """Return the object of this process that sends metrics. It is a module, or a class in Airflow 3.2."""
     from airflow.sdk.observability import stats
 
     return stats.Stats if is_airflow_3_2() else stats
 
 
 def _chosen_sender() -> Any:
-    """Return the factory that Airflow chose at the start of the process, or None if it has not chosen one."""
+    """Return the metrics factory that Airflow selected when the process started.
+
+    Return None if it has selected none.
+    """
     from airflow.sdk._shared.observability.metrics import stats as own
 
     return _stats().factory if is_airflow_3_2() else own._factory
 
 
 def _configured_sender() -> Any:
-    """Choose the factory from the configuration."""
+    """Select the factory of metrics that Airflow's configuration defines."""
     from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
 
     return get_stats_factory(*([_stats()] if is_airflow_3_2() else []))
@@ -545,10 +567,13 @@ def _configured_sender() -> Any:
 def send_metric(
     kind: MetricKind, name: str, value: float, *, tags: Mapping[str, str], named: str
 ) -> None:
-    """Send a value like Airflow's own metrics: with tags, and again with a tag in the name for servers without tags.
+    """Send a value in the two forms of Airflow's own metrics.
 
-    :param value: value of the metric. For a timer, it is in seconds.
-    :param named: the tag in the second name. The option legacy_names_on of [metrics] turns that name off.
+    The second form has a tag in its name, for servers without tags.
+
+    :param value: value of the metric, which is in seconds for a timer.
+    :param named: tag that is part of the second name. The option legacy_names_on of [metrics] turns the second name
+        off.
     """
     from airflow.sdk.configuration import conf
     from airflow.sdk.observability.stats import normalize_name_for_stats
@@ -560,7 +585,7 @@ def send_metric(
         prepare_metrics()
     _send(kind, name, value, dict(tags))
     if conf.getboolean("metrics", "legacy_names_on", fallback=True):
-        # A point would add a level to the name.
+        # A point in a value would add a level to the name.
         last = normalize_name_for_stats(tags[named].replace(".", "__"), log_warning=False)
         _send(
             kind, f"{name}.{last}", value, {tag: text for tag, text in tags.items() if tag != named}
@@ -578,7 +603,7 @@ def _send(kind: MetricKind, name: str, value: float, tags: dict[str, str]) -> No
 
 
 def prepare_metrics() -> None:
-    """Prepare a process to send metrics with Airflow's current configuration."""
+    """Prepare a process to send metrics with the current configuration of Airflow."""
     from airflow.sdk.configuration import conf
 
     legacy = conf.getboolean("metrics", "legacy_names_on", fallback=True)
@@ -617,7 +642,7 @@ class TaskFunction:
     :param multiple: whether each entry of a returned mapping also becomes a separate XCom.
     :param pushes: whether the result becomes an XCom.
     :param dates: the keys of the context that the function takes as arguments.
-    :param timeout: seconds that the function may take, or None for no limit.
+    :param timeout: maximum number of seconds that the function may take, or None for no limit.
     """
 
     function: Callable[..., Any]
@@ -631,8 +656,8 @@ class TaskFunction:
 def task_function(task: Any, *, dated: bool = False) -> TaskFunction:
     """Return the function of a task if any process can call it.
 
-    :param dated: whether that process can pass the dates of its run to the function.
-    :raises ValueError: the function needs Airflow; the message gives the reason.
+    :param dated: whether the other process can pass the dates of a run to the function.
+    :raises ValueError: the function needs Airflow. The message gives the reason.
     """
     from airflow.providers.standard.decorators.python import _PythonDecoratedOperator
     from airflow.providers.standard.operators.python import PythonOperator
@@ -667,15 +692,15 @@ def task_function(task: Any, *, dated: bool = False) -> TaskFunction:
 
 
 def time_allowed(task: Any) -> float | None:
-    """Return the seconds that a task may take, or None for no limit."""
+    """Return the maximum number of seconds that a task may take, or None for no limit."""
     return None if task.execution_timeout is None else float(task.execution_timeout.total_seconds())
 
 
 def check_plain(task: Any, *, commits: bool = False) -> None:
-    """Refuse a task with options for which Airflow does more than execute the task.
+    """Raise an error if a task has an option for which Airflow does more than execute the task.
 
-    :param commits: whether it is a committer, whose trigger rule this package sets.
-    :raises ValueError: it names the option.
+    :param commits: whether the task is a committer. This package sets the trigger rule of a committer.
+    :raises ValueError: the task has such an option. The message names the option.
     """
     expected = {**_PLAIN, "trigger_rule": AFTER_SKIPPED} if commits else _PLAIN
     for option, plain in expected.items():
@@ -694,14 +719,14 @@ def check_plain(task: Any, *, commits: bool = False) -> None:
 
 
 def has_callbacks(dag: Any) -> bool:
-    """Whether Airflow calls a function of the author after a run of the DAG succeeds."""
+    """Whether the author of the DAG has defined a function that Airflow calls after a run of the DAG succeeds."""
     return bool(dag.has_on_success_callback)
 
 
 def resolved(value: Any, read: Callable[[str, str], Any]) -> Any:
-    """Replace the outputs of other tasks in an argument by their values.
+    """Replace the outputs of other tasks in an argument with their values.
 
-    :param read: called with (task id, name), returns the value.
+    :param read: function that returns a value for (task id, name).
     """
     from airflow.sdk.definitions.xcom_arg import PlainXComArg
 
@@ -715,14 +740,14 @@ def resolved(value: Any, read: Callable[[str, str], Any]) -> Any:
 
 
 def as_xcom(value: Any) -> Any:
-    """Return the stored form of a value. `from_xcom` restores it, each time as a new object."""
+    """Return the stored form of a value. Each call of `from_xcom` restores it as a new object."""
     from airflow.sdk.serde import serialize
 
     return serialize(value)
 
 
 def from_xcom(stored: Any) -> Any:
-    """Restore the value from which `as_xcom` made the stored form."""
+    """Restore the value from the stored form that `as_xcom` returned."""
     from airflow.sdk.serde import deserialize
 
     return deserialize(stored)
@@ -740,9 +765,9 @@ class _NoContext(dict[str, Any]):
 
 @contextmanager
 def without_context(known: Mapping[str, Any] = MappingProxyType({})) -> Iterator[None]:
-    """Make requests for the task context fail within the block.
+    """Make each request for the task context fail within the `with` block.
 
-    :param known: keys that are still available.
+    :param known: keys of the context that are still available.
     """
     from airflow.sdk.execution_time.context import set_current_context
 
@@ -751,7 +776,9 @@ def without_context(known: Mapping[str, Any] = MappingProxyType({})) -> Iterator
 
 
 def time_limit(seconds: float, reason: str) -> AbstractContextManager[None]:
-    """Raise AirflowTaskTimeout (not an `Exception`) in the block after this time. This only works in the main thread.
+    """Raise AirflowTaskTimeout (not an `Exception`) in the `with` block after this time.
+
+    This works only in the main thread.
 
     :param reason: message of the error.
     """
@@ -772,9 +799,9 @@ def _check_parameters(task: Any, known: Collection[str]) -> None:
 
 
 def check_argument(value: Any) -> None:
-    """Refuse an argument that contains more than constants and results of other tasks.
+    """Raise an error if an argument contains anything except constants and the results of other tasks.
 
-    :raises ValueError: it names the argument.
+    :raises ValueError: the argument is refused. The message names it.
     """
     from airflow.sdk.definitions._internal.mixins import ResolveMixin
     from airflow.sdk.definitions.xcom_arg import PlainXComArg
@@ -811,7 +838,7 @@ def _is_ours(hook: Any) -> bool:
 
 @contextmanager
 def dated_as_scheduled() -> Iterator[None]:
-    """Give the tasks of this process the logical date of a scheduled run: the start of their data interval.
+    """Set the logical date of this process's tasks to the start of their data interval, as in a scheduled run.
 
     `DAG.test` uses the date of the test, which is the end of the interval.
     """

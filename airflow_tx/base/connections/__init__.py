@@ -1,4 +1,4 @@
-"""Airflow connections as client parameters."""
+"""Conversion of Airflow connections to parameters of client libraries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""S3 storage options of deltalake from an Airflow connection. No message shows the credentials."""
+"""Convert an Airflow connection to S3 storage options of deltalake. No message shows the credentials."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ _ALIASES = {"endpoint": "endpoint_url", "token": "session_token"}
 _ROLES = ("role_arn", "profile_name")
 _SECRET = re.compile(r"key|secret|token|password|sas|credential", re.IGNORECASE)
 _SHORTEST = 4
-"""Shorter values are not hidden: they are no secrets, and hiding them would make messages unreadable."""
+"""The minimum length of a hidden value. Shorter values are not secret, and hiding them would make messages
+unreadable."""
 _LOGIN_IN_URL = re.compile(r"//[^/@\s]+@")
 _ANSWER = re.compile(r"<(\?xml|Error\b).*", re.DOTALL)
 _ARROW = re.compile(r"\s*\x1b\[\d+m\u21b3\x1b\[0m\s*")
@@ -25,7 +26,10 @@ _CODE = re.compile(r"<Code>(\w+)</Code>")
 
 
 def options_of_connection(conn_id: str, *, what: str) -> dict[str, str]:
-    """Read the storage options of deltalake from an Airflow connection. A ConfigError names `what`."""
+    """Convert an Airflow connection to storage options of deltalake.
+
+    A ConfigError mentions `what`, which was given its id.
+    """
     option = f"{what}(conn_id=)"
     connection = airflow_connection(conn_id, option=option, conn_type="aws", host="")
     if connection.conn_type != "aws":
@@ -51,14 +55,14 @@ def options_of_connection(conn_id: str, *, what: str) -> dict[str, str]:
 
 
 def _endpoint(connection: Endpoint) -> str | None:
-    """Find the endpoint, for which Amazon's provider has two settings."""
+    """Find the endpoint of the S3 server. Amazon's provider has two settings for it."""
     extra = connection.extra_dejson
     of_services = extra.get("service_config") or {}
     return (of_services.get("s3") or {}).get("endpoint_url") or extra.get("endpoint_url")
 
 
 def checked_s3_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Complete the S3 options of deltalake, so that no environment variable overrides or extends them.
+    """Add the missing S3 options of deltalake, so that no environment variable changes them.
 
     :raises ConfigError: two committers could overwrite each other, or a key would be used with another key's token.
     """
@@ -77,7 +81,8 @@ def checked_s3_options(options: Mapping[str, str]) -> dict[str, str]:
         raise ConfigError(option="AWS_SESSION_TOKEN", value="***", remedy=remedy)
     found = dict(options)
     if endpoint := own.get("endpoint_url_s3") or own.get("endpoint_url"):
-        # deltalake prefers AWS_ENDPOINT_URL_S3 from the environment to an option with the other name.
+        # deltalake would prefer the environment variable AWS_ENDPOINT_URL_S3 to an option with the
+        # other name.
         found |= {"aws_endpoint_url": endpoint, "aws_endpoint_url_s3": endpoint}
     if endpoint_of(found).startswith("http://"):
         found.setdefault("aws_allow_http", "true")
@@ -85,16 +90,17 @@ def checked_s3_options(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def endpoint_of(options: Mapping[str, str]) -> str:
-    """Return the address of the server, or "" for Amazon S3."""
+    """Return the address of the S3 server, or "" for Amazon S3."""
     around = _by_name({n: v for n, v in os.environ.items() if n.startswith("AWS_")})
     found = {**around, **_by_name(options)}
     return found.get("endpoint_url_s3") or found.get("endpoint_url") or ""
 
 
 def scrubbed(text: str, options: Mapping[str, str]) -> str:
-    """Remove credentials from a message of the client, and put it into one line.
+    """Remove credentials from a message of the client, and shorten the message to one line.
 
-    S3 answers a wrong key with the key id and the signed request. Only the code of that answer is kept.
+    If a key is wrong, the answer of S3 contains the key id and the signed request. Only the code of this answer
+    remains.
     """
     given = [*options.items(), *((n, v) for n, v in os.environ.items() if n.startswith("AWS_"))]
     hidden = {value for name, value in given if _SECRET.search(name) and len(value) >= _SHORTEST}
@@ -110,6 +116,6 @@ def scrubbed(text: str, options: Mapping[str, str]) -> str:
 
 
 def _by_name(options: Mapping[str, str]) -> dict[str, str]:
-    """Convert the several names of each deltalake option to one name."""
+    """Convert the names of deltalake options to one name for each option."""
     plain = {name.lower().removeprefix("aws_"): value for name, value in options.items()}
     return {_ALIASES.get(name, name): value for name, value in plain.items()}

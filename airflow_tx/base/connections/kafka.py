@@ -1,4 +1,4 @@
-"""Airflow connections to Kafka as settings of librdkafka and of Spark's Java client.
+"""Convert Airflow connections of type kafka to settings of librdkafka and of Spark's Java client.
 
 No message and no repr shows a password.
 """
@@ -19,7 +19,7 @@ from airflow_tx.base.connections.lookup import (
 )
 from airflow_tx.base.errors import ConfigError
 
-# Only known extras are used, since other extras, such as callbacks, belong to hooks.
+# Use only known extras, since other extras, such as callbacks, belong to hooks.
 PREFIXES = ("sasl.", "ssl.")
 KAFKA_EXTRAS = (
     "bootstrap.servers security.protocol enable.ssl.certificate.verification enable.sasl.oauthbearer.unsecure.jwt "
@@ -28,7 +28,7 @@ KAFKA_EXTRAS = (
 ).split()
 GROUP = "group.id"
 SPARK = "spark"
-"""The extra with Java client settings for Spark, if the translation is not enough."""
+"""The extra of a connection with Java client settings for Spark, if the converted settings are not enough."""
 
 _SECRET = ("password", "secret", ".pem", "key")
 _SAME = (
@@ -45,11 +45,11 @@ _MODULES = {
 
 @dataclass(frozen=True)
 class KafkaAddress:
-    """A Kafka cluster and its login. The repr only shows the connection id.
+    """A Kafka cluster and its login. The repr shows only the connection id.
 
     :param client: settings of librdkafka.
     :param group: name of the consumer group. No offsets are stored in it.
-    :param spark: Java client settings from the connection, passed on unchanged.
+    :param spark: Java client settings from the connection, which Spark gets unchanged.
     """
 
     conn_id: str
@@ -59,7 +59,7 @@ class KafkaAddress:
 
     @classmethod
     def of_connection(cls, conn_id: str, *, what: str) -> KafkaAddress:
-        """Read an Airflow connection. A ConfigError names `what`, which got the connection id."""
+        """Read an Airflow connection. A ConfigError mentions `what`, which was given the connection id."""
         connection = airflow_connection(conn_id, option=f"{what}(conn_id)", conn_type="kafka")
         if connection.conn_type != "kafka":
             raise wrong_type(connection, what, "kafka")
@@ -82,12 +82,15 @@ class KafkaAddress:
 
     @property
     def first_server(self) -> str:
-        """The "host:port" of the first bootstrap server, with which OpenLineage names a cluster."""
+        """The "host:port" of the first bootstrap server. OpenLineage uses it as the name of a cluster."""
         first = self.client["bootstrap.servers"].partition(",")[0]
         return server_addresses(first.rpartition("://")[2], 9092)[0]
 
     def spark_options(self) -> dict[str, str]:
-        """Translate the settings to options of Spark's Kafka connector: ``kafka.`` and a Java client setting."""
+        """Convert the settings to options of Spark's Kafka connector.
+
+        The name of such an option is ``kafka.`` and the Java setting.
+        """
         found = {name: self.client[name] for name in _SAME if name in self.client}
         if protocol := self.client.get("security.protocol"):
             found["security.protocol"] = protocol.upper()
@@ -145,7 +148,7 @@ class KafkaAddress:
             found["ssl.endpoint.identification.algorithm"] = (
                 "" if algorithm == "none" else algorithm
             )
-        # The content and not a path, since executors may not have the file.
+        # Pass the content of the file and not its path, since executors may not have the file.
         if authorities := self._pem("ssl.ca"):
             found |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": authorities}
         if certificate := self._pem("ssl.certificate"):

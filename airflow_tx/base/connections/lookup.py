@@ -1,4 +1,4 @@
-"""Lookup of an Airflow connection by id: in a task, in a CLI command, or in a Spark driver."""
+"""Find an Airflow connection by its id, in a task, a CLI command or a Spark driver."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PARTS = ("host", "port", "login", "password", "schema")
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A connection, with Airflow's names for its parts. The repr only shows the id."""
+    """A connection. Its parts have the same names as in Airflow. The repr shows only the id."""
 
     conn_id: str
     conn_type: str = field(default="", repr=False)
@@ -37,7 +37,7 @@ class Endpoint:
 
     @cached_property
     def extra_dejson(self) -> dict[str, Any]:
-        """Parse the extra. Return an empty dict if it is not a JSON object."""
+        """Parse the extra. Return an empty dict if the extra is not a JSON object."""
         try:
             found = json.loads(self.extra or "{}")
         except ValueError:
@@ -46,13 +46,13 @@ class Endpoint:
 
 
 def airflow_connection(conn_id: str, *, option: str, conn_type: str, host: str = "...") -> Endpoint:
-    """Find the connection of an id.
+    """Find the connection with this id.
 
-    A Spark driver that a task submitted finds it in an environment variable that the task has set. A driver on a
-    cluster without Airflow reads the variable ``AIRFLOW_CONN_<ID>``, as Airflow does.
+    A Spark driver of a task finds it in an environment variable that the task has set. A driver on a cluster without
+    Airflow reads the variable ``AIRFLOW_CONN_<ID>``, as Airflow does.
 
-    :param option: the option that contains the id, for the message.
-    :param conn_type: type of the connection in the example of the remedy, with `host`.
+    :param option: name of the option that contains the id, for the message.
+    :param conn_type: connection type in the example of the error message.
     :raises ConfigError: there is no such connection.
     """
     if handed := os.environ.get(_OURS + conn_id):
@@ -72,15 +72,15 @@ def airflow_connection(conn_id: str, *, option: str, conn_type: str, host: str =
 
 
 def connection_of_airflow(conn_id: str) -> Any:
-    """Find Airflow's own connection object in a task, a trigger or a command. Return None if there is none."""
+    """Find the connection with Airflow's own code, in a task, a trigger or a command. Return None if there is none."""
     from airflow.sdk import BaseHook
     from airflow.sdk.exceptions import AirflowNotFoundException
 
     try:
         return BaseHook.get_connection(conn_id)
     except AirflowNotFoundException:
-        # Outside of tasks, triggers and the DAG processor, the Task SDK has no database access, so a command uses the
-        # models.
+        # Outside of tasks, triggers and the DAG processor, the Task SDK has no database access. A
+        # command therefore uses Airflow's models.
         if _in_task():
             return None
     from airflow.models.connection import Connection
@@ -96,10 +96,10 @@ def _in_task() -> bool:
 
 
 def _reason_unreadable(conn_id: str) -> str:
-    """Name the secrets backend whose connection Airflow cannot read, with the error. Return "" if there is none.
+    """Return the name of the secrets backend whose connection Airflow cannot read, with the error.
 
-    Airflow itself treats such a connection as missing. A task cannot find the reason, since the API server also reports
-    it as missing.
+    Return "" if there is none. Airflow itself treats such a connection as missing. In a task, the reason is unknown,
+    since the API server only reports a missing connection.
     """
     from airflow.configuration import ensure_secrets_loaded
     from sqlalchemy.exc import DBAPIError
@@ -108,17 +108,17 @@ def _reason_unreadable(conn_id: str) -> str:
         try:
             found = backend.get_connection(conn_id=conn_id)
             if found is not None:
-                found.get_uri()  # decrypts
+                found.get_uri()  # this call decrypts the connection
         except DBAPIError:
-            continue  # no database here, as in a Spark driver
+            continue  # there is no database, as in a Spark driver
         except Exception as error:  # noqa: BLE001 - a secrets backend may raise anything
-            # The message of the error may contain a part of the password.
+            # The error message may contain a part of the password.
             return f"{type(backend).__name__}: {type(error).__name__}"
     return ""
 
 
 def no_connection(conn_id: str, example: Mapping[str, Any]) -> str:
-    """Describe the remedy if no connection is found. A connection in the environment may exist but be unreadable."""
+    """Describe what to do about a missing connection. The environment may have a connection that cannot be parsed."""
     shown = json.dumps(example)
     variable = _AIRFLOWS + conn_id.upper()
     if variable in os.environ:
@@ -126,7 +126,8 @@ def no_connection(conn_id: str, example: Mapping[str, Any]) -> str:
             f"Airflow cannot read variable {variable}. Write it as JSON, such as '{shown}'. "
             "A URI can name only one server and one port."
         )
-    # Not with --conn-type: for a type without an installed provider, Airflow creates a generic connection.
+    # Do not suggest --conn-type. For a type without an installed provider, Airflow would create a
+    # generic connection.
     add = f"airflow connections add {conn_id} --conn-json '{shown}'"
     reason = ""
     with suppress(ImportError):
@@ -142,7 +143,10 @@ def no_connection(conn_id: str, example: Mapping[str, Any]) -> str:
 
 
 def wrong_type(connection: Endpoint, what: str, types: str) -> ConfigError:
-    """Make the error for a connection whose type is not one of `types`. `what` got the connection id."""
+    """Create the error for a connection whose type is not in `types`.
+
+    The message mentions `what`, which was given its id.
+    """
     remedy = f"A {what} needs a connection of type {types}."
     if connection.conn_type == "generic":
         remedy += " Airflow makes it generic if no installed provider knows its --conn-type: add it by --conn-json."
@@ -151,10 +155,10 @@ def wrong_type(connection: Endpoint, what: str, types: str) -> ConfigError:
 
 
 def check_encryption(connection: Endpoint, known: Iterable[str]) -> None:
-    """Refuse extras about encryption that would be ignored. Other extras belong to hooks.
+    """Raise an error for an extra about encryption that would be ignored. Other extras belong to hooks.
 
-    :param known: the extras that are used.
-    :raises ConfigError: it names the extra.
+    :param known: names of the extras that are used.
+    :raises ConfigError: there is such an extra. The message names it.
     """
     used = sorted(name for name in known if _is_about_encryption(name))
     for name, value in connection.extra_dejson.items():
@@ -165,14 +169,14 @@ def check_encryption(connection: Endpoint, known: Iterable[str]) -> None:
 
 
 def refused_extra(conn_id: str, name: str, value: Any, remedy: str) -> ConfigError:
-    """Make the error for an extra of a connection."""
+    """Create the error for an invalid extra of a connection."""
     return ConfigError(option=f"Connection {conn_id!r}, extra {name}", value=value, remedy=remedy)
 
 
 def flag_of(connection: Endpoint, name: str) -> bool:
-    """Read an extra that is true or false, also as a text. A missing extra is False.
+    """Read an extra that is a boolean, or the text of a boolean. A missing extra is False.
 
-    :raises ConfigError: it has another value.
+    :raises ConfigError: the extra has another value.
     """
     value = connection.extra_dejson.get(name) or False
     found = {"true": True, "1": True, "false": False, "0": False}.get(str(value).lower())
@@ -188,8 +192,8 @@ def _is_about_encryption(name: str) -> bool:
 def server_addresses(hosts: str, port: int) -> list[str]:
     """Return "host:port" of each server in a comma-separated list, with brackets around an IPv6 address.
 
-    :param port: port of servers that name none.
-    :raises ValueError: an entry is no address.
+    :param port: port of each server without a port.
+    :raises ValueError: an entry is not an address.
     """
     found = []
     for each in filter(None, map(str.strip, hosts.split(","))):
@@ -205,7 +209,7 @@ def server_addresses(hosts: str, port: int) -> list[str]:
 
 
 def handed_over(connection: Endpoint) -> dict[str, str]:
-    """Make the environment in which another process of this package finds the connection."""
+    """Return the environment variables with which another process of this package finds the connection."""
     plain = {
         each.name: getattr(connection, each.name)
         for each in fields(connection)
@@ -215,14 +219,14 @@ def handed_over(connection: Endpoint) -> dict[str, str]:
 
 
 def for_airflow(conn_id: str) -> None:
-    """Make a connection that a task handed over available to Airflow's own code in this process."""
+    """Enable Airflow's own code in this process to find a connection that a task has passed to the process."""
     handed = os.environ.get(_OURS + conn_id)
     if handed:
         os.environ.setdefault(_AIRFLOWS + conn_id.upper(), handed)
 
 
 def all_for_airflow() -> None:
-    """Make every connection that a task handed over available to Airflow's own code in this process."""
+    """Enable Airflow's own code in this process to find all connections that a task has passed to the process."""
     for name in [*os.environ]:
         if name.startswith(_OURS):
             for_airflow(name.removeprefix(_OURS))

@@ -1,7 +1,4 @@
-"""Airflow connections of type amqp as connections of pika.
-
-No message and no repr shows a password.
-"""
+"""Convert Airflow connections of type amqp to connections of pika. No message and no repr shows a password."""
 
 from __future__ import annotations
 
@@ -23,14 +20,14 @@ if TYPE_CHECKING:
 
 _PORT = 5672
 _TLS_PORT = 5671
-# A broker that does not answer counts as unreachable.
+# A broker that does not answer within this time counts as unreachable.
 _PATIENCE = {"socket_timeout": 10, "stack_timeout": 15, "blocked_connection_timeout": 60}
 
 
 def require_pika(*, needed_by: str) -> None:
-    """Refuse to continue if pika is not installed.
+    """Raise an error if pika is not installed.
 
-    :param needed_by: the object that needs pika, for the message.
+    :param needed_by: name of the object that needs pika, for the message.
     :raises ConfigError: pika is not installed.
     """
     try:
@@ -42,9 +39,9 @@ def require_pika(*, needed_by: str) -> None:
 
 @dataclass(frozen=True)
 class RabbitBroker:
-    """A broker, a virtual host and the login. The repr only shows the connection id.
+    """A broker, a virtual host and a login. The repr shows only the connection id.
 
-    :param authorities: file of trusted certificates, or None for the system's certificates.
+    :param authorities: file with trusted certificates, or None for the certificates of the system.
     """
 
     conn_id: str
@@ -58,7 +55,7 @@ class RabbitBroker:
 
     @classmethod
     def of_connection(cls, conn_id: str, *, what: str) -> RabbitBroker:
-        """Read an Airflow connection. A ConfigError names `what`, which got the connection id."""
+        """Read an Airflow connection. A ConfigError mentions `what`, which was given the connection id."""
         connection = airflow_connection(conn_id, option=f"{what}(conn_id)", conn_type="amqp")
         if connection.conn_type != "amqp":
             raise wrong_type(connection, what, "amqp")
@@ -81,13 +78,14 @@ class RabbitBroker:
         )
 
     def connect(self) -> Any:
-        """Open a `pika.BlockingConnection`. Other errors of pika pass unchanged.
+        """Open a `pika.BlockingConnection`. Other errors of pika are raised unchanged.
 
         :raises ConfigError: the certificates cannot be read, or the broker refuses the login or the virtual host.
         """
         from pika import BlockingConnection, ConnectionParameters, PlainCredentials, exceptions
 
-        # pika logs about ten lines for each connection, and for each failure that this package also reports.
+        # pika logs about ten lines for each connection. It also logs each failure that this package
+        # reports.
         if (chatty := logging.getLogger("pika")).level == logging.NOTSET:
             chatty.setLevel(logging.CRITICAL)
         parameters = ConnectionParameters(

@@ -1,8 +1,6 @@
-"""Redis connections: an Airflow connection or a URL as client parameters, and the client itself.
+"""Redis connections: client parameters from an Airflow connection or a URL, and the client.
 
-Sources, states and ackers get a `RedisFailure` on errors, and make their own errors from it.
-
-No message and no repr shows a password.
+Sources, states and ackers convert a `RedisFailure` to their own errors. No message and no repr shows a password.
 """
 
 from __future__ import annotations
@@ -23,12 +21,12 @@ from airflow_tx.base.connections.lookup import (
 from airflow_tx.base.dataset import Dataset
 from airflow_tx.base.errors import ConfigError
 
-# Only known extras are used, since other extras belong to hooks.
+# Use only known extras, since other extras belong to hooks.
 REDIS_EXTRAS = (
     "db ssl ssl_cert_reqs ssl_ca_certs ssl_certfile ssl_keyfile ssl_check_hostname socket_timeout "
     "socket_connect_timeout"
 ).split()
-# A server that does not answer counts as unreachable.
+# A server that does not answer within this time counts as unreachable.
 _PATIENCE = {"socket_timeout": 60.0, "socket_connect_timeout": 10.0}
 _AWAY = (
     "READONLY",
@@ -44,7 +42,7 @@ _AWAY = (
 def parameters_of_connection(conn_id: str, *, what: str) -> dict[str, Any]:
     """Return the client parameters of an Airflow connection.
 
-    A ConfigError names `what`, which got the connection id.
+    A ConfigError mentions `what`, which was given the connection id.
     """
     connection = airflow_connection(conn_id, option=f"{what}(conn_id)", conn_type="redis")
     if connection.conn_type != "redis":
@@ -70,7 +68,7 @@ def parameters_of_connection(conn_id: str, *, what: str) -> dict[str, Any]:
 
 
 def redis_url(conn_id: str, *, what: str) -> str:
-    """Convert an Airflow connection to a URL with its password, for a process without Airflow."""
+    """Convert an Airflow connection to a URL that includes its password, for a process without Airflow."""
     found = {
         name: value
         for name, value in parameters_of_connection(conn_id, what=what).items()
@@ -102,7 +100,7 @@ def parameters_of_url(url: str) -> dict[str, Any]:
 
 
 def redis_dataset(parameters: Mapping[str, Any], key: str) -> Dataset:
-    """Name a key, or a prefix of keys, as a dataset. The key "" names the whole database."""
+    """Return the dataset of a key or of a prefix of keys. The key "" means the entire database."""
     server = (
         parameters.get("path")
         or f"{parameters.get('host', 'localhost')}:{parameters.get('port', 6379)}"
@@ -119,10 +117,10 @@ def _number(conn_id: str, name: str, value: Any, kind: type) -> Any:
 
 
 def make_client(parameters: Mapping[str, Any], *, needed_by: str) -> Any:
-    """Make a client that is not connected yet. It never repeats a command by itself.
+    """Create a client that is not connected yet. The client never repeats a command automatically.
 
     :param parameters: parameters of `redis.Redis`. Missing time-outs get this package's defaults.
-    :param needed_by: the object that needs the client, for the message.
+    :param needed_by: name of the object that needs the client, for the message.
     :raises ConfigError: redis-py is not installed.
     """
     try:
@@ -133,7 +131,7 @@ def make_client(parameters: Mapping[str, Any], *, needed_by: str) -> Any:
         remedy = "It needs redis-py: pip install 'airflow-provider-tx[redis]'."
         raise ConfigError(option="Redis of", value=needed_by, remedy=remedy) from None
     known = {**_PATIENCE, **parameters, "retry": Retry(NoBackoff(), 0)}
-    if "connection_class" in known:  # from a URL
+    if "connection_class" in known:  # this parameter comes from a URL
         return Redis(connection_pool=ConnectionPool(**known))
     return Redis(**known)
 
@@ -144,7 +142,7 @@ class RedisFailure:
 
     :param text: the error in one line, without the password.
     :param answered: whether the server sent the error as the answer to a command.
-    :param away: whether the server cannot be used now. A later try, or another server, may work.
+    :param away: whether the server is unavailable now. A later try, or another server, may succeed.
     :param denied: whether the server refuses the login, or the user lacks a permission.
     :param sent: whether the server may have run the command although its answer was lost.
     """
@@ -160,9 +158,9 @@ class RedisFailure:
 def redis_failures(
     parameters: Mapping[str, Any], make_error: Callable[[RedisFailure], Exception]
 ) -> Iterator[None]:
-    """Convert Redis errors within the block to errors of this package.
+    """Convert Redis errors within the `with` block to errors of this package.
 
-    :param parameters: parameters of the client; their password is hidden in texts.
+    :param parameters: parameters of the client. Their password is removed from the error text.
     """
     from redis import exceptions as raised
 
@@ -177,7 +175,7 @@ def redis_failures(
             answered=isinstance(error, raised.ResponseError),
             away=lost or str(error).startswith(_AWAY),
             denied=isinstance(error, (raised.AuthenticationError, raised.NoPermissionError)),
-            # A client that could not connect has sent nothing.
+            # A client that could not connect has sent no command.
             sent=lost and "connecting to" not in str(error),
         )
         raise make_error(failure) from None

@@ -9,7 +9,7 @@ from airflow_tx.base.errors import ConfigError
 
 
 def spark_connection(conn_id: str) -> Endpoint:
-    """Find the connection of the Spark cluster that runs submitted applications."""
+    """Find the connection to the Spark cluster that executes submitted applications."""
     option = "conn_id of SparkBatchOperator"
     return airflow_connection(conn_id, option=option, conn_type="spark", host="local[2]")
 

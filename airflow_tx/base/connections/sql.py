@@ -1,7 +1,4 @@
-"""Airflow connections as database URLs.
-
-No message and no repr shows a URL.
-"""
+"""Convert Airflow connections to database URLs. No message and no repr shows a URL."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from airflow_tx.base.errors import ConfigError
 if TYPE_CHECKING:
     from sqlalchemy.engine import URL
 
-# Only known extras are used, since other extras belong to hooks. These are all parameters of libpq.
+# Use only known extras, since other extras belong to hooks. The list has all parameters of libpq.
 _LIBPQ_SSL = (
     "ssl_max_protocol_version ssl_min_protocol_version sslcert sslcertmode sslcompression sslcrl sslcrldir "
     "sslkey sslkeylogfile sslmode sslnegotiation sslpassword sslrootcert sslsni"
@@ -38,7 +35,7 @@ _LIBPQ += (
     "service servicefile target_session_attrs tcp_user_timeout"
 ).split()
 _LIBPQ += _LIBPQ_SSL
-# Driver settings for which an Airflow connection has its own fields.
+# An Airflow connection has its own fields for these driver settings.
 _FIELDS = {
     "host": "host",
     "port": "port",
@@ -46,8 +43,8 @@ _FIELDS = {
     "password": "password",
     "dbname": "schema",
 }
-# Defaults for PostgreSQL. A client notices a broken network after half a minute, however long a statement takes. TCP
-# itself would wait for hours.
+# Defaults for PostgreSQL. A client detects a broken network after half a minute, even during a long
+# statement. TCP itself would wait for hours.
 SIGNS_OF_LIFE = {
     "connect_timeout": 10,
     "keepalives_idle": 10,
@@ -60,7 +57,7 @@ MYSQL_EXTRAS = (
     "ssl_ca ssl_cert ssl_key ssl_check_hostname unix_socket connect_timeout read_timeout write_timeout lock_timeout "
     "idle_timeout"
 ).split()
-# Airflow's MySQL hook accepts them as a dictionary or its JSON.
+# These settings may be a dictionary or its JSON, as in Airflow's MySQL hook.
 MYSQL_SSL = {
     "ca": "ssl_ca",
     "cert": "ssl_cert",
@@ -79,13 +76,16 @@ _SSL_MODES = {
 
 
 def signs_of_life(url: URL) -> dict[str, int]:
-    """Return the keepalive settings that a database URL does not set. Some drivers do not support any."""
+    """Return the keepalive settings that a database URL does not set. Some drivers have no such settings."""
     known = SIGNS_OF_LIFE if "psycopg" in url.get_driver_name() else {}
     return {name: value for name, value in known.items() if name not in url.query}
 
 
 def url_of_connection(conn_id: str, *, what: str = "SqlState") -> URL:
-    """Convert an Airflow connection to a database URL. A ConfigError names `what`, which got the connection id."""
+    """Convert an Airflow connection to a database URL.
+
+    A ConfigError mentions `what`, which was given the connection id.
+    """
     connection = airflow_connection(conn_id, option=f"{what}(conn_id)", conn_type="postgres")
     kind = connection.conn_type.replace("-", "_")
     if kind == "sqlite":
@@ -116,7 +116,10 @@ def parsed_url(url: str) -> URL:
 
 
 def located(conn_id: str, url: str | None) -> tuple[URL, str]:
-    """Find the database of a connection id, or of a URL if there is one. Also return its name for messages."""
+    """Find the database of a connection id, or of a URL if one is given.
+
+    Also return the name of the database for messages.
+    """
     if url is None:
         return url_of_connection(conn_id), f"connection {conn_id}"
     parsed = parsed_url(url)
@@ -152,9 +155,10 @@ def _server_url(driver: str, connection: Endpoint, query: dict[str, str]) -> URL
 
 
 def _postgres_settings(connection: Endpoint) -> dict[str, str]:
-    """Collect the driver settings among the extras.
+    """Collect the extras that are settings of the driver.
 
-    :raises ConfigError: the driver lacks a setting, or a setting is misspelled, so the connection might be less secure.
+    :raises ConfigError: the driver lacks a setting, or a setting is misspelled. Without it, the connection might be
+        less secure.
     """
     check_encryption(connection, _LIBPQ_SSL)
     extra = connection.extra_dejson
@@ -187,7 +191,7 @@ def _text(value: object) -> str:
 
 
 def _is_known(name: str) -> bool:
-    """Ask the driver whether it has a setting. If the driver is missing, the error appears when it connects."""
+    """Return whether the driver has a setting. If the driver is missing, the connection attempt reports the error."""
     try:
         from psycopg2 import (  # type: ignore[import-untyped]
             ProgrammingError,

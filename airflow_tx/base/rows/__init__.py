@@ -1,4 +1,7 @@
-"""The exact value of a text or object in a typed column, or its refusal. All readers use these rules."""
+"""Conversion of a text or object to the exact value of a typed column. A value that does not fit is refused.
+
+All readers use these rules.
+"""
 
 from __future__ import annotations
 

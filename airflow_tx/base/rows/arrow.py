@@ -1,4 +1,4 @@
-"""Convert Python rows and frames to Arrow batches exactly. A column refuses a value that it would change."""
+"""Convert Python rows and frames to Arrow batches exactly. A value that would change is refused."""
 
 from __future__ import annotations
 
@@ -36,19 +36,23 @@ _EXACT: Mapping[type, str] = {
     dt.date: r"date32\[day\]",
     Decimal: r"decimal128\(.*\)",
 }
-"""Classes whose values an Arrow type stores unchanged or refuses. These values are not checked one by one."""
+"""Classes whose values an Arrow type either stores unchanged or refuses. No further check of each value is
+necessary."""
 _LACKING = b"airflow_tx.lacking"
-"""The mark of a column that some row lacks. The column is NULL in that row, although no None was given."""
+"""The metadata key of a column that at least one row lacks. The column is NULL in that row, although no None was
+given."""
 AT_ONCE = 32_768
 """The number of Python rows in one record batch."""
 
 
 class NoTable(ValueError):
-    """Rows that no Arrow table can hold unchanged. The message is a clause with the row, the column and the value.
+    """Signals that no Arrow table can hold some rows unchanged.
 
-    :ivar remedy: the change that helps, or "" if the clause contains it.
-    :ivar passes: whether another try may succeed, for example if a file store does not answer now.
-    :ivar place: the place of the value that the clause quotes, or "" if it quotes no value.
+    The message is a clause with the row, the column and the value.
+
+    :ivar remedy: how to solve the problem, or "" if the message contains it.
+    :ivar passes: whether another try may succeed, for example after a file store did not answer.
+    :ivar place: place of the value that the message quotes, or "" if it quotes no value.
     """
 
     def __init__(
@@ -62,13 +66,13 @@ class NoTable(ValueError):
     @classmethod
     @contextmanager
     def of_libraries(cls) -> Iterator[None]:
-        """Convert the errors that libraries raise while they return rows. Errors of other code pass unchanged.
+        """Convert the errors that libraries raise while they return rows. Errors of other code are raised unchanged.
 
         :raises NoTable: a library refuses the rows, or cannot read them now.
         """
         try:
             yield
-        except BaseException as error:  # a panic of polars is a BaseException
+        except BaseException as error:  # a panic in the Rust code of polars is a BaseException
             passes = _passes(error)
             if passes is None:
                 raise
@@ -86,23 +90,25 @@ _RAISED: Mapping[str, Mapping[str, bool]] = {
         "Error": False,
     },
     "polars": {"PolarsError": False},
-    "pyo3_runtime": {"PanicException": False},  # a panic of polars
+    "pyo3_runtime": {"PanicException": False},  # a panic in the Rust code of polars
     "pyarrow": {"ArrowCancelled": True, "ArrowMemoryError": True, "ArrowException": False},
     "pandas": {"*": False},
 }
-"""The errors that libraries raise while they return rows, by class, and whether another try may succeed."""
+"""Whether another try may succeed after an error, by library and class. Libraries raise these errors while they return
+rows."""
 _OF_DUCKDB = re.compile(
     r"(?!IO|HTTP|Connection|Out of Memory|INT|FATAL|Trans)[A-Z][A-Za-z -]+ Error: "
 )
-"""The beginning of permanent errors of a DuckDB stream. pyarrow converts each error to an OSError."""
+"""The first words of a permanent error of a DuckDB stream. pyarrow converts each error of such a stream to an
+OSError."""
 
 
 def _passes(error: BaseException) -> bool | None:
-    """Return whether another try may read the rows, or None if no library raised this error."""
+    """Return whether another try may succeed in reading the rows. Return None if no library raised this error."""
     if type(error) is OSError and error.errno is None and _OF_DUCKDB.match(str(error)):
         return False
     named = _RAISED.get(_library(type(error)))
-    if named is None:  # its class comes from other code, even if it is an OSError
+    if named is None:  # the class comes from other code, even if it is a subclass of OSError
         return None
     kinds = type(error).__mro__
     found = (_RAISED.get(_library(kind), {}).get(kind.__name__) for kind in kinds)
@@ -110,26 +116,27 @@ def _passes(error: BaseException) -> bool | None:
 
 
 def _library(kind: type) -> str:
-    """Return the library of a class. DuckDB's classes are in `_duckdb`."""
+    """Return the name of the library that defines a class. DuckDB's classes are in `_duckdb`."""
     return kind.__module__.partition(".")[0].lstrip("_")
 
 
 def is_frame(rows: Any) -> bool:
-    """Whether rows are a frame of columns, such as of pandas, polars, DuckDB or pyarrow."""
+    """Whether rows are a frame of columns, such as a frame of pandas, polars, DuckDB or pyarrow."""
     # A polars LazyFrame has only the last attribute. The error that refuses it names its class.
     found = ("__arrow_c_stream__", "__arrow_c_array__", "collect_schema")
     return any(hasattr(rows, name) for name in found)
 
 
 def reader_of(rows: Any) -> pa.RecordBatchReader:
-    """Read rows as record batches. All readers of the files that are written from them get equal values.
+    """Convert rows to record batches. All readers of a file that is written from these batches get equal values.
 
-    Frames of all libraries get the same form: one type each for texts, bytes and lists; signed numbers; values for
-    codes; times in microseconds.
+    Frames of all libraries are converted to the same types. There is one type for texts, one for bytes and one for
+    lists. Numbers are signed, codes become values, and times have microseconds.
 
-    :param rows: dicts, whose missing keys are NULL, or a frame. In pandas, a named index becomes a column, and NaN
-        becomes NULL. A stream is read batch by batch.
-    :raises NoTable: a value would change, or has a type that a reader does not know. This may occur during the read.
+    :param rows: dicts, whose missing keys are NULL, or a frame. A named index of pandas becomes a column, and NaN of
+        pandas becomes NULL. A stream is read batch by batch.
+    :raises NoTable: a value would change, or has a type that a reader does not know. The error may occur while the
+        batches are read.
     """
     if not is_frame(rows):
         return in_one_form(exact_table(rows, notes=True).to_reader())
@@ -142,12 +149,12 @@ def reader_of(rows: Any) -> pa.RecordBatchReader:
 
 
 def lacking(schema: pa.Schema) -> set[str]:
-    """Return the columns that some row given to `reader_of` lacked."""
+    """Return the columns that at least one row lacked when `reader_of` read the rows."""
     return {field.name for field in schema if _LACKING in (field.metadata or {})}
 
 
 def dicts_of(rows: Any) -> Iterable[_Row]:
-    """Return rows as dicts, also for a frame."""
+    """Return rows as dicts. The rows may be a frame."""
     if not is_frame(rows):
         return rows  # type: ignore[no-any-return]
     return (row for batch in reader_of(rows) for row in batch.to_pylist(maps_as_pydicts="strict"))
@@ -158,9 +165,9 @@ def reader_of_dicts(
 ) -> pa.RecordBatchReader:
     """Read dicts as record batches of a useful size.
 
-    :param types: the types of all columns. A column without a declared type gets the type that holds all its values.
-        That type is determined after all rows are read, and never guessed from some of them.
-    :raises NoTable: as `exact_table`. This may occur during the read.
+    :param types: types of all columns. A column without a declared type gets the type that holds all its values. This
+        type is determined after all rows have been read.
+    :raises NoTable: see `exact_table`. The error may occur while the batches are read.
     """
     known = {name: kind for name, kind in (types or {}).items() if kind is not None}
     schema = pa.schema(known)
@@ -201,12 +208,12 @@ def exact_table(
     named: Callable[[pa.DataType], str] = str,
     notes: bool = False,
 ) -> pa.Table:
-    """Make an Arrow table from dicts. A key that a row lacks is NULL.
+    """Create an Arrow table from dicts. If a row lacks a key, its value is NULL.
 
-    :param types: the types of known columns. Another column gets the type that holds its values.
-    :param decimals: the type of other decimal columns, or None for as many digits as the values have.
-    :param named: a function that formats a type for messages.
-    :param notes: whether to mark columns that some row lacks.
+    :param types: types of known columns. Any other column gets the type that holds all its values.
+    :param decimals: type of the other decimal columns, or None for the number of digits of the values.
+    :param named: function that formats a type for messages.
+    :param notes: whether to mark a column that at least one row lacks.
     :raises NoTable: a value does not have the type of its column.
     """
     given = list(rows)
@@ -236,13 +243,13 @@ def exact_table(
 
 
 def _check_columns(rows: int, names: Collection[str]) -> None:
-    # Arrow does not count the rows of a table without columns.
+    # Arrow does not count the rows of a table that has no columns.
     if rows and not names:
         raise NoTable(f"{rows} rows have no columns")
 
 
 def shown_value(value: Any) -> str:
-    """Format a value for a message in one line of limited length."""
+    """Format a value for a message, in one line of limited length."""
     of_arrow = type(value).__module__.startswith("pyarrow")
     text = str(value) if of_arrow else repr(value)
     text = text.replace("\n", " ")
@@ -250,7 +257,7 @@ def shown_value(value: Any) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, or the name of its class."""
+    """Return the first line of an error's message. Return the name of the error's class if there is no message."""
     return (str(error) or type(error).__name__).splitlines()[0]
 
 
@@ -266,15 +273,16 @@ def column_of(
     named: Callable[[pa.DataType], str] = str,
     first: int = 0,
 ) -> pa.Array:
-    """Make a column from values, as `exact_table` does.
+    """Create a column from values, with the rules of `exact_table`.
 
-    :param first: the number of the first row.
+    :param first: number of the first row.
     """
     try:
         return _made(values, kind, decimals)
     except _refusals() as error:
         last: Exception = error
-    # The shortest refused beginning of the column ends with the row that causes the error.
+    # The shortest beginning of the column that Arrow refuses ends with the row that causes the
+    # error.
     fine = 0
     refused = len(values)
     while refused - fine > 1:
@@ -310,7 +318,7 @@ def _made(
     if kind is not None and types.is_floating(kind):
         return _floats(values, classes, kind)
     if Decimal in classes and int in classes:
-        # Arrow chooses the precision from the decimals only.
+        # Arrow chooses the precision only from the decimal values.
         values = [Decimal(value) if type(value) is int else value for value in values]
     made = pa.array(values, kind)
     if kind is None and types.is_floating(made.type):
@@ -331,7 +339,10 @@ def _made(
 
 
 def _floats(values: Sequence[Any], classes: set[type], kind: pa.DataType) -> pa.Array:
-    """Make floating-point numbers from numbers only, since Arrow also parses texts and converts True to 1."""
+    """Create an array of floating-point numbers from numbers only.
+
+    Arrow would also parse texts, and convert True to 1.
+    """
     given = pa.array(values)
     types = pa.types
     if not (
@@ -355,9 +366,9 @@ def _is_truth(value: Any) -> bool:
 
 
 def is_same_value(made: Any, given: Any) -> bool:
-    """Compare a value in a column with the value from which it was made."""
+    """Return whether a value in a column equals the value from which it was created."""
     if hasattr(given, "tolist"):
-        given = given.tolist()  # a numpy value
+        given = given.tolist()  # this is a numpy value
     if isinstance(made, dict):
         return (
             isinstance(given, Mapping)
@@ -373,11 +384,12 @@ def is_same_value(made: Any, given: Any) -> bool:
     if isinstance(made, float) and isinstance(given, float) and math.isnan(given):
         return math.isnan(made)
     if isinstance(made, dt.datetime) and isinstance(given, dt.datetime):
-        # In the hour that occurs twice, two datetimes of zones with summer time never compare as equal.
+        # In the hour that occurs twice, two datetimes of time zones with summer time are never
+        # equal.
         if (made.tzinfo is None) != (given.tzinfo is None):
             return False
         return _moment(made) == _moment(given)
-    # 1 equals True, and in a list Arrow converts True to 1.0.
+    # 1 equals True. In a list, Arrow converts True to 1.0.
     return bool(made == given) and _is_truth(made) == _is_truth(given)
 
 
@@ -414,7 +426,7 @@ def _of_pandas(frame: Any) -> pa.Table:
 
 
 def _without_nan(column: Any) -> Any:
-    """Replace NaN by NULL, also in lists and structs. Arrays of pandas and Arrow distinguish NULL from NaN."""
+    """Replace NaN with NULL, also in lists and structs. In columns of pandas and Arrow, NULL and NaN differ."""
     floating = [values for values, _ in _leaves(column, None) if pa.types.is_floating(values.type)]
     if not any(pc.any(pc.is_nan(_single(values))).as_py() for values in floating):
         return column
@@ -425,7 +437,7 @@ def _without_nan(column: Any) -> Any:
 
 
 def _single(column: Any) -> Any:
-    """Convert half floats to numbers that Arrow can compute with."""
+    """Convert half-precision floats to floats that Arrow can compute with."""
     return column.cast(pa.float32()) if pa.types.is_float16(column.type) else column
 
 
@@ -438,7 +450,7 @@ def _nan_as_none(value: Any) -> Any:
 
 
 def _with_index(frame: Any) -> Any:
-    """Convert a named index to columns, and drop an unnamed index."""
+    """Convert a named index to columns. Drop an unnamed index."""
     unnamed = [level for level, name in enumerate(frame.index.names) if name is None]
     if len(unnamed) == frame.index.nlevels:
         return frame.reset_index(drop=True)
@@ -473,8 +485,8 @@ def _of_frame(frame: Any) -> pa.RecordBatchReader:
 
 
 # --- one form -----------------------------------------------------------------------------------------------------
-# Libraries use different Arrow types for the same values: polars has views of texts, pandas has codes of categories.
-# Files, digests and Spark use only one type for each kind of value.
+# Libraries use different Arrow types for the same values. For texts, polars has views and pandas
+# has codes of categories. Files, digests and Spark use only one type for each kind of value.
 
 
 _PLAIN: Mapping[str, str] = {
@@ -494,9 +506,9 @@ _MOST_DIGITS = 38
 
 
 def in_one_form(given: pa.RecordBatchReader) -> pa.RecordBatchReader:
-    """Convert record batches to the types that all readers have, and refuse types that a reader does not know.
+    """Convert record batches to the types that all readers have. A type that a reader does not know is refused.
 
-    :raises NoTable: a type or a value is refused. This may occur during the read.
+    :raises NoTable: a type or a value is refused. The error may occur while the batches are read.
     """
     _check_names(given.schema.names)
     for field in given.schema:
@@ -507,7 +519,7 @@ def in_one_form(given: pa.RecordBatchReader) -> pa.RecordBatchReader:
 
 
 def readable(table: pa.Table) -> pa.Table:
-    """Convert a table as `in_one_form` does."""
+    """Convert a table in the same way as `in_one_form`."""
     return in_one_form(table.to_reader()).read_all()
 
 
@@ -526,12 +538,12 @@ def _plain_field(field: pa.Field, unsigned: pa.DataType | None = None) -> pa.Fie
     same = kind == field.type or pa.types.is_timestamp(kind)
     if same or _LACKING in (field.metadata or {}):
         return field.with_type(kind)
-    # The metadata of a library names the original type, which no longer applies.
+    # The metadata of a library names the original type, which is no longer correct.
     return pa.field(field.name, kind, field.nullable)
 
 
 def plain_type(kind: pa.DataType, unsigned: pa.DataType | None = None) -> pa.DataType:
-    """Return the type that all readers have for the values of a type.
+    """Return the type in which all readers hold the values of a type.
 
     :param unsigned: the type for unsigned 64-bit numbers, or None for a signed type.
     """
@@ -563,7 +575,7 @@ def plain_type(kind: pa.DataType, unsigned: pa.DataType | None = None) -> pa.Dat
 def typed_batch(batch: pa.RecordBatch, schema: pa.Schema, first: int = 0) -> pa.RecordBatch:
     """Convert a record batch to the types of a schema. A missing column is NULL.
 
-    :param first: number of its first row.
+    :param first: number of the first row.
     :raises NoTable: a value does not fit its type.
     """
     known = set(batch.schema.names)
@@ -585,7 +597,7 @@ def _plain_column(field: pa.Field, column: pa.Array, first: int) -> pa.Array:
     try:
         with suppress(pa.ArrowException):
             return _decoded(column).cast(field.type)
-        # A slice also contains the values outside of it, which may not fit.
+        # A slice still contains the values outside of it, which may not fit.
         return _decoded(column.take(pa.array(range(len(column))))).cast(field.type)
     except pa.ArrowException as error:
         problem = f"column {name} has the type {kind}, and no {field.type} ({first_line(error)})"
@@ -595,7 +607,7 @@ def _plain_column(field: pa.Field, column: pa.Array, first: int) -> pa.Array:
 
 
 def _decoded(column: pa.Array) -> pa.Array:
-    """Return the values of a column of codes or views, which Arrow's cast cannot convert."""
+    """Return the values of a column of codes or views. Arrow's cast cannot convert such a column."""
     types = pa.types
     kind = column.type
     if types.is_run_end_encoded(kind):
@@ -632,9 +644,9 @@ def _unknown(kind: pa.DataType) -> str:
 
 
 def _check_values(name: str, column: pa.Array, first: int, *, unsigned: bool) -> None:
-    """Refuse values at any depth of a column that Python or Spark cannot represent.
+    """Raise an error if Python or Spark cannot represent a value at any depth of a column.
 
-    :param unsigned: whether the column can hold all unsigned 64-bit numbers.
+    :param unsigned: whether readers accept all unsigned 64-bit numbers.
     """
     for values, rows in _leaves(column, None):
         if pa.types.is_decimal(values.type) or pa.types.is_time(values.type):
@@ -661,9 +673,10 @@ def _check_values(name: str, column: pa.Array, first: int, *, unsigned: bool) ->
 
 
 def _leaves(column: pa.Array, rows: pa.Array | None) -> Iterator[tuple[pa.Array, pa.Array | None]]:
-    """Yield the values of a column, without the lists, structs and maps around them.
+    """Yield the values inside the lists, structs and maps of a column.
 
-    :param rows: the row of each value, or None if its index is its row. The yielded rows have the same form.
+    :param rows: row number of each value, or None if each value is its own row. The yielded row numbers have the same
+        form.
     """
     types = pa.types
     column = _decoded(column)
@@ -689,7 +702,7 @@ def _leaves(column: pa.Array, rows: pa.Array | None) -> Iterator[tuple[pa.Array,
 
 
 def _outside(values: pa.Array, *, unsigned: bool) -> tuple[pa.Array, pa.Array, str]:
-    """Return values for the message, a mask of the wrong values, and the reason."""
+    """Return the values for the error message, a mask of the wrong values, and the reason."""
     types = pa.types
     kind = values.type
     if types.is_uint64(kind) and not unsigned:
@@ -707,7 +720,7 @@ def _outside(values: pa.Array, *, unsigned: bool) -> tuple[pa.Array, pa.Array, s
         return values, pa.array([], pa.bool_()), ""
     count = values.cast(pa.int32() if types.is_date32(kind) else pa.int64())
     unit = {"date32[day]": "days", "date64[ms]": "ms"}.get(str(kind)) or kind.unit
-    if unit == "ns":  # nanoseconds end in the year 2262
+    if unit == "ns":  # 64-bit nanoseconds end in the year 2262
         cut = pc.not_equal(pc.multiply(pc.divide(count, 1000), 1000), count)
         return values, cut, "has nanoseconds, which would be cut"
     a_day = 1 if unit == "days" else _DAY * _A_SECOND[unit]

@@ -1,7 +1,8 @@
-"""Read blocks of a file or of messages as record batches. Arrow reads them, and the rule reads unproven columns.
+"""Read blocks of a file or of messages as record batches.
 
-The rule is `ColumnType`. Arrow accepts some texts that the rule refuses. Each column from Arrow is therefore checked as
-a whole, by its bytes and its values. If these prove nothing, the rule reads the texts of the column.
+Arrow reads them fast. The Python reader is slow, uses `ColumnType`, and defines the correct result. Arrow accepts some
+texts that the Python reader refuses. The bytes and the values of each column from Arrow are therefore checked. If the
+checks do not prove a column, the Python reader reads its texts.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ else:
 
 
 class NotProven(Exception):
-    """Signals that the rule must read a value, since Arrow may read it differently. The message is the cause."""
+    """Signals that the Python reader must read a value, since Arrow may read it differently.
+
+    The message is the reason.
+    """
 
 
 # --- columns of texts ---------------------------------------------------------------------------------------------
@@ -46,7 +50,7 @@ class NotProven(Exception):
 _FIRST_DAY = -719_162
 _FIRST_MOMENT = -62_135_596_800_000_000
 _LAST_MOMENT = 253_402_300_799_999_999
-# The maximum bytes of a decimal number for which Arrow does not overflow silently.
+# Maximum number of bytes of a decimal number for which Arrow does not overflow silently.
 _LONGEST_NUMBER = 37
 # Arrow also accepts 0 and 1 as booleans.
 _SHORTEST_TRUTH = len("true")
@@ -62,12 +66,12 @@ def typed_column(texts: pa.Array, kind: ColumnType, to: pa.DataType) -> pa.Array
     """Convert a column of texts to its type.
 
     :param to: the Arrow type of `kind`.
-    :raises ValueError: a text is no value of the type; the message gives the reason.
+    :raises ValueError: a text is not a value of the type. The message gives the reason.
     """
     if texts.null_count == len(texts):
         return pa.nulls(len(texts), to)
     if texts.type == to and not isinstance(kind, StringType):
-        return texts  # whole numbers, which are already converted
+        return texts  # these are whole numbers, which Arrow has already converted
     try:
         return _PROOFS[type(kind)](texts, kind, to)
     except (NotProven, pa.ArrowException):
@@ -75,7 +79,7 @@ def typed_column(texts: pa.Array, kind: ColumnType, to: pa.DataType) -> pa.Array
 
 
 def _by_the_rule(texts: pa.Array, kind: ColumnType, to: pa.DataType) -> pa.Array:
-    """Read each distinct text once by the rule."""
+    """Read each distinct text once with the Python reader, and use the result for equal texts."""
     coded = texts.dictionary_encode()
     values = [kind.of_text(text) for text in coded.dictionary.to_pylist()]
     return pa.array(values, to).take(coded.indices)
@@ -135,7 +139,10 @@ def _moment(texts: pa.Array, kind: ColumnType, to: pa.DataType) -> pa.Array:
 
 
 def _has_zone(texts: pa.Array, *, zoned: bool) -> bool:
-    """Return whether the times have a zone. Raise NotProven if only some have one, or Arrow may read another time."""
+    """Return whether the times have a time zone.
+
+    Raise NotProven if only some have one, or if Arrow may read a different time.
+    """
     sizes = pc.binary_length(texts)
     shortest, longest = (each.as_py() for each in pc.min_max(sizes).values())
     if shortest == longest == _IN_UTC and zoned and _are_in_utc(texts):
@@ -148,7 +155,7 @@ def _has_zone(texts: pa.Array, *, zoned: bool) -> bool:
 
 
 def _are_in_utc(texts: pa.Array) -> bool:
-    """Return whether all times, which have 20 characters, look like 2013-01-31T10:00:00Z."""
+    """Return whether all times have 20 characters in the form 2013-01-31T10:00:00Z."""
     found = _bytes_of(texts).reshape(-1, _IN_UTC)
     return all(
         bool((found[:, at] == ord(sign)).all()) for at, sign in ((13, ":"), (16, ":"), (19, "Z"))
@@ -178,14 +185,13 @@ _PROOFS: Mapping[type[ColumnType], _Proof] = {
     TimestampType: _moment,
     StringType: _text,
 }
-"""Conversions of text columns that are not all NULL.
-
-They raise NotProven if Arrow may accept texts that the type refuses.
+"""The conversions of text columns, by type. A column must have at least one value. A conversion raises NotProven if
+Arrow may accept texts that the type refuses.
 """
 
 
 def _bytes_of(texts: pa.Array) -> Any:
-    """Return the bytes of a column of texts, without separators."""
+    """Return the bytes of all texts in a column, without separators."""
     _, offsets, data = texts.buffers()
     ends = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1]
     if data is None or not data.size:
@@ -199,25 +205,27 @@ def _has(texts: pa.Array, letters: str) -> bool:
 
 
 # --- json ---------------------------------------------------------------------------------------------------------
-# The rule is `parsed_object` with exact numbers, and `ColumnType.of_json`. Arrow accepts more: several objects in a
-# line, an object in several lines, invalid UTF-8, ``NaN``, and numbers beyond a type. The bytes of a block are
-# therefore checked as a whole, and then the values of each column.
+# The Python reader uses `parsed_object` with exact numbers, and `ColumnType.of_json`. Arrow accepts
+# more texts: several objects in a line, an object in several lines, invalid UTF-8, ``NaN``, and
+# numbers beyond a type. The bytes of a block are therefore checked first, and then the values of
+# each column.
 
 
 _LARGEST = 2**30
-"""The maximum bytes that Arrow reads in one call."""
+"""Maximum number of bytes that Arrow reads in one call."""
 _BEFORE = r"[:\[,][ \t]*"
 _NO_NUMBER = rf"{_BEFORE}-?(?:NaN|Inf)"
 _MINUS_ZERO = rf"{_BEFORE}-0[ \t,\]}}]"
 _EXPONENT = rf'{_BEFORE}-?[0-9.]+[eE]|"[+-]?[0-9.]+[eE][0-9+-]+"|\\u00(?:2[bBdDeE]|3[0-9]|[46]5)'
-"""A number with an exponent, a text with such a number, or an escaped character that a number contains."""
-# Python parses no whole number of more than 4,300 digits.
+"""A number with an exponent, a text with such a number, or an escaped character that may be part of a number."""
+# Python does not parse a whole number of more than 4,300 digits.
 _MOST_DIGITS = 1000
-# The maximum number of opening brackets in a line. Python reads about 1,000 nested ones, and Arrow crashes at 50,000.
+# Maximum number of opening brackets in a line. Python reads about 1,000 nested brackets, and Arrow
+# crashes at 50,000.
 _MOST_BRACKETS = 500
 _FIRST_LINES = 16
 _MOST_LINES = 2048
-# A piece may exceed the keys of the previous piece by a quarter of them and of this number.
+# A piece may have more keys than the previous piece: a quarter of the keys and this number more.
 _NEW_KEYS = 128
 
 
@@ -226,10 +234,10 @@ class _OtherKeys(Exception):
 
 
 def objects_batch(block: bytes, columns: Mapping[str, ColumnType]) -> pa.RecordBatch:
-    """Read lines, each of which is empty or one JSON object.
+    """Read lines, each of which is empty or has one JSON object.
 
-    :param block: whole lines; the last line may lack its line end.
-    :raises NotProven: the rule may read the lines differently, or refuse a line.
+    :param block: complete lines. The last line may lack its line end.
+    :raises NotProven: the Python reader may read the lines differently, or refuse a line.
     """
     asked = pa.schema([(name, _asked(kind)) for name, kind in columns.items()])
     block = _checked(block)
@@ -248,7 +256,7 @@ def objects_batch(block: bytes, columns: Mapping[str, ColumnType]) -> pa.RecordB
 
 
 def _asked(kind: ColumnType) -> pa.DataType:
-    """Return the type that Arrow's reader must use for a column."""
+    """Return the type with which Arrow's reader must read a column."""
     if isinstance(kind, MapType):
         raise NotProven("a map")
     if isinstance(kind, ArrayType):
@@ -267,7 +275,7 @@ def _asked(kind: ColumnType) -> pa.DataType:
 
 
 def _checked(block: bytes) -> bytes:
-    """Return the block with line ends of one character."""
+    """Return the block with line ends that have one character."""
     if len(block) > _LARGEST:
         raise NotProven("a long line")
     if not block.isascii():
@@ -283,9 +291,9 @@ def _checked(block: bytes) -> bytes:
 
 
 def _lines(block: bytes) -> tuple[Any, Any]:
-    """Find the first and the last character of each non-empty line, which must be braces.
+    """Find the first and the last character of each non-empty line. They must be braces.
 
-    No object contains a line end between a closing and an opening brace. If there are as many objects as lines, each
+    Inside an object, no line ends between a closing and an opening brace. If there are as many objects as lines, each
     line has exactly one object.
     """
     raw = np.frombuffer(block, np.uint8)
@@ -302,7 +310,7 @@ def _lines(block: bytes) -> tuple[Any, Any]:
 
 
 def _check_others(block: bytes, first: Any, last: Any) -> None:
-    """Check the values that Arrow may read at keys that were not requested."""
+    """Raise NotProven if Arrow may misread a value at a key that was not requested."""
     longest = (last - first).max()
     if _matches(block, _NO_NUMBER):
         raise NotProven("a number that is not finite")
@@ -323,9 +331,10 @@ def _matches(block: bytes, pattern: str) -> bool:
 
 
 def _read(block: bytes, lines: int, asked: pa.Schema, *, others: str) -> pa.Table:
-    """Read lines of objects with Arrow.
+    """Read lines with JSON objects with Arrow.
 
-    :param others: Arrow's action at a key that was not requested. If it ignores the key, it does not find duplicates.
+    :param others: Arrow's setting for keys that were not requested. If Arrow ignores such keys, it does not find
+        duplicates.
     """
     from pyarrow import json
 
@@ -345,7 +354,7 @@ def _read(block: bytes, lines: int, asked: pa.Schema, *, others: str) -> pa.Tabl
 
 
 def _beside_others(block: bytes, first: Any, last: Any, asked: pa.Schema) -> Iterator[pa.Table]:
-    """Read objects with other keys in pieces, since Arrow keeps a place for each key in each line."""
+    """Read objects with unrequested keys in several pieces, since Arrow reserves space for each key in each line."""
     at = known = 0
     lines = _FIRST_LINES
     while at < len(first):
@@ -361,7 +370,7 @@ def _beside_others(block: bytes, first: Any, last: Any, asked: pa.Schema) -> Ite
 
 
 def _keys(kind: pa.DataType) -> int:
-    """Count the keys of a type, including nested ones."""
+    """Count the keys of a type, including keys of nested types."""
     return sum(1 + _keys(kind.field(at).type) for at in range(kind.num_fields))
 
 
@@ -378,9 +387,9 @@ def _typed(table: pa.Table, columns: Mapping[str, ColumnType], block: bytes) -> 
 
 
 def _proven(found: pa.Array, kind: ColumnType, to: pa.DataType, block: bytes) -> pa.Array:
-    """Convert a value from Arrow's reader to its type.
+    """Convert a value from Arrow's reader to the type of its column.
 
-    Raises ValueError or ArrowException if the type has no such value.
+    It raises ValueError or ArrowException if the type has no such value.
     """
     if isinstance(kind, ArrayType):
         values = _proven(found.values, kind.element, to.value_type, block)
@@ -408,7 +417,7 @@ def _number(found: pa.Array, block: bytes) -> pa.Array:
         raise NotProven("a number that is not finite")
     bits = found.type.bit_width
     has_minus_zero = pc.any(pc.equal(found.view(f"int{bits}"), -(2 ** (bits - 1)))).as_py()
-    # The rule reads a whole -0 as 0.0.
+    # The Python reader reads the whole number -0 as 0.0.
     if has_minus_zero and _matches(block, _MINUS_ZERO):
         raise NotProven("a whole -0")
     return found

@@ -1,4 +1,4 @@
-"""Rows of a database that Spark reads in parallel by JDBC, and the session settings of all readers."""
+"""Database rows that Spark reads in parallel by JDBC, and the session settings of all readers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ READER = "airflow_tx reader"
 """The application name of reader sessions on PostgreSQL. These sessions never write, so no batch waits for them."""
 _MYSQL = (
     "SET SESSION time_zone = '+00:00', sql_mode = '', sql_auto_is_null = 0, sql_quote_show_create = 1, "
-    # No lock request may wait for long.
+    # Lock requests must not wait for long.
     "sql_select_limit = 18446744073709551615, lock_wait_timeout = 1"
 )
 SETTINGS = {
@@ -29,7 +29,7 @@ SETTINGS = {
     "mysql": _MYSQL,
     "mariadb": _MYSQL,
 }
-"""Statements that make a session read equal values under any settings of a role, a database or a server."""
+"""Statements that make a session read equal values, under any settings of its role, database or server."""
 
 
 JDBC_DATABASES = ("postgresql", "mysql", "mariadb")
@@ -39,7 +39,7 @@ DRIVERS = {
     "mysql": ("com.mysql.cj.jdbc.Driver", "com.mysql:mysql-connector-j:9.3.0"),
 }
 """The driver class that Spark loads, and its Maven coordinates."""
-# Settings of a PostgreSQL connection, with their JDBC names.
+# Settings of a PostgreSQL connection, each with its JDBC name.
 _POSTGRES = {
     **{
         name: name
@@ -49,7 +49,7 @@ _POSTGRES = {
     "gssencmode": "gssEncMode",
     "sslnegotiation": "sslNegotiation",
 }
-# Settings that JDBC may omit: without them, the rows and the security of the connection stay the same.
+# Settings that JDBC may omit. They do not change the rows or the security of the connection.
 _OF_TASKS = (
     "application_name fallback_application_name client_encoding connect_timeout keepalives keepalives_idle "
     "keepalives_interval keepalives_count tcp_user_timeout target_session_attrs load_balance_hosts"
@@ -57,9 +57,9 @@ _OF_TASKS = (
 
 
 class NoJdbc(ValueError):
-    """Spark cannot read a database. The message is a clause.
+    """Signals that Spark cannot read a database. The message is a clause.
 
-    :ivar remedy: the remedy.
+    :ivar remedy: how to solve the problem.
     """
 
     def __init__(self, problem: str, remedy: str) -> None:
@@ -71,9 +71,9 @@ class NoJdbc(ValueError):
 class JdbcQuery:
     """A query whose rows Spark reads.
 
-    :param selected: the table expression in SQL.
-    :param columns: the columns, as Spark expressions.
-    :param predicates: the condition of each Spark partition.
+    :param selected: table expression in SQL.
+    :param columns: columns, as Spark expressions.
+    :param predicates: SQL condition of each Spark partition.
     :param in_session: statements at the beginning of each session, from `session_of_spark`.
     """
 
@@ -83,7 +83,7 @@ class JdbcQuery:
     in_session: str
 
     def frame(self, spark: SparkSession, url: URL) -> DataFrame:
-        """Read the rows.
+        """Read the rows of the query.
 
         :raises NoJdbc: Spark cannot read them.
         """
@@ -107,11 +107,11 @@ class JdbcQuery:
 
 
 def session_of_spark(connection: Connection, *, shared: bool) -> str:
-    """Return the statements with which a Spark session begins.
+    """Return the statements at the beginning of each Spark session.
 
     :param connection: connection to the database.
-    :param shared: whether the session shares the snapshot of this connection's transaction, if the database supports
-        this. The snapshot only exists while that transaction is open.
+    :param shared: whether the session reads the snapshot of this connection's transaction, if the database supports
+        this. The snapshot exists only while that transaction is open.
     """
     if connection.dialect.name != "postgresql":
         return SETTINGS["mysql"]
@@ -138,7 +138,7 @@ def _family(url: URL) -> str:
 
 
 def _address(url: URL) -> str:
-    """Return the JDBC URL. User and password are options, which Spark does not show."""
+    """Return the JDBC URL. User and password are options, since Spark does not show options."""
     host = url.host or "127.0.0.1"
     where = f"[{host}]" if ":" in host else host
     if _family(url) == "postgresql":
@@ -147,7 +147,7 @@ def _address(url: URL) -> str:
 
 
 def _unknown_to_jdbc(url: URL) -> str:
-    """Return a setting that Spark would ignore, or "" if there is none."""
+    """Return a setting of the connection that Spark would ignore, or "" if there is none."""
     known = {*_POSTGRES, *_OF_TASKS}
     found = (each for each in url.query if each not in known)
     return next(found, "") if _family(url) == "postgresql" else ""
@@ -155,7 +155,7 @@ def _unknown_to_jdbc(url: URL) -> str:
 
 def _properties(url: URL) -> dict[str, str]:
     driver, _ = DRIVERS[_family(url)]
-    # Named explicitly, since Spark does not find a driver from the application's packages by URL.
+    # Name the driver, since Spark does not find a driver in the packages of the application by URL.
     found = {"driver": driver, "user": url.username or "", "password": str(url.password or "")}
     query = {
         name: value if isinstance(value, str) else value[-1] for name, value in url.query.items()

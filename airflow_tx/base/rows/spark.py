@@ -1,7 +1,7 @@
 """Spark reads whose rows do not depend on settings.
 
-All Spark reads go through this module, so that a batch has the same rows under any settings of a session, a cluster or
-Hadoop. Reader options override settings. A setting without such an option is refused.
+All Spark reads use this module, so that a batch has the same rows under any settings of a session, a cluster or Hadoop.
+Reader options override settings. A setting without a reader option is refused if it would change rows.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _ANY = {
     "spark.sql.legacy.charVarcharAsString": "false",
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
 }
-# Hadoop also applies its filter to files that are given by name.
+# Hadoop's filter also applies to files that are given by name.
 _LISTED = {
     **_ANY,
     **{f"{each}mapreduce.input.pathFilter.class": "" for each in ("", "spark.hadoop.")},
@@ -116,23 +116,25 @@ _HELD: Mapping[str, Mapping[str, str]] = {
         "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED EXCEPTION",
     },
 }
-"""The allowed values of settings without a reader option, by format. "" means that the setting must not be set."""
+"""The required values of settings that no reader option overrides, by format. "" means that the setting must not be
+set."""
 
 
 def held_settings(file_format: str) -> dict[str, str]:
-    """Return the Spark SQL settings that reads of a format need, for a session that this package creates."""
+    """Return the Spark SQL settings for reading a format, for a session that this package creates."""
     held = _HELD[file_format].items()
     return {name: each.split()[0] for name, each in held if each and name.startswith("spark.sql.")}
 
 
 def check_settings(spark: SparkSession, file_format: str = _WRITES) -> None:
-    """Refuse settings of a session that change what Spark reads or writes.
+    """Raise an error if a setting of the session changes the values that Spark reads or writes.
 
-    :param file_format: format of the files to read; by default, the settings for writing are checked.
+    :param file_format: format of the files to read. The default checks the settings for writing.
     :raises ConfigError: a setting changes rows, and no option overrides it.
     """
     of_server = type(spark).__module__.startswith("pyspark.sql.connect.")
-    # One request to a server returns all settings. A local JVM reads one setting in a hundredth of the time for all.
+    # One request to a server returns all settings. A local JVM reads a single setting a hundred
+    # times faster than all settings.
     given: Any = spark.conf.getAll.get if of_server else spark.conf.get
     for name, allowed in _HELD.get(file_format, _LISTED).items():
         value = (given(name, None) or "").strip()
@@ -148,10 +150,10 @@ def check_settings(spark: SparkSession, file_format: str = _WRITES) -> None:
 def python_frame(
     spark: SparkSession, rows: Sequence[Mapping[str, Any]], schema: StructType | str | None = None
 ) -> DataFrame:
-    """Make a DataFrame from Python rows that does not depend on settings.
+    """Create a DataFrame from Python rows. Its values do not depend on settings of the session.
 
     :param schema: schema of the rows, or None to infer the types from the values.
-    :raises ConfigError: a setting of the session changes rows.
+    :raises ConfigError: a setting of the session would change rows.
     """
     check_settings(spark, _TYPED if schema else _UNTYPED)
     return spark.createDataFrame(list[Any](rows), schema)
@@ -160,7 +162,7 @@ def python_frame(
 def spark_reader(
     spark: SparkSession, file_format: str, options: Mapping[str, Any] | None = None
 ) -> DataFrameReader:
-    """Open a Spark reader whose rows do not depend on settings.
+    """Create a Spark reader whose rows do not depend on settings of the session.
 
     :param options: options of the reader, which override the options that every reader has.
     :raises ConfigError: a setting of the session changes rows, and no option overrides it.
@@ -171,9 +173,9 @@ def spark_reader(
 
 
 def empty_frame(spark: SparkSession, types: Mapping[str, pa.DataType]) -> DataFrame:
-    """Make a DataFrame without rows.
+    """Create a DataFrame without rows.
 
-    :param types: types of its columns.
+    :param types: types of the columns.
     """
     import pyarrow as pa
     from pyspark.sql.pandas.types import from_arrow_schema
@@ -195,8 +197,8 @@ def parquet_frame(
     """Read Parquet files of a table whose log gives the partition columns of each file.
 
     :param schema: schema of the table in Spark's JSON. A column that a file lacks is NULL.
-    :param files: by path, the text of each partition column; at least one file.
-    :raises ConfigError: a setting of the session changes rows.
+    :param files: texts of the partition columns, by path. There must be at least one file.
+    :raises ConfigError: a setting of the session would change rows.
     """
     from pyspark.sql import functions as F
     from pyspark.sql.types import StringType, StructField, StructType
@@ -208,7 +210,7 @@ def parquet_frame(
     read = spark_reader(spark, "parquet").schema(own).load(paths)
     if not partition:
         return read
-    # Match by the path in Spark's spelling, since a file's folder need not name the partition.
+    # Match files by the path in Spark's spelling. The folder of a file need not name the partition.
     texts = [
         {_FILE: re.sub(_LOCAL, "file:/", path), **files[re.sub(_LOCAL, "/", unquote(path))]}
         for path in read.inputFiles()

@@ -1,6 +1,6 @@
 """The values of a database table, exact in Python and in Spark.
 
-Drivers convert values differently, and round or cut values that their types cannot hold. The database therefore writes
+Drivers convert values differently, and round or cut values that their types cannot hold. The database therefore returns
 such values as texts. Python and Spark accept the same texts, by the same pattern, if they can hold them exactly.
 """
 
@@ -25,11 +25,11 @@ Declared = sa.types.TypeEngine[Any]
 
 _DIGITS = 38
 _PLACES = 18
-"""The maximum digits of Spark's DECIMAL, and its scale for a number whose column declares none."""
+"""The maximum number of digits of Spark's DECIMAL, and the scale of a number whose column declares no scale."""
 _DATE = r"(?!0000)[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _TRUTHS = {"0": False, "1": True}
 _TIME = _DATE + r" [0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?"
-# The drivers only support arrays of these types.
+# The drivers support only arrays of these types.
 _LISTED = (
     *(sa.SMALLINT, sa.INTEGER, sa.BIGINT, sa.BOOLEAN),
     *(sa.TEXT, sa.VARCHAR, sa.CHAR),
@@ -40,11 +40,11 @@ _LISTED = (
 class Exact:
     """How a column is read.
 
-    :param query: function that builds the expression that is selected for the column.
+    :param query: function that returns the expression to select for the column.
     :param value: function that converts the selected value for Python, or None. It raises ValueError if Spark has no
         such value.
-    :param pattern: the pattern of texts that Spark can cast to `spark`, or None if Spark converts nothing.
-    :param zone: the zone that Spark appends to the text of a time.
+    :param pattern: regular expression for the texts that Spark can cast to `spark`, or None if Spark converts nothing.
+    :param zone: time zone that Spark appends to the text of a time.
     """
 
     query: Callable[[Element], Element] = lambda column: column
@@ -55,11 +55,11 @@ class Exact:
 
 
 class Unreadable(ValueError):
-    """No reader can hold the exact values of a column of this type. The message is the remedy."""
+    """Signals that no reader can hold the exact values of a column type. The message is the remedy."""
 
 
 def exact(found: Declared, backend: str) -> Exact:
-    """Find how a column of this type is read. Raises Unreadable if it cannot be read exactly."""
+    """Return how to read a column of this type. It raises Unreadable if the column cannot be read exactly."""
     found = base_type(found)
     if backend == "sqlite":
         return Exact(value=_of_sqlite)
@@ -84,7 +84,8 @@ def arrow_type_of(found: Declared, backend: str) -> Any:
     if isinstance(found, sa.ARRAY) and type(found.item_type) in _LISTED:
         return pa.list_(arrow_type_of(found.item_type, backend))
     if isinstance(found, mysql.YEAR) or getattr(found, "display_width", None) == 1:
-        return pa.int32() if backend == "mariadb" else pa.int64()  # the server casts to this type
+        # The server casts the value to this type.
+        return pa.int32() if backend == "mariadb" else pa.int64()
     if isinstance(found, sa.Integer):
         return _whole(found)
     if isinstance(found, sa.Numeric) and not isinstance(found, sa.Float):
@@ -106,7 +107,7 @@ def arrow_type_of(found: Declared, backend: str) -> Any:
 
 
 def _of_affinity(found: Declared) -> Any:
-    """Return the Arrow type of a SQLite column, which can store values of other types."""
+    """Return the Arrow type of a SQLite column. Such a column can also store values of other types."""
     import pyarrow as pa
 
     kinds = {sa.Integer: pa.int64(), sa.Float: pa.float64(), sa.String: pa.string()}
@@ -114,7 +115,7 @@ def _of_affinity(found: Declared) -> Any:
 
 
 def _whole(found: sa.Integer) -> Any:
-    """Return the type that Spark uses for whole numbers, so that Python and Spark hash them alike."""
+    """Return the type of whole numbers in Spark, so that Python and Spark hash these numbers alike."""
     import pyarrow as pa
 
     unsigned = getattr(found, "unsigned", False)
@@ -125,20 +126,20 @@ def _whole(found: sa.Integer) -> Any:
 
 
 def base_type(found: Declared) -> Declared:
-    """Return the type under a domain."""
+    """Return the base type of a domain."""
     while isinstance(found, postgresql.DOMAIN):
         found = found.data_type
     return found
 
 
 def is_instant(found: sa.DateTime, backend: str) -> bool:
-    """Return whether a time has a zone."""
+    """Return whether a time has a time zone."""
     return found.timezone or (backend in ("mysql", "mariadb") and isinstance(found, sa.TIMESTAMP))
 
 
 def _of_postgres(found: Declared) -> Exact:
     if isinstance(found, postgresql.MONEY):
-        # The text of money, and even its scale, depends on lc_monetary.
+        # The text of a value of type money, and even its scale, depends on lc_monetary.
         raise Unreadable("change its type to numeric(19, 2)")
     if isinstance(found, sa.ARRAY) and type(found.item_type) in _LISTED:
         return Exact(value=_listed)
@@ -174,7 +175,7 @@ def _of_mysql(found: Declared) -> Exact:
         return Exact(lambda column: sa.cast(column, sa.Integer))
     if isinstance(found, mysql.BIT):
         return Exact(lambda column: sa.cast(column, sa.BINARY))
-    # Spark would pad types that its driver reports as CHAR.
+    # Spark would pad the values of types that its driver reports as CHAR.
     padded = isinstance(found, (sa.CHAR, sa.Enum, mysql.SET))
     return _as_text() if padded or isinstance(found, (sa.Time, sa.Uuid)) else Exact()
 
@@ -184,7 +185,7 @@ def _as_text() -> Exact:
 
 
 def _text(value: Callable[[str], Any], pattern: str, spark: str) -> Exact:
-    """Read a value through the text that the database writes."""
+    """Read a value by the text that the database writes for it."""
     allowed = re.compile(pattern)
 
     def made(text: str) -> Any:
@@ -196,7 +197,7 @@ def _text(value: Callable[[str], Any], pattern: str, spark: str) -> Exact:
 
 
 def _decimal(found: sa.Numeric[Any]) -> Exact:
-    """Read a number with the precision of its column, or with its scale if Spark has fewer digits."""
+    """Read a number with the precision and scale of its column. If Spark has fewer digits, keep the scale."""
     digits, places = _digits(found)
     pattern = rf"-?0*[0-9]{{0,{digits - places}}}(\.[0-9]{{0,{places}}}0*)?"
 
@@ -239,7 +240,7 @@ def _listed(value: list[Any]) -> list[Any]:
 
 def _of_sqlite(value: Any) -> Any:
     if isinstance(value, str) and not value.isascii():
-        value.encode()  # fails for surrogates, which replace invalid UTF-8
+        value.encode()  # This fails for surrogates, which replace invalid UTF-8.
     return value
 
 
@@ -247,26 +248,27 @@ def _of_sqlite(value: Any) -> Any:
 
 
 KEY_TEXT = "tx_row"
-"""The column name under which the key of a row is selected, for messages."""
+"""The name of the column that holds the key of a row, for messages."""
 _SHOWN = 60
-# Placeholders in an error for the value and for the key of the row.
+# Placeholders in an error message for the value and for the key of the row.
 _VALUE = "<value>"
 _KEY = "<key>"
 
 
 @dataclass(frozen=True)
 class ExactColumns:
-    """The columns of a table, as Python and Spark read them.
+    """The columns of a table, and how Python and Spark read them.
 
-    :param reads: rule for reading each column, by column name.
-    :param unfit: function that makes the error for an unreadable value from the column, the value and the row's key.
+    :param reads: how to read each column, by its name.
+    :param unfit: function that creates the error for an unreadable value. Its arguments are the column, the value and
+        the row's key.
     """
 
     reads: Mapping[str, Exact]
     unfit: Callable[[str, str, str], Exception]
 
     def selected(self, rows: sa.FromClause, keys: Sequence[Element]) -> list[sa.Label[Any]]:
-        """Select the columns of a row, then its key as a text if a value may be refused."""
+        """Return the columns to select for a row. If a value may be refused, also select the key as a text."""
         found = [each.query(rows.c[name]).label(name) for name, each in self.reads.items()]
         if not any(each.value for each in self.reads.values()):
             return found
@@ -274,7 +276,7 @@ class ExactColumns:
         return [*found, sum((", " + key for key in more), first).label(KEY_TEXT)]
 
     def row(self, selected: Sequence[Any]) -> dict[str, Any]:
-        """Make a row from the selected values, and refuse a value that a reader cannot hold."""
+        """Create a row from the selected values. Raise an error for a value that a reader cannot hold."""
         found = dict(zip(self.reads, selected, strict=False))
         for name, make in self._makers:
             if found[name] is not None:
@@ -293,7 +295,10 @@ class ExactColumns:
         return [self._in_spark(name, each) for name, each in self.reads.items()]
 
     def _in_spark(self, name: str, read: Exact) -> str:
-        """Cast a text if the cast is exact. Otherwise Spark raises the same error as Python."""
+        """Return a Spark expression that casts a text.
+
+        If the cast is not exact, Spark raises the same error as Python.
+        """
         column = column_name(name)
         if read.pattern is None:
             return column
@@ -318,6 +323,9 @@ def _literal(text: str) -> str:
 
 
 def sql_text(statement: sa.ClauseElement, dialect: Dialect) -> str:
-    """Return a statement's SQL for readers other than the Python driver, which needs doubled percent signs."""
+    """Return the SQL of a statement for readers other than the Python driver.
+
+    Only that driver needs doubled percent signs.
+    """
     compiled = statement.compile(dialect=dialect, compile_kwargs={"literal_binds": True})
     return str(compiled).replace("%%", "%")

@@ -24,35 +24,35 @@ else:
 
 
 # --- types --------------------------------------------------------------------------------------------------------
-# The types of columns that a source declares in Spark's DDL, and the values that each type accepts exactly.
-#
-# A text, a JSON value or a Python value becomes a value of the type, or is refused. Nothing is rounded, cut or wrapped.
+# The types of columns that a source declares in Spark's DDL, and the values that each type accepts
+# exactly. A text, a JSON value or a Python value is converted to a value of the type, or is
+# refused. No value is rounded, cut or wrapped.
 
 
 DATE = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
 MOMENT = rf"({DATE})(?:[T ]([0-9]{{2}}:[0-9]{{2}}(?::[0-9]{{2}}(?:\.[0-9]{{1,6}})?)?))?"
 ZONE = r"(Z|[+-][0-9]{2}:[0-9]{2})"
 DECIMAL = r"[+-]?([0-9]*)(?:\.([0-9]*?)0*)?"
-"""A number in digits: the part before the point, and the part after it without trailing zeros."""
+"""A number as digits: the part before the point, and the part after the point without trailing zeros."""
 INFINITE = frozenset({"inf", "+inf", "-inf", "infinity", "+infinity", "-infinity"})
 _WHOLE = re.compile("([+-]?)0*([0-9]+)")
 _LONGEST = len(str(2**63))
 _BROKEN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _DATE = re.compile(DATE)
 BLANKS = " \t\r\n"
-"""Characters that may surround a number, or fill a blank line."""
+"""The characters that may surround a number, or fill a blank line."""
 
 
 class JsonNumber(float):
     """A JSON number with a fraction or an exponent, which keeps its text.
 
-    :ivar text: the digits from the file or message.
+    :ivar text: text of the number in the file or message.
     """
 
     text: str
 
     def __new__(cls, text: str) -> JsonNumber:
-        """Make the number from its text, as ``parse_float`` of `json.loads` passes it."""
+        """Create the number from its text. `json.loads` calls this as its ``parse_float``."""
         number = super().__new__(cls, text)
         number.text = text
         return number
@@ -62,7 +62,7 @@ class JsonNumber(float):
 class ColumnType:
     """A type of Spark's DDL.
 
-    :param ddl: the type in Spark's spelling, such as ``DECIMAL(10,2)``.
+    :param ddl: name of the type in Spark, such as ``DECIMAL(10,2)``.
     """
 
     ddl: str
@@ -70,14 +70,14 @@ class ColumnType:
     def of_text(self, text: str) -> Any:
         """Read a value from its text, such as a field of a CSV file.
 
-        :raises ValueError: the text is no value of the type; the message gives the reason.
+        :raises ValueError: the text is not a value of the type. The message gives the reason.
         """
         raise NotImplementedError
 
     def of_json(self, value: Any) -> Any:
         """Read a value from JSON that was parsed with `JsonNumber`.
 
-        :raises ValueError: the value does not fit the type; the message gives the reason.
+        :raises ValueError: the value does not fit the type. The message gives the reason.
         """
         if isinstance(value, str):
             return self.of_text(value)
@@ -91,7 +91,7 @@ class ColumnType:
     def named(name: str) -> PlainType:
         """Find a type by its name in Spark's DDL or in Delta.
 
-        :raises ValueError: the type is nested, or rows without Spark cannot have it.
+        :raises ValueError: the type is nested, or this package supports it only with Spark.
         """
         (found,) = columns_of(f"c {name}").values()
         return found
@@ -108,7 +108,10 @@ class ColumnType:
 
     @staticmethod
     def of_arrow(kind: pa.DataType) -> PlainType | None:
-        """Find the type of an Arrow column. Return None if it is nested, or no type holds its values unchanged."""
+        """Find the type of an Arrow column.
+
+        Return None if the type is nested, or no type holds its values unchanged.
+        """
         if pa.types.is_decimal128(kind):
             return DecimalType.of(kind.precision, kind.scale)
         if pa.types.is_timestamp(kind) and kind.unit == "us":
@@ -118,12 +121,13 @@ class ColumnType:
 
 @dataclass(frozen=True)
 class PlainType(ColumnType):
-    """A type that is not nested: an entry of `COLUMN_TYPES`, with its name in each library.
+    """A type that is not nested. It is an entry of `COLUMN_TYPES`, and has a name in each library.
 
-    :param arrow: name in Arrow, such as ``int64``.
-    :param delta: name in Delta and in the JSON of a Spark schema, such as ``long``.
-    :param hashed: the mark that `column_marks` hashes before a value, or "". Types with the same mark hash alike.
-    :param takes: other Arrow types that a Parquet column may have, since this type holds all their values.
+    :param arrow: name of the type in Arrow, such as ``int64``.
+    :param delta: name of the type in Delta and in the JSON of a Spark schema, such as ``long``.
+    :param hashed: text that `column_marks` hashes before a value, or "". Types with the same text hash equal values
+        alike.
+    :param takes: other Arrow types that a column of a Parquet file may have. This type can hold all their values.
     """
 
     arrow: str
@@ -205,7 +209,7 @@ class DecimalType(PlainType):
 
     @classmethod
     def of(cls, precision: int, scale: int) -> DecimalType:
-        """Make the type from its precision and scale."""
+        """Create the type from its precision and its scale."""
         return cls(
             f"DECIMAL({precision},{scale})",
             f"decimal128({precision}, {scale})",
@@ -233,7 +237,7 @@ class DecimalType(PlainType):
                 f"it has more than {self.precision - self.scale} digits before the point"
             )
         digits = f"{whole or '0'}.{behind.ljust(self.scale, '0')}"
-        # Spark has no -0, which would make a different key.
+        # Spark has no -0. The value would become a different key.
         is_negative = text.startswith("-") and (whole or behind)
         return Decimal(f"-{digits}" if is_negative else digits)
 
@@ -248,7 +252,7 @@ class DecimalType(PlainType):
 
 @dataclass(frozen=True)
 class BooleanType(PlainType):
-    """The type BOOLEAN: true or false, in any letter case."""
+    """The type BOOLEAN. Its texts are true and false, in any letter case."""
 
     def of_text(self, text: str) -> bool:
         found = {"true": True, "false": False}.get(text.lower())
@@ -264,7 +268,7 @@ class BooleanType(PlainType):
 
 @dataclass(frozen=True)
 class DateType(PlainType):
-    """The type DATE: ``2013-01-31``, in the years 1 to 9999."""
+    """The type DATE, such as ``2013-01-31``, in the years 1 to 9999."""
 
     def of_text(self, text: str) -> date:
         if not _DATE.fullmatch(text):
@@ -274,9 +278,11 @@ class DateType(PlainType):
 
 @dataclass(frozen=True)
 class TimestampType(PlainType):
-    """The types TIMESTAMP, a moment (UTC if the text has no zone), and TIMESTAMP_NTZ, a time without a zone.
+    """The types TIMESTAMP and TIMESTAMP_NTZ. TIMESTAMP is a moment, in UTC if the text has no time zone.
 
-    :param zoned: whether it is TIMESTAMP.
+    TIMESTAMP_NTZ is a time without a time zone.
+
+    :param zoned: True for TIMESTAMP, False for TIMESTAMP_NTZ.
     """
 
     zoned: bool = True
@@ -303,8 +309,9 @@ class TimestampType(PlainType):
 class StringType(PlainType):
     """The types STRING, VARCHAR(n) and CHAR(n).
 
-    :param longest: the maximum number of characters, or None for any length.
-    :param only_texts: whether it refuses JSON values that are not texts, for a column without a declared type.
+    :param longest: maximum number of characters, or None for any length.
+    :param only_texts: whether the type refuses JSON values that are not texts. This is for columns without a declared
+        type.
     """
 
     longest: int | None = None
@@ -353,9 +360,8 @@ COLUMN_TYPES: Mapping[str, PlainType] = {
         PlainType("BINARY", "binary", "binary", "bytes"),
     )
 }
-"""The types of columns by their DDL.
-
-DECIMAL is listed with one size. A schema cannot declare BINARY, since no text is a value of this type.
+"""The types of columns, by their name in DDL. DECIMAL has one example of its sizes. A schema cannot declare BINARY,
+since no text is a value of this type.
 """
 _OF_ARROW = {each.arrow: each for each in COLUMN_TYPES.values()}
 _SIMPLE: Mapping[str, PlainType] = {
@@ -379,7 +385,7 @@ _COLUMN = re.compile(
 def columns_of(schema: str) -> dict[str, PlainType]:
     """Parse the columns of Spark's DDL, such as ``day INT, carrier STRING``.
 
-    :raises ValueError: a column has a type that rows without Spark cannot have.
+    :raises ValueError: a column has a type that this package supports only with Spark.
     """
     columns: list[tuple[str, PlainType]] = []
     at = 0
@@ -400,7 +406,7 @@ def columns_of(schema: str) -> dict[str, PlainType]:
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Raise ValueError if two column names are equal for readers that ignore case, such as Spark and SQL."""
+    """Raise ValueError if two column names differ only in case. Spark and SQL ignore the case of names."""
     known: dict[str, str] = {}
     for name in names:
         if (other := known.get(name.lower())) is not None:
@@ -418,19 +424,19 @@ def says_not_null(schema: str | None) -> bool:
 
 
 def column_name(name: str) -> str:
-    """Quote the name of a column for Spark."""
+    """Quote the name of a column for Spark SQL."""
     return f"`{name.replace('`', '``')}`"
 
 
 def ddl_of(columns: Mapping[str, str]) -> str:
-    """Write columns and their types as Spark's DDL."""
+    """Format columns and their types as Spark's DDL."""
     return ", ".join(f"{column_name(name)} {kind}" for name, kind in columns.items())
 
 
 def text_of_json(value: Any) -> str:
     """Format a JSON value as text, as Spark does for a text column.
 
-    :raises ValueError: the value is nested too deeply, although Python could parse it.
+    :raises ValueError: the value is nested too deeply to format it.
     """
     try:
         return _written(value)
@@ -479,13 +485,14 @@ def _float(exact: str | int) -> float:
 
 
 def _single(double: float, exact: Decimal) -> float:
-    """Round a number to 32 bits. An infinite result means that the number is too great.
+    """Round a number to a float of 32 bits. The result is infinite if the number is too great.
 
-    :param double: the nearest 64-bit number.
+    :param double: nearest float of 64 bits.
     """
     is_even = struct.pack(">d", double)[-1] % 2 == 0
     if is_even and double != exact:
-        # An even double halfway between two 32-bit numbers does not show which one is nearer.
+        # A float of 64 bits with an even last bit, halfway between two floats of 32 bits, does not
+        # show which one is nearer.
         double = math.nextafter(double, math.inf if exact > double else -math.inf)
     try:
         (found,) = struct.unpack("f", struct.pack("f", double))
@@ -519,17 +526,18 @@ def _in_utc(value: datetime) -> datetime:
 
 
 # --- json objects -------------------------------------------------------------------------------------------------
-# Strict reading of JSON objects: one object, each key once, and only values that JSON has.
+# Strict reading of JSON. A text must be one object, each key may occur once, and only values of
+# JSON are accepted.
 
 
 _TOO_DEEP = "it is nested too deeply"
 
 
 class UnfitText(ValueError):
-    """A text that is not a value of its type, or contains such a value.
+    """Signals that a text is not a value of its type, or contains a value that does not fit.
 
-    :ivar reason: the reason without the value and its position. It is the same for all texts with this problem.
-    :ivar place: the place of the value that the message quotes, or "" if it quotes no value.
+    :ivar reason: reason without the value and its position. It is the same for all texts with this problem.
+    :ivar place: place of the value that the message quotes, or "" if it quotes no value.
     """
 
     def __init__(self, message: str, reason: str = "", place: str = "") -> None:
@@ -539,14 +547,14 @@ class UnfitText(ValueError):
 
     @staticmethod
     def reason_of(error: ValueError) -> str:
-        """Return why a text does not fit. For an error of another class, return its message."""
+        """Return why a text does not fit its type. For an error of another class, return its message."""
         return error.reason if isinstance(error, UnfitText) else str(error)
 
     @staticmethod
     def place_of(error: ValueError, *, within: str) -> str:
         """Return the place of the value that an error quotes, or "" if it quotes no value.
 
-        An error of other code may quote a value, so its place is `within`.
+        For an error of other code, return `within`, since the error may quote a value.
         """
         if not isinstance(error, UnfitText):
             return within
@@ -557,7 +565,7 @@ def parsed_object(text: str, *, exact: bool) -> dict[str, Any]:
     """Parse a text that must be one JSON object.
 
     :param exact: whether numbers keep their text, as `JsonNumber`.
-    :raises ValueError: the text is no JSON object; the message gives the reason.
+    :raises ValueError: the text is not a JSON object. The message gives the reason.
     """
     try:
         found = json.loads(
@@ -650,7 +658,7 @@ class MapType(ColumnType):
 class StructType(ColumnType):
     """The type STRUCT: named values.
 
-    :param fields: names and types.
+    :param fields: name and type of each value.
     """
 
     fields: tuple[tuple[str, ColumnType], ...]
@@ -667,15 +675,15 @@ class StructType(ColumnType):
 def nested_columns_of(schema: str) -> dict[str, ColumnType]:
     """Parse the columns of Spark's DDL, such as ``user STRING, tags ARRAY<STRING>``.
 
-    :raises ValueError: a column has a type that no JSON value has.
+    :raises ValueError: a column has a type that JSON cannot represent.
     """
     return dict(_fields(_parts(schema)))
 
 
 def found_columns_of(schema: str) -> dict[str, ColumnType]:
-    """Parse columns whose types Spark inferred from JSON. Spark also infers STRING for mixed texts and numbers.
+    """Parse the columns whose types Spark has inferred from JSON. For mixed texts and numbers, Spark infers STRING.
 
-    :raises ValueError: a column has a type that no JSON value has.
+    :raises ValueError: a column has a type that JSON cannot represent.
     """
     return {name: _plain(kind) for name, kind in nested_columns_of(schema).items()}
 
@@ -689,9 +697,9 @@ def _plain(kind: ColumnType) -> ColumnType:
 
 
 def object_values(found: Mapping[str, Any], columns: Mapping[str, ColumnType]) -> dict[str, Any]:
-    """Extract the columns from a parsed JSON object. A missing column is None.
+    """Extract the values of the columns from a parsed JSON object. A missing column is None.
 
-    :raises ValueError: a value does not fit its column; the message names column, value and reason.
+    :raises ValueError: a value does not fit its column. The message has the column, the value and the reason.
     """
     values = {}
     for name, kind in columns.items():
@@ -771,8 +779,8 @@ def arrow_types_of(columns: Mapping[str, ColumnType]) -> dict[str, pa.DataType]:
 
 
 def batch_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a record batch as dicts, with the values of `ColumnType`. Moments are in UTC."""
-    # The dict is the main cost of a row, and this is the cheapest way to make dicts.
+    """Yield the rows of a record batch as dicts, with the values of `ColumnType`. Times with a time zone are in UTC."""
+    # Creating the dict takes most of the time of a row. This is the fastest way to create it.
     named = map(zip, repeat(batch.schema.names), zip(*map(_values, batch.columns), strict=True))
     return map(dict, named)
 
@@ -786,7 +794,7 @@ def _values(column: pa.Array) -> list[Any]:
         return [None] * len(column)
     if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
         return _numbers(column)
-    # Texts, times and decimals repeat often, and looking up a value is cheaper than creating it.
+    # Texts, times and decimals repeat often, and a cache lookup is faster than creating the value.
     coded = column.dictionary_encode()
     known = coded.dictionary
     if types.is_timestamp(kind) and kind.tz is not None:

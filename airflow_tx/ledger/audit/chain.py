@@ -1,4 +1,4 @@
-"""The chain of receipts: whether it is unbroken and its positions match. Source: docs/protocol.md §10.
+"""The chain of receipts: whether it has no gap, and whether the positions match. Source: docs/protocol.md §10.
 
 A contradiction is a finding. Other facts are notes.
 """
@@ -48,11 +48,11 @@ from airflow_tx.ledger.records import (
 )
 
 # --- evidence -----------------------------------------------------------------------------------------------------
-# The ledger and the states that `airflow tx verify` compares. Nothing is written.
+# The parts of the ledger and of the states that `airflow tx verify` compares. Nothing is written.
 
 
 LOOKS = 50
-"""The number of times that rapidly changing records are read, until none changes during the read."""
+"""Maximum number of reads of the records that change with every step, until none changes during the read."""
 
 
 class HeldFence(Protocol):
@@ -75,7 +75,7 @@ class HeldFence(Protocol):
 
 
 class HeldReceipt(Protocol):
-    """A receipt as a state keeps it."""
+    """A receipt in the store of a state."""
 
     @property
     def txid(self) -> int: ...
@@ -89,13 +89,13 @@ class HeldReceipt(Protocol):
 
 @dataclass(frozen=True)
 class StateEvidence:
-    """The evidence of a state.
+    """The evidence from a state.
 
-    :param fence: None if it has no fence.
-    :param receipts: None if it keeps no receipts.
-    :param receipts_kept: the minimum number of receipts that it keeps; None means all receipts.
+    :param fence: the fence of the state; None if it has none.
+    :param receipts: the receipts of the state; None if it keeps none.
+    :param receipts_kept: the minimum number of receipts that the state keeps; None means all.
     :param totals: total of each added value column over all keys; None if the values were not read.
-    :param rows: number of rows that the state has of each transaction; None if they were not counted.
+    :param rows: number of rows of each transaction in the state; None if they were not counted.
     """
 
     name: str
@@ -108,16 +108,16 @@ class StateEvidence:
 
 @dataclass(frozen=True)
 class Decisive:
-    """The records that decide the rows and the turns of later transactions.
+    """The records that decide the batches and the turns of later transactions.
 
     :param allocated: the last txid. It is read at the same moment as `opened`, `metas` and `LedgerEvidence.current`.
     :param opened: the records of open transactions, by txid.
     :param metas: rows and positions of open transactions and of the last final transaction.
     :param skipped: the skip records, by txid.
-    :param bindings: txid of each run, by run key.
+    :param bindings: txid in the binding of each run, by run key.
     :param entries: journal entry in the binding of each run, by run key.
-    :param latest: the last txid after everything was read.
-    :param wanted: the transactions that people requested to restate.
+    :param latest: the last txid once everything was read.
+    :param wanted: the transactions whose restatement people have requested.
     """
 
     allocated: int
@@ -132,14 +132,14 @@ class Decisive:
 
 @dataclass(frozen=True)
 class LedgerEvidence:
-    """The evidence of the ledger.
+    """The evidence from the ledger.
 
-    :param current: the txid that has the turn. Earlier transactions are final.
-    :param histories: the remembered records, by txid.
-    :param unreadable: reason why a record cannot be read, by txid.
+    :param current: the transaction that has the turn. Earlier transactions are final.
+    :param histories: the records in the history, by txid.
+    :param unreadable: reason why a record in the history cannot be read, by txid.
     :param position: the position of the source after the last final transaction; None before the first one.
     :param repairs: the repairs that people made, oldest first.
-    :param latest: the txid that had the turn after the states were read.
+    :param latest: the transaction that had the turn once the states were read.
     :param decisive: the records that decide later transactions; None if they changed during every read.
     :param book: the lines of the book of ends, by txid; empty if the topology keeps no book.
     """
@@ -162,7 +162,7 @@ class LedgerEvidence:
 
     @property
     def taken_back(self) -> set[int]:
-        """The transactions that repairs of this life have taken back."""
+        """The transactions that repairs have taken back since the last reset of the ledger."""
         return all_taken_back(self.life)
 
     @property
@@ -174,10 +174,10 @@ class LedgerEvidence:
 def ledger_evidence(
     store: Store, paths: Paths, *, partly: bool = False, receipts_alone: bool = False
 ) -> LedgerEvidence:
-    """Read a ledger, while transactions may commit. Transactions that become final during the read are left out.
+    """Read a ledger while transactions may commit. Transactions that become final during the read are left out.
 
-    :param partly: whether to continue if the history of a transaction cannot be read.
-    :param receipts_alone: whether to leave out skips, bindings, requests and the book, each of which costs a request.
+    :param partly: whether to continue if a record in the history cannot be read.
+    :param receipts_alone: whether to read only what receipts need, which saves many requests to ZooKeeper.
     :raises UnknownTransaction: there is no such topology.
     :raises UnreadableRecord: a record cannot be read; the error names it.
     """
@@ -219,7 +219,7 @@ def ledger_evidence(
 
 
 def _at_one_moment(store: Store, paths: Paths) -> LedgerEvidence:
-    """Read the records that change with every step again, until none changes during the read.
+    """Read the records that change with every step. Repeat this until no record changes during the read.
 
     :raises UnreadableRecord: a record cannot be read; the error names it.
     """
@@ -240,7 +240,7 @@ def _at_one_moment(store: Store, paths: Paths) -> LedgerEvidence:
 
 
 def _moment(read: Reader, paths: Paths) -> LedgerEvidence:
-    """Read the records of one moment. The open transactions are taken from their list, and not from the counters."""
+    """Read the records at one moment. The open transactions are read from their folder, not from the counters."""
     topology = read.get(TopologyRecord, paths.record)
     current = read.get(Counter, paths.current).txid
     allocated = read.get(Counter, paths.allocated).txid
@@ -262,17 +262,18 @@ def _moment(read: Reader, paths: Paths) -> LedgerEvidence:
 
 
 # --- expected -----------------------------------------------------------------------------------------------------
-# The ledger that receipts, repairs and open transactions imply. It shares no code with the steps that it checks.
+# The ledger that follows from receipts, repairs and open transactions. This code shares nothing
+# with the steps that it checks.
 
 
 @dataclass(frozen=True)
 class Expected:
-    """The content of a ledger that receipts, repairs and open transactions imply.
+    """The content of a ledger that follows from its receipts, repairs and open transactions.
 
     :param generation: generation of the topology record, unless a roll forward is in progress.
     :param skips: the open transactions that will be skipped, in order.
-    :param states: by current name of a state, the last transaction that was written to it.
-    :param bindings: transaction that counts for each run key, and the name of its journal entry.
+    :param states: the last transaction that was written to each state, by the current name of the state.
+    :param bindings: the transaction that counts and the name of its journal entry, by run key.
     :param skipped: skip records, by txid. For a long batch, a skip record has only the digest of the rows.
     :param lines: lines of the book of ends, by txid, without the upstream range of the batch.
     """
@@ -290,7 +291,7 @@ def expected(
     repairs: Sequence[RepairRecord],
     opened: Mapping[int, TransactionRecord],
 ) -> Expected:
-    """Derive the expected content of a ledger. `verify` compares each field, and a rebuild writes it.
+    """Return the expected content of a ledger. `verify` compares it with the ledger, and a rebuild writes it.
 
     :param receipts: receipts of final transactions, by txid.
     :param repairs: all repairs, oldest first.
@@ -303,8 +304,7 @@ def expected(
         before = bindings.get(each.key)
         bindings[each.key] = _bound_after(txid, each)
         if before is not None and before.txid in skipped:
-            # If the run of a skipped transaction has a later transaction, that transaction readmits
-            # it.
+            # A later transaction of the same run is the readmission of a skipped transaction.
             kept = skipped[before.txid]
             skipped[before.txid] = replace(kept, rows=None, readmitted_as=txid)
         if isinstance(each, Receipt) and each.skip is not None:
@@ -330,7 +330,7 @@ def expected(
 
 
 def _bound_after(txid: int, each: Receipt | TransactionRecord) -> Binding:
-    """Return the binding of a run. A restatement only counts once it is committed."""
+    """Return the binding of the run after a transaction. A restatement only counts once it is committed."""
     if each.replaces is None or _is_committed(each):
         return Binding(txid, each.journal or "")
     return Binding(each.replaces.txid, each.replaces.entry)
@@ -347,7 +347,7 @@ _SHOWN = 80
 
 
 class Chain:
-    """The receipts of a topology. Each comparison adds to `findings` and `notes`."""
+    """The receipts of a topology. Each comparison appends to `findings` and `notes`."""
 
     def __init__(
         self, ledger: LedgerEvidence, states: Sequence[StateEvidence], first: int, last: int
@@ -359,20 +359,20 @@ class Chain:
         self.findings: list[str] = []
         self.notes: list[str] = []
         self.receipts: dict[int, Receipt] = {}
-        """The receipts of the ledger. Forgotten or lost receipts are assembled from the receipts of the states."""
+        """The receipts of the ledger. Receipts that the ledger has forgotten or lost come from the states."""
         self.pieced: set[int] = set()
-        """The transactions whose receipt was assembled from the states."""
+        """The transactions whose receipt was merged from the receipts of the states."""
         self.held: dict[str, dict[int, Receipt]] = {}
         self.changed: set[tuple[str, int]] = set()
-        """The state ("" for the ledger) and the txid of each changed receipt. Other comparisons omit these receipts."""
+        """The state ("" for the ledger) and the txid of each receipt that was changed. Other comparisons omit it."""
         self._lives: dict[str, Life] = {}
         self.begins: int | None = None
-        """The first transaction of the unbroken chain, or None if there is no receipt."""
+        """The first transaction of the chain without a gap, or None if there is no receipt."""
         self._read_ledger()
         self._read_states()
 
     def find(self, txid: int, text: str) -> None:
-        """Add a finding about a transaction, if the transaction is in the compared range."""
+        """Add a finding about a transaction, if it is one of the compared transactions."""
         if self.first <= txid <= self.last:
             self.findings.append(f"transaction {txid}: {text}")
 
@@ -390,14 +390,14 @@ class Chain:
 
     @cached_property
     def expected(self) -> Expected:
-        """The content of the ledger that its receipts imply."""
+        """The content of the ledger that follows from its receipts."""
         now = self.ledger.decisive
         return expected(self.receipts, self.ledger.repairs, {} if now is None else now.opened)
 
     # --- reading
 
     def _read_ledger(self) -> None:
-        """Read each receipt of the ledger, and compare it with its own hash and with its record."""
+        """Read each receipt of the ledger. Compare it with its hash and with the record of its transaction."""
         ledger = self.ledger
         for txid, error in ledger.unreadable.items():
             self.find(txid, f"its record cannot be read: {_why(error)}")
@@ -414,7 +414,7 @@ class Chain:
                 self._compare(txid, history, receipt)
 
     def _read_states(self) -> None:
-        """Read each receipt of the states. They replace receipts that the ledger has forgotten or lost."""
+        """Read the receipts of the states. They replace receipts that the ledger has forgotten or lost."""
         for state in self.states:
             found = self.held[state.name] = {}
             for each in state.receipts or ():
@@ -443,7 +443,7 @@ class Chain:
             self.receipts[txid] = replace(next(iter(of_states.values())), written=written)
 
     def _read(self, state: str, txid: int, value: Any, noted: Any) -> Receipt | None:
-        """Read a receipt of a state, or of the ledger if `state` is "". Return None if the receipt was changed."""
+        """Return a receipt of a state, or of the ledger if `state` is "". Return None if the receipt was changed."""
         what = f"its receipt in state {state}" if state else "its receipt"
         try:
             receipt = value if isinstance(value, Receipt) else Receipt.from_json(value)
@@ -463,7 +463,7 @@ class Chain:
             value = each.text
         receipt = self._read(state.name, each.txid, value, each.hash)
         if receipt is None or receipt.incarnation != self.ledger.topology.incarnation:
-            return None  # the receipt is from before a reset of the ledger
+            return None  # The receipt is from before a reset of the ledger.
         if (each.txid, each.attempt) != (receipt.txid, receipt.attempt):
             said = f"it is of {receipt.txid}.{receipt.attempt}, and {each.txid}.{each.attempt} stands beside it"
             self.find(each.txid, f"its receipt in state {state.name} was changed: {said}")
@@ -494,7 +494,7 @@ class Chain:
     # --- comparing
 
     def follow(self) -> None:
-        """Compare each receipt with the hash that the next receipt names, and report gaps."""
+        """Compare each receipt with the hash in the next receipt, and report gaps in the chain."""
         ledger = self.ledger
         last = self.last
         before: Receipt | None = None
@@ -502,7 +502,7 @@ class Chain:
             receipt = self.receipts.get(txid)
             if receipt is None:
                 if ("", txid) in self.changed:
-                    before = None  # the hash of this receipt is not known
+                    before = None  # The hash of this receipt is not known.
                 self._missing(txid)
                 continue
             if self.begins is None:
@@ -524,7 +524,7 @@ class Chain:
 
     def _missing(self, txid: int) -> None:
         if txid in self.ledger.histories or txid in self.ledger.unreadable:
-            return  # its receipt was changed, which is already a finding
+            return  # A changed receipt is already a finding.
         if any(txid in taken_back(each) for each in self.ledger.life):
             self.notes.append(
                 f"transaction {txid}: it is taken back, its rows are in none or in a later one"
@@ -565,7 +565,7 @@ class Chain:
         )
 
     def _rebuilt_and_lost(self, before: Receipt, generation: int) -> bool:
-        """Ask whether the repair record of a rebuild may be missing because the ledger was lost again later."""
+        """Return whether the repair record of a rebuild may be missing, since the ledger was lost again later."""
         later = any(
             each.what == LEDGER_LOST and each.generation > generation for each in self.ledger.life
         )
@@ -586,7 +586,7 @@ class Chain:
                 )
 
     def apart(self, one: Any, two: Any) -> Iterator[tuple[str, Any, Any]]:
-        """Yield the differences between two positions, for each partition if neither position is shortened."""
+        """Yield the differences of two positions, one for each partition if neither position is shortened."""
         if digest_of(one) == digest_of(two):
             return
         whole = not (is_shortened(one) or is_shortened(two))
@@ -605,7 +605,7 @@ class Chain:
     # --- telling
 
     def tell(self) -> None:
-        """Note the facts that a person must know: skips, losses, changed rows and repairs."""
+        """Add notes about skips, losses, changed rows and repairs, which a person must know."""
         generation = None
         lost = [
             txid
@@ -657,6 +657,6 @@ def _person(noted: Deed) -> str:
 
 
 def in_short(value: Any) -> str:
-    """Format a value for people."""
+    """Format a value for people, shortened to a maximum length."""
     text = dumps(as_plain(value))
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

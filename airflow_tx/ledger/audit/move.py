@@ -1,8 +1,8 @@
 """Actions on a whole topology: rename it, give it to another DAG, delete it. Source: docs/protocol.md §1.
 
-A ledger may have more records than one multi can change. The first multi therefore closes the ledger: it replaces the
-topology record by a mark that names the command. Every other step then refuses and names the command. After a crash,
-you can repeat the command.
+A ledger may have more records than one multi can change. So the first multi closes the ledger: it replaces the topology
+record with a mark that names the command. Every other step then fails with an error that names the command. After a
+crash, you can repeat the command.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from airflow_tx.ledger.steps.step import (
 )
 
 RENAME = "rename"
-_TOGETHER = 100  # records in one multi
+_TOGETHER = 100  # A multi has at most this number of writes.
 _BYTES = 200_000
 
 
 def mark_of(data: bytes) -> Mapping[str, Any] | None:
-    """Read the mark of a closed topology. Return None if the record is not such a mark."""
+    """Read the mark of a closed topology. Return None if the record is no such mark."""
     try:
         found = json.loads(data)
         return found if "moving" in found else None
@@ -58,7 +58,7 @@ class Mover:
         self._paths = ledger.paths
 
     def record(self) -> TopologyRecord:
-        """Read the topology record, even while the topology is being renamed or deleted.
+        """Read the topology record, also while the topology is being renamed or deleted.
 
         :raises UnknownTransaction: there is no such topology.
         :raises UnreadableRecord: the record is damaged, or the topology is being reset.
@@ -79,7 +79,7 @@ class Mover:
     # --- another name -----------------------------------------------------------------------------------------------
 
     def claim(self, dag_id: str, audit: Audit) -> Repaired:
-        """Give the topology to another DAG, under its current name."""
+        """Assign the topology to another DAG, under its current name."""
 
         def step(read: Reader, stamp: Stamp, paths: Paths) -> Decision[Repaired]:
             record = read.get(TopologyRecord, paths.record)
@@ -102,10 +102,10 @@ class Mover:
         return self._ledger.run(step)
 
     def rename(self, new: Paths, dag_id: str, audit: Audit) -> Repaired:
-        """Give the topology another name. Its incarnation stays, so that its states still accept it.
+        """Rename the topology. Its incarnation stays, so that its states still accept it.
 
-        :param new: paths under the new name. A ledger that the renamed DAG created there is replaced, if it has
-            committed nothing.
+        :param new: paths under the new name. If the renamed DAG has already created a ledger there, it is replaced,
+            provided that it has committed nothing.
         :raises MoveRefused: a ledger under the new name has committed transactions.
         """
         old = self._paths
@@ -125,7 +125,7 @@ class Mover:
         )
 
     def is_at(self, new: Paths, record: TopologyRecord) -> bool:
-        """Ask whether an earlier call already finished, except for the removal of the old records."""
+        """Return whether an earlier call has already renamed the topology, but may not have deleted the old records."""
         node = self._store.get(new.record)
         if node is None or mark_of(node.data) is not None:
             return False
@@ -134,9 +134,9 @@ class Mover:
     def _close(
         self, title: str, new: Paths | None, command: str, allocated: int | None = None
     ) -> str:
-        """Write the marks and return their nonce, which identifies this call. A later call outranks it.
+        """Write the marks, and return the nonce of this call. A later call replaces the marks.
 
-        :param allocated: last allocated transaction when the runs were examined; None means any.
+        :param allocated: last allocated transaction when the runs were examined; None allows any.
         """
         old = self._paths
         op = self._ledger.ids.nonce()
@@ -151,7 +151,7 @@ class Mover:
                 raise self._refused(f"it is {before['format']}", "Let that command finish first.")
             record = before["record"] if before is not None else json.loads(node)
             if before is None:
-                decode(TopologyRecord, old.record, node)  # a damaged record stays
+                decode(TopologyRecord, old.record, node)  # A damaged record raises an error.
                 self._check_allocated(read, allocated)
             mark = dumps(
                 {"format": title, "moving": command, "record": record, "by": op, "op": stamp.op}
@@ -173,11 +173,11 @@ class Mover:
             raise self._refused(problem, "Pause the DAG, end its runs, and repeat.")
 
     def check_name(self, new: Paths) -> None:
-        """Refuse a name that the topology cannot use. Raises as `check_free`."""
+        """Raise an error if the topology cannot use a name. Raises as `check_free`."""
         self.check_free(Reader(self._store), new)
 
     def check_free(self, read: Reader, new: Paths) -> bool:
-        """Ask whether a ledger that may be replaced has the new name.
+        """Return whether the new name already has a ledger, which the rename may replace.
 
         :raises MoveRefused: a ledger under the new name has committed transactions.
         """
@@ -210,13 +210,13 @@ class Mover:
     def _finish(
         self, old: Paths, op: str, record: TopologyRecord, dag_id: str, audit: Audit
     ) -> None:
-        """Write the new record. From this moment on, the topology has its new name."""
+        """Write the new topology record. From this moment on, the topology has its new name."""
         new = self._paths
 
         def step(read: Reader, stamp: Stamp, paths: Paths) -> Decision[Repaired]:
             self._check_mine(
                 read.raw(new.record), op
-            )  # a process that takes over replaces both marks in one multi
+            )  # a later call of the command replaces both marks in one multi
             after = replace(record, dag_id=dag_id, op=stamp.op)
             summary = f"it was called {old.topology}, of DAG {record.dag_id}"
             writes = [Put(new.record, encode(after))]
@@ -234,10 +234,10 @@ class Mover:
         return None if found is None else found.txid
 
     def close_for_deletion(self, allocated: int | None = None) -> None:
-        """Close the topology. Every later step is refused and names the command.
+        """Close the topology. Every later step fails with an error that names the command.
 
-        :param allocated: last allocated transaction when the runs were examined; None means any. A transaction that
-            began since would be lost with the ledger, and may have acked messages of a queue.
+        :param allocated: last allocated transaction when the runs were examined; None allows any. A transaction that
+            has begun since then would be lost, although it may have acked messages of a queue.
         :raises UnknownTransaction: there is no such topology.
         :raises MoveRefused: a transaction has begun since the runs were examined.
         """
@@ -263,7 +263,7 @@ class Mover:
     # --- portions ---------------------------------------------------------------------------------------------------
 
     def _emptied(self) -> Iterator[Write]:
-        """Yield the writes that delete all records of the topology, except the topology record, children first."""
+        """Yield the writes that delete all records of the topology except the topology record. Children come first."""
         below = [path for path, _ in self._below(self._paths.base)]
         return (
             Delete(path)
@@ -272,7 +272,7 @@ class Mover:
         )
 
     def _guarded(self, op: str, writes: Iterator[Write]) -> None:
-        """Write in portions. A portion is only written if no later call has replaced the mark."""
+        """Write in portions. Stop with an error if a later call has replaced the mark."""
         portion: list[Write] = []
         size = 0
         for write in writes:
@@ -304,7 +304,7 @@ class Mover:
             )
 
     def _below(self, path: str) -> Iterator[tuple[str, bytes]]:
-        """Yield every record from `path` on, parents first."""
+        """Yield the record at `path` and all records below it, parents first."""
         node = self._store.get(path)
         if node is None:
             return

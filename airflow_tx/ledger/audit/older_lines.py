@@ -1,7 +1,8 @@
 """The repair that adds older lines to the book of ends. Source: docs/protocol.md §12.
 
-The lines come from the receipts of the ledger and of its states. They are added in portions, from the newest to the
-oldest, so that the book has no gap if the repair dies. Repeating the repair continues it.
+The lines are made from the receipts of the ledger and of its states. They are added in portions, from the newest to the
+oldest, so that the book has no gap if the process dies. A person can then repeat the repair, which adds the missing
+lines.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ MOST_OF_PAGES = 300_000
 
 @dataclass(frozen=True)
 class OlderLines:
-    """The lines that a book of ends lacks, and existing lines whose chain these lines change.
+    """The lines that a book of ends lacks, and the existing lines that they change.
 
     :param evidence: evidence from which the lines were made.
-    :param lines: the older lines and the lines of the book, by txid, each with its chain.
+    :param lines: the older lines and the lines of the book, by txid, with the links of their chains.
     :param txids: the txids of the lines to add, newest first.
-    :param summary: transaction with which the book begins afterwards, in words.
+    :param summary: description of the result, such as the first transaction in the book.
     """
 
     evidence: LedgerEvidence
@@ -47,13 +48,13 @@ class OlderLines:
     summary: str
 
     def preview(self, ledger: Ledger, audit: Audit) -> Decision[Repaired]:
-        """Decide the first portion, but write nothing. Raises as `put`."""
+        """Decide the writes of the first portion, but write nothing. Raises as `put`."""
         return ledger.preview(older_lines, self, next(self._portions()), audit=audit)
 
     def put(self, ledger: Ledger, audit: Audit) -> Repaired:
-        """Add the lines to the book in portions. The first portion notes the repair.
+        """Add the lines to the book in portions. The first portion also adds the repair record.
 
-        :raises PreviewOutdated: a repair was made since the evidence was read, or the book has begun.
+        :raises PreviewOutdated: a repair was made since the evidence was read, or the book has begun since then.
         """
         first, *more = self._portions()
         done = ledger.run(older_lines, self, first, audit=audit)
@@ -62,7 +63,7 @@ class OlderLines:
         return done
 
     def _portions(self) -> Iterator[list[int]]:
-        """Divide the lines by pages. There is at least one portion, which starts a new book."""
+        """Yield the txids of each portion, page by page. There is at least one portion, which starts a new book."""
         portion = list[int]()
         size = 0
         for number, txids in groupby(self.txids, key=lambda txid: txid // LINES_A_PAGE):
@@ -86,10 +87,10 @@ def older_lines(
     *,
     audit: Audit | None,
 ) -> Decision[Repaired]:
-    """Add lines in front of the book, so that the book begins with the oldest of them.
+    """Add lines before the first line of the book.
 
     :param txids: the txids of these lines. The book already has the newer ones.
-    :param audit: person and reason. None if an earlier portion has noted the repair.
+    :param audit: person and reason of the repair. None if an earlier portion has added the repair record.
     :raises PreviewOutdated: see `OlderLines.put`.
     """
     before = made.evidence
@@ -99,7 +100,7 @@ def older_lines(
         before.topology.incarnation,
         before.topology.generation,
     )
-    # A transaction that ends without a book leaves no line.
+    # While there is no book, a transaction that ends leaves no line.
     if not is_same or (not topology.book and current != before.current):
         raise PreviewOutdated(what="The book of ends", topology=paths.topology)
     book = Book(read, paths)
@@ -134,7 +135,7 @@ def older_lines(
 def lines_told(
     wanted: Expected, receipts: Mapping[int, Receipt], *, upstream: str
 ) -> dict[int, EndLine]:
-    """Make lines from receipts, each with the upstream range of its batch.
+    """Return the lines that follow from the receipts, with the upstream range of each batch.
 
     :param upstream: the name of the upstream topology; "" if the source reads something else.
     """
@@ -156,10 +157,10 @@ def lines_lacking(
     request: TopologyRequest,
     tables: Collection[str],
 ) -> OlderLines:
-    """Make the lines that a book of ends lacks, as far back as the receipts are unbroken.
+    """Return the lines that a book of ends lacks. They go back to the first gap in the receipts.
 
     :param request: the topology as its DAG describes it.
-    :param tables: states whose rows other topologies read. A line has the row count of each of them.
+    :param tables: names of the tables, whose rows other topologies read. A line has the row count of each table.
     :raises RepairRefused: the topology keeps no book, or no line can be added.
     """
     topology = ledger.topology
@@ -197,7 +198,7 @@ def lines_lacking(
 
 
 def _is_whole(chain: Chain, txid: int, tables: Collection[str]) -> bool:
-    """Ask whether the rows that each table got in a transaction are known."""
+    """Return whether the receipt of a transaction is known, with its number of rows in each table."""
     receipt = chain.receipts.get(txid)
     if receipt is None or txid not in chain.pieced:
         return receipt is not None
@@ -207,7 +208,7 @@ def _is_whole(chain: Chain, txid: int, tables: Collection[str]) -> bool:
 
 
 def _lost(chain: Chain, first: int) -> str:
-    """Name the transactions before a line that have no receipt. Return "" if there are none."""
+    """Describe the transactions before a line that have no receipt. Return "" if there are none."""
     begins = first - 1
     while begins > 1 and begins - 1 not in chain.receipts:
         begins -= 1

@@ -1,4 +1,4 @@
-"""The plan of a rebuilt ledger, from the fences of its states. Source: docs/protocol.md §§5, 7."""
+"""The plan of a rebuilt ledger, made from the fences of its states. Source: docs/protocol.md §§5, 7."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from airflow_tx.ledger.steps.step import Stamp, acks_of, put_or_create
 
 @dataclass(frozen=True)
 class HeldState:
-    """The evidence from the fence of a state.
+    """The evidence from the fence of a state for a rebuild of the ledger.
 
-    :param undoable: whether the next grant of the same txid undoes earlier writes, as in an opaque state.
-    :param holds: whether the state may have output of the token's transaction.
-    :param applied: whether the whole update is applied.
-    :param batch: the facts of that transaction in the fence.
+    :param undoable: whether a later grant of the same txid undoes earlier writes, as in an opaque state.
+    :param holds: whether the state may have output of the transaction in the fence.
+    :param applied: whether the update of this transaction is complete.
+    :param batch: the facts about this transaction in the fence.
     :param receipts: the receipts of final transactions that the state keeps.
     :param change: number of the newest accepted change in the fence.
     :param takes_out: the transactions that removed rows of a restated transaction, according to their receipts.
@@ -46,7 +46,7 @@ class HeldState:
 
     @property
     def receipt(self) -> Receipt:
-        """The receipt of the transaction in the fence, with its rows but without the rows that were written."""
+        """The receipt of the transaction in the fence, without the number of written rows."""
         batch = self.batch
         return Receipt(
             **self.token.to_json(),
@@ -75,11 +75,11 @@ class HeldState:
         holds: Callable[[int], bool | None] = lambda txid: None,
         receipts: Iterable[Any] | None = None,
     ) -> HeldState:
-        """Read the evidence from a fence.
+        """Create the evidence from a fence.
 
-        :param holds: returns whether the state has output of a transaction; None if it cannot tell.
+        :param holds: function that returns whether the state has output of a transaction; None if unknown.
         :param receipts: receipts of the state; changed receipts are ignored.
-        :raises UnreadableRecord: the fence keeps no valid batch.
+        :raises UnreadableRecord: the fence has no valid batch.
         """
         if fence.kept is None:
             raise UnreadableRecord(
@@ -105,7 +105,7 @@ class HeldState:
 
 
 def _receipt_of(stored: Any, incarnation: str) -> Receipt | None:
-    """Read a receipt of a state. Return None if the receipt was changed, or is of another ledger."""
+    """Read a receipt of a state. Return None if the receipt was changed or belongs to another ledger."""
     try:
         receipt = Receipt.from_json(json.loads(stored.text))
     except (ValueError, UnreadableRecord):
@@ -115,16 +115,16 @@ def _receipt_of(stored: Any, incarnation: str) -> Receipt | None:
 
 @dataclass(frozen=True)
 class RebuildPlan:
-    """The point from which a rebuilt ledger continues, according to the states.
+    """The point from which the rebuilt ledger continues, according to the states.
 
-    :param last: last final txid in each state.
+    :param last: last final transaction of each state.
     :param births: birth in the fence of each state.
     :param meta: metadata of transaction `current` − 1; None if there is none.
     :param granted: time of the newest grant in the states. No state has traces of transactions that began later.
-    :param bound: binding of the newest grant's run, by run key, if its transaction is an open restatement. It names the
-        transaction that counts.
-    :param last_run: run key of transaction `current` − 1, if a fence has it; otherwise "".
-    :param ended: receipts of the transactions before `current` by txid, from the fences or the states.
+    :param bound: binding of the run with the newest grant, by run key, if its transaction is an open restatement. The
+        transaction in the binding is the one that counts.
+    :param last_run: run key of transaction `current` − 1; "" if no fence has it.
+    :param ended: receipts of the transactions before `current`, by txid, from fences and receipts of the states.
     :param change: number of the newest accepted change in any fence.
     """
 
@@ -145,11 +145,11 @@ class RebuildPlan:
 
 @dataclass(frozen=True)
 class RemadeTransaction:
-    """A restatement that a state cannot undo. Its record is created again, so that its run is replayed.
+    """An open restatement that a state cannot undo. A rebuild creates its record again, so its run can be replayed.
 
     :param batch: the batch in the newest fence.
     :param token: the token in the newest fence.
-    :param receipt: the receipt that the state keeps of it.
+    :param receipt: the receipt of the restatement in the state.
     :param fenced: the states that have a fence.
     """
 
@@ -160,7 +160,7 @@ class RemadeTransaction:
 
     @classmethod
     def of(cls, held: Sequence[HeldState], newest: HeldState) -> RemadeTransaction | None:
-        """Find the restatement in the newest fence that a state cannot undo. Return None if every state can undo it."""
+        """Return the restatement in the newest fence, if a state cannot undo it. Return None otherwise."""
         token = newest.token
         kept = [
             each
@@ -180,14 +180,14 @@ class RemadeTransaction:
 
     @property
     def bound(self) -> dict[str, Binding]:
-        """The binding of its run. The restated transaction counts until the restatement is committed."""
+        """The binding of the restatement's run. The restated transaction counts until the restatement is committed."""
         restating = Restating(self.token.txid, self.token.birth)
         replaced = self.batch.replaces
         assert replaced is not None, "`of` looks for it"
         return {self.batch.key: Binding(replaced.txid, replaced.entry, restating)}
 
     def writes(self, read: Reader, stamp: Stamp, paths: Paths) -> list[Write]:
-        """Return the writes of its record, its rows and the folder of its acks."""
+        """Return the writes of the record, of the rows and of the folder of acks."""
         token = self.token
         batch = self.batch
         record = TransactionRecord(
@@ -227,7 +227,7 @@ class RemadeTransaction:
 
 
 def plan_rebuild(paths: Paths, held: Sequence[HeldState]) -> RebuildPlan:
-    """Decide from which transaction the ledger continues, and find the receipts of final transactions in the states.
+    """Decide from which transaction the ledger continues, and which transactions before it are known from the states.
 
     :raises RepairRefused: no state has a fence, or the states contradict each other.
     """
@@ -245,7 +245,7 @@ def plan_rebuild(paths: Paths, held: Sequence[HeldState]) -> RebuildPlan:
         current = txid + 1
         meta: Metadata | None = Metadata(receipt.attempt, receipt.metadata, receipt.after)
         known = kept.get(txid)
-        # The fence does not record the written rows.
+        # The fence has no number of written rows.
         written = {} if known is None or known.birth != receipt.birth else known.written
         ended[txid] = replace(receipt, written=written)
         summary = f"transaction {txid} is complete in every state; {txid + 1} is next"
@@ -287,7 +287,7 @@ def plan_rebuild(paths: Paths, held: Sequence[HeldState]) -> RebuildPlan:
 
 
 def _put_together(held: Sequence[HeldState]) -> dict[int, Receipt]:
-    """Merge the receipts that the states hold, by txid. Each state holds only the counts of the rows written to it."""
+    """Merge the receipts in the states, by txid. Each state has only the number of its own written rows."""
     found = dict[int, Receipt]()
     for each in (receipt for state in held for receipt in state.receipts):
         known = found.get(each.txid)
@@ -297,7 +297,7 @@ def _put_together(held: Sequence[HeldState]) -> dict[int, Receipt]:
 
 
 def _is_complete(held: Sequence[HeldState], txid: int) -> bool:
-    """Ask whether every state has applied the same transaction of this number."""
+    """Return whether every state has completely applied the same transaction with this txid."""
     applied = all(each.token.txid == txid and each.applied for each in held)
     return applied and len({each.token.birth for each in held}) == 1
 

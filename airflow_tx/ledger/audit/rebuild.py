@@ -86,7 +86,7 @@ def ledger_lost(
     """Rebuild the ledger from `plan`. All open transactions are deleted, and their runs begin again.
 
     :param request: the topology as its DAG describes it, for a completely lost ledger.
-    :param changes: accepted changes of which the journal keeps a copy.
+    :param changes: accepted changes of which the journal has a copy.
     :raises RepairRefused: the ledger is ahead of the states because they were set back, or the states belong to another
         ledger.
     """
@@ -98,7 +98,7 @@ def ledger_lost(
 
     first = plan.current
     if found is not None and found.incarnation != plan.incarnation:
-        # `begin` created this ledger after the loss, so all its records are replaced.
+        # `begin` created this ledger after the loss, so the rebuild replaces all its records.
         first = 1
         found = replace(found, incarnation=plan.incarnation, generation=0)
 
@@ -111,7 +111,7 @@ def ledger_lost(
         told = lines_told(wanted, plan.ended, upstream=request.upstream)
         lines = _lines_again(plan, told, next_line=1 if current is None else current.txid)
         after = replace(after, book=_begin_of_book(after.book, lines, plan, current))
-    # No transaction that begins after the rebuild uses the names of these folders.
+    # No later transaction uses the names of these folders.
     after = step.left(after, paths, *map(paths.acks, read.names_if_any(paths.all_acks)))
     skipped, without_rows = _skipped_again(read, stamp, paths, wanted)
     writes = [
@@ -150,11 +150,11 @@ def ledger_lost(
 
 
 LINES_AGAIN = 500
-"""The maximum number of book lines that a rebuild restores. `repair --ends` restores older lines."""
+"""Maximum number of lines in the book of ends that a rebuild restores. `repair --ends` restores older lines."""
 
 
 def _lines_again(plan: RebuildPlan, told: Mapping[int, EndLine], next_line: int) -> list[EndLine]:
-    """Make the book lines of lost transactions, newest first, back to the first gap in the receipts of the states.
+    """Return the book lines of lost transactions, newest first, back to the first gap in the states' receipts.
 
     :param next_line: the first transaction without a line in the ledger.
     """
@@ -169,14 +169,14 @@ def _lines_again(plan: RebuildPlan, told: Mapping[int, EndLine], next_line: int)
 def _begin_of_book(
     before: int, lines: Sequence[EndLine], plan: RebuildPlan, current: Counter | None
 ) -> int:
-    """Return the first transaction of the range in which the book of ends has no gap."""
+    """Return the first transaction from which on the book of ends has no gap."""
     begin = plan.current - len(lines)
     is_whole = before and current is not None and begin <= current.txid
     return before if is_whole else max(begin, 1)
 
 
 def _remade(writes: Sequence[Write], made: Sequence[Write]) -> list[Write]:
-    """Return the planned writes, but with `made` in place of the writes to the same paths."""
+    """Return the planned writes. `made` replaces the writes to the same paths."""
     own = {each.path for each in made}
     return [*(each for each in writes if each.path not in own), *made]
 
@@ -184,7 +184,7 @@ def _remade(writes: Sequence[Write], made: Sequence[Write]) -> list[Write]:
 def _kept_changes(
     read: Reader, paths: Paths, changes: Sequence[RepairRecord], plan: RebuildPlan
 ) -> list[RepairRecord]:
-    """List all repairs, including accepted changes that the ledger lost.
+    """Return all repairs, including accepted changes that the ledger has lost.
 
     Lost changes keep their numbers if possible.
     """
@@ -203,7 +203,7 @@ def _kept_changes(
 def _accepted_again(
     repairs: Sequence[RepairRecord], plan: RebuildPlan
 ) -> dict[str, dict[str, Any]]:
-    """Return the newest accepted change of each state, so that an older backup of the state is still noticed."""
+    """Return the newest accepted change of each state, so that an older backup of a state is still detected."""
     found = dict[str, dict[str, Any]]()
     for each in since_reset(repairs):
         if each.what == ACCEPT_CHANGE:
@@ -215,7 +215,7 @@ def _accepted_again(
 def _check_ledger(
     paths: Paths, plan: RebuildPlan, found: TopologyRecord | None, current: Counter | None
 ) -> None:
-    """Refuse a ledger that is ahead of the states, since the states were set back or belong to another ledger."""
+    """Raise an error if the ledger is ahead of the states, since they were set back or belong to another ledger."""
     has_begun = current is not None and current.txid > 1
     if found is not None and found.incarnation != plan.incarnation and (found.states or has_begun):
         raise rebuild_refused(
@@ -243,7 +243,7 @@ def _topology_after(before: TopologyRecord, plan: RebuildPlan, stamp: Stamp) -> 
         grants={},
         rolling=None,
         rebuilt=plan.current - 1,
-        # These notes belong to open transactions, which are removed.
+        # These fields are about open transactions, which are removed.
         skips=[],
         blocked=None,
         bid=None,
@@ -256,7 +256,7 @@ def _topology_after(before: TopologyRecord, plan: RebuildPlan, stamp: Stamp) -> 
 def _emptied(
     read: Reader, stamp: Stamp, paths: Paths, plan: RebuildPlan, first: int, *, wanted: Expected
 ) -> list[Write]:
-    """Delete the records of open transactions, and of all transactions from `first` on. Their txids get new batches."""
+    """Return the writes that delete open transactions and everything from `first` on. Their txids get new batches."""
     writes = _bindings(read, stamp, paths, plan, first, wanted=wanted)
     writes += [Delete(f"{paths.wishes}/{name}") for name in read.names_if_any(paths.wishes)]
     for name in read.names_if_any(paths.histories):
@@ -266,7 +266,7 @@ def _emptied(
 
 
 def bound_after(planned: Decision[Repaired], paths: Paths, txid: int, key: str) -> int | None:
-    """Return the transaction to which a planned rebuild binds the run of an open transaction, or None if it unbinds it.
+    """Return the transaction to which a planned rebuild binds a run. Return None if it removes the binding.
 
     :param key: the run key.
     """
@@ -278,7 +278,7 @@ def bound_after(planned: Decision[Repaired], paths: Paths, txid: int, key: str) 
 
 
 def _restarted(read: Reader, paths: Paths, plan: RebuildPlan) -> list[Write]:
-    """Keep the position of the last final transaction, and remove all other positions."""
+    """Return the writes that keep the position of the last final transaction and remove all other positions."""
     state = RotatingTransactionalState(read, paths)
     last = plan.current - 1
     kept = None if plan.meta is None else last
@@ -290,7 +290,7 @@ def _restarted(read: Reader, paths: Paths, plan: RebuildPlan) -> list[Write]:
 def _bindings(
     read: Reader, stamp: Stamp, paths: Paths, plan: RebuildPlan, first: int, *, wanted: Expected
 ) -> list[Write]:
-    """Unbind the runs of deleted transactions. Bind the runs of transactions that the receipts of the states prove."""
+    """Return the writes that delete open transactions and their bindings, and add the bindings that receipts prove."""
     writes = list[Write]()
     bound = dict[str, Binding]()
     opened = {
@@ -306,7 +306,8 @@ def _bindings(
                 bound[paths.run(skipped.key)] = Binding(int(name))
     known = _bound_by_receipts(read, paths, plan, wanted)
     bound |= {paths.run(key): binding for key, binding in known.items()}
-    # Each open transaction has its run key in its record, so the bindings of all runs need not be listed.
+    # The record of an open transaction has its run key, so the bindings of all runs need not be
+    # listed.
     for txid in sorted(gone):
         path = paths.run(opened[txid].key)
         binding = read.find(Binding, path)
@@ -317,9 +318,9 @@ def _bindings(
 
 
 def _began_later(record: TransactionRecord, plan: RebuildPlan) -> bool:
-    """Ask whether a transaction of a ledger that was set back began after the newest grant in the states.
+    """Return whether a transaction of a ledger that was set back began after the newest grant in the states.
 
-    If a transaction began earlier, and a state has its txid, it was committed in the lost time.
+    If it began earlier and a state has its txid, it was committed, and the ledger has lost the commit.
     """
     return record.birth not in plan.births.values() and record.created > plan.granted
 
@@ -327,7 +328,7 @@ def _began_later(record: TransactionRecord, plan: RebuildPlan) -> bool:
 def _taken_back(
     read: Reader, stamp: Stamp, paths: Paths, txid: int, skipped: Skipped
 ) -> list[Write]:
-    """Undo a readmission whose transaction is deleted: move its rows back to the skipped transaction."""
+    """Return the writes that undo a readmission whose transaction is deleted. The skip record gets the rows back."""
     assert skipped.readmitted_as is not None
     rows = RotatingTransactionalState(read, paths).get_state(skipped.readmitted_as).rows
     writes: list[Write] = [
@@ -346,7 +347,7 @@ def _taken_back(
 def _skipped_again(
     read: Reader, stamp: Stamp, paths: Paths, wanted: Expected
 ) -> tuple[list[Write], list[int]]:
-    """Restore the rows of transactions that were skipped in the lost time, and list the txids whose rows are lost."""
+    """Return the writes that restore lost skip records, and the txids whose rows cannot be restored."""
     writes = list[Write]()
     without_rows = list[int]()
     for txid, own in wanted.skipped.items():
@@ -367,7 +368,7 @@ def _skipped_again(
 def _bound_by_receipts(
     read: Reader, paths: Paths, plan: RebuildPlan, wanted: Expected
 ) -> dict[str, Binding]:
-    """Bind the runs of transactions skipped in the lost time, and the run of the last transaction in the fences."""
+    """Return the bindings of runs whose skip record is restored, and of the last transaction in the fences."""
     skipped = {
         own.key: wanted.bindings[own.key]
         for txid, own in wanted.skipped.items()
@@ -378,11 +379,12 @@ def _bound_by_receipts(
 
 
 # --- repair -------------------------------------------------------------------------------------------------------
-# Repairs that a person makes after a state was set back or renamed, or to begin again from nothing. Source:
-# docs/protocol.md §§5, 7.
+# Repairs after a state was set back or renamed, and the reset, with which a topology begins again.
+# Source: docs/protocol.md §§5, 7.
 #
-# Each repair is one multi. It checks its reads, raises the generation, and notes who made it, when and why. Only a
-# reset needs several multis: the topology stays unusable until the last one, and a person can repeat the reset.
+# Each repair is one multi. It raises the generation and records who made it, when and why. Only a
+# reset needs several multis: the topology stays closed until the last one, and a person can repeat
+# the reset.
 
 
 # --- --state-lost ------------------------------------------------------------------------------------------------
@@ -392,9 +394,9 @@ def _bound_by_receipts(
 class SeenState:
     """The content that a state had when a person accepted it.
 
-    :param fence: the token in its fence; None if it had no fence.
+    :param fence: the token in the fence of the state; None if it had none.
     :param found: the last transaction that the state had completely; 0 if it was empty; None if unknown.
-    :param change: the newest accepted change in its fence.
+    :param change: the newest accepted change in the fence.
     """
 
     fence: Token | None
@@ -413,8 +415,8 @@ def state_lost(
 ) -> Decision[Repaired]:
     """Accept the content of a state that lacks committed transactions.
 
-    :param seen: the only content that is accepted; None accepts any content, since the state was not examined.
-    :raises RepairRefused: the ledger has not committed to a state of this name, and no grant was about to write one.
+    :param seen: the content that the person has seen. Only this content is accepted. None accepts any content.
+    :raises RepairRefused: no transaction was committed to a state of this name, and no grant was about to write to one.
     """
     topology = read.get(TopologyRecord, paths.record)
     before = {
@@ -440,9 +442,9 @@ def state_lost(
 def forget_state(
     read: Reader, stamp: Stamp, paths: Paths, state: str, audit: Audit
 ) -> Decision[Repaired]:
-    """Continue without a state. A later state of the same name counts as a different state.
+    """Continue the topology without a state. A later state of the same name counts as a different state.
 
-    :raises RepairRefused: the ledger has not committed to a state of this name, and no grant was about to write one.
+    :raises RepairRefused: no transaction was committed to a state of this name, and no grant was about to write to one.
     """
     told = "state {} was at transaction {}; the topology continues without it"
     last = read.get(TopologyRecord, paths.record).states.get(state, 0)
@@ -464,9 +466,9 @@ def _left(
     change: Mapping[str, Any],
     audit: Audit,
 ) -> Decision[Repaired]:
-    """Remove the last transaction of a state from the topology record, so that the next grant does not require it.
+    """Remove a state from the topology record, so that the next grant does not require its last transaction.
 
-    :param accepted: the entry about the state that the topology record keeps instead.
+    :param accepted: the accepted facts about the state that the topology record keeps instead.
     """
     topology = read.get(TopologyRecord, paths.record)
     current = read.get(Counter, paths.current)
@@ -480,8 +482,7 @@ def _left(
             f"It knows: {known}.",
         )
     others = _without(topology.accepted, state)
-    # A new generation ends a permanent refusal, so the mark of a blocked transaction is removed,
-    # too.
+    # A new generation ends a permanent refusal, so no transaction is blocked any more.
     generation = topology.generation + 1
     after = replace(
         topology,
@@ -590,14 +591,15 @@ def note_change(
     receipt: str,
     audit: Audit,
 ) -> Decision[Repaired]:
-    """Note that a person deliberately changed the values of a state. Later comparisons use the new values.
+    """Record that a person deliberately changed values of a state, so that later comparisons expect the new values.
 
-    :param columns: difference of each column between its total and the total of receipts and earlier changes.
-    :param rows: number of rows that a table has of each changed transaction.
-    :param keys: names of the deleted keys, from which no restatement removes anything. If None, the keys are unknown,
-        and no earlier transaction can be restated.
+    :param columns: difference between the total of a column and the total that receipts and earlier changes imply, by
+        column.
+    :param rows: number of rows of each changed transaction in the table.
+    :param keys: digests of the deleted keys, from which no restatement removes anything. None means unknown: no earlier
+        transaction can then be restated.
     :param made_after: the transaction after which the values were changed; None means the last final one.
-    :param marked: whether the fence of the state will name the change.
+    :param marked: whether the fence of the state will have the number of the change.
     :param receipt: hash of the last receipt when the totals were compared.
     :raises PreviewOutdated: a transaction has ended since the totals were compared.
     """
@@ -647,7 +649,7 @@ def note_code(
     last: int,
     audit: Audit,
 ) -> Decision[Repaired]:
-    """Note that transactions need no restatement although an earlier version of the code processed them.
+    """Record that transactions need no restatement, although another version of the code processed them.
 
     :param code: current digest of the code of each task; "" if the task is gone.
     :param last: the last of these transactions.
@@ -672,7 +674,7 @@ def note_code(
 
 
 def close_for_reset(read: Reader, stamp: Stamp, paths: Paths) -> Decision[Done]:
-    """Close the topology until `reset` is done. Every other step then fails with an error that names the command."""
+    """Close the topology until `reset` has finished. Every other step fails with an error that names the command."""
     check_raw_not_rolling(paths, read.raw(paths.record))
     command = Command("repair", paths.topology, options=("--reset", "--why", "TEXT"))
     before = {"incarnation": incarnation_of(read, paths)}
@@ -690,18 +692,18 @@ def incarnation_of(read: Reader, paths: Paths) -> str:
 
 
 def is_being_reset(data: bytes) -> bool:
-    """Ask whether the topology record is the mark of `close_for_reset`."""
+    """Return whether the topology record is the mark that `close_for_reset` writes."""
     try:
         mark = json.loads(data)
-        # A topology record has a number as its format. The mark of a moving topology has one more
-        # field.
+        # The format of a topology record is a number. The mark of a topology that is being renamed
+        # or deleted has one more field.
         return isinstance(mark["format"], str) and "moving" not in mark
     except (ValueError, KeyError, TypeError):
         return False
 
 
 def remove_records(store: Store, paths: Paths) -> None:
-    """Delete every record below the folders of a topology, except the notes of repairs."""
+    """Delete every record below the folders of a topology, except the records of repairs."""
     for path in (*paths.folders, paths.wishes, paths.ends, paths.all_behind):
         if path not in (paths.base, paths.coordinator):
             step.empty(store, path)
@@ -710,7 +712,7 @@ def remove_records(store: Store, paths: Paths) -> None:
 def reset(
     read: Reader, stamp: Stamp, paths: Paths, request: TopologyRequest, audit: Audit
 ) -> Decision[Repaired]:
-    """Create a new ledger, after the records below the folders are deleted and the states are empty."""
+    """Create a new ledger. The records below the folders must be deleted first, and the states emptied."""
     after = request.made(stamp.op)
     writes = [
         put_or_create(read, paths.record, encode(after)),
@@ -735,7 +737,7 @@ def reset(
 
 
 class ResetIncomplete(TxError):
-    """A reset has begun, but could not finish."""
+    """A reset has begun, but has not finished."""
 
     template = (
         "Reset of topology {topology!r} is not complete: {reason}.",
@@ -745,7 +747,7 @@ class ResetIncomplete(TxError):
 
 
 class Repairs:
-    """The repairs that a person makes after a ledger or its states were set back."""
+    """The repairs that a person makes after the ledger or its states were set back."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -756,7 +758,7 @@ class Repairs:
         self.note_code = OwnStep(ledger, note_code)
 
     def incarnation(self) -> str:
-        """Return the incarnation of the ledger: see `incarnation_of`."""
+        """Return the incarnation of the ledger; see `incarnation_of`."""
         return incarnation_of(self._ledger.reader, self._ledger.paths)
 
     def ledger_lost(
@@ -767,9 +769,9 @@ class Repairs:
         *,
         changes: Sequence[RepairRecord] = (),
     ) -> Repaired:
-        """Rebuild the ledger from the states. Afterwards, clear the runs of open transactions to begin them again.
+        """Rebuild the ledger from the states. A person must then clear the runs of open transactions.
 
-        :param held: evidence from every fence.
+        :param held: the evidence from the fence of each state.
         :param changes: the accepted changes in the journal.
         :raises RepairRefused: the fences contradict each other, or the ledger is ahead of them.
         :raises UnreadableRecord: the record of another topology, which may own the states, cannot be read.
@@ -788,12 +790,12 @@ class Repairs:
         *,
         changes: Sequence[RepairRecord] = (),
     ) -> Decision[Repaired]:
-        """Decide what `ledger_lost` would do, but write nothing. Raises as `ledger_lost`."""
+        """Decide the writes of `ledger_lost`, but write nothing. Raises as `ledger_lost`."""
         plan = self._plan(held)
         return self._ledger.preview(ledger_lost, request, plan, changes=changes, audit=audit)
 
     def preview_reset(self, request: TopologyRequest, audit: Audit) -> Decision[Repaired]:
-        """Decide what `reset` would do, but write nothing. Raises as `reset`."""
+        """Decide the writes of `reset`, but write nothing. Raises as `reset`."""
         return self._ledger.preview(reset, request, audit)
 
     def _plan(self, held: Sequence[HeldState]) -> RebuildPlan:
@@ -803,7 +805,7 @@ class Repairs:
         return plan
 
     def _check_by_hand(self, held: Sequence[HeldState]) -> None:
-        """Refuse a fence whose txid a person has raised, since the transactions up to that txid never existed."""
+        """Raise an error if a person has raised the txid in a fence, since the transactions up to it never existed."""
         paths, births = self._ledger.paths, dict[str, int]()
         with suppress(UnreadableRecord):
             births = {each.birth: txid for txid, each in self._ledger.open_records().items()}
@@ -813,7 +815,7 @@ class Repairs:
                 raise rebuild_refused(paths, **told)
 
     def _check_owner(self, incarnation: str) -> None:
-        """Refuse a state that belongs to a topology with a ledger. Two topologies on one state look like a lost ledger.
+        """Raise an error if the states belong to another topology that has a ledger.
 
         :raises UnreadableRecord: the record of another topology, which may own the state, cannot be read.
         """
@@ -822,7 +824,7 @@ class Repairs:
         for name in topologies(store, own.root):
             node = store.get(path := Paths(own.root, name).record)
             if name == own.topology or node is None or is_being_reset(node.data):
-                continue  # a topology in a reset gives up its states
+                continue  # a topology that is being reset no longer owns its states
             if decode(TopologyRecord, path, node.data).incarnation == incarnation:
                 raise RepairRefused(
                     what=LEDGER_LOST,
@@ -838,13 +840,14 @@ class Repairs:
     def reset(
         self, request: TopologyRequest, audit: Audit, *, clear: Callable[[], None]
     ) -> Repaired:
-        """Delete everything. The next transaction is 1 and begins at the start of the source. If this fails, repeat it.
+        """Delete all records of the topology and empty its states. The next transaction is 1.
 
-        A reset does not stop a live committer. End the topology's runs first.
+        The next batch begins at the start of the source. A reset does not stop a running committer, so end the
+        topology's runs first. If the reset fails, repeat it.
 
         :param clear: function that empties the states and their fences, while no step can use the topology. Check first
-            that it can do so, since the records of the ledger are deleted before it runs.
-        :raises ResetIncomplete: the reset failed, and the topology stays closed until the reset is repeated.
+            that it will succeed, since the records of the ledger are deleted before it runs.
+        :raises ResetIncomplete: the reset failed. The topology stays closed until the reset is repeated.
         """
         ledger = self._ledger
         paths = ledger.paths
@@ -862,7 +865,7 @@ class Repairs:
 
 
 def reason_of(error: Exception) -> str:
-    """Describe why something failed, without the advice for the tasks of a transaction."""
+    """Return the reason of an error, without its remedy."""
     fields = error.fields if isinstance(error, TxError) else {}
     return str(fields.get("reason") or fields.get("problem") or error) or type(error).__name__
 

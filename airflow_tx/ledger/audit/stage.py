@@ -1,6 +1,6 @@
-"""One stage of a chain: whether a topology took each upstream transaction once, and which ones count. Source: §12.
+"""Compare a topology with its upstream topology: whether it took each transaction once, and which ones count.
 
-The section is in docs/protocol.md. A contradiction is a finding. Other facts are notes.
+Source: docs/protocol.md §12. A contradiction is a finding. Other facts are notes.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from airflow_tx.ledger.upstream.corrections import NotedCorrections, TakenRanges
 from airflow_tx.ledger.upstream.reading import UpstreamReading
 
 RowsUpstream = Callable[[Collection[int]], Mapping[int, int]]
-"""Counts the rows that the upstream table has of each of these transactions."""
+"""A function that returns how many rows each of these transactions has in the upstream table."""
 COUNTED_AT_ONCE = 1000
-"""The maximum number of transactions whose rows one call counts."""
+"""Maximum number of transactions whose rows one call counts."""
 
 
 @dataclass
@@ -29,10 +29,10 @@ class StageAudit:
     """Compares the ranges of a topology with the book of its upstream topology.
 
     :param ledger: the ledger of the reading topology.
-    :param table: name of the state that is the upstream table; "" if it is not known.
+    :param table: name of the upstream state that is the table; "" if unknown.
     :param rows: function that counts the rows of the table; None if they are not compared.
     :ivar findings: the contradictions, one line each.
-    :ivar notes: the ranges that are unknown, or not taken yet.
+    :ivar notes: facts such as upstream transactions that are not taken yet.
     """
 
     ledger: ReadOnlyLedger
@@ -42,7 +42,10 @@ class StageAudit:
     notes: list[str] = field(default_factory=list)
 
     def compare(self) -> None:
-        """Compare ranges, counting transactions, and rows. Raises UnreadableRecord, which names the record."""
+        """Compare the ranges of upstream transactions, the transactions that count, and the rows.
+
+        :raises UnreadableRecord: a record cannot be read. The error names the record.
+        """
         lines = self._fresh
         upstream, problem = UpstreamReading.of_reader(self.ledger, self.table)
         if problem is not None:
@@ -66,7 +69,10 @@ class StageAudit:
 
     @cached_property
     def _fresh(self) -> list[tuple[EndLine, TakenRange]]:
-        """The lines that took new upstream transactions, in order. They are read before the upstream ledger grows."""
+        """The lines whose batch took new upstream transactions, in the order of the txids.
+
+        They are read before the upstream ledger, so that it has all these transactions.
+        """
         book = self.ledger.topology().book
         lines = self._own.book.lines(book, self.ledger.current() - 1)
         taken = [
@@ -159,7 +165,7 @@ class StageAudit:
         if self.rows is None:
             return
         ends = sorted({end for _, taken in lines for _, end in _ends(upstream, taken)})
-        # While a transaction is open upstream, its rows may be missing for a moment.
+        # While an upstream transaction is open, rows may be missing for a short time.
         where = self.notes if upstream.may_settle(lines[-1][1]) else self.findings
         for start in range(0, len(ends), COUNTED_AT_ONCE):
             some = ends[start : start + COUNTED_AT_ONCE]
@@ -174,7 +180,7 @@ class StageAudit:
 
 
 def _ends(upstream: UpstreamReading, taken: TakenRange) -> Iterator[tuple[int, int]]:
-    """Yield each transaction of a range that begins a chain, with the transaction that counts for it."""
+    """Yield each transaction of a range that begins a chain, with the transaction that counts now."""
     for txid, line in upstream.lines(taken.first, taken.last).items():
         if line.counts:
             yield txid, line.end or txid

@@ -1,4 +1,4 @@
-"""Comparisons of ledger, receipts and fences with each other. Pure functions. Source: docs/protocol.md §10."""
+"""Compare ledger, receipts and fences with each other, as pure functions. Source: docs/protocol.md §10."""
 
 from __future__ import annotations
 
@@ -34,17 +34,18 @@ from airflow_tx.ledger.receipt import Receipt, Written, restated
 from airflow_tx.ledger.records import EndLine, Phase, Skipped, TransactionRecord
 
 # --- decisive -----------------------------------------------------------------------------------------------------
-# Compare the records that decide later transactions with the receipts and with each other. Source: docs/protocol.md
-# §10.
+# Compare the records that decide later transactions with the receipts and with each other. Source:
+# docs/protocol.md §10.
 #
-# These records are the topology record, the counters, open transactions, skipped rows, and the bindings of runs.
+# These are the topology record, the counters, and the records of open transactions, skipped rows
+# and bindings.
 
 
 def compare_decisive(chain: Chain, states: Sequence[StateEvidence], *, whole: bool) -> None:
-    """Compare the records that decide later transactions.
+    """Compare the records that decide later transactions with the receipts.
 
-    :param whole: whether all final transactions are compared. Only then are the records of later transactions compared,
-        too.
+    :param whole: whether all final transactions are compared. Only then can the topology record and open transactions
+        be compared.
     """
     now = chain.ledger.decisive
     if now is None:
@@ -64,13 +65,13 @@ _SENTENCES = {
     "run_id": "its kept rows are of run {}, its receipt of {}",
     "rows": "its kept rows are {}, the rows of its receipt {}",
 }
-"""The finding for each field of a record, if receipts, repairs and open transactions imply another value."""
+"""The text of a finding, by field of a record, if its value does not follow from the receipts and repairs."""
 _OF_SKIPPED = "its kept rows are of {name} {}, its receipt of {}"
-"""The finding for each other field of a skipped transaction."""
+"""The finding about any other field of a skip record."""
 
 
 def _apart(said: Any, wanted: Any, *names: str) -> Iterator[str]:
-    """Describe the fields in which a record differs from the expected record."""
+    """Yield a finding for each field in which a record differs from the expected record."""
     for name in names:
         found = [as_plain(getattr(each, name)) for each in (said, wanted)]
         if len(set(map(digest_of, found))) > 1:
@@ -95,7 +96,7 @@ def _topology_findings(chain: Chain) -> Iterator[str]:
 
 
 def _rebuilt_findings(chain: Chain) -> Iterator[str]:
-    """Compare the last transaction before a rebuild with the generations of the receipts before and after it."""
+    """Compare the transaction after which the ledger was rebuilt with the generations of the receipts around it."""
     rebuilt = chain.ledger.topology.rebuilt
     current = chain.ledger.current
     generation = max(
@@ -120,7 +121,7 @@ def _rebuilt_findings(chain: Chain) -> Iterator[str]:
 
 
 def _loss_findings(chain: Chain) -> Iterator[str]:
-    """Compare the accepted losses in the topology record with the losses that the source has not passed yet."""
+    """Compare the accepted losses in the topology record with the losses after the position of the source."""
     topology = chain.ledger.topology
     life = chain.ledger.life
     known = {each.number for each in chain.ledger.repairs if each.what == ACCEPT_LOSS}
@@ -147,7 +148,7 @@ def _loss_findings(chain: Chain) -> Iterator[str]:
 
 
 def _compare_states(chain: Chain, states: Mapping[str, StateEvidence]) -> None:
-    """Compare the states in the topology record, and the birth of the last transaction of each state."""
+    """Compare the topology record with the receipts: the last transaction of each state, and its birth."""
     topology = chain.ledger.topology
     for name in sorted({*topology.states, *topology.births}):
         last = topology.states.get(name, 0)
@@ -180,7 +181,7 @@ def _compare_states(chain: Chain, states: Mapping[str, StateEvidence]) -> None:
 
 
 def _is_lost(chain: Chain, state: str, receipt: Receipt) -> bool:
-    """Ask whether a person has accepted the content of a state since this transaction.
+    """Return whether a person has accepted the content of a state since the transaction of a receipt.
 
     :param state: current name of the state.
     """
@@ -197,7 +198,7 @@ def _is_lost(chain: Chain, state: str, receipt: Receipt) -> bool:
 
 
 def _compare_book(chain: Chain) -> None:
-    """Compare each line of the book with the line that the receipts imply."""
+    """Compare each line of the book with the line that follows from the receipts."""
     ledger = chain.ledger
     begins = ledger.topology.book
     gone = all_taken_back(ledger.life)
@@ -212,14 +213,14 @@ def _compare_book(chain: Chain) -> None:
 
 
 def _line_findings(chain: Chain, line: EndLine, begins: int) -> Iterator[tuple[str, Any, Any]]:
-    """Find the fields of a line that differ from the expected line.
+    """Yield the fields in which a line of the book differs from the expected line, with both values.
 
     :param begins: the first transaction with a line. The line of a chain that began earlier may name any earlier
         transaction.
     """
     wanted = chain.expected.lines[line.txid]
     receipt = chain.receipts[line.txid]
-    # If only some states kept a receipt, it has only a part of the written rows.
+    # If a part of the states' receipts is missing, the number of rows is not complete.
     partly = {"rows"} if line.txid in chain.pieced else set()
     before = (
         {"first"}
@@ -288,14 +289,14 @@ def _open_findings(
 
 
 def _compare_skipped(chain: Chain, now: Decisive) -> None:
-    """Compare the rows that are kept for a readmission with the receipts."""
+    """Compare the rows that the ledger keeps of skipped transactions with the receipts."""
     ledger = chain.ledger
     for txid in sorted(chain.expected.skipped.keys() - now.skipped.keys()):
         if txid < ledger.current:
             chain.find(txid, "it was skipped, and its rows are not kept")
     for txid, skipped in sorted(now.skipped.items()):
         if ledger.current <= txid < max(ledger.latest, ledger.current):
-            continue  # it was skipped after this process read the ledger
+            continue  # the transaction was skipped after the ledger was read
         for problem in _skipped_findings(chain, now, txid, skipped):
             chain.find(txid, problem)
         if txid >= ledger.current:
@@ -327,8 +328,8 @@ def _skipped_findings(chain: Chain, now: Decisive, txid: int, skipped: Skipped) 
         yield "it was committed, and it is kept as skipped"
         return
     yield from _apart(skipped, wanted, "run_id", "key", "skip", "replaces")
-    # A rebuild may undo a readmission. It then stores the rows of the readmitted transaction as the
-    # skipped rows, and a replay of that transaction may have changed them.
+    # When a rebuild undoes a readmission, it keeps the rows of the new transaction. A replay may
+    # have changed these rows.
     taken_back = any(
         each.what == LEDGER_LOST and each.generation > receipt.generation
         for each in chain.ledger.repairs
@@ -338,7 +339,7 @@ def _skipped_findings(chain: Chain, now: Decisive, txid: int, skipped: Skipped) 
 
 
 def _key_of(chain: Chain, now: Decisive, txid: int) -> str | None:
-    """Return the run key of a transaction; None if it is not known."""
+    """Return the run key of a transaction. Return None if it is unknown."""
     record = now.opened.get(txid)
     receipt = chain.receipts.get(txid)
     if record is not None:
@@ -350,7 +351,7 @@ def _key_of(chain: Chain, now: Decisive, txid: int) -> str | None:
 
 
 def _compare_bindings(chain: Chain, now: Decisive) -> None:
-    """Compare the transaction that each run is bound to with the run of each transaction."""
+    """Compare the binding of each run with the run key of its transaction."""
     rebuilt = chain.ledger.topology.rebuilt
     counting = {
         key: binding
@@ -381,7 +382,7 @@ def _compare_bindings(chain: Chain, now: Decisive) -> None:
 
 
 def _compare_others(chain: Chain, now: Decisive, known: Collection[str]) -> None:
-    """Compare the bindings of runs without a receipt. A binding decides whether the rows of a run count as committed.
+    """Compare the bindings of runs that have no receipt. A binding decides whether the rows of a run count.
 
     :param known: the run keys with a receipt.
     """
@@ -420,13 +421,13 @@ def _found(chain: Chain, now: Decisive, txid: int, text: str) -> None:
 
 @dataclass(frozen=True)
 class Verified:
-    """The findings of a verification.
+    """The result of a verification.
 
-    :param first: the first transaction of the unbroken chain; None if there is no receipt.
-    :param last: the last final transaction that was examined.
+    :param first: the first transaction of the chain without a gap; None if there is no receipt.
+    :param last: the last final transaction that was compared.
     :param findings: the contradictions, one line each.
-    :param notes: skips, losses, repairs, and unknown facts.
-    :param given_up: transactions whose loss from a state a person accepted, one line for each loss.
+    :param notes: notes about skips, losses, repairs, and comparisons that were not possible.
+    :param given_up: the transactions that a state lacks since a person accepted the loss, one line for each loss.
     """
 
     first: int | None
@@ -445,7 +446,7 @@ def verified(
 ) -> Verified:
     """Compare ledger and states for the transactions from `first` to `last`.
 
-    :param last: None means the last final transaction.
+    :param last: the last transaction to compare; None means the last final one.
     """
     final = ledger.current - 1
     end = final if last is None else min(last, final)
@@ -470,7 +471,7 @@ def verified(
 
 
 def _given_up(chain: Chain, state: StateEvidence) -> Iterator[str]:
-    """Describe the transactions that a state lacks because a person used `--state-lost`."""
+    """Describe the transactions that a state lacks since a person accepted the loss with `--state-lost`."""
     life = chain.life(state.name)
     repairs = {each.number: each for each in chain.ledger.life}
     for loss in life.losses:
@@ -488,7 +489,7 @@ def _given_up(chain: Chain, state: StateEvidence) -> Iterator[str]:
 
 
 def _compare_receipts(chain: Chain, state: StateEvidence) -> None:
-    """Compare the receipts of a state with the receipts of the ledger."""
+    """Compare the receipts in a state with the receipts in the ledger."""
     held = chain.held[state.name]
     life = chain.life(state.name)
     gone = list[int]()
@@ -500,7 +501,7 @@ def _compare_receipts(chain: Chain, state: StateEvidence) -> None:
         if chain.changed & {("", txid), (state.name, txid)}:
             continue
         if own is not None and life.name_at(txid) is None:
-            continue  # a different state had the storage or the name at that time
+            continue  # another state had this name or these tables at that time
         if own is not None:
             if receipt is None:
                 chain.find(txid, f"state {state.name} has a receipt of it, and the ledger none")
@@ -519,11 +520,11 @@ def _compare_receipts(chain: Chain, state: StateEvidence) -> None:
 
 
 def _compare_one(chain: Chain, life: Life, own: Receipt, receipt: Receipt) -> None:
-    # After a roll forward, the receipt lists the rows under a later name of the state.
+    # After a roll forward, the receipt in the state has the rows under a later name of the state.
     given = life.given.get(receipt.txid)
-    # If a restatement skipped a state, the state only records that it got no rows.
+    # A restatement that skips a state leaves a receipt without rows in the state.
     written = {} if given is None else dict.fromkeys(own.written, replace(given, left=False))
-    # If a roll forward skipped a transaction, the table only records that it got no rows.
+    # A roll forward that skips a transaction leaves a receipt without rows in the table.
     of_hole = receipt.txid in life.holes
     different = own.differences(replace(receipt, written=own.written if of_hole else written))
     if different:
@@ -534,7 +535,7 @@ def _compare_one(chain: Chain, life: Life, own: Receipt, receipt: Receipt) -> No
 
 
 def _compare_ends(chain: Chain) -> None:
-    """Compare the current position of the source, and the last transaction of each state."""
+    """Compare the current position of the source, and the last transaction of each state, with the receipts."""
     ledger = chain.ledger
     last = chain.receipts.get(ledger.current - 1)
     if last is not None:
@@ -588,7 +589,7 @@ def _compare_fence(chain: Chain, state: StateEvidence) -> None:
 
 
 def _compare_change(chain: Chain, state: str, fence: HeldFence) -> None:
-    """Compare the newest accepted change with the change that the fence names."""
+    """Compare the newest accepted change in the topology record with the one in the fence."""
     change = chain.ledger.topology.accepted.get(state, {}).get(CHANGE, 0)
     if fence.change < change:
         said = f"its fence does not name the change that repair {change} accepted"
@@ -596,7 +597,7 @@ def _compare_change(chain: Chain, state: str, fence: HeldFence) -> None:
 
 
 def _look_in_words(chain: Chain, state: str, fence: HeldFence) -> str:
-    """Describe a fence that an unfinished roll forward has raised in order to read the values."""
+    """Describe a fence that an unfinished roll forward has raised to read the values."""
     before = fence.covered
     found = "no fence" if before is None else f"the fence of transaction {before.token.txid}"
     again = Command("repair", chain.ledger.name, options=("--roll-forward", state))
@@ -608,9 +609,9 @@ def _look_in_words(chain: Chain, state: str, fence: HeldFence) -> str:
 
 @dataclass(frozen=True)
 class ColumnTotal:
-    """The total of a value column, and the total that receipts and accepted changes imply.
+    """The total of a value column, and the total that follows from receipts and accepted changes.
 
-    :param unknown: number of receipts that do not record their part of the total.
+    :param unknown: number of receipts without a total of this column.
     """
 
     column: str
@@ -629,7 +630,7 @@ class ColumnTotal:
 
 @dataclass(frozen=True)
 class RowCount:
-    """The number of rows that a table has of a transaction, and the number that receipts and accepted changes imply."""
+    """The number of rows of a transaction in a table, and the number that receipts and accepted changes imply."""
 
     txid: int
     rows: int
@@ -650,7 +651,7 @@ _Compared = TypeVar("_Compared", ColumnTotal, RowCount)
 def changed_values(
     ledger: LedgerEvidence, states: Sequence[StateEvidence], name: str
 ) -> Sequence[ColumnTotal | RowCount] | str:
-    """Find column totals, or row counts of a table, that differ from the receipts and accepted changes.
+    """Return the column totals, or the row counts of a table, that do not follow from receipts and accepted changes.
 
     :return: the differences, or a text that explains why they cannot be compared.
     """
@@ -663,7 +664,7 @@ def changed_values(
 
 
 def _compare_totals(chain: Chain, state: StateEvidence) -> None:
-    """Compare the totals of value columns with the totals that all receipts imply."""
+    """Compare the totals of value columns with the totals that follow from the receipts."""
     if state.totals is None:
         return
     for one in _compared(chain, state.name, "values", _column_totals(chain, state)):
@@ -675,7 +676,7 @@ def _compare_totals(chain: Chain, state: StateEvidence) -> None:
 
 
 def _compare_rows(chain: Chain, state: StateEvidence) -> None:
-    """Compare the number of rows that a state has of each transaction with its receipts."""
+    """Compare the number of rows of each transaction in a table with its receipt."""
     if state.rows is None:
         return
     for each in _compared(chain, state.name, "rows", _row_counts(chain, state)):
@@ -691,7 +692,7 @@ def _compare_rows(chain: Chain, state: StateEvidence) -> None:
 
 
 def _compare_holes(chain: Chain, state: StateEvidence) -> None:
-    """Report the transactions whose rows no journal entry kept, until their restatements are committed."""
+    """Report transactions that a roll forward left out of a table, until their restatements are committed."""
     now = chain.ledger.decisive
     replaced = () if now is None else [each.replaces for each in now.opened.values()]
     wanted = {each.txid for each in replaced if each is not None}
@@ -704,7 +705,7 @@ def _compare_holes(chain: Chain, state: StateEvidence) -> None:
 
 
 def _holes(chain: Chain, state: StateEvidence) -> list[int]:
-    """List the transactions that count, but that a roll forward skipped in this table and of which it has no rows."""
+    """Return the transactions without rows in this table that a roll forward left out and that still count."""
     rows = state.rows or {}
     replaced = restated(chain.receipts)
     return [
@@ -715,7 +716,7 @@ def _holes(chain: Chain, state: StateEvidence) -> list[int]:
 
 
 def _compared(chain: Chain, state: str, what: str, found: list[_Compared] | str) -> list[_Compared]:
-    """Return the differences. Note the changes that a person accepted, or why nothing was compared."""
+    """Return the differences. Add a note for each accepted change, or the reason why nothing was compared."""
     if isinstance(found, str):
         chain.notes.append(f"state {state}: its {what} were not compared: {found}")
         return []
@@ -725,7 +726,7 @@ def _compared(chain: Chain, state: str, what: str, found: list[_Compared] | str)
 
 
 def _unsettled(state: StateEvidence, last: int) -> str | None:
-    """Describe from the fence of a state why its values may differ from the values after transaction `last`."""
+    """Explain from the fence why the values may not be those after transaction `last`. Return None if they are."""
     fence = state.fence
     if fence is None or (fence.applied and fence.token.txid == last):
         return None
@@ -734,7 +735,7 @@ def _unsettled(state: StateEvidence, last: int) -> str | None:
 
 
 def _row_counts(chain: Chain, state: StateEvidence) -> list[RowCount] | str:
-    """Compare the row counts of each transaction, or explain why they cannot be compared."""
+    """Return the row counts of each transaction, or the reason why they cannot be compared."""
     assert state.rows is not None
     life = chain.life(state.name)
     written = {txid: part.keys for txid, part in life.given.items()}
@@ -749,8 +750,7 @@ def _row_counts(chain: Chain, state: StateEvidence) -> list[RowCount] | str:
     }
     expected |= {txid: 0 for txid in _rows_of_none(chain, state) if txid not in written}
     for change in (each.change for each in life.changes):
-        # The change may name a txid that no transaction had at that time, but that a transaction
-        # has now.
+        # A change may name a txid that was free at that time and belongs to a transaction now.
         expected |= {
             int(txid): 0 if int(txid) in replaced else rows
             for txid, rows in change.get("rows", {}).items()
@@ -760,7 +760,7 @@ def _row_counts(chain: Chain, state: StateEvidence) -> list[RowCount] | str:
 
 
 def _rows_of_none(chain: Chain, state: StateEvidence) -> Iterator[int]:
-    """Yield the txids of rows in a table that have no receipt.
+    """Yield the txids of rows in a table whose transaction has no receipt.
 
     Transactions before the first receipt are left out.
     """
@@ -771,7 +771,7 @@ def _rows_of_none(chain: Chain, state: StateEvidence) -> Iterator[int]:
 
 
 def _column_totals(chain: Chain, state: StateEvidence) -> list[ColumnTotal] | str:
-    """Compute the expected total of each column, or explain why it is not known."""
+    """Return the total and the expected total of each column, or the reason why they cannot be compared."""
     life = chain.life(state.name)
     last = max(life.given, default=0)
     if not state.totals:
@@ -802,7 +802,7 @@ def _column_total(
 
 
 def _nonces(chain: Chain, state: str) -> set[str]:
-    """Return the nonces of the roll forwards that wrote this state. Its fence holds one of them."""
+    """Return the nonces of the roll forwards that wrote to this state. One of them may be in its fence."""
     rolling = chain.ledger.topology.rolling
     done = {
         nonce
@@ -818,7 +818,7 @@ def _fence_apart(
 ) -> Iterator[tuple[str, Any, Any]]:
     """Yield the fields in which a fence and the receipt of its transaction differ, with both values.
 
-    :param again: whether a roll forward wrote the transaction again, so that fence and receipt have different grants.
+    :param again: whether a roll forward wrote the transaction, so that fence and receipt have different grants.
     """
     of_the_grant = () if again else ("generation", "nonce")
     for name in ("txid", "attempt", "epoch", "birth", *of_the_grant):

@@ -1,4 +1,4 @@
-"""The raised alerts of a topology. Each alert is raised once, even if several processes notice it or one restarts."""
+"""The raised alerts of a topology. If several processes detect the same problem, only one raises the alert."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from airflow_tx.ledger.steps.step import Decision, Stamp, put_or_create
 
 
 def raised_alarms(read: Reader, paths: Paths) -> Mapping[str, AlarmNote]:
-    """Read the raised alerts."""
+    """Read the raised alerts of the topology, by kind."""
     return (read.peek_if_any(RaisedAlarms, paths.alarms) or RaisedAlarms()).raised
 
 
 def note_alarm(
     read: Reader, stamp: Stamp, paths: Paths, kind: str, note: AlarmNote | None
 ) -> Decision[AlarmNoted]:
-    """Note the subject for which an alert of this kind is raised. Only the first of several processes notes it.
+    """Record that an alert of this kind is raised for a subject. Of several processes, only the first records it.
 
-    :param note: None: the alert has ended.
+    :param note: the subject of the alert. None if the alert has ended.
     """
     record = read.find(RaisedAlarms, paths.alarms) or RaisedAlarms()
     before = record.raised.get(kind)

@@ -1,4 +1,4 @@
-"""The steps `open` and `begin`: create the ledger of a topology, and give a run an attempt of a transaction.
+"""The steps `open`, which creates the ledger of a topology, and `begin`, which gives a run an attempt.
 
 Source: docs/protocol.md §§1, 3, 5.
 """
@@ -70,13 +70,13 @@ def begin(
     *,
     open_first: Callable[[], None],
 ) -> Decision[BeginAnswer]:
-    """Give the run a new transaction or the next attempt of its open one, or answer that its transaction is committed.
+    """Begin a new transaction for the run, or the next attempt of its open one. Leave a committed one unchanged.
 
-    :param open_first: creates the ledger of the topology, or updates its record from the DAG.
+    :param open_first: function that creates the ledger of the topology, or updates its record from the DAG.
     :raises StaleBegin, RunHeld, SkippedTransaction, TopologyClaimed: the ledger has not changed.
     """
-    # `find` makes the record a requirement. A rename closes this record and then copies all others,
-    # so it would lose a transaction that begins later.
+    # Read with `find`, which requires that the record stays unchanged. A rename closes this record
+    # and then copies all others, so it would lose a transaction that begins later.
     topology = read.find(TopologyRecord, paths.record)
     if topology is not None:
         check_claim(topology, paths, request.topology)
@@ -110,14 +110,14 @@ def _final(begins: BeginPass, binding: Binding) -> Decision[BeginAnswer]:
 
 
 def _first_of(begins: BeginPass, txid: int) -> int:
-    """Return the transaction that begins the chain of a committed one. 0 if it begins its chain, or if unknown."""
+    """Return the transaction that began the chain of a restatement. Return 0 for other transactions, or if unknown."""
     line = Book(begins.read, begins.paths).line(txid) if begins.topology.book else None
     return 0 if line is None else line.first
 
 
 @dataclass(frozen=True)
 class _Readmission:
-    """The skipped transaction whose rows a readmission takes."""
+    """A skipped transaction whose rows a new transaction will process."""
 
     txid: int
     skipped: Skipped
@@ -125,19 +125,19 @@ class _Readmission:
     wanted: None = None
 
     def batch(self, begins: BeginPass, attempt: TransactionAttempt) -> Batch:
-        """Return the batch with its current rows."""
+        """Return the batch of the skipped transaction, with the current content of its rows."""
         rows = self.skipped.rows
         return Batch(None, None) if rows is None else begins.current_batch(attempt, rows)
 
     def counted(self, begins: BeginPass) -> None:
-        """Return None: no row count is required, since the source may have lost rows."""
+        """Return None. The number of rows need not match, since the source may have lost rows."""
 
     def bound(self, txid: int, birth: str) -> Binding:
-        """Return the binding of the run."""
+        """Return the new binding of the run to `txid`."""
         return Binding(txid)
 
     def writes(self, read: Reader, stamp: Stamp, paths: Paths, txid: int) -> tuple[Write, ...]:
-        """Return the writes that note the readmission as `txid`."""
+        """Return the writes that record the readmission of the rows as `txid`."""
         done = replace(self.skipped, rows=None, readmitted_as=txid, op=stamp.op)
         writes: list[Write] = [Put(paths.skipped(self.txid), encode(done))]
         history = read.find(TransactionRecord, paths.history(self.txid))
@@ -148,11 +148,11 @@ class _Readmission:
 
 
 GivenBatch = _Readmission | Restatement
-"""The batch of an earlier transaction. Its rows are pinned, and the source keeps its position."""
+"""A batch with the rows of an earlier transaction. The rows are pinned, and the source keeps its position."""
 
 
 def _allocate(begins: BeginPass, given: GivenBatch | None) -> Decision[BeginAnswer]:
-    """Allocate the next txid for the run, if the window has room and there are rows."""
+    """Allocate the next txid for the run, if `max_pending` allows it and the source has rows."""
     topology = begins.request.topology
     state = RotatingTransactionalState(begins.read, begins.paths)
     current = begins.read.peek(Counter, begins.paths.current).txid
@@ -170,14 +170,13 @@ def _allocate(begins: BeginPass, given: GivenBatch | None) -> Decision[BeginAnsw
     start = start_after(begins.read, begins.paths, begins.topology, position)
     last = state.get_last_state()
     previous = None
-    # A repair that took transactions back keeps the last position, but not the last rows.
+    # After a repair that took transactions back, the last position is known, but not the last rows.
     if last is not None and last.rows is not None:
         previous = PreviousBatch(txid - 1, last.rows, is_open=txid > current)
     found = begins.next_batch(TransactionAttempt(txid, 1), start.position, previous)
     if found is None:
         return Decision(NoData(txid))
-    # A transactional source gives every replay the same rows, so the beginnings of partitions are
-    # not needed.
+    # Replays of a transactional source have the same rows, so they do not need the first positions.
     keeps_begin = topology.partitioned and topology.source_kind != "transactional"
     decided = DecidedBatch(
         found.metadata,
@@ -191,7 +190,7 @@ def _allocate(begins: BeginPass, given: GivenBatch | None) -> Decision[BeginAnsw
 
 
 def _set_back(read: Reader, paths: Paths, found: int) -> UnreadableRecord:
-    """Make the error for a counter that would repeat a txid, with the correct value of the counter."""
+    """Return the error for a counter that would repeat a txid. The error names the correct value of the counter."""
     begun = read.get(Counter, paths.current).txid - 1
     last = max([begun, *map(int, read.names(paths.transactions))])
     reason = f"its last txid is {found}, and transaction {last} has begun"
@@ -200,7 +199,7 @@ def _set_back(read: Reader, paths: Paths, found: int) -> UnreadableRecord:
 
 
 def _pinned(begins: BeginPass, position: Any, batch: Batch) -> DecidedBatch:
-    """Decide a batch with given rows. The source keeps its position."""
+    """Return a batch with these rows. The source keeps its position."""
     rows = batch.metadata
     partitioned = begins.request.topology.partitioned
     after = unmoved(position, rows, partitioned=partitioned)
@@ -220,9 +219,9 @@ def _allocated(
     *,
     run: Batch | None = None,
 ) -> Decision[Begun]:
-    """Decide the writes of a new transaction: its record, the binding of its run, its rows and its position.
+    """Return the writes of a new transaction: its record, the binding of its run, its rows and its position.
 
-    :param run: batch that names the run, if no run has requested the transaction.
+    :param run: the batch from which the run gets its name, if the run does not exist yet.
     """
     read = begins.read
     stamp = begins.stamp
@@ -278,7 +277,9 @@ def _allocated(
 
 
 def _new_key(read: Reader, paths: Paths, txid: int, named: str) -> str:
-    """Name a run that does not exist yet: by its source, or `tx-<txid>`, with a suffix if that name is taken.
+    """Return the run_id and the key of a run that does not exist yet.
+
+    The source may name both. Otherwise the name is `tx-<txid>`, with a suffix if that name is taken.
 
     :raises UnreadableRecord: the batch that the source names already has a transaction, but the position omits it.
     """
@@ -332,23 +333,23 @@ def open_topology(
 
 
 def missing_folders(read: Reader, paths: Paths) -> list[Write]:
-    """Return the writes that create missing folders."""
+    """Return the writes that create the missing folders of the ledger."""
     return [Create(path, b"") for path in paths.folders if not read.exists(path)]
 
 
 def is_up_to_date(topology: TopologyRecord, request: TopologyRequest) -> bool:
-    """Ask whether the record agrees with the DAG."""
+    """Return whether the topology record has the same values as the DAG."""
     found = (topology.source_kind, topology.max_pending, topology.partitioned, topology.zone)
     said = (request.source_kind, request.max_pending, request.partitioned, request.zone)
-    # A book is kept once it has begun, even if the topology no longer has a table.
+    # Once a book has begun, the ledger keeps it, even if the topology no longer has a table.
     has_book = topology.book > 0 or not request.keeps_book
     return found == said and has_book and topology.upstream == request.upstream
 
 
 def check_claim(topology: TopologyRecord, paths: Paths, request: TopologyRequest) -> None:
-    """Refuse a topology name that another DAG uses.
+    """Raise an error if another DAG uses the name of the topology.
 
-    :raises TopologyClaimed: it names the other DAG.
+    :raises TopologyClaimed: another DAG uses the name. The error names this DAG.
     """
     if topology.dag_id != request.dag_id:
         raise TopologyClaimed(topology=paths.topology, owner=topology.dag_id, dag_id=request.dag_id)
@@ -375,11 +376,12 @@ def _check_source(
 
 
 # --- joined -------------------------------------------------------------------------------------------------------
-# One process runs several consecutive steps in one multi. Source: docs/protocol.md §2.
+# Steps that follow each other in one process share one multi. Source: docs/protocol.md §2.
 #
-# Each step decides as it would alone, from the records that the previous step writes. The multi requires all records
-# that the steps read, so no other step can run between them. A step that refuses, asks a question or writes nothing is
-# left out. It then runs alone and reports the reason.
+# Each step reads the records that the previous step will write, and decides as if it ran alone. The
+# multi requires all records that the steps read, so no other step can run between them. If the
+# second step refuses, needs an answer from outside or writes nothing, the multi omits it. It must
+# then run alone, and reports the reason.
 
 
 T = TypeVar("T")
@@ -396,7 +398,7 @@ def in_one_multi(
     first: BoundStep[T],
     then: Callable[[T], BoundStep[U] | None],
 ) -> Decision[Joined[T, U]]:
-    """Decide a step, and then the step that `then` returns for its answer, if any.
+    """Decide a step, and then the step that `then` returns for its answer. Both share one multi.
 
     :raises Refused, UnreadableRecord: the first step raises it.
     """
@@ -429,7 +431,7 @@ def begin_started(
     open_first: Callable[[], None],
     task: TaskTry,
 ) -> Decision[BeginAnswer]:
-    """Decide `begin`, and the start of the first task of the new transaction. Raises as `begin`."""
+    """Decide `begin`, and the start of the first task of the new transaction, in one multi. Raises as `begin`."""
     begun = begin(read, stamp, paths, request, outside, open_first=open_first)
     if not isinstance(begun.result, Begun):
         return begun

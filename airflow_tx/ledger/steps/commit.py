@@ -1,4 +1,4 @@
-"""The steps of the commit phase: `acquire` the turn, `commit` under its token. Source: docs/protocol.md §§2, 4."""
+"""The steps of the commit phase: `acquire` takes the turn, `commit` uses its token. Source: docs/protocol.md §§2, 4."""
 
 from __future__ import annotations
 
@@ -44,23 +44,23 @@ AcquireAnswer = Granted | NotYet | Restarted | ToBeSkipped | AlreadyCommitted
 
 @dataclass(frozen=True)
 class AcquireRequest:
-    """A committer's request for the turn.
+    """The request of a committer for the turn.
 
-    :param epoch: the epoch from `processed`, before the output was read.
-    :param rows_digest: digest of the batch's rows that its run processed.
-    :param outputs: output that it will write to each transactional state, as `output_text` returns it.
-    :param states: names of the states whose fence it will raise.
+    :param epoch: the epoch that `processed` returned before the committer read the output.
+    :param rows_digest: digest of the rows of the batch that the run processed.
+    :param outputs: outputs that the committer will write, as texts from `output_text`, by transactional state.
+    :param states: names of the states whose fence the committer will raise.
     :param by_phase: whether several tasks will hold the turn, one after the other.
     :param metadata: metadata of the batch, which the fences keep.
     :param position: the position of the source after the batch, which the fences keep.
-    :param rows: number of rows of the batch, if counted. `tasks`, `code` and `unproven` go into the receipt.
-    :param journal: name of the journal entry with its contribution; "" if there is none.
-    :param taken_back: state from which a restatement removes the old output, by the name of the state in the old
-        receipt.
-    :param checks: the findings of its checks, as the receipt keeps them.
-    :param held: the digest from `held_at` when these states were read.
-    :param sole: the states whose last transaction must not have changed since then.
-    :param own: receipt of the restated transaction in each state that keeps it, for a restatement in a rebuilt ledger.
+    :param rows: number of rows of the batch; None if not counted. It goes into the receipt, like `tasks`, `code` and
+        `unproven`.
+    :param journal: name of the journal entry of the transaction; "" if there is none.
+    :param taken_back: the states from which a restatement removes the old output, by their names in the old receipt.
+    :param checks: the results of the checks, in the form of the receipt.
+    :param held: the digest that `held_at` returned when the committer read these states.
+    :param sole: the states whose last transaction must be the same as then.
+    :param own: the receipt of the restated transaction in each state that has it, for a rebuilt ledger.
     """
 
     attempt: TransactionAttempt
@@ -86,11 +86,11 @@ class AcquireRequest:
 def acquire(
     read: Reader, stamp: Stamp, paths: Paths, request: AcquireRequest
 ) -> Decision[AcquireAnswer]:
-    """Take the turn to commit. The new grant outranks the current holder.
+    """Take the turn to commit. The new grant outranks the previous one.
 
     :raises StaleAttempt, FailedTransaction, RowsChanged, StaleBatch, StateMissing, StateRenamed, NotTakenBack: this
         attempt can never get the turn.
-    :raises UnreadableRecord: its turn has passed, because a person set a record back by hand.
+    :raises UnreadableRecord: its turn has passed, since a person has changed a record by hand.
     """
     attempt = request.attempt
     record = newest_record(read, paths, attempt, "commit")
@@ -115,7 +115,7 @@ def acquire(
         taken_back = request.taken_back
         replaced = record.replaces.txid
         check_still_held(read, paths, attempt.txid, replaced, taken_back, own=request.own)
-        # A restatement may have skipped a state, so that it removes no output.
+        # A restatement that skips a state removes no output from it.
         if (taken_back or request.held) and request.held != held_at(
             read, paths, topology, taken_back, request.sole
         ):
@@ -132,8 +132,8 @@ def acquire(
         epoch=epoch,
         nonce=stamp.op,
         granted=True,
-        # Outputs that an earlier grant may have begun to write stay noted, until the committer
-        # proves that none was written.
+        # Keep the outputs that an earlier grant may have begun to write, until the committer proves
+        # that none was written.
         outputs={**request.outputs, **record.outputs},
         granted_at=stamp.now,
         fenced=sorted({*record.fenced, *request.states}),
@@ -169,7 +169,7 @@ def acquire(
 
 def _check_rows(record: TransactionRecord, request: AcquireRequest) -> None:
     found = record.rows_digest
-    # A task that started again has reset the transaction from FAILED.
+    # The request for other rows has set the phase to FAILED, but a task may have reset it.
     if record.to_change is not None:
         found = "none: a person wants them decided again"
     if found != request.rows_digest:
@@ -182,10 +182,10 @@ def _check_rows(record: TransactionRecord, request: AcquireRequest) -> None:
 def take_output(
     read: Reader, stamp: Stamp, paths: Paths, token: Token, outputs: Mapping[str, str]
 ) -> Decision[Done]:
-    """Note an output that differs from the output of an earlier grant.
+    """Record the new output of the transaction, if an earlier grant was about to write a different output.
 
-    The committer has already proved that the states hold no other values of the transaction. Their fences have this
-    token, so no earlier grant can write, and while the ledger holds the token no later grant exists.
+    The committer has already proved that the states have no other values of the transaction. Their fences have this
+    token, so no earlier grant can write. While the ledger has the token, no later grant exists.
 
     :raises Outranked: the ledger holds another token.
     """
@@ -211,19 +211,19 @@ def note_commit_failed(
     failed_task: str = "",
     checks: Mapping[str, CheckNote] | None = None,
 ) -> Decision[FailureNoted]:
-    """Note, for people, that a commit has failed and is not retried.
+    """Record, for people, that a commit has failed and is not retried.
 
     The phase and the turn do not change, so that another try can work.
 
-    Only the first failure of a grant is noted. Failures of other tasks of its phase follow from it.
+    Only the first failure of a grant is recorded, since it causes the failures of the other committers.
 
-    :param epoch: newest epoch of which the failed try learned, from its grant or from `processed`; None if there is
-        none.
-    :param remedy: the remedy of the refusal; None if it was another error.
-    :param for_good: whether a replay would be refused again. No replay starts until a person acts or repairs.
-    :param repairable: whether a repair, or a store that recovers, ends the failure.
+    :param epoch: newest epoch that the failed try knows, from its grant or from `processed`; None if it knows none.
+    :param remedy: the remedy of the refusal; None if the error is no refusal.
+    :param for_good: whether a replay would be refused again. No replay then starts until a person acts.
+    :param repairable: whether the failure ends after a repair, or once a store is available again.
     :param failed_task: see `fail`.
-    :param checks: the failed checks, each with its finding and the output, for a person to accept.
+    :param checks: the failed checks, each with its finding and the digest of the output, so that a person can accept
+        them.
     :raises StaleAttempt: a newer attempt exists.
     """
     record = newest_record(read, paths, attempt, "fail")
@@ -236,7 +236,7 @@ def note_commit_failed(
     if epoch != record.epoch and (granted or epoch is not None):
         return Decision(
             FailureNoted(first=False)
-        )  # a newer grant, or a task that runs again, has replaced it
+        )  # a newer grant, or a task that started again, makes this failure irrelevant
     if granted and record.error is not None:
         return Decision(FailureNoted(first=False))
     generation = read.get(TopologyRecord, paths.record).generation if for_good else 0
@@ -259,9 +259,9 @@ def accept_checks(
     *,
     audit: Audit,
 ) -> Decision[Done]:
-    """Note that a person accepts the findings of checks. The acceptance is limited to outputs with these digests.
+    """Record that a person accepts the findings of checks. This is valid only for outputs with the same digests.
 
-    :param digests: digest of the output that the person saw, for each check.
+    :param digests: digest of the output that the person saw, by check.
     :raises UnknownTransaction, AlreadyFinal: the transaction is not open.
     :raises PreviewOutdated: a check has another finding now.
     """
@@ -270,7 +270,7 @@ def accept_checks(
     if {name: each.digest for name, each in shown.items()} != digests:
         raise PreviewOutdated(what=f"Transaction {txid}", topology=paths.topology)
     by = audit.noted(stamp)
-    # The first person who accepted a finding stays noted.
+    # Keep the first person who accepted the finding.
     accepted = {name: replace(each, accepted=each.accepted or by) for name, each in shown.items()}
     noted = replace(record, checks={**record.checks, **accepted}, op=stamp.op)
     return put(paths.transaction(txid), noted, Done())
@@ -287,12 +287,13 @@ def commit(
     columns: Mapping[str, Collection[str]] | None = None,
     began: Mapping[str, bool] | None = None,
 ) -> Decision[Committed]:
-    """Make the transaction final and hand over the turn: history, rotation and `current` + 1 in one multi.
+    """Make the transaction final and give the turn to the next one, in one multi.
 
     :param states: names of the states whose fence the grant raised.
-    :param written: rows that each state got.
-    :param columns: value columns of each state that has columns.
-    :param began: whether a state was empty before, for each state whose first transaction this is.
+    :param written: the rows that were written to each state.
+    :param columns: the value columns of each state.
+    :param began: whether a state was empty before its first transaction, for each state whose first transaction this
+        is.
     :raises Outranked: the ledger holds another token.
     """
     txid = token.txid

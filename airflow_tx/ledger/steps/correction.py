@@ -1,4 +1,4 @@
-"""The notes of a topology about the corrections of its upstream topology. Source: docs/protocol.md §12."""
+"""The steps that record the corrections of the upstream topology. Source: docs/protocol.md §12."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ComparedUpTo:
     :param incarnation: incarnation of the upstream topology.
     :param txid: the last upstream transaction that need not be compared again.
     :param birth: birth of that transaction; "" if it has no line.
-    :param caught_up: transactions that were behind, and now have their corrections or no longer count.
+    :param caught_up: transactions that are no longer behind, since they have their corrections or do not count.
     """
 
     incarnation: str
@@ -41,7 +41,7 @@ class ComparedUpTo:
 def note_compared(
     read: Reader, stamp: Stamp, paths: Paths, compared: ComparedUpTo
 ) -> Decision[Done]:
-    """Note how far corrections were compared, and which transactions are no longer behind."""
+    """Record how far corrections were compared, and remove the records of transactions that are no longer behind."""
     found = read.find(Followed, paths.followed)
     gone = [txid for txid in compared.caught_up if read.exists(paths.behind(txid))]
     after = Followed(compared.incarnation, compared.txid, compared.birth, stamp.op)
@@ -57,7 +57,7 @@ def note_compared(
 def note_behind(
     read: Reader, stamp: Stamp, paths: Paths, txid: int, ends: Mapping[int, int], *, why: str
 ) -> Decision[Done]:
-    """Note which corrections a transaction lacks, and why no restatement is requested for them."""
+    """Record which corrections a transaction lacks, and why no restatement is requested for them."""
     path = paths.behind(txid)
     note = _behind(read, stamp, paths, txid, ends, why=why)
     found = read.find(Behind, path)
@@ -76,7 +76,7 @@ def want_correction(
     ends: Mapping[int, int],
     audit: Audit,
 ) -> Decision[Wish]:
-    """Note the request to restate a transaction for the corrections that it lacks.
+    """Record the request to restate a transaction because it lacks corrections.
 
     :param request: the request for the transaction that counts.
     :param txid: the transaction that begins its chain.

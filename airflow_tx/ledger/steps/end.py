@@ -1,4 +1,7 @@
-"""Grants, skips, and the end of a transaction: history, rotation, the turn. Source: docs/protocol.md §§2, 4."""
+"""Grants, skips, and the end of a transaction, which updates the history and passes the turn.
+
+Source: docs/protocol.md §§2, 4.
+"""
 
 from __future__ import annotations
 
@@ -62,15 +65,15 @@ from airflow_tx.ledger.steps.step import (
 
 
 HOURS_KEPT = 25
-"""The number of hours for which the topology record counts transactions: a day and the current hour."""
+"""Number of hours for which the topology record counts transactions: a day and the current hour."""
 HOUR = len("2013-01-01T17")
-"""The number of characters of a time that name its hour."""
+"""Number of characters of an ISO 8601 time up to its hour."""
 PACES_KEPT = 8
-"""The number of transactions for which the topology record keeps the processing time."""
+"""Number of transactions for which the topology record keeps the number of rows and the seconds in process."""
 
 
 def holds(record: TransactionRecord | None, topology: TopologyRecord, token: Token) -> bool:
-    """Ask whether `token` is still the grant that the ledger knows."""
+    """Return whether the ledger still has the grant of `token`."""
     if record is None or record.phase is not Phase.COMMITTING:
         return False
     found = (topology.generation, record.attempt, record.epoch, record.nonce)
@@ -95,9 +98,9 @@ def check_token(
 
 
 def check_states(paths: Paths, record: TransactionRecord, states: Collection[str]) -> None:
-    """Refuse a grant that omits a state to which the transaction may already have been written.
+    """Raise an error if a grant omits a state to which the transaction may already have been written.
 
-    :raises StateMissing: it names the omitted states.
+    :raises StateMissing: states are omitted. The error names them.
     """
     lost = set(record.fenced) - set(states)
     if lost:
@@ -109,11 +112,11 @@ def check_states(paths: Paths, record: TransactionRecord, states: Collection[str
 def check_grant(
     read: Reader, paths: Paths, record: TransactionRecord, states: Collection[str]
 ) -> tuple[TopologyRecord, Any]:
-    """Check the conditions of every grant. Return the topology record, and the position before the batch.
+    """Check the conditions for a grant. Return the topology record, and the position before the batch.
 
     If one state is new while another is missing, the DAG renamed a state, which would start empty under its new name.
 
-    :raises StateRenamed: it names both states and the remedy.
+    :raises StateRenamed: a state seems to be renamed. The error names both states and the remedy.
     :raises StaleBatch: the batch does not start at the position where its predecessor ended.
     :raises RollingForward: a roll forward is writing the states again.
     """
@@ -148,9 +151,9 @@ def claimed(
     outcome: Outcome,
     **counted: Any,
 ) -> TransactionRecord:
-    """Add the receipt to a record with a new grant. Only the written rows are still missing in it.
+    """Add the receipt to the record of a new grant. Only the rows that the states will get are missing in it.
 
-    :param counted: further fields of the receipt: rows, tasks and code.
+    :param counted: other fields of the receipt: rows, tasks and code.
     """
     receipt = Receipt(
         topology=paths.topology,
@@ -177,9 +180,9 @@ def make_grant(
     batch: FenceBatch,
     noted: Mapping[str, str] | None = None,
 ) -> Grant:
-    """Make the grant that `record` holds.
+    """Create the grant for the transaction of `record`.
 
-    :param noted: output that an earlier grant was about to write to each transactional state.
+    :param noted: outputs that an earlier grant was about to write, by transactional state.
     """
     token = Token(
         topology.generation,
@@ -212,7 +215,7 @@ def fence_batch(
     prev: Any,
     outputs: Mapping[str, str] | None = None,
 ) -> FenceBatch:
-    """Collect the facts that a fence keeps of a transaction, see `FenceBatch`."""
+    """Return the facts of a transaction that a fence keeps."""
     return FenceBatch(
         of.key,
         of.run_id,
@@ -240,15 +243,16 @@ def ended(
     columns: Mapping[str, Collection[str]] | None = None,
     began: Mapping[str, bool] | None = None,
 ) -> Decision[Committed]:
-    """Decide the writes that make a transaction final and hand over the turn.
+    """Return the writes that make a transaction final and give the turn to the next one.
 
     :param states: names of the states whose fence the grant raised.
-    :param written: rows that each state got. A missing state got no rows.
-    :param columns: value columns in this transaction of each state that has columns.
-    :param began: whether a state was empty before, for each state whose first transaction this is.
+    :param written: the rows that were written to each state. A state that is missing here got no rows.
+    :param columns: the value columns of each state in this transaction.
+    :param began: whether a state was empty before its first transaction, for each state whose first transaction this
+        is.
     """
     txid = record.txid
-    read.get(Counter, paths.current)  # if a repair sets the turn back, this multi is refused
+    read.get(Counter, paths.current)  # if a repair moves the turn back, this multi is refused
     assert record.receipt is not None, "its grant has noted it"
     given = {state: (written or {}).get(state, NOTHING_WRITTEN) for state in states}
     receipt = record.receipt.with_written(given)
@@ -287,7 +291,7 @@ def ended(
 def _topology_after(
     topology: TopologyRecord, history: TransactionRecord, states: Collection[str], stamp: Stamp
 ) -> TopologyRecord:
-    """Note a final transaction in the topology record, and remove the notes about it as an open transaction."""
+    """Record the end of a transaction in the topology record, and remove what the record keeps of open transactions."""
     txid = history.txid
     is_blocked = topology.is_blocked(txid)
     return replace(
@@ -311,9 +315,9 @@ def accepted_after(
     began: Mapping[str, bool],
     txid: int,
 ) -> dict[str, Any]:
-    """Keep the facts of each state that still hold: its newest accepted change, and the txid with which it began.
+    """Return the facts about each state that still apply after a transaction, such as its newest accepted change.
 
-    :param known: the facts in the topology record.
+    :param known: the facts in the topology record before the transaction.
     :param began: see `ended`. After an accepted loss, it does not change where the state began.
     """
     found = {name: dict(each) for name, each in known.items() if name not in states}
@@ -331,9 +335,9 @@ def accepted_after(
 def columns_after(
     known: Mapping[str, Mapping[str, int]], columns: Mapping[str, Collection[str]], txid: int
 ) -> dict[str, dict[str, int]]:
-    """Note the value columns of states, and the first transaction with values in each column.
+    """Return the value columns of each state, with the first transaction that wrote to each column.
 
-    :param known: the columns in the topology record. If a state is missing there, all its columns are as old as the
+    :param known: the columns in the topology record. If a state is missing here, all its columns are as old as the
         state.
     """
     return {
@@ -345,7 +349,7 @@ def columns_after(
 
 
 def _forgotten_history(read: Reader, paths: Paths, txid: int) -> list[Write]:
-    """Remove the history entry that leaves the limit. Earlier ends removed all older entries."""
+    """Return the write that deletes the oldest history record. Earlier transactions have deleted all older ones."""
     return (
         [Delete(paths.history(txid))]
         if txid > 0 and read.exists(paths.history(txid), old=True)
@@ -361,12 +365,13 @@ def hours_after(hours: Mapping[str, int], history: TransactionRecord) -> dict[st
 
 
 def pace_after(pace: list[list[Any]], history: TransactionRecord) -> list[list[Any]]:
-    """Add the size and the time of a final transaction. Only committed transactions of a known size count.
+    """Add the number of rows and the duration of a committed transaction. Transactions of unknown size are left out.
 
     The largest batch stays in the list until a batch of at least its size replaces it. Otherwise, many small batches
     would hide the time that a large batch takes. Earlier counts in another unit are dropped.
 
-    :param pace: lists of rows and seconds in process, oldest first. A third item is the unit, if it is not rows.
+    :param pace: rows and seconds in process of each transaction, oldest first. A third item is the unit, if it is not
+        rows.
     """
     if (
         history.final.outcome is not Outcome.COMMITTED
@@ -391,13 +396,14 @@ def pace_after(pace: list[list[Any]], history: TransactionRecord) -> list[list[A
 
 
 # --- skip ---------------------------------------------------------------------------------------------------------
-# The steps `skip` and `readmit`: a batch is left out, and brought back. Source: docs/protocol.md §5.
+# The steps `skip` and `readmit`. A skip lets later transactions commit without a batch, and a
+# readmission brings its rows back. Source: docs/protocol.md §5.
 
 
 def note_skip(
     read: Reader, stamp: Stamp, paths: Paths, txid: int, audit: Audit
 ) -> Decision[Done | AlreadySkipped]:
-    """Note that a transaction will be skipped at its turn. Until then it may still be replayed.
+    """Record that a transaction will be skipped at its turn. It may still be replayed before its turn.
 
     :raises AlreadyFinal, UnknownTxid: see `open_record`.
     """
@@ -407,7 +413,7 @@ def note_skip(
     if record.skip is not None and record.phase is Phase.COMMITTING:
         return Decision(
             Done()
-        )  # the receipts of its states may name the first person who requested the skip
+        )  # states may already keep receipts with the first person who requested the skip
     noted = replace(record, skip=audit.noted(stamp), op=stamp.op)
     writes = (
         Put(paths.transaction(txid), encode(noted)),
@@ -423,8 +429,8 @@ def withdraw_skip(
 
     It must then be replayed, since its states may be rolled back already.
 
-    :param keeps_grant: whether the skip was refused before it got a grant. The grant of a committer then stays valid.
-    :raises AlreadyFinal, UnknownTxid: see `open_record`. If it is already skipped, readmit it.
+    :param keeps_grant: whether the skip was refused before it had the turn. The grant of a committer then stays valid.
+    :raises AlreadyFinal, UnknownTxid: see `open_record`. If the transaction is already skipped, readmit it.
     """
     record = still_open(read, paths, txid)
     if record.skip is None:
@@ -450,7 +456,7 @@ def withdraw_skip(
 def find_open(
     read: Reader, stamp: Stamp, paths: Paths, txids: Collection[int]
 ) -> Decision[dict[int, TransactionRecord | Refused]]:
-    """Return the record of each transaction, or the error that it is not open, all at the same moment."""
+    """Return the record of each transaction, or the error that it is not open. All are from the same moment."""
     allocated = read.get(Counter, paths.allocated).txid
     return Decision(
         {txid: _open_or_refused(read, paths, txid, allocated) for txid in sorted(set(txids))}
@@ -460,11 +466,11 @@ def find_open(
 def grant_skip(
     read: Reader, stamp: Stamp, paths: Paths, txid: int, states: Mapping[str, bool | None]
 ) -> Decision[Granted | NotYet | AlreadySkipped]:
-    """Give the turn to the skip of a transaction. It outranks the current holder.
+    """Grant the turn to the skip of a transaction. The new grant outranks the previous one.
 
     :param states: the states whose fence will be raised, see `held_for_good`.
-    :raises SkipRefused: no person requested the skip, or a state that cannot undo it may have values of it.
-    :raises StaleBatch: the predecessor ended at another position. The transaction must be replayed first.
+    :raises SkipRefused: no person requested the skip, or a state that cannot undo the transaction may have its values.
+    :raises StaleBatch: the predecessor ended at another position, so the transaction must be replayed first.
     :raises StateMissing, StateRenamed: a state that may have output of the transaction, or of an earlier one, is
         missing.
     """
@@ -479,7 +485,7 @@ def grant_skip(
     check_undoable(paths, record, states, noted=True)
     topology, before = check_grant(read, paths, record, states)
     meta = RotatingTransactionalState(read, paths).get_state(txid)
-    # `granted` stays false, since no row of the batch is written under this grant.
+    # `granted` stays unchanged, since this grant writes no row of the batch.
     taken = replace(
         record,
         phase=Phase.COMMITTING,
@@ -503,7 +509,7 @@ def commit_skip(
     states: Collection[str],
     began: Mapping[str, bool] | None = None,
 ) -> Decision[Committed]:
-    """Make the skip final and hand over the turn.
+    """Make the skip final and give the turn to the next transaction.
 
     The rows are kept for a readmission, and the source keeps its position.
 
@@ -527,7 +533,8 @@ def commit_skip(
         rows = RotatingTransactionalState(read, paths).get_state(txid).rows
         kept = replace(kept, rows=rows)
     else:
-        # The restated transaction counts. A readmission of these rows would count them twice.
+        # The restated transaction still counts, so a readmission of these rows would count them
+        # twice.
         kept = replace(kept, replaces=record.replaces.txid)
     end = ended(
         read,
@@ -545,7 +552,7 @@ def commit_skip(
 def note_readmission(
     read: Reader, stamp: Stamp, paths: Paths, txid: int, audit: Audit
 ) -> Decision[Done]:
-    """Note that the next `begin` of a skipped transaction's run takes its rows again, as a new transaction.
+    """Record that the next `begin` of the run processes the rows of the skipped transaction as a new transaction.
 
     :raises NotSkipped, RestatementSkipped: see `check_skipped`.
     """
@@ -556,7 +563,7 @@ def note_readmission(
 
 
 def check_skipped(read: Reader, stamp: Stamp, paths: Paths, txid: int) -> Decision[Skipped]:
-    """Return the skip record of a transaction.
+    """Return the skip record of a transaction that can be readmitted.
 
     :raises NotSkipped: it is not skipped, or was already readmitted.
     :raises RestatementSkipped: it restated a transaction, which still counts.
@@ -574,15 +581,16 @@ def check_skipped(read: Reader, stamp: Stamp, paths: Paths, txid: int) -> Decisi
 
 
 def open_record(read: Reader, paths: Paths, txid: int) -> TransactionRecord | None:
-    """Read the record of an open transaction; None if it is skipped.
+    """Read the record of an open transaction. Return None if the transaction is skipped.
 
-    :raises AlreadyFinal: it is committed, or taken back.
-    :raises UnknownTxid: it was never allocated.
+    :raises AlreadyFinal: the transaction is committed or taken back.
+    :raises UnknownTxid: the txid was never allocated.
     """
     record = read.find(TransactionRecord, paths.transaction(txid))
     if record is not None:
         return record
-    # The order matters: a transaction that is skipped between the two reads must never look committed.
+    # Read the counter first, so that a transaction which is skipped between the two reads never
+    # seems committed.
     current = read.peek(Counter, paths.current)
     if read.find(Skipped, paths.skipped(txid)) is not None:
         return None
@@ -610,7 +618,7 @@ def _unknown(paths: Paths, txid: int) -> UnknownTxid:
 def still_open(read: Reader, paths: Paths, txid: int) -> TransactionRecord:
     """Read the record of an open transaction.
 
-    :raises AlreadyFinal, UnknownTxid: it is not open.
+    :raises AlreadyFinal, UnknownTxid: the transaction is not open.
     """
     record = open_record(read, paths, txid)
     if record is not None:
@@ -623,7 +631,7 @@ def still_open(read: Reader, paths: Paths, txid: int) -> TransactionRecord:
 
 
 def listed_skip(read: Reader, stamp: Stamp, paths: Paths, txid: int, *, wanted: bool) -> Put:
-    """Add the transaction to the topology record's list of skips, or remove it.
+    """Return the topology record with the transaction added to the list of skips or removed from it.
 
     The committer that hands over the turn reads this list.
     """
@@ -639,12 +647,14 @@ def check_undoable(
     *,
     noted: bool,
 ) -> None:
-    """Check that a transaction with the turn can be skipped. Every state with its values must be able to undo them.
+    """Raise an error if a transaction that has the turn cannot be skipped.
+
+    Every state that has its values must be able to undo them.
 
     :param states: see `held_for_good`.
-    :param noted: whether the ledger already has the request to skip it.
-    :raises StateMissing: a state to which it may have been written is missing.
-    :raises SkipRefused: a state that cannot undo it may have output of it.
+    :param noted: whether the ledger already has the request for the skip.
+    :raises StateMissing: a state to which the transaction may have been written is missing.
+    :raises SkipRefused: a state that cannot undo the transaction may have its output.
     """
     check_states(paths, record, states)
     stuck = held_for_good(record, states)
@@ -653,20 +663,20 @@ def check_undoable(
 
 
 def held_for_good(record: TransactionRecord, states: Mapping[str, bool | None]) -> list[str]:
-    """List the states that may have output of a transaction and cannot undo it.
+    """Return the states that may have output of a transaction and cannot undo it.
 
-    The values in a state decide, since the record may be older than a grant. The record only decides if the state
-    cannot tell: it shows whether a grant was about to write to the state.
+    The values in a state decide, since the record may be older than a grant. If a state cannot tell, the record
+    decides: it shows whether a grant was about to write to the state.
 
-    :param states: whether each state of the topology can undo the output of the transaction, or has no output of it.
-        None if the state cannot tell.
+    :param states: whether a state can undo the output of the transaction or has no such output, by state. None if the
+        state cannot tell.
     """
     unknown = {name for name in record.fenced if states.get(name) is None}
     return sorted(unknown | {name for name, can in states.items() if can is False})
 
 
 def skip_refused(txid: int, states: Sequence[str], *, noted: bool) -> SkipRefused:
-    """Make the error for a skip that these states cannot undo."""
+    """Return the error for a transaction that cannot be skipped, since these states cannot undo it."""
     return SkipRefused(
         txid=txid,
         problem=f"it may be in state {', '.join(states)} already, which cannot undo it",

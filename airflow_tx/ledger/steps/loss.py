@@ -1,4 +1,4 @@
-"""Rows that a source has lost and whose loss a person accepts. The next batch begins after them."""
+"""Lost rows of a source whose loss a person accepts, and the position after them, from which the next batch begins."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from airflow_tx.ledger.records import Counter, Loss, RepairRecord, TopologyRecor
 from airflow_tx.ledger.steps.step import Audit, Decision, Stamp, next_repair
 
 LOSSES_A_RECORD = 500
-"""The maximum number of losses in one record."""
+"""Maximum number of losses in one repair record."""
 
 
 @dataclass(frozen=True)
 class StartPosition:
-    """The position from which the next batch of a source is decided.
+    """The position from which the next batch of a source begins.
 
     :param position: position after the accepted losses, by partition if the source has partitions.
-    :param lost: lost rows between the end of the previous transaction and `position`, in words, by partition.
+    :param lost: descriptions of the lost rows between the end of the previous transaction and `position`, by partition.
     """
 
     position: Any
     lost: Mapping[str, list[str]] = field(hash=False, default_factory=dict)
 
     def passed(self, after: Any) -> list[str]:
-        """List the lost rows that a batch passes.
+        """Return descriptions of the accepted losses that a batch passes.
 
-        :param after: position after the batch. For a partitioned source, the position of each partition with rows in
-            the batch.
+        :param after: the position after the batch. For a partitioned source, the position of each partition that has
+            rows in the batch.
         """
         return shortened(
             [
@@ -51,7 +51,7 @@ class StartPosition:
 def start_after(
     read: Reader, paths: Paths, topology: TopologyRecord, position: Any
 ) -> StartPosition:
-    """Return the position from which the source decides the next batch, if the previous one ended at `position`."""
+    """Return the position from which the next batch begins, if the previous batch ended at `position`."""
     accepted = _accepted(read, paths, topology)
     if not accepted or position is None:
         return StartPosition(topology.origin if position is None else position)
@@ -71,7 +71,7 @@ def start_after(
 
 
 def _accepted(read: Reader, paths: Paths, topology: TopologyRecord) -> dict[str, list[Loss]]:
-    """Read the losses that a batch may still pass, by partition. For each position, the last accepted loss counts."""
+    """Read the accepted losses that a batch may still pass, by partition. For each position, the last loss counts."""
     found: dict[str, list[Loss]] = {}
     for number in topology.losses:
         for loss in read.peek(RepairRecord, paths.repair(number)).losses:
@@ -82,10 +82,11 @@ def _accepted(read: Reader, paths: Paths, topology: TopologyRecord) -> dict[str,
 
 
 def losses_behind(accepted: Mapping[str, Sequence[Loss]], partition: str, place: Any) -> list[Loss]:
-    """Find the losses between a position and the next position from which the source has rows."""
+    """Return the losses that follow each other from a position to the next position with rows."""
     behind: list[Loss] = []
     left = list(accepted.get(partition, []))
-    # A loss may end where another begins. Each is counted once, since the losses might form a circle.
+    # A loss may end where another begins. Return each one once, since the losses might form a
+    # circle.
     while (loss := next((each for each in left if each.position == place), None)) is not None:
         left.remove(loss)
         place = loss.resume_at
@@ -96,9 +97,10 @@ def losses_behind(accepted: Mapping[str, Sequence[Loss]], partition: str, place:
 def without_passed(
     read: Reader, paths: Paths, topology: TopologyRecord, txid: int
 ) -> TopologyRecord:
-    """Remove from the topology record the losses that the source has passed once `txid` has ended.
+    """Remove the losses that no batch can pass any more, now that `txid` ends, from the topology record.
 
-    Losses after `txid`, or after an open transaction, stay. The repair record still shows who accepted a loss.
+    Losses after the position of `txid` or of an open transaction remain. The repair record still shows who accepted a
+    loss.
     """
     accepted = _accepted(read, paths, topology)
     if not accepted:
@@ -126,7 +128,7 @@ def without_passed(
 
 
 def position_now(read: Reader, paths: Paths) -> Any:
-    """Read the position of the source after the last final transaction; None before the first one."""
+    """Read the position of the source after the last final transaction. Return None before the first one."""
     topology = read.peek_if_any(TopologyRecord, paths.record)
     if topology is None:
         return None
@@ -137,14 +139,14 @@ def position_now(read: Reader, paths: Paths) -> Any:
 
 
 def deciding_from(read: Reader, paths: Paths) -> list[Any]:
-    """Read every position from which a new transaction or a replay will decide its rows.
+    """Read every position from which the batch of a new transaction or of a replay will begin.
 
     :raises UnreadableRecord: there is no such topology, or the ledger is changing.
     """
     topology = read.peek(TopologyRecord, paths.record)
     current = read.peek(Counter, paths.current).txid
     allocated = read.peek(Counter, paths.allocated).txid
-    # A transactional source decides once, and a replay has the same rows.
+    # A transactional source decides a batch once, so its replays need no position.
     first = allocated + 1 if topology.source_kind == "transactional" else current
     state = RotatingTransactionalState(read, paths)
     positions = [state.position_before(txid) for txid in range(first, allocated + 2)]
@@ -156,7 +158,7 @@ def deciding_from(read: Reader, paths: Paths) -> list[Any]:
 
 
 def next_position(read: Reader, paths: Paths) -> Any:
-    """Read the position from which the next new transaction is decided. Return None if there is none yet."""
+    """Read the position from which the next new transaction begins. Return None if there is none yet."""
     topology = read.peek_if_any(TopologyRecord, paths.record)
     if topology is None:
         return None
@@ -174,9 +176,9 @@ def next_position(read: Reader, paths: Paths) -> Any:
 
 
 def note_origin(read: Reader, stamp: Stamp, paths: Paths, position: Any) -> Decision[Any]:
-    """Note the position from which the first transaction is decided, unless a transaction has begun.
+    """Record the position from which the first transaction begins, unless a transaction has already begun.
 
-    :return: the position from which the next transaction is decided afterwards.
+    :return: the position from which the next transaction begins.
     """
     topology = read.get(TopologyRecord, paths.record)
     allocated = read.get(Counter, paths.allocated)
@@ -185,7 +187,8 @@ def note_origin(read: Reader, stamp: Stamp, paths: Paths, position: Any) -> Deci
     if topology.origin == position:
         return Decision(position)
     changed = replace(topology, origin=position, op=stamp.op)
-    # A `begin` that read the record before this step is refused, since it requires the earlier counter.
+    # A `begin` that read the topology record before this step is refused, since it requires the
+    # earlier counter.
     writes = (Put(paths.record, encode(changed)), Put(paths.allocated, encode(allocated)))
     return Decision(position, writes, paths.record)
 
@@ -199,9 +202,9 @@ def note_losses(
     *,
     known: Sequence[int] | None = None,
 ) -> Decision[Repaired]:
-    """Note that a person accepts the loss of the rows in `losses`. All rows before and after them are processed.
+    """Record that a person accepts the loss of these rows. The rows before and after them will still be processed.
 
-    :param known: numbers of the losses that were accepted when these losses were found; None means any.
+    :param known: numbers of the repairs that had accepted losses when these losses were found; None allows any.
     :raises LossRefused: nothing is lost.
     :raises PreviewOutdated: other losses were accepted since then.
     """

@@ -1,4 +1,7 @@
-"""The steps of the processing phase: `start`, `ack`, `fail`, and then `processed`. Source: docs/protocol.md §§2, 4."""
+"""The steps of the processing phase: `start`, `ack`, `fail`, and finally `processed`.
+
+Source: docs/protocol.md §§2, 4.
+"""
 
 from __future__ import annotations
 
@@ -39,21 +42,21 @@ from airflow_tx.ledger.row_digest import RowsDigest
 from airflow_tx.ledger.steps.step import Decision, Stamp, is_another, is_committed, put
 
 # --- consumers ----------------------------------------------------------------------------------------------------
-# Comparisons of the rows that were read with the rows that were emitted, before the turn is granted. Source:
-# docs/protocol.md §4.
+# Before the turn is granted, the rows that tasks read are compared with the rows that the source or
+# other tasks counted. Source: docs/protocol.md §4.
 #
-# Only counted rows are compared. A task that did not count proves nothing.
+# Only counted rows are compared.
 
 
 Instance = tuple[str, int]
-"""A task id and a map index, −1 for a task that is not mapped."""
+"""The task id and the map index of a task instance. The map index is −1 if the task is not mapped."""
 _Acks = Mapping[Instance, Ack]
 
 
 class OutputName(NamedTuple):
-    """An output of a task.
+    """The name of an output of a task instance.
 
-    :ivar content: text that identifies the rows of this try of the task; "" if unknown.
+    :ivar content: text that identifies the rows which this try of the task wrote; "" if unknown.
     """
 
     task_id: str
@@ -63,7 +66,7 @@ class OutputName(NamedTuple):
 
     @staticmethod
     def to_json(outputs: Iterable[OutputName]) -> dict[str, Any]:
-        """Return names of outputs in the form that acks, manifests and descriptors keep."""
+        """Return the names of outputs in the form that acks, manifests and descriptors keep."""
         found = list(outputs)
         contents = [each.content for each in found]
         names = [[each.task_id, each.map_index, each.name] for each in found]
@@ -71,7 +74,7 @@ class OutputName(NamedTuple):
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> tuple[OutputName, ...]:
-        """Read the result of `to_json`. Missing contents are unknown."""
+        """Create the names from the JSON of `to_json`. A missing `content` is unknown."""
         names = value.get("outputs", ())
         contents = value.get("contents") or [""] * len(names)
         return tuple(
@@ -81,9 +84,9 @@ class OutputName(NamedTuple):
 
 
 def content_of(entry: Mapping[str, Any]) -> str:
-    """Return the identity of the rows of a staged output: their digest, or else the try that wrote them.
+    """Return a text that identifies the rows of a staged output: their digest, or the try that wrote them.
 
-    :param entry: the entry of an ack, or a reference.
+    :param entry: the entry of the output in an ack, or a reference to the output.
     """
     return str(entry.get("row_digest") or entry.get("task_try") or "")
 
@@ -95,13 +98,14 @@ _CONSUMER = (
 
 @dataclass(frozen=True)
 class RowsRead:
-    """The rows that one try has read.
+    """The rows that one try has read from one input.
 
-    :param found: the reading with the most rows.
-    :param outputs: the outputs that it read as one input; empty if it read the batch.
-    :param at_least: whether more rows may exist that could not change the result, as beside an empty side of a join.
-    :param stopped: whether the reader stopped before the end, so that the count may not be the total.
-    :param more: whether the source had at least one more row.
+    :param found: the number and the digest of the rows; of several readings, the one with the most rows.
+    :param outputs: the outputs of tasks that form the input; empty if the input is the batch.
+    :param at_least: whether the reader may have left out rows that cannot change the result. Spark does so in a join
+        with an empty side.
+    :param stopped: whether the reader stopped before the end of the input.
+    :param more: whether the source had more rows than the reader requested.
     """
 
     found: RowsDigest
@@ -111,7 +115,7 @@ class RowsRead:
     more: bool = False
 
     def proves_against(self, whole: RowsDigest) -> bool:
-        """Ask whether the reading contradicts the total `whole`."""
+        """Return whether the reading contradicts `whole`, the total of the input."""
         return not self.found.agrees(whole) and not (self.at_least and self.found.rows < whole.rows)
 
     def to_json(self) -> dict[str, Any]:
@@ -123,19 +127,19 @@ class RowsRead:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> RowsRead:
-        """Read the result of `to_json`."""
+        """Create the reading from the JSON of `to_json`."""
         found, names = RowsDigest.from_json(value), OutputName.from_json(value)
         stopped = value.get("stopped", False)
         return cls(found, names, value["at_least"], stopped, value.get("more", False))
 
 
 def digest_text(found: BatchRows | None) -> str:
-    """Return the digests of a batch as the text that the history keeps; "" if there are none."""
+    """Return the digests of a batch as the text that the history keeps. Return "" if there are none."""
     return "" if found is None else " ".join(sorted(found.digests.values()))
 
 
 def counted_of(rows: int | None, text: str) -> BatchRows | None:
-    """Read the rows of a batch from the history. Return None if no task counted them.
+    """Return the rows of a batch from its count and digests in the history. Return None if no task counted them.
 
     :param text: the result of `digest_text`.
     """
@@ -144,7 +148,7 @@ def counted_of(rows: int | None, text: str) -> BatchRows | None:
 
 
 def consumed(read: Iterable[RowsRead]) -> int | None:
-    """Return how many rows of the batch were read, or None if they were not counted."""
+    """Return how many rows of the batch a try read. Return None if it did not count them."""
     return max((each.found.rows for each in read if not each.outputs), default=None)
 
 
@@ -155,13 +159,13 @@ def check_rows(
     size: Mapping[str, Any] | None,
     first: BatchRows | None,
 ) -> BatchRows | None:
-    """Compare the rows that the tasks of an attempt read with the source, with each other, and with emitted rows.
+    """Compare the rows that tasks read with the source, with the other tasks, and with the rows that tasks wrote.
 
     :param topology: name of the topology, for the command in an error.
     :param acks: the acks of the instances that count.
-    :param size: how many rows the source counted, from the record.
-    :param first: the rows of the first complete attempt, if a replay must read the same rows.
-    :return: the rows of the batch; None if not counted.
+    :param size: number of rows that the source counted, as in the record.
+    :param first: the rows of the first complete attempt, if every attempt must read the same rows.
+    :return: the rows of the batch; None if no task counted them.
     :raises RowsDiffer: the counts or the digests do not agree.
     """
     batch = _batch(attempt, acks, size)
@@ -174,12 +178,12 @@ def check_rows(
 
 
 def unproven_rows(acks: _Acks, size: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """Explain why it is not proven that the tasks of an attempt consumed each row once; empty if it is proven.
+    """Explain why it is not proven that the tasks of an attempt read each row once. Return () if it is proven.
 
-    A reading is proven if it was counted exactly to the end, or if its count equals a known total.
+    A reading is proven if the task counted exactly all rows, or if its count equals a known total.
 
     :param acks: the acks of the instances that count, after `check_rows` found no difference.
-    :param size: size of the batch, if the source counted it.
+    :param size: number of rows that the source counted; None if it did not count.
     """
     reads = list(_reads(acks))
     exact = [
@@ -212,7 +216,7 @@ def _total(acks: _Acks, read: RowsRead) -> set[int]:
 
 
 def in_words(outputs: tuple[OutputName, ...]) -> str:
-    """Name the input that was read: an output of a task, or the batch."""
+    """Describe the input of a reading in a few words: an output of a task, or the batch."""
     return f"output {outputs[0].name!r} of task {outputs[0].task_id}" if outputs else "the batch"
 
 
@@ -309,13 +313,13 @@ def _check_outputs(attempt: TransactionAttempt, acks: _Acks, name: str, read: Ro
 
 
 def _emitted(acks: _Acks, output: OutputName) -> RowsDigest | None:
-    """Return the rows that a task emitted by its own count. None if they are not guaranteed, or not staged."""
+    """Return the rows that a task counted in an output. Return None if the output is unreliable or not staged."""
     entry = _entry(acks, output)
     return None if entry is None else RowsDigest.of(entry["rows"], entry.get("row_digest", ""))
 
 
 def _entry(acks: _Acks, output: OutputName) -> Mapping[str, Any] | None:
-    """Return the entry of a staged output whose rows must be read once each."""
+    """Return the entry of a staged output, if each of its rows must be read once."""
     ack = acks.get((output.task_id, output.map_index))
     entries: Iterable[Mapping[str, Any]] = ack.outputs if ack is not None else ()
     for entry in entries:
@@ -346,7 +350,7 @@ def newest_record(
     """Read the record of a transaction whose newest attempt is `attempt`.
 
     :raises StaleAttempt: a newer attempt exists, or the txid belongs to another transaction.
-    :raises SkippedTransaction: it was skipped.
+    :raises SkippedTransaction: the transaction was skipped.
     :raises UnknownTransaction: there is no such transaction.
     """
     record = read.find(TransactionRecord, paths.transaction(attempt.txid))
@@ -378,9 +382,9 @@ def start(
     *,
     is_current: Callable[[], bool] = lambda: True,
 ) -> Decision[Done | AlreadyCommitted]:
-    """Note that a processing task starts. A transaction in FAILED, PROCESSED or COMMITTING returns to PROCESSING.
+    """Record that a processing task starts. A transaction in FAILED, PROCESSED or COMMITTING returns to PROCESSING.
 
-    :param is_current: asks Airflow whether `task` is the current try.
+    :param is_current: function that queries Airflow whether `task` is the current try.
     :raises StaleAttempt, StaleTry: a newer attempt or try exists.
     """
     record = newest_record(read, paths, attempt, "start")
@@ -388,17 +392,17 @@ def start(
         return Decision(record)
     folder = paths.acks(record.acks)
     path = f"{folder}/{ack_name(task.task_id, task.map_index)}"
-    found = read.find(Ack, path, new=True)  # a first try has no entry yet
+    found = read.find(Ack, path, new=True)  # No ack exists before the first try.
     another = found is not None and not task.same_instance(found.task_try)
     if found is not None and another and not read.ask("current", found.task_try, is_current):
         raise _stale_try("start", attempt, task, found)
     own = (
         "0" if _by_begin(record, task) else f"{stamp.message_id:016x}"
-    )  # a mapped instance uses its own id
+    )  # Each mapped instance has its own message id.
     started = Ack(task.task_try, stamp.op, emitted=own)
     if found is not None and found.done and not another:
-        # Airflow may have ended this try because it took the success of the acked try as the
-        # success of this one.
+        # Keep the ack of the earlier try. Airflow may take its success for the success of this try,
+        # and end this try.
         started = replace(found, op=stamp.op)
     entry = encode(started)
     writes = [Create(path, entry) if found is None else Put(path, entry), Put(folder, b"")]
@@ -428,14 +432,14 @@ def ack(
     code: str = "",
     unproven: Collection[str] = (),
 ) -> Decision[Done]:
-    """Note that a processing task is done, with its output and the rows that it read.
+    """Record that a processing task is done, with its outputs and the rows that it read.
 
-    :param rows: number of rows that it consumed, if counted.
-    :param outputs: references to the outputs that it wrote, as plain JSON.
-    :param trees: number of message trees that it began.
-    :param code: digest of the code that it ran, if known.
-    :param unproven: why the rows that it consumed are not proven.
-    :raises StaleAttempt, StaleTry, FailedTransaction: nothing is noted.
+    :param rows: number of rows that the task read; None if it did not count.
+    :param outputs: references to the outputs that the task wrote, as plain JSON.
+    :param trees: number of message trees that this try began.
+    :param code: digest of the code that the task ran; "" if unknown.
+    :param unproven: reasons why it is not proven that the task read every row once.
+    :raises StaleAttempt, StaleTry, FailedTransaction: the ack is not recorded.
     """
     record = newest_record(read, paths, attempt, "ack")
     if isinstance(record, AlreadyCommitted):
@@ -477,13 +481,13 @@ def fail(
     repairable: bool = False,
     failed_task: str = "",
 ) -> Decision[FailureNoted]:
-    """Note that a processing task has failed and is not retried. The attempt cannot commit until the task runs again.
+    """Record that a processing task has failed and is not retried. The attempt cannot commit until the task runs again.
 
-    :param remedy: the remedy of the refusal; None if it was another error.
-    :param for_good: whether a replay would be refused again. No replay starts until a person acts or repairs.
-    :param repairable: whether a repair, or a store that recovers, ends the failure.
+    :param remedy: the remedy of the refusal; None if the error is no refusal.
+    :param for_good: whether a replay would be refused again. No replay then starts until a person acts.
+    :param repairable: whether the failure ends after a repair, or once a store is available again.
     :param failed_task: task that failed, if `reason` is its error. "" if `reason` is a refusal that names its subject.
-    :raises StaleAttempt, StaleTry: this try is outdated.
+    :raises StaleAttempt, StaleTry: a newer attempt or try exists.
     """
     record = newest_record(read, paths, attempt, "fail")
     if isinstance(record, AlreadyCommitted) or record.phase not in (
@@ -510,7 +514,7 @@ def fail(
 def fail_messages(
     read: Reader, stamp: Stamp, paths: Paths, attempt: TransactionAttempt, reason: str
 ) -> Decision[FailureNoted | AlreadyCommitted]:
-    """Note that messages of an attempt failed, or were not acked in time. The attempt is replayed, not retried.
+    """Record that messages of an attempt failed or were not acked in time. The attempt must be replayed.
 
     :raises StaleAttempt: a newer attempt exists.
     """
@@ -552,17 +556,16 @@ def processed(
     same_rows: bool = False,
     proven: bool = False,
 ) -> Decision[Processed | AlreadyCommitted]:
-    """Note that every task that must ack has acked: the batch is complete, and all its rows were read.
+    """Check that every task that must ack has acked, and record that the attempt is processed.
 
-    :param expected: the instances that count, because Airflow knows that they succeeded. Other instances have no
-        output, even if they acked, because they were skipped or removed. None means the tasks that `begin` named, and
-        all started ones.
-    :param emitted: number of complete message trees that the ackers have, by try of a task.
+    :param expected: the instances that succeeded according to Airflow. Acks of other instances do not count, since
+        these were skipped or removed. None means the tasks that `begin` listed and all started instances.
+    :param emitted: number of complete message trees in the ackers, by try of a task.
     :param same_rows: whether every attempt must read the same rows, as for a transactional source.
-    :param proven: whether the batch is refused if its rows are not proven.
+    :param proven: whether to refuse the batch if it is not proven that its rows were read once.
     :raises IncompleteBatch, MessagesLost, RowsDiffer, RowsChanged, FailedTransaction, StaleAttempt: the batch is not
         complete.
-    :raises RowsNotProven: the batch may be complete, but this is not proven.
+    :raises RowsNotProven: it is not proven that each row was read once.
     """
     record = newest_record(read, paths, attempt, "commit")
     if isinstance(record, AlreadyCommitted):
@@ -582,11 +585,11 @@ def processed(
         tasks = ", ".join(shortened(missing)) or f"unknown tasks (ack val {value:016x})"
         raise IncompleteBatch(txid=attempt.txid, attempt=attempt.attempt, tasks=tasks)
     first = record.counted if same_rows else None
-    # If the source decides the rows again, it does not count them again.
+    # A source that decides the rows again does not count them again.
     batch = check_rows(
         paths.topology, attempt, acks, None if record.changed else record.size, first
     )
-    # A replay that found no rows has no rows to consume.
+    # If a replay found no rows, its tasks have no rows to read.
     unproven = (
         ()
         if rows_digest == digest(None)
@@ -613,7 +616,7 @@ def processed(
 def _check_trees(
     attempt: TransactionAttempt, acks: Mapping[Instance, Ack], emitted: Mapping[TaskTry, int]
 ) -> None:
-    """Refuse if the ackers have lost trees of messages, or have trees from a try that does not count."""
+    """Raise an error if the ackers lost trees of messages, or have trees from a try whose ack does not count."""
     acked = {
         TaskTry(*instance, entry.task_try): entry.trees
         for instance, entry in acks.items()
@@ -635,7 +638,7 @@ def _check_trees(
 def must_ack(
     record: TransactionRecord, acks: Collection[Instance], mapped: Collection[str] = ()
 ) -> set[Instance]:
-    """List the tasks that must ack, from the ledger: the tasks that `begin` named, and all started ones.
+    """Return the instances that must ack: the tasks that `begin` listed, and all started instances.
 
     :param mapped: tasks that ack only by their mapped instances.
     """
@@ -645,7 +648,7 @@ def must_ack(
 def ack_val(
     record: TransactionRecord, acks: Mapping[Instance, Ack], wanted: Collection[Instance]
 ) -> int:
-    """Return the XOR of all ids emitted and acked: 0 when everything emitted was acked (Storm's ack val)."""
+    """Return the XOR of all emitted and acked ids, which is 0 when everything was acked (Storm's ack val)."""
     value = 0
     for task, emitted in record.tasks.items():
         value ^= int(emitted, 16) if (task, -1) in wanted else 0
@@ -655,7 +658,7 @@ def ack_val(
 
 
 def missing_acks(acks: Mapping[Instance, Ack], wanted: Collection[Instance]) -> list[str]:
-    """List the instances that must ack but have not."""
+    """Return the names of the instances that must ack but have not."""
     missing = [instance for instance in wanted if instance not in acks or not acks[instance].done]
     return [instance_name(*instance) for instance in sorted(missing)]
 
@@ -689,13 +692,13 @@ def _stale_try(
 
 
 # --- what tasks did -----------------------------------------------------------------------------------------------
-# The parts of a receipt that come from acks.
+# The parts of a receipt that are derived from the acks.
 
 
 def tasks_of(acks: Mapping[tuple[str, int], Ack]) -> dict[str, TaskRows]:
-    """Sum up the rows that each task read and emitted, over all its instances.
+    """Return the rows that each task read and wrote, added up over its instances.
 
-    :param acks: acks, by task id and map index.
+    :param acks: the acks, by task id and map index.
     """
     found: dict[str, TaskRows] = {}
     sums: dict[tuple[str, str], RowsDigest] = {}

@@ -1,7 +1,7 @@
-"""The steps of recovery: replays, and the mark of a blocked transaction. Source: docs/protocol.md §5.
+"""The steps of recovery, which record replays and the blocked transaction. Source: docs/protocol.md §5.
 
-Recovery depends on records and not on runs. If the run of an open transaction has ended, the transaction is replayed,
-regardless of the state of the run.
+Recovery depends on the records of the ledger. If the run of an open transaction has ended in any state, the transaction
+is replayed.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ COORDINATOR = "coordinator"
 
 @dataclass(frozen=True)
 class ReplayRequest:
-    """The request to replay an attempt.
+    """A request to replay an attempt automatically.
 
-    :param reason: reason in words, for the log and for people.
-    :param counts: whether the replay counts against `limit`. A failure counts. A moved predecessor and a run that gave
-        up its slot do not count.
-    :param limit: the maximum number of counted replays in a row.
-    :param overdue: time (ISO 8601, UTC). A note from before it that led to no new attempt is made again. Its process
-        died before it started the run, or the run ended before its `begin`. With "", no note is made again.
+    :param reason: reason for the replay, for the log and for people.
+    :param counts: whether the replay counts against `limit`. A failure counts. A changed base or a yielded run slot
+        does not.
+    :param limit: maximum number of counted replays in a row.
+    :param overdue: time (ISO 8601, UTC). If a replay was recorded before this time but has not begun, it is recorded
+        and started again. "" means that this never happens.
     """
 
     attempt: TransactionAttempt
@@ -50,15 +50,15 @@ class ReplayRequest:
 def note_replay(
     read: Reader, stamp: Stamp, paths: Paths, request: ReplayRequest
 ) -> Decision[ReplayNoted | Blocked | GivenUp | AlreadyCommitted]:
-    """Note that an attempt will be replayed. The first process that notes it starts the run.
+    """Record that an attempt will be replayed. The first process that records it starts the run.
 
-    A replay by a person leaves no such note, so the count begins again after it. A commit that was refused permanently
+    A replay by a person is not recorded here, so the count begins again after it. A commit that was refused permanently
     is not replayed, since all its tasks would run again for the same refusal. A repair raises the generation, which
     ends the refusal.
 
-    A restatement that fails delays all later commits, although the restated transaction still counts. It is therefore
-    skipped, but only once. If the skip is refused, a person must act. It also waits for a person if a repair may end
-    its refusal, since it can be committed after the repair.
+    A restatement that fails delays all later commits, although the restated transaction still counts. So the
+    coordinator skips it, but only once. If the skip is refused, a person must act. A person must also act if a repair
+    may end the refusal, since the restatement can then be committed.
 
     :raises StaleAttempt: a newer attempt exists.
     """
@@ -66,7 +66,7 @@ def note_replay(
     path = paths.transaction(attempt.txid)
     record = read.find(TransactionRecord, path)
     if record is None:
-        return Decision(AlreadyCommitted(attempt.txid))  # or it is skipped, and not replayed
+        return Decision(AlreadyCommitted(attempt.txid))  # A skip has the same answer.
     if record.attempt != attempt.attempt:
         raise StaleAttempt(
             step="replay", txid=attempt.txid, attempt=attempt.attempt, newest=record.attempt
@@ -95,9 +95,9 @@ def note_replay(
 def note_person(
     read: Reader, stamp: Stamp, paths: Paths, txid: int, audit: Audit
 ) -> Decision[Done]:
-    """Note which person replays the newest attempt. The next attempt and the receipt keep the note.
+    """Record which person replays the newest attempt, so that the next attempt and the receipt name this person.
 
-    Nothing else depends on the note. If no attempt follows, the note only shows that the person asked for a replay.
+    No other step reads this. If no attempt follows, it only shows that the person requested a replay.
     """
     record = read.find(TransactionRecord, paths.transaction(txid))
     if record is None:
@@ -109,7 +109,7 @@ def note_person(
 def _stop(
     read: Reader, stamp: Stamp, paths: Paths, request: ReplayRequest, record: TransactionRecord
 ) -> Decision[Blocked | GivenUp]:
-    """Block a transaction, or skip a restatement at its turn if no repair can help."""
+    """Block a transaction. A restatement whose failure no repair can end is skipped at its turn instead."""
     before = record.replay or ReplayNote(0, 0, stamp.now, request.reason)
     if record.replaces is None or record.repairable or before.given_up:
         return _block(read, stamp, paths, request)
@@ -119,8 +119,7 @@ def _stop(
     given_up = replace(
         record,
         skip=Audit(COORDINATOR, why).noted(stamp),
-        # The note is for the previous attempt, since no replay of the current attempt is about to
-        # begin.
+        # Name the previous attempt, since no replay of the current attempt will begin.
         replay=replace(before, attempt=request.attempt.attempt - 1, given_up=True),
         op=stamp.op,
     )
@@ -136,7 +135,7 @@ def _block(read: Reader, stamp: Stamp, paths: Paths, request: ReplayRequest) -> 
     result = Blocked(attempt.txid, request.reason)
     topology = read.get(TopologyRecord, paths.record)
     found = topology.blocked
-    # The first mark stays. Two transactions would otherwise replace each other's mark forever.
+    # Keep the first mark. Otherwise two transactions would replace each other's mark forever.
     if found is not None and (
         found.txid < attempt.txid or (found.txid, found.attempt) == (attempt.txid, attempt.attempt)
     ):
@@ -147,7 +146,7 @@ def _block(read: Reader, stamp: Stamp, paths: Paths, request: ReplayRequest) -> 
 
 
 def unblock(read: Reader, stamp: Stamp, paths: Paths) -> Decision[Done]:
-    """Remove the mark once a person has replayed or skipped the transaction. Otherwise it stays."""
+    """Remove the mark of the blocked transaction, if a person has replayed or skipped the transaction."""
     topology = read.get(TopologyRecord, paths.record)
     if topology.blocked is None:
         return Decision(Done())

@@ -1,4 +1,6 @@
-"""`begin` for a run with an open transaction: the transaction gets its next attempt, or continues the current one.
+"""The step `begin` for an open transaction, and the steps that request a restatement.
+
+The transaction gets its next attempt, or continues the current one.
 
 A person may request that the next attempt decide its rows again, or that a committed transaction be restated. Source:
 docs/protocol.md §§3, 5, 11.
@@ -80,7 +82,7 @@ LIVE_RUN_STATES = frozenset({"queued", "running"})
 
 @dataclass(frozen=True)
 class BeginPass:
-    """One pass of the step `begin`. The topology record is already up to date with the DAG."""
+    """One pass of the step `begin`. The topology record already has the values of the DAG."""
 
     read: Reader
     stamp: Stamp
@@ -92,19 +94,19 @@ class BeginPass:
     def next_batch(
         self, attempt: TransactionAttempt, position: Any, previous: PreviousBatch | None = None
     ) -> Batch | None:
-        """Ask the source for the batch after a position. Return None if the source has no rows.
+        """Query the source for the batch after a position. Return None if the source has no rows.
 
-        :param previous: the previous batch; None if this is the first batch, or a replay.
+        :param previous: the previous batch; None for the first batch or a replay.
         """
         about = f"{attempt.txid} from {digest(position)}"
         ask = partial(self.outside.next_batch, attempt, position, previous)
         return self.read.ask("batch", about, ask)
 
     def current_batch(self, attempt: TransactionAttempt, metadata: Any) -> Batch:
-        """Ask the source for the current metadata of the same rows, and for their number if the source can count them.
+        """Query the source for the current metadata of the same rows, and for their number if it can count them.
 
-        :param metadata: metadata that the source decided earlier.
-        :return: batch without a position, since the position does not change.
+        :param metadata: metadata that the source returned earlier.
+        :return: a batch without a position, since the position does not change.
         """
         about = f"{attempt.txid} instead of {digest(metadata)}"
         ask = partial(self.outside.decide_again, attempt, metadata)
@@ -113,9 +115,9 @@ class BeginPass:
 
 
 def begin_again(begins: BeginPass, record: TransactionRecord) -> Decision[ReplayAnswer]:
-    """Give an open transaction its next attempt, or continue the current attempt if `begin` runs again for it.
+    """Begin the next attempt of an open transaction, or continue the current attempt if Airflow retried `begin`.
 
-    A restatement can only be replayed by its own run, unless that run was deleted.
+    Only the run of a restatement can replay it, unless that run was deleted.
 
     :raises StaleBegin, RunHeld: the ledger has not changed.
     """
@@ -132,19 +134,21 @@ def begin_again(begins: BeginPass, record: TransactionRecord) -> Decision[Replay
         ask = partial(outside.run_state, record.run_id)
         state = read.ask("run state", record.run_id, ask)
         if record.replaces is not None and state is not None:
-            # Any other run of the same key gets the restated transaction, which still counts.
+            # Any other run with the same key gets the answer that the restated transaction is
+            # committed.
             return Decision(AlreadyCommitted(record.replaces.txid))
         if state in LIVE_RUN_STATES:
             raise RunHeld(run_id=request.run_id, txid=txid, holder=record.run_id, state=state)
     started = read.names(begins.paths.acks(record.acks))
     same = record.request == request.task_try
-    # "" means that the transaction was allocated before its run existed. If Airflow could not
-    # create the run, the new attempt also unblocks the transaction.
+    # If the request is "", the transaction was allocated before its run existed. A blocked
+    # transaction gets a new attempt even then, which unblocks it.
     is_blocked = begins.topology.is_blocked(txid)
     again = request.retry or (record.request == "" and not is_blocked)
     if same or (again and not started and record.phase is Phase.PROCESSING):
         return _continue(begins, record)
-    # The source already learned the outcome of a restated batch when that batch was committed.
+    # The source needs no report for a restatement, since it learned the outcome when the rows were
+    # first committed.
     if record.replaces is None:
         own = TransactionAttempt(txid, record.attempt, record.birth)
         rows = RotatingTransactionalState(read, begins.paths).get_state(txid).rows
@@ -168,7 +172,7 @@ def _continue(begins: BeginPass, record: TransactionRecord) -> Decision[ReplayAn
         op=stamp.op,
     )
     if record.request == "":
-        # The time-out counts from now on. The replay note asked for this `begin`.
+        # The time-out begins now. The recorded replay has led to this `begin`.
         again = replace(again, began=stamp.now, replay=None)
     return put(begins.paths.transaction(record.txid), again, result)
 
@@ -229,7 +233,7 @@ def _same_rows(
     attempt: TransactionAttempt,
     record: TransactionRecord,
 ) -> DecidedBatch:
-    """Keep the rows of the previous attempt, or take the current rows if a person requested that."""
+    """Return the rows of the previous attempt, or their current content if a person requested it."""
     meta = state.get_state(attempt.txid)
     rows = meta.rows
     size = record.size
@@ -241,8 +245,8 @@ def _same_rows(
     if not record.pinned:
         return kept
 
-    # Readmitted rows do not move the source, and the end of the previous transaction may have
-    # changed.
+    # Readmitted rows do not change the position, but the previous transaction may end at another
+    # position now.
     partitioned = begins.request.topology.partitioned
     before = state.position_before(attempt.txid)
     after = position_after(
@@ -254,18 +258,17 @@ def _same_rows(
 def _other_rows(
     begins: BeginPass, state: RotatingTransactionalState, attempt: TransactionAttempt
 ) -> DecidedBatch:
-    """Let an opaque source decide the rows again, from the current end of the previous transaction."""
+    """Return the batch that an opaque source decides again, beginning where the previous transaction ends now."""
     partitioned = begins.request.topology.partitioned
     before = state.position_before(attempt.txid)
-    # A partition that first appears in this transaction has no earlier position. It begins at the
-    # same place as in the previous attempt.
+    # A partition without an earlier position begins at the same place as in the previous attempt.
     taken_up = state.get_state(attempt.txid).begin or {}
     begin = {name: place for name, place in taken_up.items() if name not in (before or {})}
     origin = {**begin, **(before or {})} if begin else before
     start = start_after(begins.read, begins.paths, begins.topology, origin)
     batch = begins.next_batch(attempt, start.position)
     if batch is None:
-        # An empty batch does not pass the lost rows.
+        # An empty batch does not pass lost rows.
         lost = []
         batch = Batch(None, None if partitioned else before)
     else:
@@ -286,7 +289,7 @@ def _other_rows(
 
 
 def _replayed(record: TransactionRecord, stamp: Stamp) -> Replayed:
-    """Describe a replayed attempt for the receipt: when, why, its size, and the person who replayed it."""
+    """Return what the receipt keeps of a replayed attempt: when, why, its size, and the person who replayed it."""
     by = None
     if (asked := record.asked) is not None and asked.attempt == record.attempt:
         by = Deed(asked.who, asked.when, shortened_reason(asked.why))
@@ -300,7 +303,7 @@ def _replayed(record: TransactionRecord, stamp: Stamp) -> Replayed:
 
 
 def _counted(record: TransactionRecord) -> dict[str, Any]:
-    """Return the `rows` of the attempt as its committer, its tasks or its source counted them, else its `size`."""
+    """Return the number of rows of an attempt. If it was not counted, return the size from the source."""
     size = {unit: count for unit, count in (record.size or {}).items() if unit != "why"}
     counted = (
         None if record.receipt is None else record.receipt.rows,
@@ -312,9 +315,9 @@ def _counted(record: TransactionRecord) -> dict[str, Any]:
 
 
 def _earlier(replayed: Replayed) -> Replayed:
-    """Shorten the reason for which an earlier attempt was replayed, so that records stay small.
+    """Shorten the reason of an earlier replay, so that records stay small.
 
-    Only the last error keeps its full length.
+    Only the newest replay keeps the full reason.
     """
     return replace(replayed, why=shortened_reason(replayed.why))
 
@@ -326,8 +329,8 @@ def _why_replayed(record: TransactionRecord) -> str:
 
 
 # --- the corrected file ------------------------------------------------------------------------------------------
-# The source decides the same rows again, with their current content. The position after the batch does not change, so
-# later transactions stay valid.
+# A person requests that the source decide the same rows again, with their current content. The
+# position after the batch does not change, so later transactions stay valid.
 
 
 def note_changed(
@@ -339,7 +342,7 @@ def note_changed(
     *,
     audit: Audit,
 ) -> Decision[Done | AlreadySkipped]:
-    """Note that the next attempt takes the current content of its rows, and fail the current attempt.
+    """Record that the next attempt processes the current content of its rows, and fail the current attempt.
 
     :param states: see `held_for_good`.
     :raises ChangeRefused: a state that cannot undo the transaction may have output of it.
@@ -367,7 +370,9 @@ def note_changed(
 def check_changeable(
     paths: Paths, record: TransactionRecord, states: Mapping[str, bool | None]
 ) -> None:
-    """Check that the rows of a transaction can be decided again. Every state with its values must be able to undo them.
+    """Raise an error if the rows of a transaction cannot be decided again.
+
+    Every state that has its values must be able to undo them.
 
     :raises ChangeRefused: a state cannot undo them.
     """
@@ -383,9 +388,10 @@ def check_changeable(
 
 
 def to_decide_anew(record: TransactionRecord, rows: Any, *, always: bool = False) -> bool:
-    """Ask whether a replay must decide the rows again. A transaction that will be skipped keeps its rows.
+    """Return whether a replay must decide the rows again. This is False for a transaction that will be skipped.
 
-    :param always: whether every attempt decides its rows again, since other transactions of its range may count now.
+    :param always: whether every attempt decides its rows again, as for a range, in which other transactions may count
+        now.
     """
     wanted = always or record.to_change is not None
     return wanted and record.skip is None and rows is not None
@@ -397,10 +403,10 @@ def to_decide_anew(record: TransactionRecord, rows: Any, *, always: bool = False
 
 @dataclass(frozen=True)
 class WishRequest:
-    """A person's request for a restatement.
+    """The request of a person to restate a transaction.
 
-    :param key: the run key from the journal entry or the history; it is compared with the binding.
-    :param run_id: the run_id from the same record.
+    :param key: the run key, as in the journal entry or the history. It must have a binding to the transaction.
+    :param run_id: the run_id, as in the same record.
     :param states: the states to which the transaction contributed, by their current names.
     :param first_day: the first day for which the journal keeps entries, such as 2013-01-01; "" if it keeps all entries.
     """
@@ -419,10 +425,10 @@ class WishRequest:
 def want(
     read: Reader, stamp: Stamp, paths: Paths, request: WishRequest, audit: Audit
 ) -> Decision[Wish]:
-    """Note the request to restate a committed transaction. The next `begin` of its run restates it.
+    """Record a request to restate a committed transaction. The next `begin` of its run restates it.
 
-    :raises RestateRefused: it cannot be restated.
-    :raises UnknownTxid: it was never allocated.
+    :raises RestateRefused: the transaction cannot be restated.
+    :raises UnknownTxid: the txid was never allocated.
     """
     topology = read.get(TopologyRecord, paths.record)
     binding = _counting(read, paths, request)
@@ -462,13 +468,14 @@ def begin_roll_forward_with_wishes(
     holes: Mapping[str, Collection[int]] | None = None,
     wanted: Sequence[WishRequest] = (),
 ) -> Decision[Rolling]:
-    """Do as `begin_roll_forward`, and request restatements of the transactions whose rows no journal entry kept.
+    """Run `begin_roll_forward`, and request restatements of the transactions whose rows no journal entry kept.
 
-    :param wanted: requests for these transactions. An earlier request for the same transaction stays.
-    :raises RestateRefused: a transaction cannot be restated; nothing is noted.
+    :param wanted: requests for these transactions. An existing request for the same transaction stays.
+    :raises RestateRefused: a transaction cannot be restated. Nothing is recorded.
     """
     begun = begin_roll_forward(read, stamp, paths, found, audit, holes=holes)
-    # Each request creates the folder of requests if it is missing.
+    # The writes of each request create the folder of requests if it is missing. Keep one write for
+    # each path.
     noted = {
         each.path: each
         for request in wanted
@@ -479,9 +486,9 @@ def begin_roll_forward_with_wishes(
 
 
 def withdraw(read: Reader, stamp: Stamp, paths: Paths, txid: int) -> Decision[Done]:
-    """Withdraw a request for a restatement that no run has begun.
+    """Withdraw a request for a restatement, if no run has begun the restatement.
 
-    :raises RestateRefused: there is no such request, or a run has already begun it.
+    :raises RestateRefused: there is no such request, or a run has already begun the restatement.
     """
     topology = read.get(TopologyRecord, paths.record)
     path = paths.wish(txid)
@@ -495,22 +502,21 @@ def withdraw(read: Reader, stamp: Stamp, paths: Paths, txid: int) -> Decision[Do
             " names that transaction; to leave it out: ",
             Command.of("skip", "{topology}", "TXID", "--why", "TEXT"),
         )
-    # No other record remains with the nonce of this step, so the topology record gets it.
+    # The request is deleted, so the topology record keeps the nonce that identifies this step.
     noted = Put(paths.record, encode(replace(topology, op=stamp.op)))
     return Decision(Done(), (Delete(path), noted), paths.record)
 
 
 def wishes(store: Store, paths: Paths) -> tuple[Wish, ...]:
-    """List the requested restatements that no run has begun, by txid."""
+    """Read the requested restatements that no run has begun, by txid."""
     wished = {txid: paths.wish(txid) for txid in txids_below(store, paths.wishes)}
     return tuple(records_at(Reader(store), Wish, wished).values())
 
 
 def entries_in_use(read: Reader, paths: Paths) -> set[str]:
-    """Name the journal entries that open or requested restatements replace."""
+    """Return the names of the journal entries that open or requested restatements replace."""
     found = set[str]()
-    # Read requests first, since a run that begins during the read turns a request into a
-    # transaction.
+    # Read the requests first, since a request may become an open transaction during the read.
     for name in read.names_if_any(paths.wishes):
         wish = read.peek_if_any(Wish, paths.wish(int(name)))
         binding = None if wish is None else read.peek_if_any(Binding, paths.run(wish.key))
@@ -530,10 +536,10 @@ def wishes_to_start(
     *,
     limit: int,
 ) -> tuple[Wish, ...]:
-    """Choose the requests whose runs may start now, by txid. Restatements leave one place in the window to new batches.
+    """Return the requests whose runs may start now, by txid. At least one place in `max_pending` is for new batches.
 
-    :param states: Airflow states of the runs. A request whose run is not listed is left out.
-    :param limit: how many restatements may be in progress at the same time.
+    :param states: Airflow state of each run, by run_id. Requests whose run is missing here are left out.
+    :param limit: maximum number of restatements that are open at the same time.
     """
     begun = sum(record.replaces is not None for record in opened.values())
     waiting = [wish for wish in wished if wish.run_id in states]
@@ -543,12 +549,12 @@ def wishes_to_start(
 
 
 def most_restated(max_pending: int) -> int:
-    """Return how many open transactions may be restatements at the same time."""
+    """Return the maximum number of open restatements."""
     return max(max_pending - 1, 1)
 
 
 def restating(read: Reader, paths: Paths, binding: Binding) -> int | None:
-    """Find the open transaction that restates the transaction of a binding; None if there is none.
+    """Return the open transaction that restates the transaction of a binding. Return None if there is none.
 
     A rebuilt ledger can repeat a txid, but never a birth.
     """
@@ -570,7 +576,7 @@ def check_held(
     *,
     wanted: bool = False,
 ) -> None:
-    """Refuse a restatement if a state may lack the transaction that it restates.
+    """Raise an error if a state may lack the transaction that will be restated.
 
     :param states: the states to which the transaction contributed.
     :param wanted: whether a restatement is already requested. The remedy then withdraws the request.
@@ -593,13 +599,13 @@ def check_still_held(
     *,
     own: Mapping[str, Receipt],
 ) -> None:
-    """Refuse a restatement if, since it began, a state has lost the replaced transaction or its name was reused.
+    """Raise an error if a state has lost the replaced transaction or its name since the restatement began.
 
     :param txid: the restatement.
     :param replaced: the transaction that counts.
-    :param taken_back: the state from which the contribution is removed, by the name that the state had in `replaced`.
-    :param own: receipt of `replaced` in each state that keeps its own.
-    :raises NotTakenBack: it names the state.
+    :param taken_back: the states from which the contribution is removed, by their names at `replaced`.
+    :param own: the receipt of `replaced` in each state that has it.
+    :raises NotTakenBack: a state may lack the transaction. The error names this state.
     """
     topology = read.get(TopologyRecord, paths.record)
     repairs = repairs_of(read, paths)
@@ -625,12 +631,13 @@ def held_at(
     taken_back: Mapping[str, str],
     sole: Collection[str] = (),
 ) -> str:
-    """Return a digest of the facts on which a difference depends: columns of the states, and number of repairs.
+    """Return a digest of the columns of the states and of the number of repairs, on which a difference depends.
 
-    If the digest changes, a column was dropped or a person changed values. The difference must then be read again.
+    If the digest changes, a column was dropped or a person changed values. The committer must then compute the
+    difference again.
 
     :param taken_back: see `check_still_held`.
-    :param sole: states that were asked for rows under keys to which no other transaction contributed.
+    :param sole: states that were queried for keys to which no other transaction contributed.
     """
     columns = {state: topology.columns.get(state) for state in taken_back.values()}
     last = {state: topology.states.get(state) for state in sole}
@@ -697,9 +704,9 @@ def _restate_that(txid: int) -> tuple[str | Command, ...]:
 
 
 def _refused(paths: Paths, txid: int, problem: str, *remedy: str | Command) -> RestateRefused:
-    """Make the error that refuses a restatement.
+    """Return the error for a restatement that is refused.
 
-    :param remedy: the template of the remedy.
+    :param remedy: parts of the remedy, with placeholders.
     """
     named = {"txid": txid, "topology": paths.topology}
     return RestateRefused(**named, problem=problem, remedy=Remedy(remedy).filled(named))
@@ -710,9 +717,9 @@ def _refused(paths: Paths, txid: int, problem: str, *remedy: str | Command) -> R
 
 @dataclass(frozen=True)
 class Restatement:
-    """The committed transaction whose batch a restatement takes.
+    """The restatement of a committed transaction, whose batch it processes again.
 
-    :param first: the transaction that begins its chain; 0 means the transaction itself.
+    :param first: the transaction that begins the chain; 0 if the restated transaction begins it.
     """
 
     binding: Binding
@@ -721,7 +728,7 @@ class Restatement:
 
     @property
     def replaces(self) -> Replaced:
-        """The replaced transaction, as the record keeps it."""
+        """The replaced transaction, in the form of the record."""
         return Replaced(self.binding.txid, self.binding.entry, self.first)
 
     @property
@@ -730,9 +737,9 @@ class Restatement:
         return Deed(self.wish.who, self.wish.when, self.wish.why)
 
     def batch(self, begins: BeginPass, attempt: TransactionAttempt) -> Batch:
-        """Return the batch with the rows of the journal, or with the current rows if they were requested.
+        """Return the batch of the journal entry, or its current content if a person requested it.
 
-        :raises RestateRefused: its contribution cannot be taken out of the states.
+        :raises RestateRefused: the contribution cannot be removed from the states.
         """
         txid = self.binding.txid
         found = self._entry(begins)
@@ -743,7 +750,7 @@ class Restatement:
         return Batch(found.rows, None)
 
     def counted(self, begins: BeginPass) -> BatchRows | None:
-        """Return the rows that its tasks read originally. None if unknown, or if the current rows are requested."""
+        """Return the rows that the tasks read originally. Return None if unknown or if other rows were requested."""
         history = begins.read.find(TransactionRecord, begins.paths.history(self.binding.txid))
         found = self._entry(begins)
         if history is None or self.wish.changed_rows or not found.same:
@@ -755,9 +762,9 @@ class Restatement:
         return begins.read.ask("entry", self.replaces.entry, ask)
 
     def bound(self, txid: int, birth: str) -> Binding:
-        """Return the binding of the run. The restated transaction counts until the restatement is committed."""
+        """Return the new binding of the run. The restated transaction counts until the restatement is committed."""
         return replace(self.binding, restating=Restating(txid, birth))
 
     def writes(self, read: Reader, stamp: Stamp, paths: Paths, txid: int) -> tuple[Write, ...]:
-        """Return the write that removes the request."""
+        """Return the write that deletes the request."""
         return (Delete(paths.wish(self.binding.txid)),)

@@ -1,4 +1,7 @@
-"""The records of a roll forward, which rewrites a state that came from a backup. Source: docs/protocol.md §5."""
+"""The steps of a roll forward, which writes again what a state restored from a backup lacks.
+
+Source: docs/protocol.md §5.
+"""
 
 from __future__ import annotations
 
@@ -39,19 +42,19 @@ from airflow_tx.ledger.steps.step import (
 )
 
 GENERATIONS = 2
-"""The number by which a run raises the generation: one to read the values of a state, and one to write."""
+"""Each run raises the generation by this number: once to read the values of a state, and once to write."""
 
 
 @dataclass(frozen=True)
 class Rolling:
-    """A run of the command that has exclusive use of the states. No earlier grant can mark them, and none is given.
+    """A run of the command `repair --roll-forward`, which has exclusive use of the states.
 
-    :param generation: generation of the grants that write. The generation before it is for grants that only read the
-        values of a state.
+    :param generation: generation of the grants that write. Grants that only read the values of a state use the
+        generation before it.
     :param nonce: nonce of this run. A later run replaces it.
     :param current: the transaction that has the turn.
     :param birth: birth of that transaction; "" if it has not begun.
-    :param found: last transaction of each state before this run and before earlier runs that died.
+    :param found: the last transaction that each state had before the first run of the command.
     """
 
     generation: int
@@ -63,16 +66,16 @@ class Rolling:
 
 @dataclass(frozen=True)
 class RolledState:
-    """A state that a roll forward has rewritten.
+    """A state that a roll forward has written.
 
-    :param found: its last transaction before the roll forward.
-    :param last: its last transaction after the roll forward.
-    :param birth: birth of its last transaction.
+    :param found: the last transaction of the state before the roll forward.
+    :param last: the last transaction of the state after the roll forward.
+    :param birth: birth of the transaction `last`.
     :param grant: attempt and epoch of that transaction.
-    :param whole: whether that is the last transaction that the ledger committed to the state.
-    :param change: the newest accepted change that its values include.
-    :param heals: whether everything is restored that the state had lost when a person accepted the loss.
-    :param holes: transactions that will be restated in a table, since no journal entry kept their rows.
+    :param whole: whether the ledger has committed no later transaction to the state.
+    :param change: the newest accepted change that the values include.
+    :param heals: whether the roll forward restored everything that an accepted loss had removed.
+    :param holes: transactions whose rows are not in the journal. The table lacks them until they are restated.
     """
 
     found: int
@@ -86,7 +89,7 @@ class RolledState:
 
     @classmethod
     def of(cls, receipt: Receipt, found: int, **how: Any) -> RolledState:
-        """Describe a rewritten state from the receipt of its last transaction."""
+        """Create the entry of a state from the receipt of its last transaction."""
         grant = (receipt.attempt, receipt.epoch)
         return cls(found, receipt.txid, receipt.birth, grant, **how)
 
@@ -102,8 +105,8 @@ def begin_roll_forward(
 ) -> Decision[Rolling]:
     """Reserve the states for this run of the command. It outranks an earlier run, which may have died.
 
-    :param found: last transaction of each state that will be rewritten.
-    :param holes: transactions whose rows no journal entry kept, by table. The roll forward skips them.
+    :param found: the last transaction of each state that will be written.
+    :param holes: transactions whose rows are not in the journal, by table. The roll forward skips them.
     """
     topology = read.get(TopologyRecord, paths.record)
     current = read.get(Counter, paths.current).txid
@@ -139,13 +142,13 @@ def end_roll_forward(
     unchanged: Collection[int] = (),
     audit: Audit,
 ) -> Decision[Repaired]:
-    """Release the states for further transactions.
+    """Release the states, so that transactions can commit again.
 
-    If no state was rewritten, permanent refusals stay valid, although the generation has risen.
+    If the run wrote no state, a permanent refusal stays valid, although the generation has risen.
 
     :param nonce: nonce of this run.
     :param unchanged: accepted changes that the person withdraws.
-    :raises RepairRefused: a later run has taken over.
+    :raises RepairRefused: a later run of the command has reserved the states.
     """
     topology = read.get(TopologyRecord, paths.record)
     runs = [""] if topology.rolling is None else topology.rolling.nonces
@@ -161,7 +164,7 @@ def end_roll_forward(
     after = replace(
         topology,
         rolling=None,
-        # A new generation ends a permanent refusal.
+        # A new generation ends a permanent refusal, so no transaction is blocked any more.
         blocked=None if rolled else topology.blocked,
         states={**topology.states, **{name: each.last for name, each in whole.items()}},
         births={**topology.births, **{name: each.birth for name, each in whole.items()}},
@@ -198,9 +201,9 @@ def end_roll_forward(
 
 
 def _accepted(topology: TopologyRecord, name: str, change: int) -> dict[str, Any]:
-    """Return the facts with which the fence of a state is compared from now on, without any loss.
+    """Return the facts with which the fence of a state will be compared, without an accepted loss.
 
-    :param change: the newest accepted change that its values include.
+    :param change: the newest accepted change that the values include.
     """
     before = topology.accepted.get(name, {})
     kept = {each: before[each] for each in (BEGAN, EMPTIED) if each in before}
@@ -216,9 +219,9 @@ def _refused_still(
     *,
     runs: Sequence[str],
 ) -> Iterator[Put]:
-    """Keep the permanent refusal of the commit that has the turn, under the new generation.
+    """Yield the write that keeps a permanent refusal of the current transaction under the new generation.
 
-    :param runs: the nonces of all runs since the refusal, each of which raised the generation.
+    :param runs: the nonces of all runs since the refusal. Each run raised the generation.
     """
     record = read.find(TransactionRecord, paths.transaction(current))
     before = topology.generation - GENERATIONS * len(runs)
@@ -230,7 +233,8 @@ def _refused_still(
 
 
 # --- back ---------------------------------------------------------------------------------------------------------
-# Source and states were restored together, and later transactions are taken back. Source: docs/protocol.md §5.
+# The repair for a source and states that were restored to the same transaction. It takes later
+# transactions back. Source: docs/protocol.md §5.
 
 
 def back(
@@ -244,16 +248,16 @@ def back(
     position: Any,
     audit: Audit,
 ) -> Decision[Repaired]:
-    """Take back every transaction after `to`, the point to which source and states were restored.
+    """Take back every transaction after `to`, to which the source and the states were restored.
 
-    No txid is given again.
+    Their txids are not used again.
 
-    Their runs lose their bindings, so that they can process the rows again.
+    The bindings of their runs are removed, so that these runs can process the rows again.
 
     :param to: the last transaction that stays.
-    :param tokens: token in the fence of each state of the DAG; None if it has no fence, or an incomplete one.
-    :param marks: newest accepted change in each complete fence. Later changes were lost with the values.
-    :param position: the position of the source after `to`, as the fences keep it.
+    :param tokens: the token in the fence of each state of the DAG; None if the state has no complete fence.
+    :param marks: the newest accepted change in the fence of a state, by state. Later changes are lost.
+    :param position: the position of the source after `to`, as in the fences.
     :raises RepairRefused: a fence names another transaction, or records of these transactions are missing.
     """
     topology = read.get(TopologyRecord, paths.record)
@@ -306,7 +310,7 @@ def back(
             **topology.accepted,
             **{name: _accepted(topology, name, mark) for name, mark in marks.items()},
         },
-        # The source has these rows again, or will lose them again.
+        # No loss stays accepted: the source has these rows again, or will report the loss again.
         losses=[],
         rolling=None,
         blocked=None,
@@ -316,7 +320,7 @@ def back(
     )
     acks = [paths.acks(name) for name in read.names_if_any(paths.all_acks)]
     after = left(after, paths, *acks)
-    # A person who repeats the repair may not have seen its answer.
+    # A person may repeat the repair, since its first answer was lost.
     before = [each.change for each in repairs_of(read, paths) if each.what == BACK]
     again = [run for each in before if each["txid"] >= to for run in each["runs"]]
     runs = sorted({*keys.values(), *again})
@@ -347,7 +351,7 @@ def _lines_taken_back(
     topology: TopologyRecord,
     gone: Mapping[int, Receipt | TransactionRecord],
 ) -> tuple[Write, ...]:
-    """Note in the book of ends that these transactions no longer count, and that the restated ones count again."""
+    """Return the writes by which these transactions no longer count in the book, and the restated ones count again."""
     if not topology.book:
         return ()
     book = Book(read, paths)
@@ -375,7 +379,7 @@ def _back_refused(paths: Paths, txid: int, problem: str, remedy: str = "") -> Re
 
 
 def _receipts_from(read: Reader, paths: Paths, txid: int, current: int) -> dict[int, Receipt]:
-    """Read the receipts from transaction `txid` to the last final transaction.
+    """Read the receipts of the transactions from `txid` to the last final one.
 
     :raises RepairRefused: `txid` is not a final transaction, or a receipt is forgotten.
     """
@@ -398,7 +402,7 @@ def _receipts_from(read: Reader, paths: Paths, txid: int, current: int) -> dict[
 def _check_fences(
     paths: Paths, topology: TopologyRecord, tokens: Mapping[str, Token | None], receipt: Receipt
 ) -> None:
-    """Refuse if a state is not exactly and completely at the transaction of this receipt."""
+    """Raise an error if the last transaction of a state is not exactly this one, or is incomplete."""
     for name in sorted({*topology.states, *tokens}):
         token = tokens.get(name)
         if token is None:
@@ -419,10 +423,10 @@ def _skipped_before(
     *,
     bound: dict[str, Binding | None],
 ) -> Iterator[Write]:
-    """Remove later skips, and undo later readmissions so that the skipped transactions get their rows back.
+    """Delete the records of later skips, and move the rows of later readmissions back to the skip records.
 
-    :param bound: receives the bindings of the runs of these skipped transactions.
-    :raises RepairRefused: the ledger no longer keeps its rows.
+    :param bound: dict to which the bindings of the skipped transactions' runs are added.
+    :raises RepairRefused: the ledger no longer keeps the rows.
     """
     state = RotatingTransactionalState(read, paths)
     for number in map(int, read.names_if_any(paths.all_skipped)):

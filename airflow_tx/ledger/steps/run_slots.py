@@ -1,7 +1,7 @@
-"""The step `yield`: a waiting run gives up its run slot to the run that has the turn. Source: docs/protocol.md §6.
+"""The step `yield`: a waiting run releases its run slot for the run that has the turn. Source: docs/protocol.md §6.
 
-Waiters bid in the ledger, since no process has a list of all waiters. Waiters without a txid yield first, and the
-newest of them before all others. After them, the waiter with the highest txid yields. Only one waiter yields at a time.
+Waiting runs make offers in the ledger, since no process has a list of them. Only one run yields at a time. Runs without
+a txid yield first, beginning with the newest one. Then the run with the highest txid yields.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from airflow_tx.ledger.steps.step import Decision, Stamp, put
 def bid(
     read: Reader, stamp: Stamp, paths: Paths, waiter: Waiter, *, overdue: str = ""
 ) -> Decision[Bidding | NotNeeded]:
-    """Offer to yield. The best offer leads until its run yields, or until the turn moves on.
+    """Offer the run slot of a waiting run. The best offer leads until its run yields or the turn moves on.
 
-    :param overdue: time (ISO 8601, UTC). An offer from before it no longer counts: its process has died, or it would
-        have yielded. With "", all offers count.
+    :param overdue: time (ISO 8601, UTC). An earlier offer no longer counts, since its process seems to have died. ""
+        means that all offers count.
     """
     topology = read.get(TopologyRecord, paths.record)
     if read.get(Counter, paths.current).txid != waiter.blocking:
@@ -44,12 +44,12 @@ def bid(
 def note_yield(
     read: Reader, stamp: Stamp, paths: Paths, waiter: Waiter
 ) -> Decision[Done | NotNeeded]:
-    """Yield: the run fails, keeps its transaction, and is started again when a slot is free for it.
+    """Yield the run slot. The run fails, keeps its transaction, and is started again when it can get a slot.
 
-    :raises Outbid: another waiter leads.
+    :raises Outbid: the offer of another waiter leads.
     """
     topology = read.get(TopologyRecord, paths.record)
-    # An entry for another turn may remain from before the run was started again.
+    # If the run was started again, an entry for an earlier turn may remain.
     before = topology.yielded.get(waiter.run_id)
     if before is not None and before.blocking == waiter.blocking:
         return Decision(Done())
@@ -77,7 +77,7 @@ def note_yield(
 
 
 def came_back(read: Reader, stamp: Stamp, paths: Paths, run_id: str) -> Decision[Done]:
-    """Note that a yielded run was started again, or need not be started."""
+    """Record that a run which yielded was started again, or need not be started again."""
     topology = read.get(TopologyRecord, paths.record)
     if run_id not in topology.yielded:
         return Decision(Done())

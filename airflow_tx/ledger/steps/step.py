@@ -1,4 +1,4 @@
-"""The inputs of a step besides its records, and its decision: an answer and writes. Source: docs/protocol.md §1."""
+"""The inputs of a step besides the records, and its decision: an answer and writes. Source: docs/protocol.md §1."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Stamp:
-    """Values that a step gets from outside, since it must not create them itself.
+    """Values that a step receives, since a pure function cannot create them.
 
     :param now: time as ISO 8601 text.
-    :param op: nonce of this pass, which identifies a write whose answer was lost.
+    :param op: nonce of this pass. It identifies the writes of the pass, if the answer of the store is lost.
     :param message_id: random 64-bit id.
     :param history: how many final transactions the ledger remembers.
     """
@@ -56,10 +56,10 @@ class Stamp:
 
 @dataclass(frozen=True)
 class Decision(Generic[T_co]):
-    """The answer of a step, and the writes of its multi. The answer holds once they are written.
+    """The answer of a step, and the writes of its multi. The answer is valid once the multi has succeeded.
 
-    :param writes: writes of the multi; empty if nothing changes.
-    :param proof: path of a record that contains `op` once the multi is done.
+    :param writes: the writes of the multi; empty if nothing changes.
+    :param proof: path of a record that contains `op` once the multi has succeeded.
     """
 
     result: T_co
@@ -68,28 +68,28 @@ class Decision(Generic[T_co]):
 
 
 def put(path: str, record: Any, result: T) -> Decision[T]:
-    """Decide to replace one record."""
+    """Return the decision to replace one record."""
     return Decision(result, (Put(path, encode(record)),), path)
 
 
 @dataclass(frozen=True)
 class Audit:
-    """The person who acts, and the reason. The ledger keeps both with the action, the reason as one line."""
+    """The person who acts, and the reason. The ledger keeps both with the action."""
 
     who: str
     why: str
 
     @property
     def reason(self) -> str:
-        """The stored form of the reason, without control characters."""
+        """The reason as the ledger stores it: one line without control characters."""
         return " ".join(without_controls(self.why).split())
 
     def noted(self, stamp: Stamp) -> Deed:
-        """Return who, when and why, as a record keeps them."""
+        """Return who acts, when and why, in the form of a record."""
         return Deed(self.who, stamp.now, self.reason)
 
     def noted_of(self, stamp: Stamp, attempt: int) -> DeedOfAttempt:
-        """Return who, when and why for one attempt, as a record keeps them."""
+        """Return who acts on one attempt, when and why, in the form of a record."""
         return DeedOfAttempt(self.who, stamp.now, self.reason, attempt)
 
     def repair(
@@ -108,14 +108,14 @@ class Audit:
         kept: Sequence[RepairRecord] = (),
         above: int = 0,
     ) -> Decision[Repaired]:
-        """Add a `RepairRecord` to writes, which notes who makes them and why.
+        """Add a repair record to the writes. It says who makes them, when and why.
 
         :param after: the topology record after these writes.
-        :param summary: the finding and the result, in words.
-        :param losses: the rows that were accepted as lost.
-        :param change: the totals that were accepted.
-        :param kept: records of repairs that a lost ledger gets back.
-        :param above: greatest number of an accepted change in a fence.
+        :param summary: description of the finding and the result.
+        :param losses: the lost rows that the person accepts.
+        :param change: facts about the repair, see `RepairRecord`.
+        :param kept: repair records that a rebuilt ledger gets back.
+        :param above: the greatest number of an accepted change in any fence.
         """
         number = max(next_repair(read, paths), above + 1, *(each.number + 1 for each in kept))
         repair = RepairRecord(
@@ -138,7 +138,7 @@ class Audit:
 
 
 def taken_back_before(read: Reader, paths: Paths) -> set[int]:
-    """Return the transactions that repairs have taken back since the last reset."""
+    """Return the transactions that repairs have taken back since the last reset of the ledger."""
     return all_taken_back(since_reset(repairs_of(read, paths)))
 
 
@@ -150,19 +150,19 @@ def next_repair(read: Reader, paths: Paths) -> int:
 def put_or_create(read: Reader, path: str, data: bytes, *, old: bool = False) -> Write:
     """Return the write that sets a record to `data`, whether or not the record exists.
 
-    :param old: whether the record most likely exists, see `Reader.exists`.
+    :param old: whether the record very likely exists, see `Reader.exists`.
     """
     return Put(path, data) if read.exists(path, old=old) else Create(path, data)
 
 
 def is_committed(read: Reader, paths: Paths, txid: int) -> bool:
-    """Ask whether a txid without an open record is committed: it is before `current`, and not skipped."""
+    """Return whether a txid without an open record is committed, that is, before `current` and not skipped."""
     current = read.peek(Counter, paths.current)
     return txid < current.txid and read.peek_if_any(Skipped, paths.skipped(txid)) is None
 
 
 def is_another(read: Reader, paths: Paths, txid: int, birth: str) -> bool:
-    """Ask whether a txid without an open record belonged to a transaction of another birth.
+    """Return whether a txid without an open record belonged to a transaction with another birth.
 
     The ledger may have given the txid twice. If the history is missing, the answer is True for a txid before a rebuild.
     """
@@ -175,9 +175,9 @@ def is_another(read: Reader, paths: Paths, txid: int, birth: str) -> bool:
 
 
 def check_not_rolling(paths: Paths, topology: TopologyRecord) -> None:
-    """Refuse a step that needs the states while a roll forward writes them.
+    """Raise an error if a step needs the states while a roll forward writes them.
 
-    :raises RollingForward: the error names the start of the roll forward, and how to end it.
+    :raises RollingForward: a roll forward has not ended. The error says when it began and how to end it.
     """
     noted = topology.rolling
     if noted is not None:
@@ -186,40 +186,38 @@ def check_not_rolling(paths: Paths, topology: TopologyRecord) -> None:
 
 
 def check_raw_not_rolling(paths: Paths, data: bytes | None) -> None:
-    """Refuse as `check_not_rolling`, from a record that may be missing, closed or damaged."""
+    """Raise the error of `check_not_rolling`, even if the topology record is missing, closed or damaged."""
     with suppress(UnreadableRecord):
         if data is not None:
             check_not_rolling(paths, decode(TopologyRecord, paths.record, data))
 
 
 # --- garbage ------------------------------------------------------------------------------------------------------
-# Records that no step reads any more. The multi that makes them useless deletes them, up to a limit.
+# Deletion of records that no step reads any more. The multi that makes them useless also deletes
+# them, if they are few.
 #
-# A multi that grows with the batch would exceed ZooKeeper's limit. Records beyond the limit are only noted in the
-# topology record, and the next step deletes them. Source: docs/protocol.md §4.
+# Otherwise the multi could exceed ZooKeeper's size limit, so it only lists them in the topology
+# record, and a later step deletes them. Source: docs/protocol.md §4.
 
 
 DELETIONS_A_MULTI = 500
-"""The maximum number of deletions in one multi."""
+"""Maximum number of deletions in one multi."""
 
 
 def acks_of(stamp: Stamp, txid: int, attempt: int) -> str:
-    """Name the folder for the acks of an attempt.
-
-    No name is used twice, even if a repair lets transactions begin again.
-    """
+    """Return the name of the folder for the acks of an attempt. A repair can repeat a txid, but never this name."""
     return f"{txid}.{attempt}-{stamp.op[-8:]}"
 
 
 def deletes(folder: str, names: Sequence[str]) -> tuple[Write, ...] | None:
-    """Return the writes that delete a folder and its content; None if they are too many for one multi."""
+    """Return the writes that delete a folder and its content. Return None if they are too many for one multi."""
     if len(names) >= DELETIONS_A_MULTI:
         return None
     return (*(Delete(f"{folder}/{name}") for name in names), Delete(folder))
 
 
 def left(topology: TopologyRecord, paths: Paths, *folders: str) -> TopologyRecord:
-    """Note in the topology record that folders must be deleted."""
+    """Return the topology record with these folders added to the list of folders that must be deleted."""
     noted = [folder.removeprefix(f"{paths.base}/") for folder in folders]
     return replace(topology, garbage=list(dict.fromkeys([*topology.garbage, *noted])))
 
@@ -227,7 +225,7 @@ def left(topology: TopologyRecord, paths: Paths, *folders: str) -> TopologyRecor
 def removed(
     read: Reader, stamp: Stamp, paths: Paths, folder: str, names: Sequence[str]
 ) -> tuple[Write, ...]:
-    """Delete a folder, or note that it must be deleted."""
+    """Return the writes that delete a folder, or that record in the topology record that it must be deleted."""
     gone = deletes(folder, names)
     if gone is not None:
         return gone
@@ -236,7 +234,7 @@ def removed(
 
 
 def remove(store: Store, path: str) -> None:
-    """Delete a record and everything below it, in portions. Several processes may do so at the same time."""
+    """Delete a record and everything below it, in portions. Several processes may do this at the same time."""
     while store.children(path) is not None:
         empty(store, path)
         _delete(store, [path])
@@ -257,7 +255,7 @@ def _delete(store: Store, paths: Sequence[str]) -> bool:
     try:
         store.multi([], [Delete(path) for path in paths])
     except (RequirementFailed, OutcomeUnknown):
-        store.sync()  # a record has children, another process also deletes, or the answer was lost
+        store.sync()  # A record has new children, or another process deletes it, or the answer was lost.
         return False
     return True
 
@@ -265,7 +263,7 @@ def _delete(store: Store, paths: Sequence[str]) -> bool:
 def note_removed(
     read: Reader, stamp: Stamp, paths: Paths, folders: Sequence[str]
 ) -> Decision[Done]:
-    """Note that folders have been deleted."""
+    """Record in the topology record that these folders have been deleted."""
     topology = read.get(TopologyRecord, paths.record)
     rest = [folder for folder in topology.garbage if folder not in folders]
     if rest == topology.garbage:

@@ -1,4 +1,4 @@
-"""The version that a person saw. If two people act on the same version, the second action is refused."""
+"""The version of transactions that a person saw. If two people act on the same version, the second is refused."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _Shown = TransactionRecord | Skipped | Wish
 
 
 def version_of(read: Reader, paths: Paths, txids: Sequence[int]) -> str:
-    """Return the version of these transactions. Any step that changes a transaction changes its version."""
+    """Return the version of these transactions. Every step that changes one of them changes the version."""
     return _version(txids, dict(_records(read, paths, txids)))
 
 
 def note_action(
     read: Reader, stamp: Stamp, paths: Paths, txids: Sequence[int], version: str
 ) -> Decision[Done]:
-    """Note that a person acts on these transactions, so that no other person can act on the same version.
+    """Change the version of these transactions, since a person acts on them. A second person must read the new version.
 
-    :raises PreviewOutdated: the transactions now have another version.
+    :raises PreviewOutdated: the transactions have another version now.
     """
     records = dict(_records(read, paths, txids))
     if _version(txids, records) != version:

@@ -1,4 +1,4 @@
-"""The progress of a watcher. After a crash, it resumes from the noted transaction."""
+"""The progress of a watcher, so that it resumes after a crash."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from airflow_tx.ledger.steps.step import Decision, Stamp, put_or_create
 
 @dataclass(frozen=True)
 class Watched:
-    """The point from which a watcher resumes: after `txid`."""
+    """The point at which a watcher resumes: after transaction `txid`."""
 
     txid: int
 
@@ -21,16 +21,17 @@ class Watched:
 def open_watcher(
     read: Reader, stamp: Stamp, paths: Paths, name: str, *, from_first: bool
 ) -> Decision[Watched]:
-    """Find where a watcher resumes. A new watcher begins with the next transaction that becomes final.
+    """Return where a watcher resumes. A new watcher begins with the next transaction that becomes final.
 
-    :param from_first: whether the watcher is older than the topology, and so begins with the first transaction.
+    :param from_first: whether the watcher began to wait before the topology existed. It then begins with the first
+        transaction.
     :raises UnreadableRecord: there is no such topology.
     """
     incarnation = read.get(TopologyRecord, paths.record).incarnation
     found = read.find(WatcherRecord, paths.watcher(name))
     if found is not None and found.incarnation == incarnation:
         return Decision(Watched(found.txid))
-    # After a reset of the ledger, every transaction is new.
+    # After a reset of the ledger, the watcher begins with the first transaction.
     txid = 0 if from_first or found is not None else read.peek(Counter, paths.current).txid - 1
     folder = () if read.exists(paths.watchers) else (Create(paths.watchers, b""),)
     write = put_or_create(
@@ -42,7 +43,7 @@ def open_watcher(
 def note_handed_on(
     read: Reader, stamp: Stamp, paths: Paths, name: str, txid: int
 ) -> Decision[Done]:
-    """Note that a watcher has handed on every transaction up to this one."""
+    """Record that a watcher has passed every transaction up to this one to Airflow."""
     incarnation = read.get(TopologyRecord, paths.record).incarnation
     found = read.get(WatcherRecord, paths.watcher(name))
     if found.incarnation != incarnation or found.txid >= txid:

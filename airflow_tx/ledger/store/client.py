@@ -1,4 +1,4 @@
-"""A connected ZooKeeper client from a frozen configuration: hosts, chroot, authentication, TLS, ACL and time-outs."""
+"""A connected ZooKeeper client, made from a configuration: hosts, chroot, authentication, TLS, ACL and time-outs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from airflow_tx.base.errors import (
 )
 
 # --- handler ------------------------------------------------------------------------------------------------------
-# kazoo's threads, connections and log for one client. The subclasses record why a client does not connect.
+# Subclasses of kazoo's threads, connections and log, which record why a client does not connect.
 
 
 if TYPE_CHECKING:
@@ -51,9 +51,11 @@ _WHY = ("Connection dropped: ", "Connection time-out: ", "Cannot resolve ")
 class ConnectionHandler(SequentialThreadingHandler):  # type: ignore[misc]
     """The threads and connections of a kazoo client.
 
-    A thread that ends with an error keeps that error. No single server delays the connection for long.
+    If a thread ends with an error, the handler keeps this error. One unreachable server does not delay the connection
+    for long.
 
-    :param patience: seconds for one server to accept a connection. kazoo itself would wait a whole session time-out.
+    :param patience: seconds within which one server must accept a connection. The default of kazoo is the session
+        time-out.
     :ivar error: error that ended the connection permanently.
     """
 
@@ -69,18 +71,16 @@ class ConnectionHandler(SequentialThreadingHandler):  # type: ignore[misc]
         def noting_error() -> None:
             try:
                 func(*args, **kwargs)
-            except (
-                KazooException
-            ) as error:  # a login that was refused; kazoo would print a traceback
+            except KazooException as error:  # The login was refused. kazoo would print a traceback.
                 self.error = error
 
         return super().spawn(noting_error)
 
 
 class ConnectionLog(Adapter):
-    """The log of one client. It keeps the reason of the last failed connection, and never logs a password.
+    """The log of one client. It keeps the reason of the last failed connection, and never contains a password.
 
-    :ivar reason: reason in kazoo's words; "" if kazoo gave none.
+    :ivar reason: the reason as kazoo logs it; "" if there is none.
     """
 
     def __init__(self, logger: logging.Logger) -> None:
@@ -94,8 +94,8 @@ class ConnectionLog(Adapter):
         text = str(msg)
         if text.startswith(_WHY):
             self.reason = (text % args).removeprefix(_WHY[0])
-        # The code that needs a connection reports kazoo's errors. At level DEBUG, kazoo would log the request `Auth`
-        # with its credentials.
+        # The code that needs a connection reports kazoo's errors. The request `Auth` is omitted,
+        # since it contains the credentials.
         if not isinstance(sys.exc_info()[1], KazooException) and not any(
             isinstance(arg, Auth) for arg in args
         ):
@@ -109,15 +109,15 @@ DIGEST = "digest"
 SASL = "sasl"
 _BY_LOGIN = (AuthFailedError, SessionClosedRequireSaslError)
 FORBIDDEN = (NoAuthError, InvalidACLError, *_BY_LOGIN)
-# After a long outage, a client must still reconnect soon.
+# A client must reconnect soon even after a long outage.
 _RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
 
 
 @dataclass(frozen=True)
 class Tls:
-    """The encryption of the connection.
+    """The TLS settings of the connection.
 
-    :param ca: PEM file of the trusted authorities; None means the system's authorities.
+    :param ca: PEM file of the trusted certificate authorities; None means the system's authorities.
     :param cert: PEM file of the client's certificate. `key` and `key_password` are its private key and the password for
         it.
     :param verify: whether to check the server's certificate and host name.
@@ -132,14 +132,14 @@ class Tls:
 
 @dataclass(frozen=True)
 class ClientConfig:
-    """The settings of a client. Its repr contains no password.
+    """The configuration of a client. Its repr contains no password.
 
     :param hosts: addresses of the servers, such as `h1:2181,h2:2181`.
     :param conn_id: id of the Airflow connection, for messages.
-    :param chroot: znode below which all paths are. It is created if missing. Empty or "/" means no chroot.
+    :param chroot: znode above all paths. It is created if missing. Empty or "/" means no chroot.
     :param scheme: `digest` or `sasl` (DIGEST-MD5); None means `digest` if a login is set, else no authentication.
     :param session_timeout: seconds without a heartbeat until the server ends the session.
-    :param connect_timeout: seconds until an unreachable server is an error.
+    :param connect_timeout: seconds after which an unreachable server is an error.
     """
 
     hosts: str
@@ -154,20 +154,21 @@ class ClientConfig:
 
     @property
     def authenticated(self) -> bool:
-        """Whether the client logs in. If so, only this login may read and write the znodes that it creates."""
+        """Whether the client logs in. If so, only its login may read and write the znodes that it creates."""
         return self.login is not None
 
     @property
     def acl(self) -> Sequence[Any]:
-        """The ACL of every new znode: only the login has access.
+        """The ACL of every new znode, which gives access only to the login.
 
-        The scheme `auth` would admit every identity of the client, such as a certificate that all clients share.
+        The scheme `auth` would also give access to other identities of the client, such as a certificate that all
+        clients share.
         """
         if self.login is None:
             return list(OPEN_ACL_UNSAFE)
         if self.scheme != SASL:
             return [make_digest_acl(self.login, self.password or "", all=True)]
-        # The servers rewrite logins that look like Kerberos names.
+        # Servers rewrite logins that look like Kerberos names.
         return (
             list(CREATOR_ALL_ACL)
             if {"@", "/"} & {*self.login}
@@ -176,7 +177,7 @@ class ClientConfig:
 
 
 def connect(config: ClientConfig) -> KazooClient:
-    """Return a connected client. Its user closes it with `disconnect`.
+    """Return a connected client. The caller must close it with `disconnect`.
 
     :raises NoConnection: no server answered within the connect time-out, or the TLS handshake failed.
     :raises LoginRefused: the servers refused this login.
@@ -215,7 +216,7 @@ def _options(config: ClientConfig) -> dict[str, Any]:
         "default_acl": config.acl,
         "connection_retry": dict(_RECONNECT),
         "command_retry": dict(_RECONNECT),
-        # An unreachable server must not use up the time of all servers.
+        # An unreachable server must not use up the time-out of the other servers.
         "handler": ConnectionHandler(
             min(config.session_timeout, config.connect_timeout) / (config.hosts.count(",") + 1)
         ),
@@ -273,28 +274,28 @@ def _enter_chroot(client: KazooClient, config: ClientConfig) -> None:
 
 
 def with_parents(path: str) -> list[str]:
-    """List a path and all paths above it, the highest first."""
+    """Return a path and all paths above it, beginning with the topmost path."""
     parts = path.strip("/").split("/")
     return ["/" + "/".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
 
 
 def send_proven(client: KazooClient, path: str) -> Any:
-    """Send a request that creates an empty znode only if this login can read it. Pass the answer to `check_proven`.
+    """Send a request that creates an empty znode if this login can read it. Check the answer with `check_proven`.
 
-    The servers decode a login in the charset of their JVM. If that charset is not UTF-8, the ACL that they store may
-    admit no login.
+    The servers decode a login in the charset of their JVM. If this charset is not UTF-8, the stored ACL may give access
+    to no login at all.
     """
     transaction = client.transaction()
     transaction.create(path)
-    transaction.check(path, 0)  # needs the right to read the new znode
+    transaction.check(path, 0)  # This succeeds only if the login may read the new znode.
     return transaction.commit_async()
 
 
 def check_proven(results: Sequence[Any], *, hosts: str, connection: str, path: str) -> None:
-    """Check the answer to `send_proven`. An existing znode is no error, since the answer to an earlier try may be lost.
+    """Check the answer to `send_proven`. The znode may exist, since the answer to an earlier try may have been lost.
 
     :raises LoginRefused: the servers decode this login differently.
-    :raises StoreRefused, StoreDeclined: the servers refuse for other reasons.
+    :raises StoreRefused, StoreDeclined: the servers refused the request for another reason.
     """
     made, proof = results
     if isinstance(proof, NoAuthError) or isinstance(made, InvalidACLError):
@@ -307,7 +308,7 @@ _READ_OTHERWISE = (
     "it reads this login or password as another text, and no login could open what it makes. Use ASCII alone, without "
     "a colon in the login, or start the servers' Java with -Dfile.encoding=UTF-8"
 )
-# Parts of kazoo's messages, each with its remedy. The first match counts.
+# Parts of kazoo's messages, each with a remedy. The first match is used.
 _REMEDIES = (
     ("mismatch", "name the hosts as the servers' certificate names them"),
     (
@@ -365,7 +366,7 @@ _DECLINED: Mapping[type[KazooException], tuple[str, str]] = {
 def request_refused(
     error: BaseException, *, hosts: str, connection: str, path: str
 ) -> StoreRefused | StoreDeclined:
-    """Describe the servers' refusal of a request about a path."""
+    """Return the error for a request that the servers refused."""
     if isinstance(error, _BY_LOGIN):
         return LoginRefused(hosts=hosts, connection=connection, reason="they require a SASL login")
     name = type(error).__name__
@@ -380,8 +381,8 @@ def request_refused(
 def _logger() -> logging.Logger:
     logger = logging.getLogger("airflow_tx.zookeeper")
     if logger.level == logging.NOTSET:
-        # kazoo logs ten lines for each connection and two lines a second in an outage. This package's errors report it
-        # once.
+        # kazoo logs ten lines for each connection, and two lines a second during an outage. The
+        # errors of this package report the outage once.
         logger.setLevel(logging.ERROR)
     return logger
 

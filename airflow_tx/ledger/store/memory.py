@@ -1,4 +1,4 @@
-"""An in-memory store with ZooKeeper's rules, for tests, models and examples in one process."""
+"""An in-memory store with ZooKeeper's rules, for tests, models and examples that run in one process."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ from airflow_tx.ledger.api import (
 )
 
 # --- sizes --------------------------------------------------------------------------------------------------------
-# The size limit of one ZooKeeper request, checked before sending. A larger request would break the connection.
+# The size limit of a ZooKeeper request. It is checked before a request is sent, since a larger
+# request breaks the connection.
 
 
 # The default of jute.maxbuffer.
 LIMIT = 1_048_575
 LARGE = 100_000
-"""The size in bytes above which a request may have lost the connection because of a smaller jute.maxbuffer."""
-# Bytes for the header, version, flags and ACL of one operation, more than they need.
+"""Bytes from which on a request may get no answer because the servers have a smaller jute.maxbuffer."""
+# Upper limit of the bytes for the header, version, flags and ACL of one operation.
 _OPERATION = 96
 
 
@@ -41,12 +42,12 @@ def check_sizes(
     limit: int = LIMIT,
     prefix: int = 0,
 ) -> int:
-    """Refuse a multi that is larger than the server accepts.
+    """Raise an error if a multi is larger than the servers accept.
 
     :param limit: maximum bytes of a request.
     :param prefix: bytes that the chroot adds to every path.
     :return: the approximate size in bytes.
-    :raises TooMuchMetadata: the multi is too large; the error names the largest record.
+    :raises TooMuchMetadata: the multi is too large. The error names the largest record.
     """
     largest = ""
     size = -1
@@ -67,7 +68,7 @@ def check_sizes(
 
 
 def explain_loss(reason: str, size: int) -> str:
-    """Describe why a request of this size got no answer."""
+    """Explain why a request of this size got no answer."""
     return (
         reason
         if size < LARGE
@@ -79,7 +80,7 @@ def explain_loss(reason: str, size: int) -> str:
 
 
 class MemoryStore(Store):
-    """A `Store` on a dictionary. Thread-safe; `snapshot` and `restore` copy all its content."""
+    """A `Store` on a dictionary. It is thread-safe."""
 
     def __init__(self, limit: int = LIMIT) -> None:
         self._nodes: dict[str, Node] = {}
@@ -126,11 +127,11 @@ class MemoryStore(Store):
         yield _MemoryWatch(self._changed, self._changes, paths)
 
     def snapshot(self) -> tuple[tuple[str, bytes, int], ...]:
-        """Copy all content in a form that can be compared and hashed."""
+        """Return a copy of all content, which can be compared and hashed."""
         return tuple(sorted((path, node.data, node.version) for path, node in self._nodes.items()))
 
     def restore(self, snapshot: tuple[tuple[str, bytes, int], ...]) -> None:
-        """Restore the content that `snapshot` returned."""
+        """Restore the content that `snapshot` has returned."""
         self._nodes = {path: Node(data, version) for path, data, version in snapshot}
 
     def _check(self, requirement: Requirement) -> None:

@@ -1,4 +1,4 @@
-"""The ledger store on ZooKeeper: one multi for each step. Source: docs/protocol.md §1."""
+"""The store of a ledger in ZooKeeper. Each step is one multi. Source: docs/protocol.md §1."""
 
 from __future__ import annotations
 
@@ -59,16 +59,17 @@ _LOST = (ConnectionLoss, SessionExpiredError, SessionMovedError, OperationTimeou
 
 
 class ZooKeeperStore(Store):
-    """A `Store` on a connected kazoo client. Thread-safe.
+    """A `Store` on a connected kazoo client. It is thread-safe.
 
-    A write without an answer is sent only once. Since ZooKeeper keeps the order of one session, a `sync` and a read by
-    the same store then show whether the write happened. A read through another client does not show this reliably.
+    A write is never sent twice, even if its answer is lost. Since ZooKeeper keeps the order of one session, a `sync`
+    and a read by the same store then show whether the write happened. A read by another client could be too early to
+    show it.
 
-    :param client: from `airflow_tx.ledger.store.client.connect`; the caller closes it.
+    :param client: a client from `airflow_tx.ledger.store.client.connect`, which the caller closes.
     :param conn: id of the Airflow connection, for messages.
     :param hosts: hosts of the connection, for messages.
     :param read_timeout: seconds for which reads are retried while the connection is lost.
-    :param write_timeout: seconds until the outcome of an unanswered write counts as unknown.
+    :param write_timeout: seconds after which the outcome of an unanswered write is unknown.
     :param limit: maximum bytes of one request, as in the servers' jute.maxbuffer.
     """
 
@@ -91,7 +92,7 @@ class ZooKeeperStore(Store):
         self._state = threading.Condition()
         self._requests = 0
         self._lost_at: float | None = None
-        # ZooKeeper cannot cancel a watch. One callback therefore serves all waiters in this list.
+        # ZooKeeper cannot cancel a watch, so one callback serves all waiters in this list.
         self._waiting: list[tuple[tuple[str, ...], threading.Event]] = []
         self._announced: dict[str, bytes] = {}
         client.add_listener(self._on_state)
@@ -102,12 +103,12 @@ class ZooKeeperStore(Store):
 
     @property
     def requests(self) -> int:
-        """The number of requests that this store has sent. A multi counts as one request."""
+        """Number of requests that this store has sent. A multi counts as one request."""
         return self._requests
 
     @property
     def ended(self) -> bool:
-        """Whether the client was closed or refused permanently, so that no connection will come back."""
+        """Whether the client is closed or permanently refused, so that it will never connect again."""
         return self._client.client_state in (KeeperState.CLOSED, KeeperState.AUTH_FAILED)
 
     @property
@@ -117,7 +118,7 @@ class ZooKeeperStore(Store):
 
     @property
     def lost_for(self) -> float:
-        """The seconds since the connection was lost; 0 while connected."""
+        """Seconds since the connection was lost; 0 while the client is connected."""
         lost_at = self._lost_at
         return 0.0 if lost_at is None or self._client.connected else time.monotonic() - lost_at
 
@@ -168,7 +169,8 @@ class ZooKeeperStore(Store):
 
     @contextmanager
     def watch(self, *paths: str) -> Iterator[Watch]:
-        # A lost connection also wakes the waiter, since changes during the loss are not reported later.
+        # A lost connection must also wake the waiter, since ZooKeeper reports no earlier changes
+        # after a reconnect.
         self._settle()
         waiting = (paths, threading.Event())
         with self._state:
@@ -183,14 +185,14 @@ class ZooKeeperStore(Store):
 
     @contextmanager
     def announce(self, path: str, data: bytes) -> Iterator[None]:
-        # An ephemeral node of this caller. The store does not wait for the answer and ignores errors.
+        # Create an ephemeral node. The store does not wait for the answer and ignores errors.
         with self._state:
             self._announced[path] = data
             self._show(path)
         try:
             yield
         finally:
-            with self._state:  # so that a new session does not create it again
+            with self._state:  # A new session must not create the node again.
                 del self._announced[path]
                 self._tell(lambda: self._client.delete_async(path))
 
@@ -202,7 +204,7 @@ class ZooKeeperStore(Store):
         return request()
 
     def _read(self, path: str, request: Callable[[], Any]) -> Any:
-        """Wait for the answer to a request that may be sent twice."""
+        """Send a request that may be sent twice, and return its answer."""
         deadline = time.monotonic() + self._read_timeout
         while True:
             self._await_connection(deadline)
@@ -219,7 +221,7 @@ class ZooKeeperStore(Store):
                 raise self._refused(path, error) from error
 
     def _settle(self) -> None:
-        """Let waiters receive the events that have already arrived.
+        """Wait until the waiters have received the events that have already arrived.
 
         kazoo reports events in its own thread, and an old event must not wake the next watch on the same path.
         """
@@ -232,7 +234,7 @@ class ZooKeeperStore(Store):
         self._tell(lambda: self._client.create_async(path, self._announced[path], ephemeral=True))
 
     def _tell(self, request: Callable[[], Any]) -> None:
-        with suppress(Exception):  # an announcement must never stop a commit
+        with suppress(Exception):  # A displayed node must never stop a commit.
             self._sent(request)
 
     # --- connection ----------------------------------------------------------------------------------------------
@@ -242,7 +244,7 @@ class ZooKeeperStore(Store):
             if self._client.connected:
                 self._lost_at = None
                 for path in self._announced:
-                    self._show(path)  # a new session needs it; in the old session it still exists
+                    self._show(path)  # A new session has no such node.
             elif self._lost_at is None:
                 self._lost_at = time.monotonic()
             self._state.notify_all()
@@ -250,7 +252,8 @@ class ZooKeeperStore(Store):
     def _on_event(self, event: Any) -> None:
         with self._state:
             for paths, changed in self._waiting:
-                if event.path is None or event.path in paths:  # None when the connection is lost
+                # The path is None if the connection is lost.
+                if event.path is None or event.path in paths:
                     changed.set()
 
     def _await_connection(self, deadline: float) -> None:
@@ -286,12 +289,12 @@ class ZooKeeperStore(Store):
 
 
 def node_of(data: bytes, stat: ZnodeStat) -> Node:
-    """Make a node from an answer of ZooKeeper. The server's clock sets the time of change."""
+    """Create a `Node` from an answer of ZooKeeper. The time of change is from the server's clock."""
     return Node(data, stat.version, datetime.fromtimestamp(stat.mtime / 1000, timezone.utc))
 
 
 def _checks(requirements: Sequence[Requirement], writes: Sequence[Write]) -> list[Requirement]:
-    """List the requirements that ZooKeeper must check. Creating a record checks its absence."""
+    """Return the requirements that ZooKeeper must check. It checks absence when it creates the record."""
     created = {write.path for write in writes if isinstance(write, Create)}
     for requirement in requirements:
         if isinstance(requirement, Absent) and requirement.path not in created:
@@ -344,26 +347,27 @@ def _refusal(operation: Requirement | Write, error: KazooException) -> StoreErro
 
 
 MOST_KEPT = 200_000
-"""The maximum number of records and folders that are remembered."""
+"""Maximum number of remembered records and folders."""
 MOST_BYTES = 64 * 2**20
-"""The maximum bytes of remembered records and names."""
+"""Maximum bytes of remembered records and names."""
 
 
 class WatchedStore(ZooKeeperStore):
-    """A `ZooKeeperStore` that remembers its reads, each with its own watch. Thread-safe.
+    """A `ZooKeeperStore` that remembers each read value until ZooKeeper reports a change. It is thread-safe.
 
-    A value may be as old as ZooKeeper's delay in reporting a change. While the connection is lost, nothing is
-    remembered. Steps must read all earlier writes, so use a `ZooKeeperStore` for them.
+    A value that has changed is outdated until ZooKeeper reports the change. While the connection is lost, no value is
+    remembered. Steps must read all earlier writes, so they need a plain `ZooKeeperStore`.
     """
 
     def __init__(self, client: KazooClient, **options: Any) -> None:
         self._kept = threading.Lock()
         self._found: dict[tuple[str, str], Any] = {}
         self._size = 0
-        # One entry for each running read. A change during the read removes the entry, and the answer is not kept.
+        # One entry for each read that is in progress. A change removes the entry, so that the
+        # answer is not remembered.
         self._reads: dict[tuple[str, str], object] = {}
-        # Number of times that everything was forgotten, and that each path, or a path below it,
-        # changed.
+        # The number of times that all values were dropped, and the number of changes at or below
+        # each path.
         self._losses = 0
         self._changes: Counter[str] = Counter()
         super().__init__(client, **options)
@@ -382,12 +386,12 @@ class WatchedStore(ZooKeeperStore):
         return children
 
     def mark(self, path: str) -> tuple[int, int]:
-        """Return a number that changes whenever a record read at `path` or below changes."""
+        """Return two numbers, one of which changes whenever a record at `path` or below changes."""
         with self._kept:
             return self._losses, self._changes[path]
 
     def check(self) -> None:
-        """Ask ZooKeeper for an answer.
+        """Send a request to ZooKeeper, to check that it answers.
 
         :raises StoreUnavailable: ZooKeeper does not answer.
         """
@@ -403,7 +407,7 @@ class WatchedStore(ZooKeeperStore):
         with self._kept:
             if self._reads.get(key) is read:
                 if len(self._found) >= MOST_KEPT or self._size >= MOST_BYTES:
-                    self._found.clear()  # the existing watches stay set
+                    self._found.clear()  # the watches on the dropped values stay set
                     self._size = 0
                 self._found[key] = found
                 self._size += _size_of(found)
@@ -423,7 +427,7 @@ class WatchedStore(ZooKeeperStore):
                 )
                 names, stat = self._read(path, request)
                 return Children(tuple(sorted(names)), stat.version)
-            except NoNodeError:  # no watch was set in this case
+            except NoNodeError:  # ZooKeeper has set no watch in this case
                 if self._read(path, partial(self._client.exists_async, path, watch=watch)) is None:
                     return None
 

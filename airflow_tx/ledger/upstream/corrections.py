@@ -1,7 +1,7 @@
-"""Corrections of an upstream topology: which committed transactions lack them. Source: docs/protocol.md §12.
+"""Corrections of an upstream topology, and the committed transactions that lack them. Source: docs/protocol.md §12.
 
-They are found by comparison, not by an event. A transaction is behind while the line that counts for it names an
-earlier end than the upstream book.
+They are found by a comparison of the two books of ends. A transaction is behind while the line that counts for it has
+an earlier end than the upstream book.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from airflow_tx.ledger.upstream.reading import UpstreamReading
 class Correction:
     """The corrections that a committed transaction lacks.
 
-    :param txid: transaction that lacks the corrections. It begins its chain.
+    :param txid: the transaction that lacks the corrections. It begins its chain.
     :param counts: the transaction that counts for it.
     :param key: the run key of its run.
-    :param ends: end of the chain that counts now, by upstream transaction that begins the chain.
+    :param ends: the end that counts now, by upstream transaction that begins a chain.
     :param first: the first upstream transaction in its range.
     :param last: the last upstream transaction in its range.
-    :param noted: the note in the ledger; None if there is none.
-    :param final_since: reads when an upstream transaction became final.
+    :param noted: the record of this transaction in the ledger; None if there is none.
+    :param final_since: function that reads when an upstream transaction became final.
     """
 
     txid: int
@@ -46,25 +46,25 @@ class Correction:
 
     @property
     def since(self) -> datetime | None:
-        """Read when the first of the ends became final; each end takes a request. Return None if that is forgotten."""
+        """Read when the first of these ends became final. Return None if the upstream ledger has forgotten it."""
         return min(filter(None, map(self.final_since, self.ends.values())), default=None)
 
     @property
     def is_noted(self) -> bool:
-        """Whether the ledger has noted exactly these ends, so that no new restatement is requested for them."""
+        """Whether the ledger has recorded exactly these ends. A new restatement is then not requested."""
         return self.noted is not None and self.noted.is_of(self.ends)
 
     @property
     def reason(self) -> str:
-        """Describe why the transaction is restated."""
+        """Return the reason for the restatement of the transaction."""
         told = ", ".join(f"{txid} restated by {end}" for txid, end in sorted(self.ends.items()))
         return f"upstream {told}"
 
 
 NOTED_EVERY = 100
-"""The number of transactions without a correction after which the ledger notes the cursor."""
+"""Number of transactions without a correction after which the ledger records the cursor again."""
 SETTLES = timedelta(minutes=10)
-"""The time for which a restatement waits for further corrections of its range that are under way upstream."""
+"""Maximum time for which a restatement waits for further corrections of its range."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ class Corrections:
     :param behind: the transactions that lack corrections.
     :param under_way: transactions of `behind` with an open or requested restatement.
     :param postponed: transactions of `behind` whose range will get more corrections soon.
-    :param comparison: result that the ledger will note.
-    :param compared: cursor before this comparison: the last upstream transaction that was compared.
+    :param comparison: the result of this comparison, which the ledger will record.
+    :param compared: the last upstream transaction that earlier comparisons have compared (the cursor).
     """
 
     behind: tuple[Correction, ...]
@@ -86,19 +86,19 @@ class Corrections:
 
     @property
     def is_due(self) -> bool:
-        """Whether the ledger must be updated now, because a correction is due or the cursor has moved far enough."""
+        """Whether the ledger must be updated now, since a correction needs an action or the cursor has moved far."""
         ahead = self.comparison.txid - self.compared >= NOTED_EVERY
         return bool(self.due or self.comparison.caught_up) or ahead
 
     @property
     def due(self) -> tuple[Correction, ...]:
-        """List the corrections that need an action now."""
+        """The corrections that need an action now."""
         later = self.under_way | self.postponed
         return tuple(each for each in self.behind if not each.is_noted and each.txid not in later)
 
     @property
     def left(self) -> tuple[Correction, ...]:
-        """List the corrections for which no restatement will be requested automatically."""
+        """The corrections for which no restatement will be requested automatically."""
         return tuple(
             each for each in self.behind if each.is_noted and each.txid not in self.under_way
         )
@@ -106,7 +106,7 @@ class Corrections:
 
 @dataclass
 class CorrectionReader:
-    """Compares the book of a topology with the book of its upstream topology.
+    """Compares the book of ends of a topology with the book of its upstream topology.
 
     :param ledger: the ledger of the reading topology.
     """
@@ -116,7 +116,7 @@ class CorrectionReader:
     _behind: dict[int, dict[int, int]] = field(default_factory=dict)
 
     def read(self, now: datetime) -> Corrections:
-        """Compare the corrections after the cursor, and the transactions that are noted as behind."""
+        """Compare the corrections after the cursor, and the transactions that are recorded as behind."""
         noted = self._noted
         cursor = self._cursor
         for txid, note in noted.items():
@@ -141,12 +141,12 @@ class CorrectionReader:
     # --- one correction
 
     def _holds_up(self, line: EndLine) -> bool:
-        """Compare one correction. Return whether it must be compared again."""
+        """Compare one correction. Return whether a later call must compare it again."""
         if self._own.last_taken < line.first:
             return True  # no final transaction has taken the corrected transaction yet
         holder = self._own.holder(line.first)
         if holder is None or holder.outcome is None:
-            return False  # before the first range of the topology
+            return False  # the corrected transaction is before the first range of the topology
         if holder.outcome is not Outcome.COMMITTED:
             return self._is_wanted_back(holder.txid)
         counts = self._own.counting(holder)
@@ -158,7 +158,7 @@ class CorrectionReader:
         return not is_noted or self._is_under_way(holder.txid, counts.txid)
 
     def _compare_noted(self, txid: int, note: Behind) -> None:
-        """Compare again a transaction that was noted as behind."""
+        """Compare a transaction again that is recorded as behind."""
         holder = self._own.book.line(txid)
         counts = None if holder is None else self._own.counting(holder)
         if holder is None or counts is None or counts.taken is None:
@@ -191,7 +191,7 @@ class CorrectionReader:
         )
 
     def _is_postponed(self, correction: Correction, now: datetime) -> bool:
-        """Whether more corrections of a range will follow soon."""
+        """Return whether the range of a correction will get more corrections soon."""
         chains = self.upstream.chains_in_restatement
         if not any(correction.first <= txid <= correction.last for txid in chains):
             return False
@@ -228,13 +228,13 @@ class CorrectionReader:
         return self.ledger.wishes()
 
     def _is_under_way(self, txid: int, counts: int) -> bool:
-        """Whether a restatement of a transaction is open or requested."""
+        """Return whether a restatement of a transaction is open or requested."""
         wanted = any(wish.txid == counts for wish in self._wishes)
         opened = (each.replaces for each in self._opened.values() if each.replaces is not None)
         return wanted or any(each.begins == txid for each in opened)
 
     def _is_wanted_back(self, txid: int) -> bool:
-        """Whether a person has requested the readmission of a skipped transaction. Its batch may be decided already."""
+        """Return whether the readmission of a skipped transaction is requested, but not final yet."""
         skipped = self.ledger.skipped(txid)
         if skipped is None or skipped.readmit is None:
             return False
@@ -244,7 +244,7 @@ class CorrectionReader:
 
 @dataclass
 class TakenRanges:
-    """The upstream transactions that a topology has taken, from its own book of ends.
+    """The upstream transactions that a topology has taken, according to its own book of ends.
 
     :param ledger: the ledger of the reading topology.
     """
@@ -257,22 +257,22 @@ class TakenRanges:
         return self.ledger.book()
 
     def counting(self, line: EndLine) -> EndLine:
-        """Return the line that counts for a transaction."""
+        """Return the line of the transaction that counts for the one in `line`."""
         found = self.book.line(line.end) if line.end else None
         return found or line
 
     def counting_for(self, txid: int) -> int | None:
-        """Return the transaction that counts for an upstream transaction, or None if it is not taken yet.
+        """Return the transaction that counts for an upstream transaction. Return None if none has taken it yet.
 
-        :param txid: an upstream transaction that begins its chain.
+        :param txid: the upstream transaction, which begins its chain.
         """
         found = self.holder(txid)
         return None if found is None else self.counting(found).txid
 
     def ahead(self) -> int | str | None:
-        """Count the upstream transactions that are final but not taken yet.
+        """Return the number of upstream transactions that are final but not taken yet.
 
-        :return: the count, or a clause that explains why they cannot be taken; None if the topology has no upstream
+        :return: the number, or a clause that explains why they cannot be taken. None if the topology has no upstream
             topology.
         """
         name = self.ledger.topology().upstream
@@ -289,18 +289,18 @@ class TakenRanges:
 
     @cached_property
     def last_taken(self) -> int:
-        """Return the last upstream transaction that a final transaction has taken."""
+        """The last upstream transaction that a final transaction has taken."""
         first, last = self._bounds
         found = self._fresh_before(last, first)
         return 0 if found is None or found.taken is None else found.taken.last
 
     def holder(self, txid: int) -> EndLine | None:
-        """Find the transaction whose range contains an upstream transaction, or None if there is none."""
+        """Return the final transaction whose range contains an upstream transaction. Return None if there is none."""
         found = self._first_holder(txid)
         return None if found is None else self.readmitted(found)
 
     def readmitted(self, found: EndLine) -> EndLine:
-        """Follow readmissions: return the final transaction that has the batch of `found` now."""
+        """Return the final transaction that has the batch of `found` after all readmissions."""
         seen = set[int]()
         while found.outcome is Outcome.SKIPPED and found.txid not in seen:
             seen.add(found.txid)
@@ -310,7 +310,7 @@ class TakenRanges:
         return found
 
     def _first_holder(self, txid: int) -> EndLine | None:
-        """Search by bisection, since the ranges of new transactions grow with the txid."""
+        """Return the first transaction that took an upstream transaction, by bisection of the growing ranges."""
         first, last = self._bounds
         while first <= last:
             middle = (first + last) // 2
@@ -324,7 +324,7 @@ class TakenRanges:
         return None
 
     def _fresh_before(self, last: int, first: int) -> EndLine | None:
-        """Find the newest transaction from `first` to `last` that took new upstream transactions."""
+        """Return the newest transaction from `first` to `last` that took new upstream transactions."""
         return next(self._fresh(last, first), None)
 
     def _fresh(self, last: int, first: int) -> Iterator[EndLine]:
@@ -340,13 +340,13 @@ class TakenRanges:
 
 @dataclass(frozen=True)
 class NotedCorrections:
-    """A transaction that the ledger notes as behind corrections, and what will happen to it.
+    """A transaction that the ledger records as behind corrections, and what will happen to it.
 
     :param txid: the transaction that counts.
-    :param note: the note about the transaction that begins its chain.
+    :param note: the record of the transaction that begins its chain.
     :param upstream: the topology whose corrections it lacks.
-    :param is_wanted: whether its restatement is requested.
-    :param restated_by: the open transaction that restates it.
+    :param is_wanted: whether a restatement of the transaction is requested.
+    :param restated_by: the open transaction that restates it; None if there is none.
     """
 
     txid: int
@@ -357,18 +357,18 @@ class NotedCorrections:
 
     @property
     def is_left(self) -> bool:
-        """Whether no restatement will be requested automatically."""
+        """Whether no restatement of the transaction will be requested automatically."""
         return not self.is_wanted and self.restated_by is None
 
     def __str__(self) -> str:
-        """Describe which corrections it lacks, and what will happen to it."""
+        """Describe which corrections the transaction lacks, and what will happen to it."""
         named = ", ".join(sorted(self.note.ends, key=int))
         what = "a correction" if len(self.note.ends) == 1 else "corrections"
         return f"{what} of {self.upstream} {named}: {self.becomes}"
 
     @property
     def becomes(self) -> str:
-        """Describe what will happen to it."""
+        """Describe what will happen to the transaction."""
         if self.restated_by is not None:
             return f"transaction {self.restated_by} restates it"
         if self.is_wanted:
@@ -379,9 +379,9 @@ class NotedCorrections:
 def noted_corrections(
     ledger: ReadOnlyLedger, notes: Mapping[int, Behind]
 ) -> tuple[NotedCorrections, ...]:
-    """List the transactions that are behind, from the ledger of this topology only.
+    """Return the transactions that are behind, from the ledger of this topology alone.
 
-    :param notes: the notes from `noted_behind`. Transactions that now have their corrections are left out.
+    :param notes: the result of `noted_behind`. Transactions that have their corrections by now are left out.
     """
     if not notes:
         return ()

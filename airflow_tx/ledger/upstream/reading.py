@@ -1,4 +1,4 @@
-"""The ledger of a topology whose table is the source of another topology. Source: docs/protocol.md §12."""
+"""The ledger of an upstream topology, whose table is the source of another topology. Source: docs/protocol.md §12."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from airflow_tx.ledger.records import EndLine, TakenRange, TopologyRecord
 
 
 class UpstreamPosition(Record, frozen=True):
-    """The position of a source that reads an upstream topology.
+    """The position of a source that reads the table of an upstream topology.
 
     :param incarnation: incarnation of the upstream ledger.
     :param txid: the last transaction that was read.
-    :param birth: birth of that transaction; "" if it had no line at that time.
+    :param birth: birth of that transaction; "" if it had no line in the book at that time.
     """
 
     incarnation: str
@@ -31,7 +31,7 @@ class UpstreamPosition(Record, frozen=True):
 
     @classmethod
     def of(cls, position: Any) -> UpstreamPosition:
-        """Read the position of a source.
+        """Create the position from the JSON of a source's position.
 
         :raises UnreadableRecord: the position belongs to another kind of source.
         """
@@ -39,25 +39,25 @@ class UpstreamPosition(Record, frozen=True):
 
     @classmethod
     def of_reader(cls, ledger: ReadOnlyLedger) -> UpstreamPosition | None:
-        """Read the position of a topology's source. Return None if it has read nothing, or is now of another kind."""
+        """Read the position of a topology. Return None if it has read nothing, or now has another kind of source."""
         with suppress(UnreadableRecord):
             return cls.of(ledger.position())
         return None
 
     @classmethod
     def behind(cls, taken: TakenRange) -> UpstreamPosition:
-        """Return the position after a range."""
+        """Return the position after a range of upstream transactions."""
         return cls(taken.incarnation, taken.last, taken.birth)
 
     def to_json(self) -> Any:
-        """Return it as plain JSON, as the position of a source."""
+        """Return the position as plain JSON."""
         return as_plain(self)
 
     def difference(self, ledger: ReadOnlyLedger, upstream: UpstreamReading | None) -> str | None:
-        """Describe, as a clause, how the upstream topology differs from the one that was read. None if it does not.
+        """Describe in a clause how the upstream topology has changed since it was read. Return None if it is the same.
 
-        :param ledger: ledger that now has the name of the upstream topology.
-        :param upstream: current content of that ledger; None if there is no such ledger.
+        :param ledger: the ledger that has the name of the upstream topology now.
+        :param upstream: the current content of that ledger; None if there is no such ledger.
         """
         name = f"topology {ledger.paths.topology!r}"
         if upstream is None:
@@ -75,7 +75,7 @@ class UpstreamPosition(Record, frozen=True):
         return None
 
     def called_now(self, ledger: ReadOnlyLedger) -> str | None:
-        """Find the current name of the topology that was read, if it was renamed."""
+        """Return the current name of the topology that was read. Return None if it does not exist any more."""
         for name in listed_topologies(ledger.store, ledger.paths.root):
             with suppress(UnreadableRecord):
                 record = ledger.beside(name).topology_if_any()
@@ -89,7 +89,7 @@ class UpstreamReading:
     """The ledger of an upstream topology, for a reader of one of its tables.
 
     :param table: name of the state that is the table.
-    :param current: the txid that has the turn. Earlier transactions are final and have lines.
+    :param current: the transaction that has the turn. Earlier transactions are final and have lines.
     """
 
     ledger: ReadOnlyLedger = field(repr=False)
@@ -99,7 +99,7 @@ class UpstreamReading:
 
     @classmethod
     def of(cls, ledger: ReadOnlyLedger, table: str) -> UpstreamReading | None:
-        """Read the ledger. Return None if the topology has not begun."""
+        """Read the ledger of an upstream topology. Return None if the topology has not begun."""
         topology = ledger.topology_if_any()
         return None if topology is None else cls(ledger, table, topology, ledger.current())
 
@@ -107,11 +107,11 @@ class UpstreamReading:
     def of_reader(
         cls, ledger: ReadOnlyLedger, table: str = ""
     ) -> tuple[UpstreamReading | None, str | None]:
-        """Read the upstream ledger of a topology, and compare it with the position that the topology has read.
+        """Read the upstream ledger of a topology, and compare it with the position of the topology.
 
         :param ledger: the ledger of the reading topology.
-        :return: the reading (None if the upstream topology has not begun), and the difference as a clause (None if
-            there is none).
+        :return: the reading (None if the upstream topology has not begun), and a clause that describes the difference
+            (None if there is none).
         """
         place = ledger.beside(ledger.topology().upstream)
         upstream = cls.of(place, table)
@@ -128,18 +128,18 @@ class UpstreamReading:
 
     @cached_property
     def _accepted(self) -> dict[int, int]:
-        """The row counts that a person has changed and accepted, by txid."""
+        """The row counts after changes by hand that a person has accepted, by txid."""
         changes = (each.change.get("rows", {}) for each in self._life.changes)
         return {int(txid): rows for change in changes for txid, rows in change.items()}
 
     def line_if_any(self, txid: int) -> EndLine | None:
-        """Read the line of a transaction. Return None if it has no line, or had none when its page was read."""
+        """Return the line of a transaction. Return None if it had no line when its page was read."""
         return self._book.line(txid)
 
     def line(self, txid: int) -> EndLine:
-        """Read the line of a final transaction.
+        """Return the line of a final transaction.
 
-        :raises UnreadableRecord: there is none.
+        :raises UnreadableRecord: there is no such line.
         """
         line = self.line_if_any(txid)
         if line is None:
@@ -151,19 +151,20 @@ class UpstreamReading:
         return line
 
     def lines(self, first: int, last: int) -> dict[int, EndLine]:
-        """Read the lines of final transactions, by txid."""
+        """Return the lines of final transactions, by txid."""
         return self._book.lines(first, last)
 
     def rows_of(self, line: EndLine) -> int:
-        """Return how many rows the table has of a transaction, from its line or from an accepted change."""
+        """Return how many rows of a transaction the table has, from its line or from an accepted change."""
         name = self._life.name_at(line.txid)
         written = 0 if name is None else line.rows.get(name, 0)
         return self._accepted.get(line.txid, written)
 
     def taken(self, first: int, last: int, most_rows: int | None = None) -> TakenRange:
-        """Return the range from `first` to `last`, with the transactions that count in it and their numbers of rows.
+        """Return the range from `first` to `last`, with the transactions that count and their numbers of rows.
 
-        :param most_rows: the maximum number of rows. The range has at least one transaction with rows.
+        :param most_rows: maximum number of rows. A range with more rows ends earlier, but has at least one transaction
+            with rows.
         """
         ends = dict[str, int]()
         counts = dict[str, int]()
@@ -186,7 +187,7 @@ class UpstreamReading:
 
     @cached_property
     def chains_in_restatement(self) -> frozenset[int]:
-        """The transactions that begin chains with an open or requested restatement."""
+        """The first transaction of each chain that has an open or requested restatement."""
         opened = (each.replaces for each in self.ledger.open_records().values())
         begun = {each.begins for each in opened if each is not None}
         wanted = {wish.txid for wish in self.ledger.wishes()}
@@ -194,24 +195,24 @@ class UpstreamReading:
         return frozenset(begun | {(line and line.first) or txid for txid, line in lines.items()})
 
     def left_from(self, first: int) -> int:
-        """Count the transactions from `first` on that are not taken yet. Restatements do not count."""
+        """Return the number of transactions from `first` on that are not taken yet. Restatements do not count."""
         left = max(self.current - first, 0)
         if left > LINES_A_PAGE:
-            return left  # no pages are read for such a large count
+            return left  # reading the pages for such a large number would take too long
         return left - sum(bool(line.first) for line in self.lines(first, self.current - 1).values())
 
     def may_have_lost(self, before: UpstreamPosition) -> bool:
-        """Ask whether the upstream ledger may have been set back, since it is shorter and no person has reset it."""
+        """Return whether the upstream ledger may have been set back: it is shorter, and no person has reset it."""
         is_same = self.topology.incarnation == before.incarnation
         was_reset = not is_same and any(each.what == RESET for each in self.ledger.repairs())
         return self.current <= before.txid and not was_reset
 
     def final_since(self, txid: int) -> datetime | None:
-        """Read when a transaction became final. Return None if that is forgotten."""
+        """Read when a transaction became final. Return None if the ledger has forgotten it."""
         history = self.ledger.outcome(txid)
         return None if history is None else datetime.fromisoformat(history.final.when)
 
     def may_settle(self, taken: TakenRange) -> bool:
-        """Ask whether missing rows of a range may appear soon: a transaction is open, or a roll forward is writing."""
+        """Return whether missing rows of a range may appear soon, such as while a transaction is open."""
         is_open = self.current <= self.ledger.allocated()
         return is_open or self.topology.rolling is not None or bool(self.ledger.wishes())

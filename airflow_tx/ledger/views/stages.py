@@ -1,7 +1,4 @@
-"""The stages of a chain of topologies: the transactions up and down the chain that belong to one transaction.
-
-Source: docs/protocol.md §12.
-"""
+"""The transactions of other topologies in a chain that belong to one transaction. Source: docs/protocol.md §12."""
 
 from __future__ import annotations
 
@@ -21,10 +18,10 @@ from airflow_tx.ledger.upstream.reading import UpstreamPosition
 class ChainStages:
     """The transactions that belong to one transaction in a chain of topologies.
 
-    :param upstream: topology that the transaction's own topology reads; "" if there is none.
-    :param taken: range that it took from that topology; None if it is not known.
-    :param downstream: transaction that counts for its rows in each topology that reads this one; None if no transaction
-        has taken it yet.
+    :param upstream: the topology that this topology reads; "" if there is none.
+    :param taken: the range of upstream transactions that it took; None if unknown.
+    :param downstream: the transaction that has the rows, by topology that reads this one. None if no transaction has
+        taken them yet.
     """
 
     upstream: str
@@ -33,7 +30,10 @@ class ChainStages:
 
     @classmethod
     def of(cls, ledger: ReadOnlyLedger, txid: int) -> ChainStages:
-        """Read the stages of a transaction. Raises UnreadableRecord, which names the record."""
+        """Read the transactions that belong to a transaction.
+
+        :raises UnreadableRecord: a record cannot be read. The error names the record.
+        """
         upstream = ledger.topology().upstream
         ranges = TakenRanges(ledger)
         line = ranges.book.line(txid)
@@ -49,7 +49,7 @@ class ChainStages:
 
     @property
     def up_in_words(self) -> str | None:
-        """List the transactions that it took and their replacements. None if its topology reads no other topology."""
+        """Describe the upstream transactions that this one took, and which restatements count. None without any."""
         if self.taken is None:
             return None
         ends = (f"{end} counts for {txid}" for txid, end in self.taken.ends.items())
@@ -57,7 +57,7 @@ class ChainStages:
 
     @property
     def down_in_words(self) -> str | None:
-        """List the transactions that took this one. Return None if no topology reads its topology."""
+        """Describe the transactions that took this one. Return None if no topology reads this topology."""
         told = (
             f"{name} {txid}" if txid is not None else f"{name}: not taken yet"
             for name, txid in self.downstream.items()
@@ -66,20 +66,20 @@ class ChainStages:
 
 
 def _counting_for(reader: ReadOnlyLedger, life: str, txid: int) -> int | None:
-    """Return the reader's transaction that counts for an upstream transaction, or None if it is not taken yet."""
+    """Return the reader's transaction that counts for an upstream transaction. Return None if none has taken it yet."""
     position = UpstreamPosition.of_reader(reader)
     is_other = position is not None and position.incarnation != life
     return None if is_other else TakenRanges(reader).counting_for(txid)
 
 
 def readers_in_words(ledger: ReadOnlyLedger, becomes: str) -> str:
-    """Return a sentence with the topologies that read this one, and what happens to them. "" if there are none."""
+    """Describe the topologies that read this one, and what happens to them. Return "" if there are none."""
     names = ", ".join(name for name, _ in readers_of(ledger))
     return f"Topologies that read it: {names}. {becomes}" if names else ""
 
 
 def readers_of(ledger: ReadOnlyLedger) -> Iterator[tuple[str, ReadOnlyLedger]]:
-    """List the topologies whose source reads this one, by name. Topologies that cannot be read are left out."""
+    """Yield the topologies whose source reads this one, by name. Topologies that cannot be read are left out."""
     for name in listed_topologies(ledger.store, ledger.paths.root):
         own = ledger.beside(name)
         with suppress(UnreadableRecord):

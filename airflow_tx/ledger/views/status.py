@@ -1,4 +1,4 @@
-"""The status of one transaction, and the people who acted on it.
+"""The status of a transaction, and the actions of people on it.
 
 Open transactions come from a reading of the ledger, final transactions from the history.
 """
@@ -46,14 +46,14 @@ from airflow_tx.ledger.steps.processing import (
 from airflow_tx.ledger.steps.recovery import COORDINATOR
 
 # --- person -------------------------------------------------------------------------------------------------------
-# Actions of people: who, when and why. Some of these texts may quote an error.
+# The actions of people: who, when and why. Some of the texts may quote an error.
 
 
 class Redaction:
-    """Marks a text that may quote an error, for pydantic.
+    """A mark, for pydantic, of a text that may quote an error.
 
     Set `schema` to a function that removes addresses and credentials from such texts. Until then, pydantic cannot
-    describe an answer with such a text.
+    create the schema of a class with such a text.
     """
 
     schema: Callable[[Any, Any], Any]
@@ -68,7 +68,7 @@ Words = Annotated[str, REDACTION]
 UNSEEN = "the log of its task says why"
 """The text that replaces an error if the viewer may not read it."""
 Steps = Annotated[Remedy, REDACTION]
-"""The remedy of an error, which may quote it."""
+"""A remedy, which may quote an error."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +89,7 @@ class PersonOfAttempt(Person):
 
 @dataclass(frozen=True, kw_only=True)
 class AcceptedLoss(Person):
-    """Rows that the source lost, and whose loss a person accepted."""
+    """Lost rows of a source, whose loss a person accepted."""
 
     partition: str | None
     description: Words
@@ -97,7 +97,7 @@ class AcceptedLoss(Person):
 
 @dataclass(frozen=True, kw_only=True)
 class WaitingRun:
-    """A run that gave up its run slot before it had a transaction."""
+    """A run that yielded its run slot before it had a transaction."""
 
     run_id: str
     waiting_for: Words
@@ -105,22 +105,22 @@ class WaitingRun:
 
 
 def moment(text: str | None) -> datetime | None:
-    """Read a time from a record. Return None if the record has none."""
+    """Convert a time of a record. Return None if the text is empty."""
     return datetime.fromisoformat(text) if text else None
 
 
 def person(noted: Deed | Wish | None) -> Person | None:
-    """Read from a record who acted, when and why. Return None if no person did."""
+    """Convert a person's action in a record. Return None if no person acted."""
     return None if noted is None else Person(**deed(noted))
 
 
 def person_of(noted: DeedOfAttempt) -> PersonOfAttempt:
-    """Read from a record who acted on which attempt."""
+    """Convert a person's action on one attempt in a record."""
     return PersonOfAttempt(attempt=noted.attempt, **deed(noted))
 
 
 def deed(noted: Deed | RepairRecord | Wish) -> dict[str, Any]:
-    """Read who, when and why: the fields of a `Person`."""
+    """Return who acted, when and why, as the fields of a `Person`."""
     return {"who": noted.who, "when": datetime.fromisoformat(noted.when), "why": noted.why}
 
 
@@ -133,28 +133,28 @@ UNREADABLE = "UNREADABLE"
 
 @dataclass(frozen=True)
 class TransactionView:
-    """One transaction, open or final: its record, and further facts that people see with it.
+    """One transaction, open or final, with its record and further facts for people.
 
-    :param document: its record. If the record cannot be read, only the txid and the reason are known, the reason as
-        `error`.
-    :param is_unreadable: whether its record cannot be read.
-    :param rows: number of rows of the batch, if counted.
-    :param ack_val: ack val as 16 hex digits, which are all 0 once everything emitted was acked.
-    :param waits: the next event that it waits for, in words; None if there is none.
-    :param to_do: what a person can do about it; None if no action is needed.
-    :param stale: whether its predecessor ended at another position than its batch starts, so that it must be replayed.
-    :param blocked: why the coordinator no longer replays it, unless a person requests a replay.
-    :param readmit: who readmitted its rows, or requested this, when and why.
-    :param unproven: why the rows that its tasks consumed are not proven, once all tasks have acked.
-    :param restated_by: the transaction that counts in its place; None if it counts itself, or if none counts.
-    :param wish: who requested its restatement, when and why.
-    :param batch: the name of its batch, see `batch_in_words`; "" if it has none, or if it is open and was not read.
-    :param quoted: the failure that `waits` quotes; None if `waits` quotes none.
-    :param unquoted: `waiting_for` without the words of an error; None if it quotes none.
-    :param unadvised: `to_do` without the remedy of its refusal.
-    :param run_end: how its run ended before it was final, in words; None if the run is alive, or was not requested.
-    :param rejected: number of rows that its tasks or its source kept aside.
-    :param behind: the upstream corrections that it lacks, and what will happen; None if it lacks none.
+    :param document: the record of the transaction. If it cannot be read, only `txid` and `error` have values.
+    :param is_unreadable: whether the record cannot be read.
+    :param rows: number of rows of the batch; None if not counted.
+    :param ack_val: ack val as 16 hex digits. All digits are 0 once everything was acked.
+    :param waits: description of the event for which the transaction waits; None if there is none.
+    :param to_do: the action that a person can take; None if no action is needed.
+    :param stale: whether the batch does not start where the predecessor ended, so that it must be replayed.
+    :param blocked: reason why the coordinator no longer replays the transaction; None if it does.
+    :param readmit: who requested the readmission of the transaction, when and why.
+    :param unproven: reasons why it is not proven that the tasks read every row once, known once all tasks have acked.
+    :param restated_by: the transaction that counts instead of this one; None if there is none.
+    :param wish: who requested a restatement of the transaction, when and why.
+    :param batch: short name of the batch, see `batch_in_words`; "" if it has none or was not read.
+    :param quoted: the error that `waits` quotes; None if it quotes none.
+    :param unquoted: `waits` without the quoted error; None if it quotes none.
+    :param unadvised: `to_do` without the remedy of the error.
+    :param run_end: description of how the run ended before the transaction was final; None if the run is alive or was
+        not read.
+    :param rejected: number of rows that tasks or the source kept aside.
+    :param behind: description of the upstream corrections that the transaction lacks; None if it lacks none.
     """
 
     document: TransactionRecord
@@ -178,7 +178,7 @@ class TransactionView:
     behind: str | None = None
 
     def without_errors(self) -> TransactionView:
-        """Remove the words of errors, for people who may not read task logs: an error may quote rows."""
+        """Return the view without the texts of errors, which may quote rows, for people who may not read task logs."""
         own = self.document
         skip = own.skip
         if skip is not None and skip.who == COORDINATOR:
@@ -197,7 +197,7 @@ class TransactionView:
         )
 
     def ended_by(self, when: datetime | None) -> TransactionView:
-        """Note the latest possible end of a transaction whose record cannot be read."""
+        """Return the view with the latest possible time of the end, if the record cannot be read."""
         end = replace(self.document.final, when="" if when is None else when.isoformat())
         return replace(self, document=replace(self.document, end=end))
 
@@ -207,7 +207,7 @@ class TransactionView:
 
     @property
     def status(self) -> str:
-        """Return its phase while it is open, and its outcome afterwards. `UNREADABLE` if its record cannot be read."""
+        """The phase of an open transaction, or the outcome of a final one. `UNREADABLE` if unreadable."""
         return UNREADABLE if self.is_unreadable else self.document.status
 
     @property
@@ -216,95 +216,95 @@ class TransactionView:
 
     @property
     def began(self) -> datetime | None:
-        """Return when the newest attempt began, or None if that is forgotten."""
+        """The time at which the newest attempt began. None if it is forgotten."""
         return moment(self.document.began)
 
     @property
     def created(self) -> datetime | None:
-        """Return when its first attempt began, or None if that is not known."""
+        """The time at which the first attempt began. None if it is unknown."""
         return moment(self.document.created)
 
     @property
     def processed(self) -> datetime | None:
-        """Return when the last task acked."""
+        """The time of the last ack. None if a task has not acked."""
         return moment(self.document.processed)
 
     @property
     def granted(self) -> datetime | None:
-        """Return when its newest grant was given, while the grant holds."""
+        """The time of the newest grant. None while the transaction has no grant."""
         own = self.document
         return moment(own.granted_at) if own.phase is Phase.COMMITTING else None
 
     @property
     def ended(self) -> datetime | None:
-        """Return when it became final."""
+        """The time at which the transaction became final. None while it is open."""
         return None if self.open else moment(self.document.final.when)
 
     @property
     def readmitted_as(self) -> int | None:
-        """Return the transaction that has its rows now."""
+        """The transaction that has the rows after a readmission. None if there is none."""
         return None if self.open else self.document.final.readmitted_as
 
     @property
     def skip(self) -> Person | None:
-        """Return who skipped it, or requested its skip, when and why."""
+        """Who skipped the transaction or requested its skip, when and why."""
         return person(self.document.skip)
 
     @property
     def changed(self) -> tuple[PersonOfAttempt, ...]:
-        """List who requested that its rows be decided again, when and why, and for which attempt."""
+        """Who requested that the rows be decided again, when and why, and for which attempt."""
         return tuple(map(person_of, self.document.changed))
 
     @property
     def restate(self) -> Person | None:
-        """Return who requested its restatement, or this restatement, when and why."""
+        """Who requested a restatement of this transaction, or requested this restatement, when and why."""
         return self.wish or person(self.document.wish)
 
     @property
     def checks(self) -> Mapping[str, CheckNote]:
-        """Return the findings of its checks from the receipt. While it is open, return only the failed checks."""
+        """The results of the checks, by name. While the transaction is open, only failed checks are known."""
         receipt = self.document.receipt
         return {**((receipt and receipt.checks) or {}), **self.document.checks}
 
     @property
     def lane(self) -> bool:
-        """Whether a lane works on it, while it is open."""
+        """Whether a lane works on the transaction."""
         return self.open and of_lane(self.document.request)
 
     @property
     def begun(self) -> bool:
-        """Whether a run has begun it. If not, its run is about to be started."""
+        """Whether a run has begun the transaction. If not, its run is about to be started."""
         return not self.open or self.document.request != ""
 
     @property
     def refused(self) -> bool:
-        """Whether its error is a permanent refusal, which quotes no row."""
+        """Whether the error is a permanent refusal, whose text quotes no row."""
         return self.document.remedy is not None and self.document.for_good > 0
 
     @property
     def waiting_for(self) -> str | None:
-        """Describe the event that it waits for, and what a person can do about it. None if there is no such event."""
+        """The event for which the transaction waits, and the action for a person. None if there is no event."""
         return self.waits if self.to_do is None else f"{self.waits}: {self.to_do}"
 
     @property
     def failure(self) -> str | None:
-        """Return its error, with the task that failed, or None if there is no error."""
+        """The error, with the name of the failed task. None if there is no error."""
         return Remedy.behind(self.document.error, task=self.document.failed_task) or None
 
     @property
     def cause(self) -> str | None:
-        """Return why it failed, or None if it has not failed, or the reason is not known."""
+        """The reason why the transaction failed. None if it has not failed or the reason is unknown."""
         return self.failure or self.run_end
 
     @property
     def said(self) -> str | None:
-        """Return its error with the remedy, as people read it, or None if there is no error."""
+        """The error with its remedy, as people read it. None if there is no error."""
         own = self.document
         return Remedy.behind(own.error, own.remedy, task=own.failed_task) or None
 
     @property
     def replayed_by(self) -> tuple[PersonOfAttempt, ...]:
-        """List who replayed which attempt, when and why. A replay that has not begun yet is last."""
+        """Who replayed which attempt, when and why. A replay that has not begun yet is last."""
         own = self.document
         found = [
             PersonOfAttempt(attempt=each.attempt, **deed(each.by))
@@ -317,45 +317,45 @@ class TransactionView:
 
     @property
     def check_results(self) -> dict[str, str]:
-        """Return the result of each check as one word."""
+        """The result of each check: passed, warning, failed or accepted."""
         return {name: check_result(noted) for name, noted in self.checks.items()}
 
     @property
     def warnings(self) -> list[str]:
-        """List the checks that only warned."""
+        """The names of the checks that failed with a warning."""
         return [name for name, result in self.check_results.items() if result == "warning"]
 
     @property
     def accepted_checks(self) -> dict[str, Person]:
-        """Return who accepted each failed check."""
+        """Who accepted each failed check."""
         by = {name: person(noted.accepted) for name, noted in self.checks.items()}
         return {name: each for name, each in by.items() if each is not None}
 
     @property
     def processing_seconds(self) -> float | None:
-        """Return the seconds from the start of its newest attempt until every task had acked, or None if unknown."""
+        """Seconds from the start of the newest attempt until every task had acked. None if unknown."""
         return _seconds(self.began, self.processed)
 
     @property
     def commit_seconds(self) -> float | None:
-        """Return the seconds from its grant until its end, or None if it has not ended, or the times are forgotten."""
+        """Seconds from the grant until the end. None if the transaction has not ended, or if unknown."""
         return _seconds(self.granted, self.ended)
 
     @property
     def failed(self) -> bool:
-        """Whether its newest attempt, its committer or its run has failed, so that no task works on it."""
+        """Whether the newest attempt, its committer or its run has failed, so that no task works on the transaction."""
         is_known = self.open and not self.is_unreadable
         return is_known and (self.status == Phase.FAILED.value or self.cause is not None)
 
     @property
     def needs_run(self) -> bool:
-        """Whether only its run can end it: it will not be skipped, and its run has not given up its slot."""
+        """Whether only the run of the transaction can end it: no skip is requested, and the run has not yielded."""
         is_known = self.open and not self.is_unreadable
         return is_known and self.document.skip is None and self.document.yielded is None
 
     @property
     def can_be_readmitted(self) -> bool:
-        """Whether its rows count nowhere: it was skipped, not readmitted, and restated no transaction that counts."""
+        """Whether the rows of a skipped transaction count nowhere and can be readmitted."""
         is_skipped = self.status == Outcome.SKIPPED.value
         return is_skipped and self.readmitted_as is None and self.document.restates is None
 
@@ -363,9 +363,9 @@ class TransactionView:
 def view_open(
     topology: str, txid: int, ledger: LedgerReading, acks: Mapping[Instance, Ack]
 ) -> TransactionView:
-    """Describe an open transaction.
+    """Return the view of an open transaction.
 
-    :param acks: acks of its task instances.
+    :param acks: the acks of the task instances.
     """
     record = _of_now(ledger.opened[txid], ledger.topology)
     rows = [entry.rows for entry in acks.values() if entry.rows is not None]
@@ -392,7 +392,7 @@ def view_open(
 
 
 def _of_now(record: TransactionRecord, topology: TopologyRecord) -> TransactionRecord:
-    """Remove outdated facts: a yielded slot that the run has again, and a refusal that a repair may have ended."""
+    """Return the record without outdated facts, such as a yield after which the run has a run slot again."""
     if record.run_id not in topology.yielded:
         record = replace(record, yielded=None)
     if record.remedy is None or record.for_good in (0, topology.generation):
@@ -406,18 +406,18 @@ _REPAIRED = Remedy(("A repair was made since.",))
 def with_run_end(
     topology: str, view: TransactionView, state: str | None, *, strands: bool = False
 ) -> TransactionView:
-    """Describe an open transaction whose run has ended: it does not continue until the run is started again.
+    """Return the view of an open transaction whose run has ended. It waits until the run is started again.
 
-    :param state: the state in which the run ended; None if the run does not exist.
+    :param state: the state of the run in Airflow; None if the run does not exist.
     :param strands: whether the run has not ended, but Airflow never starts it because its backfill is cancelled or
         paused.
     """
     if state is None and (view.lane or not view.begun):
-        return view  # it has no run yet
+        return view  # The run of the transaction does not exist yet.
     how = "was deleted" if state is None else f"{'is' if strands else 'ended as'} {state}"
     own = view.document
     end = f"its run {own.run_id} {how}"
-    if strands:  # the error is from an earlier attempt, since the run was cleared
+    if strands:  # the error is from before the run was cleared
         own = replace(own, error=None, failed_task="")
     view = replace(view, run_end=end, document=own)
     named = view.blocked or view.stale or own.remedy
@@ -436,16 +436,16 @@ def replay_of(topology: str, txid: int) -> Remedy:
 
 
 def unquoted(error: UnreadableRecord) -> str:
-    """Describe why a record cannot be read, but omit the value that does not fit, which viewers may not see."""
+    """Explain why a record cannot be read, without the value that does not fit, which viewers may not see."""
     return str(UnreadableRecord(path=error.path, reason=error.reason))
 
 
 def view_unreadable(
     txid: int, error: UnreadableRecord, *, is_open: bool = False, ended: datetime | None = None
 ) -> TransactionView:
-    """Describe a transaction whose record cannot be read, so that lists of transactions show it with its path.
+    """Return the view of a transaction whose record cannot be read, so that lists can show it.
 
-    :param ended: when the store last wrote the record.
+    :param ended: time of the last write to the record.
     """
     end = None if is_open else End(Outcome.COMMITTED, "")
     document = TransactionRecord.unknown(txid, error=unquoted(error), end=end)
@@ -454,9 +454,9 @@ def view_unreadable(
 
 
 def view_final(history: TransactionRecord, skipped: Skipped | None) -> TransactionView:
-    """Describe a final transaction.
+    """Return the view of a final transaction.
 
-    :param skipped: its skip record, if it was skipped.
+    :param skipped: the skip record; None if the transaction was not skipped.
     """
     receipt = history.receipt
     found: dict[str, Any] = {}
@@ -476,7 +476,7 @@ def view_final(history: TransactionRecord, skipped: Skipped | None) -> Transacti
 
 
 def forgotten(txid: int, skipped: Skipped) -> TransactionRecord:
-    """Make the record of a transaction of which the ledger only has the skip record."""
+    """Create the record of a transaction of which the ledger has only the skip record."""
     outcome = Outcome.READMITTED if is_back(skipped) else Outcome.SKIPPED
     end = End(outcome, skipped.skip.when, readmitted_as=skipped.readmitted_as)
     replaces = None if skipped.replaces is None else Replaced(skipped.replaces, "")
@@ -486,7 +486,7 @@ def forgotten(txid: int, skipped: Skipped) -> TransactionRecord:
 
 
 def remembered(line: EndLine) -> TransactionRecord | None:
-    """Make the record of a transaction from its line in the book of ends. None if a repair has taken it back."""
+    """Create the record of a transaction from its line in the book of ends. Return None if it was taken back."""
     if line.outcome is None:
         return None
     replaces = Replaced(line.first, "") if line.first else None
@@ -508,8 +508,8 @@ class _Waiting:
     """The event for which a transaction waits, and the action for a person.
 
     :param quoted: the error that `what` quotes.
-    :param unquoted: `what` without the error; None if it quotes none.
-    :param unadvised: the action without the remedy of a refusal.
+    :param unquoted: `what` without the quoted error; None if it quotes none.
+    :param unadvised: `to_do` without the remedy of the error.
     """
 
     what: str
@@ -565,10 +565,10 @@ def _waiting_for(
 def to_continue(
     topology: str, txid: int, remedy: Remedy | None = None, *, may_skip: bool = False
 ) -> Remedy:
-    """Describe how a failed transaction continues: by the steps of its refusal, then by a replay, or by a skip.
+    """Return the action that continues a failed transaction: the remedy of its error, then a replay or a skip.
 
-    A repair alone continues no transaction. A repair of the whole ledger may remove the transaction, so its run begins
-    again.
+    After a repair, the transaction must still be replayed. A repair of the whole ledger may remove the transaction, so
+    its run must be cleared instead.
     """
     first = remedy or Remedy()
     named = {(each.verb, *each.arguments[:1]) for each in first.commands}
@@ -583,7 +583,7 @@ def to_continue(
 
 
 def _before(first: Remedy, left: Sequence[Command]) -> str:
-    """Return the words between the first steps of a remedy and the remaining commands."""
+    """Return the words between the remedy and the commands that follow it."""
     if any(each.verb == "rename" or _MOVING.intersection(each.options) for each in first.commands):
         return "Then clear its run, or if the transaction is still open: "
     if left[0].verb == "skip":
@@ -609,7 +609,7 @@ def _waiting_for_readmission(skipped: Skipped | None) -> str | None:
 
 
 def _blocked(txid: int, ledger: LedgerReading) -> str | None:
-    """Return why the coordinator no longer replays it.
+    """Return why the coordinator no longer replays a transaction. Return None if it does.
 
     The mark stays for a while after a person replays or skips it.
     """
@@ -619,12 +619,12 @@ def _blocked(txid: int, ledger: LedgerReading) -> str | None:
 
 
 def is_back(skipped: Skipped) -> bool:
-    """Ask whether another transaction has its rows now."""
+    """Return whether another transaction has the rows of a skipped transaction."""
     return skipped.readmitted_as is not None
 
 
 def can_return(skipped: Skipped) -> bool:
-    """Ask whether its rows may be readmitted.
+    """Return whether the rows of a skipped transaction may be readmitted.
 
     Rows of a restatement already count in the transaction that it restated.
     """
@@ -636,16 +636,16 @@ def _must_ack(record: TransactionRecord, acks: Mapping[Instance, Ack]) -> set[In
 
 
 def pace_in_words(pace: Sequence[Sequence[Any]]) -> str:
-    """Describe the sizes of the last transactions with their unit, and how long each was in process."""
+    """Describe the number of rows and the seconds in process of each of the last transactions."""
     return ", ".join(
         f"{count:g} {(*unit, 'rows')[0]} in {seconds:.1f} s" for count, seconds, *unit in pace
     )
 
 
 def size_in_words(size: Mapping[str, Any]) -> str:
-    """Describe how large a batch is, and why.
+    """Describe the size of a batch, and the reason for this size.
 
-    :param size: size from a record: the number of rows or files, and the reason for it.
+    :param size: the size in a record: the number of rows or files, and the reason.
     """
     words = ", ".join(
         counted(count, unit) for unit, count in size.items() if unit not in ("why", "at_most")
@@ -655,7 +655,7 @@ def size_in_words(size: Mapping[str, Any]) -> str:
 
 
 def check_in_words(name: str, noted: CheckNote) -> str:
-    """Describe the finding of a check from a record or a receipt, and who accepted it."""
+    """Describe the result of a check, and who accepted its failure."""
     words = f"{name}: {check_result(noted)}"
     if noted.passed:
         return words

@@ -1,4 +1,4 @@
-"""The read model of topologies and transactions for commands and the UI. It writes nothing."""
+"""The views of topologies and transactions for commands and the UI. This module writes nothing."""
 
 from __future__ import annotations
 
@@ -65,15 +65,15 @@ RECENT = 50
 
 @dataclass(frozen=True)
 class TransactionDetails:
-    """One transaction, with facts that are only read if a single transaction is shown.
+    """One transaction, with facts that are only read for the view of a single transaction.
 
-    :param batch: its rows and position while the ledger keeps them, by partition if the source is partitioned. Until it
-        is readmitted, a skipped transaction has only its rows.
-    :param acks: ack of each task instance, while the transaction is open.
-    :param partitioned: whether rows and position are given by partition.
-    :param receipt: receipt from the history. For a granted transaction, the part that is already known.
+    :param batch: metadata and position of the batch while the ledger keeps them, by partition if the source is
+        partitioned. A skipped transaction that can be readmitted has only the metadata.
+    :param acks: the ack of each task instance, while the transaction is open.
+    :param partitioned: whether metadata and position are by partition.
+    :param receipt: the receipt in the history. For an open transaction with a grant, the part that is already known.
     :param fenced: the states to which a grant was about to write, while the transaction is open.
-    :param before: the position of the source before its batch, while the transaction is open.
+    :param before: the position of the source before the batch, while the transaction is open.
     """
 
     transaction: TransactionView
@@ -86,7 +86,7 @@ class TransactionDetails:
 
     @property
     def rejected(self) -> dict[str, tuple[int | None, int]]:
-        """Return the counts of rows that each task read and kept aside; see `rejected_of`."""
+        """The number of rows that each task read and kept aside; see `rejected_of`."""
         acks = {
             instance: ack
             for instance, ack in self.acks.items()
@@ -96,22 +96,22 @@ class TransactionDetails:
 
     @property
     def metadata(self) -> Any:
-        """Return the metadata of the batch. A final transaction has it in its receipt."""
+        """The metadata of the batch. For a final transaction, it is from the receipt."""
         return (self.receipt and self.receipt.metadata) if self.batch is None else self.batch.rows
 
     @property
     def position(self) -> Any:
-        """Return the position after the batch, while the ledger keeps it. A skipped transaction keeps only its rows."""
+        """The position after the batch, while the ledger keeps it. None for a skipped transaction."""
         return self.batch.position if self.batch is not None and self.batch.attempt else None
 
 
 def columns(facts: object, names: Iterable[str], /, **spelled: Any) -> dict[str, Any]:
-    """Return the columns of one row, for commands and for the Transactions page.
+    """Return the values of the columns of one row, for commands and for the Transactions page.
 
-    :param facts: object such as a `TransactionView` or a `Receipt`. Each column shows its attribute of the same name.
-        For a view, an attribute of its record can also be shown.
+    :param facts: an object such as a `TransactionView` or a `Receipt`. The value of a column is the attribute of the
+        same name. For a view, it can also be an attribute of the record.
     :param names: the names of the columns, in order.
-    :param spelled: values of columns that have no attribute, or that are shown in another form.
+    :param spelled: the values of columns without an attribute, or in another form than the attribute.
     """
     record = facts.document if isinstance(facts, TransactionView) else facts
 
@@ -123,18 +123,18 @@ def columns(facts: object, names: Iterable[str], /, **spelled: Any) -> dict[str,
 
 @dataclass(frozen=True)
 class TopologyView:
-    """One topology.
+    """One topology, with its transactions.
 
     :param transactions: all open transactions, the requested number of final ones, and the skipped ones that may still
         be readmitted; newest first.
-    :param owner: the description of the process that holds the commit turn; None if no process holds it.
-    :param rotating_state: the path of its `RotatingTransactionalState`.
+    :param owner: description of the process that has the turn to commit; None if no process has it.
+    :param rotating_state: the path of the topology's `RotatingTransactionalState`.
     :param repairs: the repairs that people made to the ledger, oldest first.
     :param wishes: the requested restatements that no run has begun, by txid.
-    :param unreadable: the records that cannot be read, and why: one sentence for each.
-    :param behind: the transactions that are noted as behind corrections of the upstream topology.
-    :param ahead: number of upstream transactions that are not taken yet, or why they cannot be taken. None if this was
-        not requested, or is not known.
+    :param unreadable: a sentence about each record that cannot be read, with the reason.
+    :param behind: the transactions that the ledger records as behind corrections.
+    :param ahead: number of upstream transactions that are not taken yet, or the reason why they cannot be taken. None
+        if not requested or unknown.
     """
 
     name: str
@@ -152,14 +152,14 @@ class TopologyView:
 
     @cached_property
     def opened(self) -> tuple[TransactionView, ...]:
-        """List the open transactions; the transaction that has the turn is first."""
+        """The open transactions. The transaction that has the turn is first."""
         return tuple(
             sorted((each for each in self.transactions if each.open), key=lambda each: each.txid)
         )
 
     @property
     def losses(self) -> tuple[AcceptedLoss, ...]:
-        """List the losses that people accepted, in the order of the repairs."""
+        """The losses of rows that people accepted, in the order of the repairs."""
         found = ((each, repair) for repair in self.repairs for each in repair.losses)
         return tuple(
             AcceptedLoss(
@@ -170,7 +170,7 @@ class TopologyView:
 
     @property
     def waiting_runs(self) -> tuple[WaitingRun, ...]:
-        """List the runs that gave up their run slots before they had a transaction."""
+        """The runs that yielded their run slots before they had a transaction."""
         return tuple(
             WaitingRun(
                 run_id=run_id,
@@ -184,7 +184,7 @@ class TopologyView:
 
 @contextmanager
 def whole_record(path: str) -> Iterator[None]:
-    """Convert errors inside the block to UnreadableRecord: a field of the record is missing or has another type."""
+    """Convert errors inside the block to UnreadableRecord, since a field is missing or has another type."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -192,7 +192,7 @@ def whole_record(path: str) -> Iterator[None]:
 
 
 class LedgerView(ReadOnlyLedger):
-    """Reads the facts that commands and the Transactions page show of a topology."""
+    """Reads the facts about a topology that commands and the Transactions page show."""
 
     @cached_property
     def _book(self) -> Book:
@@ -221,7 +221,7 @@ class LedgerView(ReadOnlyLedger):
             *(txid for txid, each in skipped.items() if can_return(each)),
         }
         found = map(self.final_transaction, sorted(wanted - {each.txid for each in views}))
-        # A missing view means that the history was rotated during the read.
+        # There is no view if the ledger has forgotten the transaction during the read.
         views += [each for each in found if each is not None]
         ordered = tuple(sorted(self.with_restatements(views), key=lambda view: -view.txid))
         return TopologyView(
@@ -250,7 +250,7 @@ class LedgerView(ReadOnlyLedger):
             return view_unreadable(txid, error, is_open=True)
 
     def _readable(self, cls: type[_R], folder: str, unreadable: list[str]) -> dict[int, _R]:
-        """Read the records below a folder, by number, and report unreadable ones."""
+        """Read the records below a folder, by number. Add the reasons of unreadable records to `unreadable`."""
         found = {}
         for number in txids_below(self.store, folder):
             path = f"{folder}/{number}"
@@ -264,7 +264,7 @@ class LedgerView(ReadOnlyLedger):
         return found
 
     def behind(self, unreadable: list[str]) -> tuple[NotedCorrections, ...]:
-        """List the transactions that are noted as behind corrections, and report records that cannot be read."""
+        """Read the transactions that are behind corrections. Add the reasons of unreadable records to `unreadable`."""
         notes = self._readable(Behind, self.paths.all_behind, unreadable)
         try:
             return noted_corrections(self, notes)
@@ -273,14 +273,14 @@ class LedgerView(ReadOnlyLedger):
             return ()
 
     def alarms(self) -> Mapping[str, AlarmNote]:
-        """Read the raised alerts, each with the time at which it was raised. Raises as `view`."""
+        """Read the raised alerts with the times at which they were raised, by kind. Raises as `view`."""
         record = self.reader.peek_if_any(RaisedAlarms, self.paths.alarms) or RaisedAlarms()
         return record.raised
 
     def details(self, txid: int) -> TransactionDetails:
         """Read one transaction, open or final.
 
-        :raises UnknownTransaction: there is no such transaction, or its history is forgotten.
+        :raises UnknownTransaction: there is no such transaction, or the ledger has forgotten it.
         :raises UnreadableRecord: a record cannot be read; the error names it.
         """
         ledger = self._reading(last=txid)
@@ -318,7 +318,7 @@ class LedgerView(ReadOnlyLedger):
         )
 
     def final_txids(self, *, book: int = 0) -> tuple[int, ...]:
-        """List the final transactions that are remembered, in order.
+        """Return the final transactions that the history or the book of ends has, in the order of the txids.
 
         :param book: the first transaction in the book of ends; 0 if the topology keeps no book.
         """
@@ -331,11 +331,14 @@ class LedgerView(ReadOnlyLedger):
         return (*range(book, oldest), *sorted(newer))
 
     def open_txids(self) -> tuple[int, ...]:
-        """List the txids of the open transactions, in order."""
+        """Return the open transactions, in the order of the txids."""
         return tuple(txids_below(self.store, self.paths.transactions))
 
     def final_transaction(self, txid: int) -> TransactionView | None:
-        """Read one final transaction. If it cannot be read, the view has the reason. None if it is forgotten."""
+        """Read the view of a final transaction. Return None if the ledger has forgotten it.
+
+        If the record cannot be read, the view has the reason.
+        """
         path = self.paths.history(txid)
         try:
             with whole_record(path):
@@ -353,9 +356,9 @@ class LedgerView(ReadOnlyLedger):
         return None if history is None else view_final(history, skipped)
 
     def searched(self, txid: int) -> tuple[TransactionView | None, Any]:
-        """Read the view and the batch metadata of a transaction.
+        """Read the view of a transaction, and the metadata of its batch, for a search.
 
-        The view is None if the transaction is not final. If a record cannot be read, the view gives the reason.
+        The view is None if the transaction is not final. If a record cannot be read, the view has the reason.
         """
         path = self.paths.history(txid)
         try:
@@ -372,9 +375,9 @@ class LedgerView(ReadOnlyLedger):
             return view_unreadable(txid, error), None
 
     def with_restatements(self, views: Iterable[TransactionView]) -> list[TransactionView]:
-        """Add the requested restatement, the replacement and the missing corrections to each committed transaction.
+        """Add to each committed transaction its requested restatement, its replacement and its missing corrections.
 
-        Bindings are only read if a restatement was ever requested in this ledger.
+        Bindings are only read if a person has ever requested a restatement in this ledger.
         """
         behind = {each.txid: str(each) for each in self.behind([])}
         found = [
@@ -397,7 +400,7 @@ class LedgerView(ReadOnlyLedger):
             return replace(view, document=replace(view.document, error=unquoted(error)))
         if wish is not None:
             view = replace(view, wish=person(wish))
-        # A rebuilt ledger may bind the run to an earlier transaction than before.
+        # A rebuilt ledger may bind the run to an earlier transaction.
         if binding is None or binding.txid <= view.txid:
             return view
         return replace(view, restated_by=binding.txid)
@@ -414,7 +417,7 @@ class LedgerView(ReadOnlyLedger):
         return self.outcome(txid) or self._forgotten(txid, skipped)
 
     def _forgotten(self, txid: int, skipped: Skipped | None) -> TransactionRecord | None:
-        """Return the known facts of a transaction without history; None if there are none."""
+        """Return the known facts about a transaction that the history has forgotten. Return None if there are none."""
         if skipped is not None:
             return forgotten(txid, skipped)
         line = self._book.line(txid)
@@ -436,11 +439,11 @@ class LedgerView(ReadOnlyLedger):
         try:
             owner = None if node is None else json.loads(node.data)
         except ValueError:
-            return None  # the owner is for display only
+            return None  # invalid data does not matter, since the owner is only displayed
         return owner if isinstance(owner, dict) else None
 
     def _is_remembered(self, txid: int) -> bool:
-        """Ask whether a final transaction has a record. The txid is only compared with names, never part of a path."""
+        """Return whether the ledger has a record of a final transaction. The txid never becomes part of a path."""
         return txid in txids_below(self.store, self.paths.histories) or txid in txids_below(
             self.store, self.paths.all_skipped
         )
@@ -450,22 +453,22 @@ class LedgerView(ReadOnlyLedger):
 
 
 def topology_view(store: Store, paths: Paths, *, recent: int = RECENT) -> TopologyView:
-    """Read a topology with its open transactions and the last `recent` final ones: see `LedgerView.view`."""
+    """Read a topology with its open transactions and the last `recent` final ones; see `LedgerView.view`."""
     return LedgerView(store, paths).view(recent=recent)
 
 
 def transaction_details(store: Store, paths: Paths, txid: int) -> TransactionDetails:
-    """Read one transaction, open or final: see `LedgerView.details`."""
+    """Read one transaction, open or final; see `LedgerView.details`."""
     with whole_record(paths.transaction(txid)):
         return LedgerView(store, paths).details(txid)
 
 
 # --- health -------------------------------------------------------------------------------------------------------
-# The state of a topology in one sentence, with a remedy, for commands and the UI.
+# The state of a topology as one sentence with a remedy, for commands and the UI.
 
 
 class HealthCode(str, Enum):
-    """The state of a topology as one word. The most urgent state is first."""
+    """The state of a topology as one word. The codes are in order, and the most urgent one is first."""
 
     BLOCKED = "blocked"
     UNREADABLE = "unreadable"
@@ -476,7 +479,7 @@ class HealthCode(str, Enum):
 
     @property
     def urgency(self) -> int:
-        """The rank of the code. The state with rank 0 is the most urgent."""
+        """The rank of the code, where 0 is the most urgent one."""
         return list(HealthCode).index(self)
 
 
@@ -484,10 +487,10 @@ class HealthCode(str, Enum):
 class TopologyState:
     """The state of a topology in one sentence.
 
-    :param since: when this state began, if that is known.
-    :param txid: the transaction that needs attention, or for which the other transactions wait. The sentence begins
-        with it, unless the code is "late".
-    :param rest: the sentence after the transaction; null if the sentence does not begin with a transaction.
+    :param since: time at which this state began; None if unknown.
+    :param txid: the transaction that needs attention or for which the others wait. The sentence begins with it, unless
+        the code is "late".
+    :param rest: the part of the sentence after the transaction; null if the sentence does not begin with one.
     :param remedy: the action for a person; null if no action is needed.
     """
 
@@ -505,7 +508,7 @@ class TopologyState:
 def topology_health(
     view: TopologyView, alarms: Mapping[str, AlarmNote] | None = None
 ) -> TopologyState:
-    """Describe the state of a topology. It is the state of the first open transaction, for which all others wait.
+    """Return the state of a topology, which is the state of the first open transaction. All others wait for it.
 
     :param alarms: the raised alerts, see `raised_alarms`.
     """
@@ -568,7 +571,7 @@ def _blocked(view: TopologyView, blocked: TransactionView) -> TopologyState:
 
 
 def _of_transaction(txid: int, rest: str, **fields: Any) -> TopologyState:
-    """Make the state of a topology whose sentence begins with a transaction."""
+    """Return the state of a topology, as a sentence that begins with a transaction."""
     return TopologyState(txid=txid, sentence=f"Transaction {txid}{rest}", rest=rest, **fields)
 
 
@@ -588,9 +591,9 @@ def _failed(view: TopologyView, first: TransactionView) -> TopologyState:
 
 
 def transaction_remedy(name: str, view: TransactionView) -> Remedy | None:
-    """Describe what a person can do about an open transaction. Return None if no action is needed.
+    """Return the action that a person can take for an open transaction. Return None if no action is needed.
 
-    :param name: name of its topology, for commands.
+    :param name: name of the topology, for commands.
     """
     if view.blocked:
         return view.to_do

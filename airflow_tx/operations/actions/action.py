@@ -1,4 +1,7 @@
-"""The base classes of actions: a person previews an action on a topology, and does it, by a command or on the page."""
+"""The base classes of actions.
+
+A person previews an action on a topology, and then runs it with a command or on the page.
+"""
 
 from __future__ import annotations
 
@@ -26,33 +29,33 @@ from airflow_tx.state import FencedState
 from airflow_tx.transaction import TransactionSpec, conf_of
 
 # --- preview ------------------------------------------------------------------------------------------------------
-# The plan of an action: its effects, each with its deed (the function that causes it), and the preview.
+# The plan of an action lists its effects. The deed of an effect is the function that causes it.
 
 
 @dataclass(frozen=True)
 class EffectLine:
     """The effect of an action on one transaction, on one run, or on the topology.
 
-    :param txid: the transaction; null: the effect is not on a transaction.
-    :param run_id: the run; null: the effect is not on a run.
+    :param txid: the transaction, or null if the effect concerns no transaction.
+    :param run_id: the run, or null if the effect concerns no run.
     """
 
     txid: int | None
     run_id: str | None
     what: Words
-    """Description of the effect; in a preview, of the future effect."""
+    """The description of the effect. In a preview, the effect is still in the future."""
 
 
 _Deed = Callable[[Audit], Iterable[EffectLine]]
-"""Causes one effect, and describes it."""
+"""A function that causes one effect and describes it."""
 
 
 @dataclass(frozen=True)
 class PlannedEffect:
     """One effect of an action.
 
-    :param would: lines of the preview. Only a preview reads them, so a generator may do costly queries.
-    :param deed: function that causes the effect. If the effect is refused, it raises the refusal or explains it.
+    :param would: lines of the preview. Only a preview reads them, so a generator may run expensive queries.
+    :param deed: function that causes the effect. For a refused effect, it raises the refusal or describes it.
     :param is_refused: whether the effect is refused.
     """
 
@@ -63,13 +66,13 @@ class PlannedEffect:
 
 @dataclass(frozen=True)
 class ActionPlan:
-    """The effects of an action, in order: `preview` lists them, and `execute` runs their deeds.
+    """The effects of an action, in order. `preview` lists them, and `execute` runs their deeds.
 
-    :param version: text that changes with everything that the plan depends on.
+    :param version: text that changes if a fact changes on which the plan depends.
     :param sentence: summary of the action, for the person to confirm.
-    :param claimed: transactions whose version the ledger compares, and notes as acted on; None: the action itself
+    :param claimed: transactions whose version the ledger compares before the action, or None if the action itself
         compares `version`.
-    :param is_refusal: whether `sentence` is the reason of a refusal.
+    :param is_refusal: whether `sentence` is the reason for a refusal.
     """
 
     version: str
@@ -83,12 +86,12 @@ class ActionPlan:
 class PreviewAnswer:
     """The preview of an action.
 
-    :param version: version of the preview; send it back with the action.
+    :param version: version of the preview. The request for the action repeats it.
     :param sentence: summary of the action, for the person to confirm.
-    :param effects: effects of the action; empty: the action would be refused.
-    :param refused: effects that are refused, with the reasons.
+    :param effects: effects of the action. The list is empty if the action would be refused.
+    :param refused: refused effects, each with the reason.
     :param needs_reason: whether the action requires `why`.
-    :param is_refusal: whether `sentence` is a line of `refused`.
+    :param is_refusal: whether `sentence` repeats a line of `refused`.
     """
 
     version: str
@@ -100,7 +103,7 @@ class PreviewAnswer:
 
 
 def transactions(txids: Iterable[int | None]) -> str:
-    """Name transactions: `transaction 1`, or `transactions 1, 2`."""
+    """Format txids as `transaction 1` or `transactions 1, 2`."""
     named = [str(txid) for txid in txids]
     return f"transaction{'s' if len(named) > 1 else ''} {', '.join(named)}"
 
@@ -117,12 +120,12 @@ def refusing(error: TxError) -> _Deed:
 def none_of(
     effects: Iterable[PlannedEffect], refused: Iterable[EffectLine], error: TxError, held_up: str
 ) -> list[PlannedEffect]:
-    """Refuse all effects, since some transactions are refused.
+    """Return the effects of an action in which all transactions are refused, because some of them are.
 
     :param effects: effects on the other transactions.
-    :param refused: the refused transactions, with the reasons.
-    :param error: the error that each deed raises.
-    :param held_up: text for the effects on the other transactions.
+    :param refused: the refused transactions, each with the reason.
+    :param error: error that each deed raises.
+    :param held_up: text that explains that the other transactions wait.
     """
     told = [PlannedEffect([line], refusing(error), is_refused=True) for line in refused]
     for each in effects:
@@ -132,11 +135,11 @@ def none_of(
 
 
 # --- runs ---------------------------------------------------------------------------------------------------------
-# The runs of a DAG, which an action starts again.
+# The runs of a DAG that an action starts again.
 
 
 def live_runs(ledger: ReadOnlyLedger, dag_id: str) -> str:
-    """Name the queued and running runs of open transactions. Return "" if there is no run."""
+    """Return the names of the queued and running runs of open transactions. Return "" if there is no such run."""
     runs = [record.run_id for record in ledger.open_records().values()]
     found = sorted(compat.runs_of(dag_id, runs).items())
     live = [f"{run_id} ({state})" for run_id, state in found if state in LIVE_RUN_STATES]
@@ -144,7 +147,7 @@ def live_runs(ledger: ReadOnlyLedger, dag_id: str) -> str:
 
 
 class RunForbidden(Refused):
-    """The run was deleted, and the person may not create it again."""
+    """Signals that the run was deleted, and that the person may not create it again."""
 
     template = (
         "Run {run_id!r} was deleted, and you may not create runs of DAG {dag_id!r}.",
@@ -154,7 +157,7 @@ class RunForbidden(Refused):
 
 @dataclass(frozen=True)
 class CommandRuns:
-    """The runs of a DAG, reached through Airflow's database.
+    """The runs of a DAG in Airflow's database.
 
     :param may_create: whether the person may create runs.
     """
@@ -172,15 +175,17 @@ class CommandRuns:
         return state
 
     def check_state(self, run_id: str, state: str | None) -> None:
-        """Refuse if the person may not start a run of this state again. Raises as `checked`.
+        """Raise an error if the person may not start a run with this state again.
 
-        :param state: state of the run; None: the run was deleted.
+        It raises the same errors as `checked`.
+
+        :param state: state of the run, or None if the run was deleted.
         """
         if state is None and not self.may_create:
             raise RunForbidden(run_id=run_id, dag_id=self.dag_id)
 
     def states(self, run_ids: Iterable[str]) -> dict[str, str]:
-        """Read the states of the runs that were not deleted."""
+        """Read the states of the runs that exist."""
         return compat.runs_of(self.dag_id, list(run_ids))
 
     def state(self, run_id: str) -> str | None:
@@ -200,11 +205,12 @@ class CommandRuns:
     ) -> str:
         """Clear a run, or create it again if it was deleted.
 
-        :param key: run key, for a run that is created again.
-        :param past_limit: whether the run may start although the DAG has its maximum of active runs.
+        :param key: run key, which is needed to create a deleted run again.
+        :param past_limit: whether the run may start even if the DAG has its maximum number of active runs.
         :param latest: whether the run gets the newest version of the DAG.
-        :param noting: notes the start in the ledger; not called if Airflow's database refuses the change.
-        :return: description of what was done.
+        :param noting: function that notes the start in the ledger. It is not called if Airflow's database refuses the
+            change.
+        :return: description of the start.
         :raises RunForbidden: the run was deleted, and the person may not create it.
         """
         if compat.clear_run(
@@ -219,7 +225,7 @@ class CommandRuns:
 
 
 def started_again(txid: int | None, run_id: str, blocking: int) -> EffectLine:
-    """Describe the start of a run that had yielded."""
+    """Describe how a run that had yielded starts again."""
     return EffectLine(txid, run_id, f"cleared: it had yielded to transaction {blocking}")
 
 
@@ -235,12 +241,13 @@ class ActionTarget:
 
     :param ledger: ledger of the topology.
     :param record: topology record.
-    :param dag: parses the DAG of the topology, for its source and its states; called only if an action needs them.
+    :param dag: function that parses the DAG of the topology. It is called only if an action needs the source or the
+        states.
     :param may_create: whether the person may create runs of the DAG.
     :param sees_audit: whether the person may read who acted before, and why.
-    :param coordinator: dag_id of the coordinator; "": unknown.
-    :param check_runs: whether to refuse a repair of the whole ledger while runs of open transactions are queued or
-        running, since they may still commit.
+    :param coordinator: dag_id of the coordinator, or "" if it is unknown.
+    :param check_runs: whether to refuse a repair of the entire ledger while runs of open transactions are queued or
+        running. Such runs may still commit.
     """
 
     ledger: Ledger
@@ -261,7 +268,7 @@ class ActionTarget:
         return CommandRuns(self.record.dag_id, self.may_create)
 
     def person(self, who: str, why: str) -> str:
-        """Describe who acted before and why; without the right to read it, return `a person`."""
+        """Describe the person who acted before, and the reason. Return `a person` if the reader may not see them."""
         return f"{who}: {why}" if self.sees_audit else "a person"
 
     def version(self, txids: Sequence[int]) -> str:
@@ -270,10 +277,12 @@ class ActionTarget:
         return self.ledger.version_of(txids)
 
     def take(self, txids: Sequence[int], version: str | None) -> None:
-        """Claim these transactions, so that a second person who acts on the same preview is refused.
+        """Note in the ledger that a person acts on these transactions.
 
-        :param version: version of the preview; None: no preview, and no check.
-        :raises PreviewOutdated: another person acted on them first, or they have changed.
+        A second action from the same preview is then refused.
+
+        :param version: version of the preview, or None for an action without a preview.
+        :raises PreviewOutdated: another person acted on these transactions first, or they have changed.
         """
         if version is not None:
             self.ledger.note_action(txids, version)
@@ -284,7 +293,7 @@ class ActionTarget:
         return self.ledger.wishes()
 
     def opened(self, txids: Collection[int]) -> Mapping[int, TransactionRecord | Refused]:
-        """Read the records of open transactions; for a transaction that is not open, return the refusal."""
+        """Read the records of open transactions. Return a refusal for each transaction that is not open."""
         return self.ledger.find_open.preview(txids).result
 
 
@@ -301,11 +310,12 @@ def is_behind(state: FencedState, topology: TopologyRecord) -> bool:
 
 
 class PersonalAction(ABC):
-    """One action on one topology. Only `plan` makes decisions.
+    """The base class of an action on one topology. Only `plan` makes decisions.
 
     :cvar needs_reason: whether the person must give a reason, which the ledger keeps.
-    :cvar asks_dag: whether the action asks the source or the states, which only the DAG file names.
-    :cvar subject: what has changed if the version has changed, for the error; unused if the plan claims transactions.
+    :cvar asks_dag: whether the action needs the source or the states, which only the DAG file defines.
+    :cvar subject: the object that the version describes, for the error `PreviewOutdated`. It is unused if the plan has
+        `claimed` transactions.
     :cvar starts_runs: whether the action needs runs of the DAG to start.
     """
 
@@ -320,15 +330,16 @@ class PersonalAction(ABC):
 
     @abstractmethod
     def plan(self) -> ActionPlan:
-        """Plan the action, and change nothing.
+        """Plan the action without changing anything.
 
         :raises TxError: the ledger, the DAG, its source or a state cannot be read.
         """
 
     def preview(self) -> PreviewAnswer:
-        """Describe the effects, and change nothing. Raises as `plan`."""
+        """Describe the effects without changing anything. It raises the same errors as `plan`."""
         plan = self.plan()
-        lines: dict[bool, list[EffectLine]] = {False: [], True: []}  # key: whether they are refused
+        # The key is whether the effects are refused.
+        lines: dict[bool, list[EffectLine]] = {False: [], True: []}
         for effect in plan.effects:
             lines[effect.is_refused] += effect.would
         sentence = plan.sentence
@@ -341,11 +352,11 @@ class PersonalAction(ABC):
         )
 
     def execute(self, audit: Audit, version: str | None = None) -> Iterator[EffectLine]:
-        """Do the action, and yield each effect after it happened; the yielded effects hold even after a later error.
+        """Run the action, and yield each effect after it happened. A later error does not undo the yielded effects.
 
-        :param version: version of the preview; None: no check.
-        :raises PreviewOutdated: the version has changed since the preview; nothing was done.
-        :raises Refused: the action cannot be done.
+        :param version: version of the preview, or None for no comparison.
+        :raises PreviewOutdated: the version has changed since the preview. Nothing was changed.
+        :raises Refused: the action is refused.
         """
         plan = self.plan()
         if plan.claimed is not None:
@@ -361,21 +372,23 @@ class PersonalAction(ABC):
             yield EffectLine(None, None, held_up)
 
     def _held_up(self) -> str | None:
-        """Say why the started runs would only wait; None: they start."""
+        """Explain why Airflow would not execute the runs that the action starts. Return None if it would."""
         return compat.why_none_starts(self.target.record.dag_id) if self.starts_runs else None
 
     def refused(
         self, version: str, why: Refused, txid: int | None = None, run_id: str | None = None
     ) -> ActionPlan:
-        """Return a plan that only refuses, with this reason."""
+        """Return a plan that refuses the action for this reason."""
         effect = PlannedEffect([EffectLine(txid, run_id, str(why))], refusing(why), is_refused=True)
         claimed = None if txid is None else [txid]
         return ActionPlan(version, str(why), [effect], claimed, is_refusal=True)
 
     def effects(self, audit: Audit, version: str) -> list[EffectLine]:
-        """Do the action, and return all effects; an error after the first effect becomes the last effect.
+        """Run the action, and return all effects.
 
-        :raises TxError: nothing was done, see `execute`.
+        If an error occurs after the first effect, it becomes the last effect.
+
+        :raises TxError: nothing was changed. See `execute`.
         """
         done: list[EffectLine] = []
         try:
@@ -390,7 +403,7 @@ class PersonalAction(ABC):
 
 
 class TransactionAction(PersonalAction):
-    """One action on one transaction."""
+    """The base class of an action on one transaction."""
 
     def __init__(self, target: ActionTarget, txid: int) -> None:
         super().__init__(target)

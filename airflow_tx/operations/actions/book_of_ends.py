@@ -1,4 +1,4 @@
-"""Repair of a book of ends that lacks old lines: rebuild them from the receipts of the ledger and of the states."""
+"""Repair of a book of ends that lacks old lines. It rebuilds them from the receipts of the ledger and of the states."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from airflow_tx.operations.actions.repair import NOBODY, LedgerRepair
 
 
 class BookExtension(LedgerRepair):
-    """Adds older lines to the book of ends, as far back as the receipts go. If the process dies, repeat it."""
+    """Adds the missing old lines to the book of ends, as far back as the receipts reach.
+
+    You can repeat it after a crash.
+    """
 
     option = ENDS
     is_of_ledger = False

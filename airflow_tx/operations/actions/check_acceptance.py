@@ -1,4 +1,4 @@
-"""Acceptance by a person of an output whose checks have failed."""
+"""Acceptance of failed checks by a person, so that a transaction can commit its output."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from airflow_tx.operations.actions.replay import NamedReplay
 
 
 class CheckRefused(Refused):
-    """A person accepts a check that has not failed."""
+    """Signals that the check to accept has not failed."""
 
     template = (
         "Check {name!r} of transaction {txid} of {topology} not accepted: it has not failed in the newest attempt, "
@@ -31,7 +31,7 @@ class CheckRefused(Refused):
 
 
 class CheckAcceptance(TransactionAction):
-    """Accepts failed checks, so that a transaction can commit this output, and no other output.
+    """Accepts the failed checks of a transaction. The acceptance is valid only for the current output.
 
     :param names: names of the checks.
     """
@@ -70,7 +70,7 @@ class CheckAcceptance(TransactionAction):
         return ActionPlan(version, sentence, [effect], [self.txid])
 
     def _accept(self, record: TransactionRecord, audit: Audit) -> Iterator[EffectLine]:
-        """Note the acceptance, and retry the commit if no other failed check is left."""
+        """Note the acceptance in the ledger. Retry the commit if no other failed check is left."""
         digests = {name: record.checks[name].digest for name in self.names}
         self.ledger.accept_checks(self.txid, digests, audit=audit)
         for name in self.names:
@@ -83,7 +83,7 @@ class CheckAcceptance(TransactionAction):
             self.target.record.dag_id, record.run_id, past_limit=True, only_failed=True
         ):
             yield EffectLine(self.txid, record.run_id, "its failed tasks were cleared")
-        else:  # the transaction is of a lane, or its run was deleted
+        else:  # no run exists, since the transaction is of a lane or its run was deleted
             replay = NamedReplay(self.target, [self.txid], force=False, changed_rows=False)
             for effect in replay.plan().effects:
                 yield from effect.deed(audit)

@@ -1,4 +1,4 @@
-"""Restatement by a person of all transactions that are behind a correction of the upstream topology.
+"""Restatement of all transactions that are behind a correction of the upstream topology.
 
 A coordinator requests these restatements automatically, but only once for each correction. Source: protocol.md §12.
 """
@@ -20,28 +20,29 @@ from airflow_tx.operations.actions.restatement import ChosenTransaction, Transac
 
 @dataclass(frozen=True)
 class _Compared:
-    """The corrections that a topology lacks, and the name of its upstream topology."""
+    """The corrections that a topology has not read, and the name of its upstream topology."""
 
     upstream: str
     corrections: Corrections | None
 
     @property
     def behind(self) -> dict[int, Correction]:
-        """Return the transactions that are behind, by the txid that counts."""
+        """Return the transactions that are behind, by the txid of the last restatement."""
         found = () if self.corrections is None else self.corrections.behind
         return {each.counts: each for each in found}
 
     def nothing(self, topology: str) -> str:
-        """Say that no transaction is behind."""
+        """Return the message that no transaction is behind."""
         return f"No transaction of topology {topology} is behind a correction of {self.upstream}."
 
 
 class CorrectionRestatement(TransactionRestatement):
     """Restates every transaction that is behind a correction of the upstream topology.
 
-    If a transaction cannot be restated, the ledger notes it as behind with the reason. It does not block the others.
+    If a transaction cannot be restated, the ledger notes this and the reason. The other transactions are still
+    restated.
 
-    :param in_flight: as in `TransactionRestatement`.
+    :param in_flight: see `TransactionRestatement`.
     """
 
     needs_reason = False
@@ -51,7 +52,7 @@ class CorrectionRestatement(TransactionRestatement):
         self.subject = "The list of corrections"
 
     def plan(self) -> ActionPlan:
-        """Plan to request the restatements, and to start their runs.
+        """Plan the requests for the restatements, and the start of their runs.
 
         :raises ConfigError: the topology reads no other topology.
         """
@@ -80,7 +81,7 @@ class CorrectionRestatement(TransactionRestatement):
         return PlannedEffect([line], partial(self._leave, line), is_refused=True)
 
     def _leave(self, line: EffectLine, audit: Audit) -> Iterator[EffectLine]:
-        """Note that a transaction stays behind, with the reason."""
+        """Note in the ledger that a transaction stays behind, with the reason."""
         assert line.txid is not None
         each = self._behind[line.txid]
         self.ledger.note_behind(each.txid, each.ends, why=line.what)
@@ -93,7 +94,10 @@ class CorrectionRestatement(TransactionRestatement):
         self.ledger.want_correction(each.wanted, txid=correction.txid, ends=ends, audit=audit)
 
     def _note(self, compared: _Compared, audit: Audit) -> Iterator[EffectLine]:
-        """Note the end of the comparison, so that the ledger forgets transactions that are no longer behind."""
+        """Note in the ledger that the comparison has ended.
+
+        The ledger then forgets transactions that are no longer behind.
+        """
         if compared.corrections is not None:
             self.ledger.note_compared(compared.corrections.comparison)
         if not compared.behind:

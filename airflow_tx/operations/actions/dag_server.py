@@ -1,7 +1,7 @@
 """`python -m airflow_tx.operations.actions.dag_server`: answer questions of an api-server with the code of DAG files.
 
-The process reads questions from stdin and writes answers to stdout in any order, one JSON object a line. It ends when
-stdin is closed.
+The process reads questions from stdin, and writes answers to stdout in any order. Each line is one JSON object. The
+process ends when stdin is closed.
 """
 
 from __future__ import annotations
@@ -46,22 +46,22 @@ log = logging.getLogger(__name__)
 
 READ_WITHIN = 30.0
 PARSED_FOR = 60.0
-"""Seconds for which the last parse of a DAG file is used to ask for lags."""
+"""Maximum age, in seconds, of a parsed DAG file that is used to query lags."""
 LAGS_WITHIN_THERE = 10.0
-"""Seconds to wait for the answers of all sources together."""
+"""Seconds to wait for the answers of all sources."""
 ACKERS_WITHIN_THERE = 1.0
-"""Seconds to wait at least for the ackers of a topology."""
+"""Minimum number of seconds to wait for the ackers of a topology."""
 FIND_WITHIN_THERE = 15.0
-"""Seconds after which a search returns its matches so far."""
+"""Time limit of a search, in seconds. A search then returns its matches so far."""
 REJECTED_SHOWN = 20
-"""Rejected rows that one answer has at most."""
+"""Maximum number of rejected rows in one answer."""
 REASONS_SHOWN = 50
 LONGEST_REJECTED = 2000
-"""Characters of a rejected row, or of its reason, that an answer has."""
+"""Maximum number of characters of a rejected row, or of its reason, in an answer."""
 TURN_WITHIN = 3.0
-"""Seconds that a question waits while another DAG file is read. After that another process answers it."""
+"""Seconds that a question waits while another DAG file is read. After this time, another process answers it."""
 READ_AGAIN = 120.0
-"""Seconds after which a file that hung is read again. A changed file is read earlier."""
+"""Seconds until a file that hung is read again. A file that has changed is read earlier."""
 _AT_ONCE = 16
 _DATABASE = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
 _NOT_ALLOWED = "airflow-db-not-allowed:///"
@@ -70,17 +70,17 @@ DagQuestion = dict[str, Any]
 
 
 class SourceElsewhere(TxError):
-    """The DAG file now has another topology, so the source of this topology is unknown."""
+    """Signals that the DAG file now has another topology, so the source of this topology is unknown."""
 
     template = "{problem}"
 
 
 @dataclass(frozen=True)
 class _SourceQuestion:
-    """A topology whose source is asked.
+    """A topology whose source is queried.
 
     :param name: name of the topology in the answer.
-    :param dag_id: the DAG that the topology record names.
+    :param dag_id: DAG that the topology record names.
     """
 
     name: str
@@ -91,7 +91,7 @@ class _SourceQuestion:
 
     @classmethod
     def of(cls, asked: Sequence[str]) -> _SourceQuestion:
-        """Read the question about one topology, which its answer does not name."""
+        """Read a question about one topology. Its answer does not repeat the name of the topology."""
         return cls(asked[-1], *asked)
 
     @property
@@ -100,7 +100,7 @@ class _SourceQuestion:
 
 
 class DagNotRead(TxError):
-    """A DAG file was not read in time, probably because its code asks a server that does not answer."""
+    """Signals that a DAG file was not read in time. Its code probably waits for a server that does not answer."""
 
     template = (
         "The file of DAG {dag_id}{file} has not been read within {seconds:g} s, as [core] dagbag_import_timeout says.",
@@ -110,7 +110,7 @@ class DagNotRead(TxError):
 
 
 class DagSlow(TxError):
-    """A question was not begun, since the process is still reading another DAG file.
+    """Signals that a question was not processed, since the process is still reading another DAG file.
 
     :param read: the DAG whose file is being read.
     """
@@ -119,17 +119,19 @@ class DagSlow(TxError):
 
 
 class DagLeft(TxError):
-    """A DAG file must not be read now, since it hung a short time ago, or another process is reading it."""
+    """Signals that a DAG file must not be read now. It hung a short time ago, or another process is reading it."""
 
     template = "{text}"
 
 
 class DagReader:
-    """Reads DAG files one after the other, since they share Airflow's context. A file that hangs delays others once.
+    """Reads DAG files one at a time, since they share Airflow's context.
 
-    :param seconds: how long the read of a file may take.
-    :param turn: seconds that a question waits for the read of another file; -1: without a limit.
-    :param report: reports to the api-server that a file hangs, or was read after a long time.
+    A file that hangs delays the other files only once.
+
+    :param seconds: maximum number of seconds for the read of a file.
+    :param turn: seconds that a question waits while another file is read, or -1 for no limit.
+    :param report: function that reports a file to the api-server if its read hangs, or ends after a long time.
     """
 
     def __init__(
@@ -145,17 +147,17 @@ class DagReader:
         self._reading = ""
         self._hanging: dict[str, Inquiry[ParsedDag]] = {}
         self.left: Mapping[str, str] = {}
-        """The DAGs whose files must not be read now, with the reasons."""
+        """The DAGs whose files must not be read now, each with the reason."""
 
     def read(
         self, dag_id: str, parse: Callable[[], ParsedDag], *, in_turn: bool = False
     ) -> ParsedDag:
         """Read the file of a DAG.
 
-        :param parse: reads the file.
-        :param in_turn: whether to wait for other files without a limit.
-        :raises DagNotRead: the read takes too long. The file is not read again while its code still runs.
-        :raises DagSlow: another file takes long. No code of this file has run.
+        :param parse: function that reads the file.
+        :param in_turn: whether to wait without a limit until other files have been read.
+        :raises DagNotRead: the read takes too long. While its code still runs, the file is not read again.
+        :raises DagSlow: another file takes too long. No code of this file has run.
         :raises DagLeft: the file must not be read now.
         """
         self._check(dag_id)
@@ -193,10 +195,11 @@ class DagReader:
 
 
 def hanging_file(dag_id: str, text: str = "") -> dict[str, Any]:
-    """Describe a DAG file that takes long, for all questions about its topology.
+    """Describe a DAG file that takes long to read. All questions about its topology get this answer.
 
-    :param text: error text; "": the file is still being read.
-    :return: JSON with `path` (null: unknown), `changed` (modification time), and `again` (seconds until the next read).
+    :param text: text of the error, or "" while the file is still being read.
+    :return: JSON with `path` (null if it is unknown), `changed` (modification time), and `again` (seconds until the
+        next read).
     """
     path, file = _known_path(dag_id)
     still = f"The file of DAG {dag_id}{file} takes long to read: it is being read now. Try again in a minute."
@@ -214,7 +217,7 @@ def hanging_file(dag_id: str, text: str = "") -> dict[str, Any]:
 
 
 def _known_path(dag_id: str) -> tuple[Path | None, str]:
-    """Return the file of a DAG, and its name in parentheses for an error."""
+    """Return the file of a DAG, and its path in parentheses for an error message."""
     try:
         path = dag_path(dag_id)
     except Exception:  # noqa: BLE001 - the database or the bundle may be away; the error still names the DAG
@@ -223,10 +226,11 @@ def _known_path(dag_id: str) -> tuple[Path | None, str]:
 
 
 class DagServer:
-    """Answers questions. A question about a source that hangs does not block other questions."""
+    """Answers questions. A source that does not respond delays only the questions about it."""
 
     def __init__(self, report: Callable[[dict[str, Any]], None] = lambda event: None) -> None:
-        # Airflow treats a file that takes longer as broken. If the option is 0, Airflow has no limit.
+        # Airflow reports a file that takes longer as broken. If the option is 0, Airflow has no
+        # limit.
         limit = conf.getfloat("core", "dagbag_import_timeout", fallback=READ_WITHIN)
         self._reader = DagReader(limit or READ_WITHIN, TURN_WITHIN, report)
         self._searches: set[str] = set()
@@ -237,7 +241,7 @@ class DagServer:
     def answer(self, question: DagQuestion) -> Any:
         """Answer one question.
 
-        :raises TxError: the question has no answer; the text is for a person.
+        :raises TxError: the question cannot be answered.
         """
         self._reader.left = question.get("leave", {})
         if "lags" in question:
@@ -257,7 +261,7 @@ class DagServer:
         return [asdict(each) for each in action.effects(audit, question["version"])]
 
     def end_search(self, name: str) -> None:
-        """End a search whose browser has left."""
+        """Stop a search after the browser has disconnected."""
         self._searches.discard(name)
 
     def _search(self, asked: _SourceQuestion, what: str, name: str) -> Found:
@@ -275,7 +279,10 @@ class DagServer:
             self._searches.discard(name)
 
     def _rejected(self, asked: _SourceQuestion, txid: int) -> dict[str, Any]:
-        """Give some rejected rows of a transaction, and reasons. Long texts are cut: a row may have megabytes."""
+        """Return some rejected rows of a transaction, with the reasons.
+
+        Long texts are shortened, since a row may have megabytes.
+        """
         ledger = _ledger(asked.conn_id, asked.paths)
         check_rejected(LedgerView(ledger.store, ledger.paths).details(txid).transaction, asked.name)
         found = rejected_rows_of(
@@ -298,7 +305,10 @@ class DagServer:
         }
 
     def _stale(self, asked: _SourceQuestion) -> dict[str, Any]:
-        """Compare the receipts of a topology with its DAG file, which is read now. Raises as `_source`."""
+        """Read the DAG file of a topology, and compare the topology's receipts with it.
+
+        It raises the same errors as `_source`.
+        """
         parsed = self._reader.read(asked.dag_id, _parse(asked.dag_id))
         found = StaleReading(_ledger(asked.conn_id, asked.paths), _checked(parsed, asked)).read()
         groups = [{**vars(each), "transactions": each.transactions} for each in found.groups]
@@ -336,7 +346,7 @@ class DagServer:
     def _acker_load(
         self, question: _SourceQuestion, spec: TransactionSpec, seconds: float
     ) -> dict[str, Any] | None:
-        """Ask the ackers of a topology for their load. Return None if it has none, or they do not answer in time."""
+        """Query the load of a topology's ackers. Return None if it has no ackers, or they do not answer in time."""
         if not spec.ackers:
             return None
         watch = self._acker_watches.setdefault(question, AckerWatch(spec.topology))
@@ -356,7 +366,10 @@ class DagServer:
         return None
 
     def _ask(self, question: _SourceQuestion) -> dict[str, Any]:
-        """Ask a source in the background, unless its last answer is still missing. Return an error as the answer."""
+        """Query a source in the background, unless an earlier query still waits for its answer.
+
+        Return an error as the answer.
+        """
         if question not in self._watches:
             self._watches[question] = LagWatch(
                 question.topology, lambda: self._source(question), every=0.0
@@ -370,16 +383,19 @@ class DagServer:
     def _source(self, question: _SourceQuestion) -> Source:
         """Find the source of a topology.
 
-        :raises SourceElsewhere: its DAG now has another topology, or keeps the topology in another ledger.
+        :raises SourceElsewhere: the DAG now has another topology, or names another ledger for the topology.
         """
         return self._spec(question).source
 
     def _spec(self, question: _SourceQuestion) -> TransactionSpec:
-        """Find the transaction of a topology. Raises as `_source`."""
+        """Find the `Transaction` of a topology. It raises the same errors as `_source`."""
         return _checked(self._parsed_lately(question.dag_id), question)[0]
 
     def _known_spec(self, question: _SourceQuestion) -> TransactionSpec | None:
-        """Return the topology's definition. Return None if the DAG file was not read, or has another topology."""
+        """Return the `Transaction` of a topology from its DAG file.
+
+        Return None if the file was not read, or has another topology.
+        """
         _, parsed = self._parsed.get(question.dag_id, (None, None))
         if parsed is None or elsewhere(parsed[0], question.paths, question.conn_id):
             return None
@@ -398,7 +414,7 @@ class DagServer:
 
         def parsed() -> ParsedDag:
             parse = partial(checked_dag, record.dag_id, ledger.paths, request.conn_id, option="DAG")
-            # An action waits without a limit, since it must not begin a second time in another process.
+            # An action waits without a limit. Another process must not begin it a second time.
             return self._reader.read(record.dag_id, parse, in_turn=in_turn)
 
         target = ActionTarget(
@@ -430,7 +446,7 @@ def _ledger(conn_id: str, paths: Paths) -> Ledger:
 
 
 def _cut(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Cut the long texts of a row."""
+    """Shorten the long texts of a rejected row."""
     long = {
         name: f"{value[:LONGEST_REJECTED]} ..."
         for name, value in row.items()
@@ -440,14 +456,14 @@ def _cut(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _answered(question: DagQuestion, answer: Callable[[DagQuestion], Any]) -> DagQuestion:
-    """Return the answer of a question, or its error, as JSON."""
+    """Return the answer to a question as JSON. If the question fails, return its error."""
     try:
         return {"id": question["id"], "found": answer(question)}
     except DagSlow as error:
         return {"id": question["id"], "slow": hanging_file(error.read)}
     except Refused as error:
         return {"id": question["id"], "refused": compat.masked(str(error))}
-    except DBAPIError as error:  # its text has the statement
+    except DBAPIError as error:  # the text of this error contains the SQL statement
         text = f"Airflow's database cannot be used now: {error.orig}"
         return {"id": question["id"], "failed": compat.masked(text)}
     except Exception as error:  # noqa: BLE001 - the code of a DAG file may raise anything
@@ -458,8 +474,8 @@ def _answered(question: DagQuestion, answer: Callable[[DagQuestion], Any]) -> Da
 def prepare() -> None:
     """Import modules and configure the mappers of Airflow's models before the second thread starts.
 
-    Otherwise two threads can block each other forever: one imports a model and needs the lock of SQLAlchemy's mappers,
-    the other configures the mappers and needs the lock of an import.
+    Otherwise two threads can block each other forever. One thread imports a model and needs the lock of SQLAlchemy's
+    mappers. The other thread configures the mappers and needs the lock of an import.
     """
     from airflow.dag_processing import dagbag  # noqa: F401
     from airflow.dag_processing.bundles import manager  # noqa: F401
@@ -489,12 +505,12 @@ def hide_database() -> None:
 
 
 def main() -> None:
-    """Answer until the api-server closes stdin."""
+    """Answer questions until the api-server closes stdin."""
     from airflow.utils.providers_configuration_loader import providers_configuration_loaded
 
     questions = sys.stdin
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # the code of a DAG file may print text, which must not be read as an answer
+    os.dup2(2, 1)  # the code of a DAG file may print text, which is not part of an answer
     writing = threading.Lock()
 
     @providers_configuration_loaded
@@ -516,7 +532,7 @@ def main() -> None:
                 pool.submit(lambda asked: write(_answered(asked, server.answer)), question)
 
     serve()
-    # Do not wait for a thread in which a source hangs.
+    # Do not wait for a thread whose source does not respond.
     os._exit(0)
 
 

@@ -1,4 +1,4 @@
-"""Parse the DAG of a topology from its file, for the source and the states that actions need."""
+"""Parse the DAG file of a topology, to get the source and the states that actions need."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from airflow_tx.transaction import TransactionSpec, spec_of, states_of
 
 
 def transactional_dag(dag_id: str, *, anywhere: bool = True, option: str = "--dag-id") -> ParsedDag:
-    """Return the transaction of a DAG, and the states that its committers update, by name.
+    """Return the `Transaction` of a DAG, and the states that its committers update, by name.
 
-    This reads the file in which Airflow has found the DAG.
+    This function reads the file that Airflow has registered for the DAG.
 
-    :param anywhere: whether to search all files if Airflow does not have the DAG, or the file no longer has it.
+    :param anywhere: whether to search all files if Airflow does not know the DAG, or its file no longer defines it.
     :param option: option or argument that names the DAG, for the error.
-    :raises ConfigError: no file has the DAG, or its file does not parse.
+    :raises ConfigError: no file defines the DAG, or its file cannot be parsed.
     :raises TransactionDefinitionError: the DAG has no transaction.
     """
     broken: list[str] = []
@@ -44,7 +44,7 @@ def transactional_dag(dag_id: str, *, anywhere: bool = True, option: str = "--da
 
 
 def dag_path(dag_id: str) -> Path | None:
-    """Return the file of a DAG in Airflow. Return None if it is unknown, or its bundle is not configured here."""
+    """Return the file of a DAG in Airflow. Return None if the DAG is unknown, or its bundle is not configured here."""
     from airflow.dag_processing.bundles.manager import DagBundlesManager
 
     known = compat.dag_file(dag_id)
@@ -55,17 +55,17 @@ def dag_path(dag_id: str) -> Path | None:
 
 
 def elsewhere(spec: TransactionSpec, paths: Paths, conn_id: str) -> str | None:
-    """Say where the DAG keeps its topology, if that is not at `paths` of this connection; else return None."""
+    """Describe the ledger that a DAG names for its topology. Return None if it is the ledger at `paths`."""
     if (spec.paths, spec.conn_id) == (paths, conn_id):
         return None
     return f"DAG {spec.dag_id!r} keeps topology {spec.topology!r} at {spec.paths.root} of {spec.conn_id!r}"
 
 
 def checked_dag(dag_id: str, paths: Paths, conn_id: str, *, option: str = "--dag-id") -> ParsedDag:
-    """Return the transaction of a DAG that keeps its topology at `paths`, and its states by name.
+    """Return the `Transaction` of a DAG whose ledger is at `paths`, and its states by name.
 
     :param option: option or argument that names the DAG, for the error.
-    :raises ConfigError: the DAG keeps its topology elsewhere, or has another topology.
+    :raises ConfigError: the DAG names another ledger for its topology, or has another topology.
     """
     spec, states = transactional_dag(dag_id, option=option)
     if problem := elsewhere(spec, paths, conn_id):

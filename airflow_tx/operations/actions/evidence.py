@@ -1,4 +1,4 @@
-"""Evidence: the facts that the ledger and the states of a topology have about its transactions, for audits."""
+"""Evidence for audits: the facts about transactions in the ledger and the states of a topology."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def evidence_of(states: Mapping[str, FencedState], *, values: bool) -> tuple[Sta
     """Read the evidence of states.
 
     :param states: states of the DAG, by name.
-    :param values: whether to add up their values, too.
+    :param values: whether to read the totals of their values as well.
     """
     return tuple(_evidence_of(name, state, values=values) for name, state in sorted(states.items()))
 
 
 def _evidence_of(name: str, state: FencedState, *, values: bool) -> StateEvidence:
     columns = state.columns
-    # Read the fence after the totals, so that it shows whether another commit has written since.
+    # Read the fence after the totals. It then shows whether a commit has changed the values since.
     totals = state.totals(columns.added_up) if values and columns is not None else None
     rows = state.rows_by_txid() if values else None
     return StateEvidence(name, state.fence(), state.receipts(), state.receipts_kept, totals, rows)
@@ -51,14 +51,14 @@ class TopologyEvidence:
         return self.spec.source
 
     def receipts(self, first: int | None, last: int | None) -> dict[int, Receipt]:
-        """Return the receipts from `first` to `last`, with receipts that only the states keep."""
+        """Return the receipts from `first` to `last`, including receipts that only the states have."""
         end = self.ledger.current - 1 if last is None else last
         found = Chain(self.ledger, self.states, first or 1, end).receipts
         return {txid: found[txid] for txid in sorted(found) if (first or 1) <= txid <= end}
 
     @cached_property
     def restated(self) -> Mapping[int, int]:
-        """Return the transaction that counts now, by each transaction that was restated."""
+        """Map each restated transaction to its last restatement, which counts now."""
         return restated(self.receipts(None, None))
 
     @classmethod
@@ -71,12 +71,12 @@ class TopologyEvidence:
         partly: bool = False,
         receipts_alone: bool = False,
     ) -> TopologyEvidence:
-        """Read the ledger, and then its states.
+        """Read the evidence of the ledger, and then of the states.
 
-        :param dag: parses the DAG with this dag_id.
-        :param values: whether to add up the values of the states, too.
-        :param partly: as in `ledger_evidence`.
-        :param receipts_alone: as in `ledger_evidence`.
+        :param dag: function that parses the DAG with a given dag_id.
+        :param values: whether to read the totals of the states' values as well.
+        :param partly: see `ledger_evidence`.
+        :param receipts_alone: see `ledger_evidence`.
         :raises UnknownTransaction: the topology does not exist.
         :raises UnreadableRecord: a record cannot be read; the error names it.
         """

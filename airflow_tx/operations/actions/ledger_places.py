@@ -1,4 +1,4 @@
-"""Find the ledgers and coordinators of all topologies of this Airflow, from the serialized DAGs."""
+"""Find the ledgers and the coordinators of all topologies of this Airflow. The serialized DAGs name them."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from airflow_tx.transaction import LEDGER_PLACE, coordinator_id
 
 BEGIN = "BeginTransactionOperator"
 PLACES_EVERY = 10.0
-"""Seconds between two queries of Airflow's database, for any number of viewers."""
+"""Minimum number of seconds between two queries of Airflow's database, for any number of viewers."""
 
 
 @dataclass(frozen=True)
 class LedgerPlace:
-    """The place of a topology's ledger.
+    """The ledger of one topology.
 
-    :param name: name of the topology; with connection and root if they are not the ones in `[tx]`.
-    :param conn_id: connection of its ZooKeeper.
-    :param paths: paths of its ledger.
+    :param name: name of the topology. It includes connection and root if they differ from the options in `[tx]`.
+    :param conn_id: connection of the ZooKeeper servers.
+    :param paths: ZooKeeper paths of the ledger.
     """
 
     name: str
@@ -40,9 +40,9 @@ class LedgerPlace:
 
 @dataclass(frozen=True)
 class _Task:
-    """A task that names a topology.
+    """A task whose arguments name a topology.
 
-    :param begins: whether the task begins transactions of the topology; otherwise it coordinates them.
+    :param begins: True for a `begin` task, False for a task of a coordinator.
     """
 
     dag_id: str
@@ -51,7 +51,7 @@ class _Task:
 
 
 class LedgerPlaces:
-    """The topologies that the DAGs of this Airflow name; a DAG is read again only if it has changed."""
+    """The topologies that the DAGs of this Airflow define. A DAG is read again only after it has changed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -63,22 +63,23 @@ class LedgerPlaces:
 
     @cached_property
     def settings(self) -> Settings:
-        # Cached, since reading all options for each topology would cost more than the rest of the answer.
+        # Cache the options. Reading them for each topology would take longer than the rest of the
+        # answer.
         return Settings.load()
 
     def named(self, name: str) -> LedgerPlace:
-        """Return the place of a name, even if no topology has it."""
+        """Return the ledger for the name of a topology, even if no topology has this name."""
         self._refresh()
         found = self._elsewhere.get(name)
         return self._at_home(name) if found is None else found.place
 
     def elsewhere(self) -> dict[str, str]:
-        """Return the topologies that are not at the place in `[tx]`, with the DAGs of their transactions."""
+        """Return the topologies that are not in the ledger of `[tx]`, each with the DAG of its transactions."""
         self._refresh()
         return {name: task.dag_id for name, task in sorted(self._elsewhere.items())}
 
     def found_for(self, name: str) -> list[LedgerPlace]:
-        """Return the places outside of `[tx]` that a person may mean by the name of a topology, or by a full name."""
+        """Return the ledgers, other than the ledger of `[tx]`, that have a topology of this name."""
         self._refresh()
         exact = self._elsewhere.get(name)
         places = [
@@ -87,12 +88,12 @@ class LedgerPlaces:
         return places if exact is None else [exact.place]
 
     def coordinator(self, place: LedgerPlace) -> str:
-        """Return the DAG that coordinates a topology; if no DAG does, the default name of a coordinator."""
+        """Return the DAG that coordinates a topology. If no DAG does, return the default dag_id of a coordinator."""
         self._refresh()
         return self._coordinators.get(place) or coordinator_id(place.paths.topology)
 
     def coordinator_at(self, conn_id: str, paths: Paths) -> str:
-        """Return the DAG that coordinates the topology at these paths, as `coordinator` does."""
+        """Return the DAG that coordinates the topology at these paths. See `coordinator`."""
         return self.coordinator(self._place(paths.topology, conn_id, paths.root))
 
     def dag_of(self, place: LedgerPlace) -> str | None:
@@ -107,11 +108,14 @@ class LedgerPlaces:
         return begins.pop() if len(begins) == 1 else None
 
     def begun_by(self, dag_id: str) -> LedgerPlace | None:
-        """Return the place of the topology that a DAG file names, even before its first transaction, or None."""
+        """Return the ledger of the topology that a DAG defines, or None.
+
+        The topology may still lack a first transaction.
+        """
         return self._named_in(dag_id, begins=True)
 
     def coordinated_by(self, dag_id: str) -> LedgerPlace | None:
-        """Return the place of the topology that a DAG coordinates. Return None if it coordinates none."""
+        """Return the ledger of the topology that a DAG coordinates. Return None if the DAG is not a coordinator."""
         return self._named_in(dag_id, begins=False)
 
     def _named_in(self, dag_id: str, *, begins: bool) -> LedgerPlace | None:
@@ -160,7 +164,7 @@ _places = LedgerPlaces()
 
 
 def ledger_places() -> LedgerPlaces:
-    """Return the places of this process."""
+    """Return the `LedgerPlaces` of this process."""
     return _places
 
 
@@ -169,8 +173,8 @@ def _serialized_tasks(
 ) -> tuple[dict[str, str], list[tuple[str, list[dict[str, Any]]]]]:
     """Read the newest serialized versions of all DAGs.
 
-    :param known: hashes of DAGs that need not be read again, by dag_id.
-    :return: the hashes of all DAGs, and the tasks of each DAG that has changed.
+    :param known: hash of each DAG that was already read, by dag_id. An unchanged DAG is not read again.
+    :return: the hashes of all DAGs, and the tasks of each changed DAG.
     """
     newest = select(SerializedDagModel.dag_id, func.max(SerializedDagModel.created_at).label("at"))
     last = newest.group_by(SerializedDagModel.dag_id).subquery()
@@ -199,5 +203,5 @@ def _serialized_tasks(
                         [each["__var"] for each in (data or {}).get("dag", {}).get("tasks", ())],
                     )
                 )
-                session.expunge_all()  # keep only one DAG in memory
+                session.expunge_all()  # free the memory of each DAG before the next one
     return {dag_id: digest for dag_id, digest, _ in rows}, found

@@ -1,4 +1,4 @@
-"""Acceptance by a person of rows that a source has lost."""
+"""Acceptance of a loss by a person. The source has lost rows, and the topology continues without them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from airflow_tx.sources import Source
 
 
 class LossAcceptance(PersonalAction):
-    """Accepts rows that the source has lost, so that the topology continues without them.
+    """Accepts that the source has lost rows. The topology then continues without these rows.
 
-    :ivar losses: losses of the last plan.
+    :ivar losses: losses that the last plan found.
     """
 
     needs_reason = asks_dag = True
@@ -47,9 +47,9 @@ class LossAcceptance(PersonalAction):
         return ActionPlan(version, sentence, [PlannedEffect(lines, partial(self._accept, known))])
 
     def _check_states(self) -> None:
-        """Refuse if all states went back with the source, since its next rows would be counted twice.
+        """Raise an error if all states went back together with the source. Its next rows would be counted twice.
 
-        :raises StateBehind: the error names the repair of both.
+        :raises StateBehind: the error names the command that repairs source and states.
         """
         topology = self.target.ledger.topology()
         states = [each for each in self.target.dag()[1].values() if each.has_fence]
@@ -73,9 +73,9 @@ class LossAcceptance(PersonalAction):
 
 
 def losses_of(source: Source, positions: Iterable[Any]) -> list[Loss]:
-    """Collect the losses of the source after any of these positions, each loss once.
+    """Collect the rows that the source has lost after any of these positions, without duplicates.
 
-    :raises SourceError: the source cannot be asked.
+    :raises SourceError: the source does not answer.
     """
     found: dict[str, Loss] = {}
     try:

@@ -1,4 +1,4 @@
-"""Repair of a ledger that was lost, or restored to an older snapshot: rebuild it from the states."""
+"""Repair of a ledger that was lost, or restored to an older snapshot. It rebuilds the ledger from the states."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from airflow_tx.state import StateKind
 
 
 class LostLedger(LedgerRepair):
-    """Rebuilds the ledger from the states of the DAG. If the process dies, repeat it."""
+    """Rebuilds the ledger from the states of the DAG. You can repeat it after a crash."""
 
     option = LEDGER_LOST
 
@@ -54,7 +54,7 @@ class LostLedger(LedgerRepair):
                     area.adopt_taken(made_anew, life)
             return self.repairs.ledger_lost(held, spec.request, audit, changes=changes)
 
-        # The place lets a person check that it is the right ledger.
+        # The path of the ledger lets a person check that it is the right one.
         place = f"{self.target.topology} in {self.ledger.store.where} ({fences_in_words(fences)})"
         sentence = f"Rebuild the ledger of topology {place}: {planned.result.summary}."
         opened = [
@@ -64,7 +64,7 @@ class LostLedger(LedgerRepair):
         return self.planned(planned, sentence, rebuild, opened)
 
     def _becomes(self, planned: Decision[Repaired], txid: int, record: TransactionRecord) -> str:
-        """Describe the effect on an open transaction: the multi removes its record, and may unbind its run."""
+        """Describe the effect on an open transaction. The multi removes its record, and may remove its binding."""
         bound = bound_after(planned, self.ledger.paths, txid, record.key)
         if bound is None:
             return "forgotten: its run begins again when it is cleared"

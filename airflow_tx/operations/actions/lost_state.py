@@ -1,4 +1,4 @@
-"""Repair of a topology whose state was emptied, or restored to an older backup; the lost values stay lost."""
+"""Repair of a topology whose state was emptied, or restored to an older backup. The lost values are not restored."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from airflow_tx.transaction import StateHistory, TableHistory
 
 
 class LostState(StateRepair):
-    """Accepts the values of a state that was emptied, or restored to an older backup. Lost values stay lost.
+    """Accepts the current values of a state that was emptied, or restored to an older backup.
+
+    The lost values are not restored.
 
     :param unseen: whether to accept the loss without reading the state.
     """
@@ -34,7 +36,9 @@ class LostState(StateRepair):
         return self.keeping(planned, sentence, lambda audit: repair(audit=audit), seen=seen)
 
     def _seen(self) -> SeenState | None:
-        """Read the state, since the repair accepts only values that were read. Return None if it has no fence.
+        """Read the state, since the repair accepts only values that it has read.
+
+        Return None if the state has no fence.
 
         :raises RepairRefused: the state cannot be read, or the DAG has no such state.
         """
@@ -61,7 +65,7 @@ class LostState(StateRepair):
 
 
 def seen_state(ledger: Ledger, state: FencedState) -> SeenState:
-    """Read a state whose loss a person accepts.
+    """Read a state, before a person accepts its loss.
 
     :raises StateError: the state cannot be read.
     """
@@ -75,7 +79,8 @@ def seen_state(ledger: Ledger, state: FencedState) -> SeenState:
             look = made(evidence, state).look()
             lacks = {each.number for each in look.pending.missing}
             if not (look.apart or look.pending.asked):
-                # An unfinished roll forward is forgotten with this repair, and the transactions that it passed over.
+                # This repair also removes the records of an unfinished roll forward and of the
+                # transactions that it passed over.
                 is_whole = look.first > look.found and evidence.topology.rolling is None
                 found = look.found if is_whole else None
                 change = min([change, *(each - 1 for each in lacks)])

@@ -1,4 +1,4 @@
-"""Pause or unpause the coordinator of a topology, by a person."""
+"""Pause or unpause the coordinator of a topology on request of a person."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class CoordinatorPause(PersonalAction):
     """Pauses the coordinator, or unpauses it.
 
     :param coordinator: dag_id of the coordinator.
-    :param paused: whether to pause; otherwise to unpause.
+    :param paused: True to pause the coordinator, False to unpause it.
     """
 
     subject = "The coordinator"

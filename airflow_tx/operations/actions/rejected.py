@@ -13,11 +13,11 @@ from airflow_tx.state import CommittedTable, Fence, RejectedCounts, RejectedFilt
 from airflow_tx.transaction import TransactionSpec
 
 MOST_COUNTS = 1000
-"""Counts that one answer has at most. A reason may quote a value, so each row may have its own reason."""
+"""Maximum number of counts by reason in one answer. A reason may quote a value, so each row may have its own reason."""
 
 
 class TableAway(TxError):
-    """A table of rejected rows whose store does not answer."""
+    """Signals that the store of a table of rejected rows does not answer."""
 
     template = (
         "State {state!r} ({where}) cannot be reached: {reason}.",
@@ -27,11 +27,11 @@ class TableAway(TxError):
 
 @dataclass(frozen=True)
 class RejectedRows:
-    """The rejected rows of a topology, as readers of its table see them.
+    """The rejected rows of a topology that a read of its table has found.
 
-    :param rows: some of the counted rows.
-    :param before: fence of the table before the reading.
-    :param after: fence of the table after the reading.
+    :param rows: some of the rejected rows.
+    :param before: fence of the table before the rows were read.
+    :param after: fence of the table after the rows were read.
     """
 
     counts: RejectedCounts
@@ -41,9 +41,9 @@ class RejectedRows:
 
 
 def rejected_table(spec: TransactionSpec) -> CommittedTable:
-    """Return the table of rejected rows that a `Transaction` names.
+    """Return the table of rejected rows that a `Transaction` defines.
 
-    :raises ConfigError: it names no table.
+    :raises ConfigError: the `Transaction` defines no such table.
     """
     if isinstance(spec.rejected, CommittedTable):
         return spec.rejected
@@ -60,10 +60,10 @@ def rejected_rows_of(
     most: int,
     most_counts: int = MOST_COUNTS,
 ) -> RejectedRows:
-    """Count rejected rows, and read some of them.
+    """Count the rejected rows, and read some of them.
 
-    :param incarnation: incarnation of the ledger that the rows must belong to.
-    :param most: number of rows to read at most.
+    :param incarnation: incarnation of the ledger that must have written the rows.
+    :param most: maximum number of rows to read.
     :raises TableAway: the store of the table does not answer.
     :raises StateError: the table has rows of another topology, or cannot be read.
     """
@@ -82,7 +82,7 @@ def rejected_rows_of(
 
 @contextmanager
 def _table_answers() -> Iterator[None]:
-    """Replace the error of the table, whose advice is for a committer, by an error with advice for a reader."""
+    """Convert an error of the table, whose remedy is for a committer, to an error with a remedy for a reader."""
     try:
         yield
     except StateUnavailable as error:
@@ -91,7 +91,7 @@ def _table_answers() -> Iterator[None]:
 
 
 def check_rejected(view: TransactionView, topology: str) -> None:
-    """Refuse a transaction whose rejected rows are not in the table.
+    """Raise an error if the table has no rows of a transaction because of the transaction's status.
 
     :raises ConfigError: the transaction is open, was skipped, or was restated.
     """

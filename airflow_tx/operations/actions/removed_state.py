@@ -1,4 +1,4 @@
-"""Remove a state from the ledger, so that the topology continues without it."""
+"""Removal of a state from the ledger. The topology continues without the state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from airflow_tx.operations.actions.repair import NOBODY, StateRepair
 
 
 class StateRemoval(StateRepair):
-    """Removes a state that the DAG no longer updates. Another state may take its place."""
+    """Removes a state that the DAG no longer updates. Another state may replace it."""
 
     def decide(self) -> ActionPlan:
         spec, states = self.target.dag()

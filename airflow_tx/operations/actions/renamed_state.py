@@ -1,4 +1,4 @@
-"""Rename a state in the ledger, so that it continues under its new name in the DAG."""
+"""Rename of a state in the ledger, so that the state continues under its new name in the DAG."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from airflow_tx.state import FencedState
 
 
 class StateRename(StateRepair):
-    """Renames a state in the ledger, and moves its fence. If the process dies, repeat it.
+    """Renames a state in the ledger, and renames its fence in the store. You can repeat it after a crash.
 
     :param state: name of the state in the ledger.
-    :param new: name of the state in the DAG now.
+    :param new: current name of the state in the DAG.
     """
 
     def __init__(self, target: ActionTarget, state: str, new: str) -> None:
@@ -54,7 +54,7 @@ class StateRename(StateRepair):
         )
 
     def _fence(self, last: int, incarnation: str, state: FencedState) -> str:
-        """Check that the fence to move belongs to the same state; return a description of the move.
+        """Check that the fence to rename belongs to the same state. Return a description of the change.
 
         :raises RenameRefused: the fence belongs to another state.
         :raises StateError: the new state has no values.

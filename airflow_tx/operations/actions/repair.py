@@ -1,6 +1,7 @@
-"""The base of repairs that are one step of the ledger, after a state or ZooKeeper went back in time.
+"""The base class of repairs that are one step of the ledger.
 
-The preview runs the same step without sending its multi, so that preview and repair cannot differ.
+They repair a topology after a state or ZooKeeper went back. The preview computes the same step without sending its
+multi. Preview and repair therefore always agree.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ _OUTRANKED = "its grant is outranked; its commit begins again under a new one"
 
 
 class LedgerRepair(PersonalAction):
-    """A repair that is one step of the ledger.
+    """The base class of a repair that is one step of the ledger.
 
     :cvar option: option of `airflow tx repair`, without dashes.
-    :cvar is_of_ledger: whether it repairs the whole ledger, not only one state.
+    :cvar is_of_ledger: whether the repair concerns the whole ledger, and not only one state.
     """
 
     needs_reason = asks_dag = True
@@ -40,7 +41,7 @@ class LedgerRepair(PersonalAction):
 
     @cached_property
     def repairs(self) -> Repairs:
-        """Return the repair steps of the ledger."""
+        """Return the object with the repair steps of the ledger."""
         return Repairs(self.ledger)
 
     def plan(self) -> ActionPlan:
@@ -56,7 +57,7 @@ class LedgerRepair(PersonalAction):
             raise self.refusal(live, "Pause the DAG, end them, and repeat.")
 
     def refusal(self, problem: str, remedy: Remedy | str) -> RepairRefused:
-        """Return the refusal of the repair."""
+        """Return the error for a refused repair."""
         named = {"what": self.option, "topology": self.target.topology}
         return RepairRefused(**named, problem=problem, remedy=remedy)
 
@@ -64,7 +65,7 @@ class LedgerRepair(PersonalAction):
     def decide(self) -> ActionPlan:
         """Plan the repair.
 
-        :raises Refused: the repair cannot be done.
+        :raises Refused: the repair is refused.
         """
 
     def keeping(
@@ -75,13 +76,13 @@ class LedgerRepair(PersonalAction):
         *more: str,
         seen: object = None,
     ) -> ActionPlan:
-        """Plan a repair that keeps open transactions open.
+        """Plan a repair that leaves open transactions open.
 
-        :param planned: preview of the step.
+        :param planned: preview of the ledger's step.
         :param sentence: summary of the repair.
-        :param repair: runs the step.
+        :param repair: function that runs the step.
         :param more: descriptions of effects outside the ledger.
-        :param seen: further facts that the version of the preview depends on.
+        :param seen: other facts whose change makes the preview outdated.
         """
         lines = [EffectLine(None, None, each) for each in more]
         lines += [
@@ -101,11 +102,11 @@ class LedgerRepair(PersonalAction):
     ) -> ActionPlan:
         """Plan a repair.
 
-        :param planned: preview of the step.
+        :param planned: preview of the ledger's step.
         :param sentence: summary of the repair.
-        :param repair: runs the step.
-        :param more: other effects, for example on open transactions.
-        :param seen: further facts that the version of the preview depends on.
+        :param repair: function that runs the step.
+        :param more: other effects, such as effects on open transactions.
+        :param seen: other facts whose change makes the preview outdated.
         """
         done = planned.result
         place = f"generation {done.generation}; transaction {done.current} commits next"
@@ -118,7 +119,7 @@ class LedgerRepair(PersonalAction):
         yield from self._failed()
 
     def _failed(self) -> Iterator[EffectLine]:
-        """Say how the transaction that has the turn continues, if its commit has failed."""
+        """Describe how the transaction that has the turn continues, if its commit has failed."""
         current = self.ledger.turn().current
         record = self.ledger.open_records().get(current)
         if record is not None and record.error is not None:
@@ -147,7 +148,7 @@ def repaired_line(done: Repaired) -> EffectLine:
 
 
 def fences_in_words(fences: Mapping[str, Any]) -> str:
-    """Describe the fences of states in one line, for the preview of a repair."""
+    """Describe the fences of states in one line. The preview of a repair shows it."""
     notes = (
         f"{name}: no fence"
         if fence is None

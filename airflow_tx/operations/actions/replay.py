@@ -1,4 +1,4 @@
-"""Replay by a person: start the next attempt of named transactions, or of all failed ones.
+"""Replay by a person. It starts the next attempt of given transactions, or of all failed transactions.
 
 Source: protocol.md §5.
 """
@@ -44,7 +44,7 @@ class RunReplay(PersonalAction):
     def _start(
         self, txid: int, record: TransactionRecord, audit: Audit, *notes: Callable[[], object]
     ) -> str:
-        """Start a run again; return a description of how.
+        """Start a run again, and return a description of the start.
 
         :param notes: functions that write to the ledger before the next attempt can begin.
         """
@@ -64,9 +64,9 @@ class RunReplay(PersonalAction):
 
 
 class NamedReplay(RunReplay):
-    """Starts the next attempt of named open transactions: of all of them, or of none.
+    """Starts the next attempt of the given open transactions. If one of them is refused, none is replayed.
 
-    :param txids: the transactions.
+    :param txids: txids of the transactions.
     :param force: whether to include transactions whose run is queued or running.
     :param changed_rows: whether to read the current rows of the source.
     """
@@ -106,9 +106,9 @@ class NamedReplay(RunReplay):
     def _effect(self, txid: int, record: TransactionRecord, state: str | None) -> PlannedEffect:
         """Plan the replay of one transaction.
 
-        :param state: state of its run; None: the run was deleted.
+        :param state: state of its run, or None if the run was deleted.
         :raises RunForbidden: the run was deleted, and the person may not create it.
-        :raises ChangeRefused: its rows cannot be decided again.
+        :raises ChangeRefused: the rows of the transaction cannot be decided again.
         """
         self.target.runs.check_state(record.run_id, state)
         live = state if not self.force and state in LIVE_RUN_STATES else None
@@ -139,8 +139,8 @@ class NamedReplay(RunReplay):
     ) -> Iterator[EffectLine]:
         """Replay one transaction.
 
-        :param live: state of a run that must not be started again; None: start the run.
-        :param states: result of `undoable`, if the rows are decided again; else None.
+        :param live: state of a run that must not be started again, or None to start the run.
+        :param states: result of `undoable` if the rows are decided again, or None.
         """
         done = ""
         notes: list[Callable[[], object]] = []
@@ -169,7 +169,9 @@ class NamedReplay(RunReplay):
         return self.target.dag()
 
     def _undoable(self, txid: int) -> Mapping[str, bool | None]:
-        """Return whether each state of the DAG can undo a transaction, or has no values of it.
+        """Return, for each state of the DAG, whether it can undo a transaction.
+
+        It also counts if the state has no values of it.
 
         :raises ChangeRefused: the rows of this source never change.
         """
@@ -190,7 +192,7 @@ class NamedReplay(RunReplay):
 
 
 class FailedReplay(RunReplay):
-    """Replays all transactions that have failed or have lost their run, and starts runs that have yielded."""
+    """Replays all transactions that have failed or whose run was deleted. Also starts the runs that have yielded."""
 
     def plan(self) -> ActionPlan:
         view = topology_view(self.ledger.store, self.ledger.paths, recent=0)
@@ -214,7 +216,7 @@ class FailedReplay(RunReplay):
         return ActionPlan(self.target.version(failed), sentence, effects, failed)
 
     def _replay(self, txid: int, audit: Audit) -> Iterator[EffectLine]:
-        """Replay one transaction. If a person has skipped it, its `begin` handles the skip.
+        """Replay one transaction. If a person has skipped the transaction, its `begin` performs the skip.
 
         :raises AlreadyFinal: the transaction is no longer open.
         """
@@ -226,7 +228,10 @@ class FailedReplay(RunReplay):
     def _why_left_alone(
         self, view: TransactionView, state: str | None, *, its_turn: bool
     ) -> str | None:
-        """Say why an open transaction is not replayed; None: it is replayed, or its run works without an error."""
+        """Explain why an open transaction is not replayed.
+
+        Return None if it is replayed, or if its run has no error.
+        """
         if state in LIVE_RUN_STATES:
             return f"its run is {state}" if view.status == Phase.FAILED.value else None
         if view.skip is not None and not view.stale and not its_turn:
@@ -238,9 +243,9 @@ class FailedReplay(RunReplay):
         return None
 
     def _yielded(self, record: TopologyRecord) -> Iterator[PlannedEffect]:
-        """Plan the start of runs that yielded before they had a transaction, or whose transaction is final.
+        """Plan the start of yielded runs without an open transaction. Other yielded runs are replayed as transactions.
 
-        Other yielded runs are replayed as transactions. A run that has not ended yet starts when the turn passes on.
+        A run that has not ended yet starts when the turn advances.
         """
         states = self.target.runs.states(record.yielded)
         for run_id, entry in record.yielded.items():
@@ -262,7 +267,7 @@ class FailedReplay(RunReplay):
     def _come_back(
         self, run_id: str, found: Comeback, done: Sequence[EffectLine], audit: Audit
     ) -> Sequence[EffectLine]:
-        """Start a run again that has yielded, or forget it."""
+        """Start a yielded run again, or remove it from the list of yielded runs."""
         if found is Comeback.START:
             self.target.runs.restart(run_id)
         self.ledger.came_back(run_id)
@@ -272,7 +277,7 @@ class FailedReplay(RunReplay):
 def _outlook(state: str | None) -> str:
     """Describe how a run of this state is started again.
 
-    :param state: state of the run; None: the run was deleted.
+    :param state: state of the run, or None if the run was deleted.
     """
     return "its run is created again" if state is None else "its run is cleared"
 

@@ -1,4 +1,4 @@
-"""Requests of actions, which processes exchange as plain JSON."""
+"""Requests to run an action. Processes exchange them as plain JSON."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from airflow_tx.sources import Span, key_of_interval, span_of
 
 
 class ActionName(str, Enum):
-    """The actions of a person on the transactions of a topology."""
+    """The actions that a person can run on the transactions of a topology."""
 
     REPLAY = "replay"
     REPLAY_FAILED = "replay-failed"
@@ -61,7 +61,7 @@ class ActionName(str, Enum):
 
 
 class UnclearRequest(Refused):
-    """The request of an action is incomplete or unclear."""
+    """Signals that the request of an action is incomplete or unclear."""
 
     template = ("{action} of topology {topology!r}: {problem}.", "Nothing was done.")
 
@@ -95,24 +95,24 @@ _OF_SOME = frozenset({"names", "repair", "restate", "follow", "stale"})
 
 @dataclass(frozen=True)
 class ActionRequest:
-    """A request of an action on a topology. The action gets the fields that its constructor names, see `given`.
+    """A request to run an action on a topology. The action gets the fields that its constructor has as parameters.
 
     :param conn_id: connection of the ledger.
     :param root: path of the ledgers in ZooKeeper.
-    :param coordinator: coordinator of the topology, for pause and unpause.
-    :param name: the action.
-    :param txids: transactions of the action.
+    :param coordinator: dag_id of the topology's coordinator, for the actions that pause and unpause it.
+    :param name: name of the action.
+    :param txids: txids of the transactions.
     :param force: whether to include transactions whose run is queued or running.
     :param changed_rows: whether to read the current rows of the source.
-    :param first: first date, instead of txids; "": no date.
-    :param last: last date, instead of txids; "": no date.
+    :param first: first date, or "" if the request has txids.
+    :param last: last date, or "" if the request has txids.
     :param may_create: whether the person may create runs of the DAG.
     :param sees_audit: whether the person may read who acted before, and why.
-    :param names: names of checks or states; for a rename the old name and the new name.
+    :param names: names of checks or states. For a rename, the old name and the new name.
     :param repair: kind of a repair, such as `state-lost`.
-    :param restate: for a roll forward: whether to restate transactions whose rows the journal does not have.
-    :param follow: for restate, instead of txids: all transactions behind a correction of the upstream topology.
-    :param stale: for restate, instead of txids: all stale transactions.
+    :param restate: whether a roll forward restates the transactions whose rows the journal does not have.
+    :param follow: whether to restate all transactions that are behind a correction of the upstream topology.
+    :param stale: whether to restate all stale transactions.
     """
 
     topology: str
@@ -139,7 +139,7 @@ class ActionRequest:
         return bool(self.first or self.last)
 
     def given(self) -> Mapping[str, Any]:
-        """Return all possible arguments of an action, by the names of its constructor's parameters."""
+        """Return all possible arguments of an action, by the parameter name of the constructor."""
         txid = next(iter(self.txids), 0)
         state, new = (*self.names, "", "")[:2]
         return {
@@ -152,7 +152,7 @@ class ActionRequest:
         }
 
     def _problem(self, takes: Mapping[str, Parameter]) -> str | None:
-        """Say what is unclear in the request; None: the request is clear.
+        """Describe what is unclear in the request. Return None if the request is clear.
 
         :param takes: parameters of the action's constructor.
         """
@@ -189,7 +189,7 @@ class ActionRequest:
 
     @property
     def needs_dag(self) -> bool:
-        """Return whether the action asks the source or the states, which only the DAG file names."""
+        """Return whether the action needs the source or the states, which only the DAG file defines."""
         return self.changed_rows or self.kind.asks_dag
 
     @property
@@ -201,7 +201,7 @@ class ActionRequest:
         """Create the action.
 
         :raises UnclearRequest: the fields do not fit the action.
-        :raises ConfigError: the dates have no transactions.
+        :raises ConfigError: no transaction has a requested date.
         """
         takes = signature(self.kind).parameters
         if problem := self._unclear_kind() or self._problem(takes):
@@ -212,7 +212,7 @@ class ActionRequest:
         return self.kind(target, **given)
 
     def _dated(self, target: ActionTarget) -> Sequence[int]:
-        """Find the transactions of the dates.
+        """Find the transactions of the requested dates.
 
         :raises UnclearRequest: the dates have too many transactions.
         """
@@ -231,7 +231,7 @@ class ActionRequest:
         return "a kind is only for repair" if self.repair and not is_repair else None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the request as JSON, without empty fields that only some actions have."""
+        """Return the request as JSON. Empty fields that only some actions have are omitted."""
         found = {**asdict(self), "name": self.name.value}
         return {name: each for name, each in found.items() if each or name not in _OF_SOME}
 
@@ -261,12 +261,13 @@ _OPTIONS = {
 def _miscounted(
     count: int, takes: Mapping[str, Parameter], known: Mapping[str, tuple[range, str]], none: str
 ) -> str | None:
-    """Say what is wrong with the number of transactions or names; None: the number is right.
+    """Describe the problem if the number of transactions or names is wrong. Return None if the number is right.
 
-    :param count: number in the request.
+    :param count: number of transactions or names in the request.
     :param takes: parameters of the action's constructor.
-    :param known: allowed numbers and the problem, by parameter; if the parameter has a default, 0 is allowed, too.
-    :param none: the problem of an action that accepts none.
+    :param known: allowed numbers, and the problem with any other number, by parameter. A parameter with a default also
+        allows 0.
+    :param none: the problem for an action that accepts no transactions or names.
     """
     for name, (numbers, problem) in known.items():
         if name in takes:
@@ -276,17 +277,17 @@ def _miscounted(
 
 
 # --- dates --------------------------------------------------------------------------------------------------------
-# The transactions of dates, which a person names in a command or on the page.
+# A person names dates in a command or on the page. This part finds their transactions.
 
 
 MOST_DATED = 100
-"""Transactions that the dates of one request may have, since each is read separately."""
+"""Maximum number of transactions in one request with dates, since each transaction is read separately."""
 
 
 def dated_transactions(target: ActionTarget, first: str, last: str) -> list[int]:
-    """Find the transactions that count for the data intervals from one date to another.
+    """Find the transactions that count for the data intervals between two dates.
 
-    :raises ConfigError: an argument is not a date, the runs have no dates, or the dates have no transaction.
+    :raises ConfigError: an argument is not a date, the runs have no dates, or no transaction has such a date.
     """
     spec, _ = target.dag()
     if spec.source.dated is None:
@@ -304,7 +305,7 @@ def dated_transactions(target: ActionTarget, first: str, last: str) -> list[int]
 
 
 def dates_between(first: str, last: str, zone: str) -> tuple[datetime, datetime]:
-    """Parse `--from` and `--to`; return the first and the last moment.
+    """Parse the options `--from` and `--to` to the first and the last moment.
 
     :param zone: time zone of the schedule, in which a date is a day.
     :raises ConfigError: an argument is not a date.

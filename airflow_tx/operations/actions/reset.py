@@ -1,4 +1,4 @@
-"""Reset of a topology: forget all transactions, and delete all values of its states."""
+"""Reset of a topology. It removes all transactions from the ledger, and all values from the states."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from airflow_tx.state import FencedState
 
 
 class TopologyReset(LedgerRepair):
-    """Forgets all transactions, and deletes all values of the states. If the process dies, repeat it."""
+    """Forgets all transactions, and deletes all values of the states. You can repeat it after a crash."""
 
     option = RESET
 
@@ -61,7 +61,7 @@ class TopologyReset(LedgerRepair):
         return iter(())
 
     def _clearable(self, name: str, state: FencedState) -> Any:
-        """Read the fence of a state, and check that the state can be emptied, before the ledger is emptied.
+        """Read the fence of a state. Check that the state can be emptied, before the ledger is emptied.
 
         :raises RepairRefused: the state cannot be emptied or read.
         """

@@ -1,7 +1,8 @@
-"""Restatement by a person: process committed transactions again, each as a new transaction that replaces the old one.
+"""Restatement by a person.
 
-The action writes all requests before it starts a run. After a crash the same command, or a coordinator, continues
-with the requests. Source: protocol.md §11.
+It processes committed transactions again, each as a new transaction that replaces the old one. The action writes all
+requests before it starts a run. After a crash, the same command or a coordinator continues with the requests. Source:
+protocol.md §11.
 """
 
 from __future__ import annotations
@@ -62,11 +63,11 @@ from airflow_tx.transaction import (
 )
 
 # --- contribution words -------------------------------------------------------------------------------------------
-# Descriptions of the contribution that a restatement replaces, for the preview.
+# Describe the contribution that a restatement replaces, for the preview.
 
 
 MOST_LOOKED_UP = 100_000
-"""Keys that a preview looks up at most, since a person waits."""
+"""Maximum number of keys that a preview looks up, since a person waits for it."""
 KEYS_SHOWN = 3
 _READERS = frozenset({"state_query", "MapGet"})
 
@@ -74,10 +75,10 @@ _READERS = frozenset({"state_query", "MapGet"})
 def contribution_in_words(
     entry: Entry, renamed: Mapping[str, str], tables: Collection[str] = ()
 ) -> str:
-    """Count the replaced keys of each state, and name the digits of doubles that are lost.
+    """Count the replaced keys of each state, and describe the digits that doubles lose.
 
     :param renamed: current name of each state, by its name in the entry.
-    :param tables: names of the states that keep rows, not keys.
+    :param tables: names of the states that are tables, which have no keys.
     """
     named = contributions(entry, renamed)
     told = [
@@ -92,10 +93,12 @@ def contribution_in_words(
 def not_taken_back(
     state: FencedState, old: Contribution, txids: Collection[int], own: int
 ) -> str | None:
-    """Name the keys whose values the state may be unable to take back. Return None if there are no keys.
+    """Describe the keys whose earlier contribution the state may be unable to take back.
 
-    :param old: the contribution that is replaced.
-    :param txids: the transaction that is restated, and the transactions that it replaced.
+    Return None if there are none.
+
+    :param old: contribution that is replaced.
+    :param txids: txids of the restated transaction, and of the transactions that it replaced.
     :param own: txid of the restatement.
     """
     columns = state.columns
@@ -139,7 +142,7 @@ def _digits_lost(contribution: Contribution) -> str:
 
 
 def _reads_states(task: Any) -> bool:
-    """Return whether the code of a task's Python function has a name that looks up values of a state."""
+    """Return whether the Python function of a task seems to read values of a state, by the names in its code."""
     function: Any = getattr(task, "python_callable", None)
     code = getattr(inspect.unwrap(function), "__code__", None)
     return code is not None and not _READERS.isdisjoint(_names(code))
@@ -162,7 +165,7 @@ _READ = "task {} reads states: values that later transactions have read there ar
 
 
 class SeveralRefused(Refused):
-    """Some transactions cannot be restated; nothing was changed."""
+    """Signals that some transactions cannot be restated. Nothing was changed."""
 
     template = "{lines}"
 
@@ -171,11 +174,11 @@ class SeveralRefused(Refused):
 class RestatedRun:
     """The run of a transaction that a person names.
 
-    :param named: the txid that the person named, or that the named date has.
-    :param txid: the transaction that counts, according to the binding of the run key.
+    :param named: txid that the person named, or the txid of the named date.
+    :param txid: txid that counts, from the binding of the run key.
     :param key: run key.
     :param run_id: id of the run.
-    :param begun: the open transaction that restates it; None: no such transaction.
+    :param begun: open transaction that restates it, or None if there is none.
     """
 
     named: int
@@ -189,10 +192,10 @@ class RestatedRun:
 class ChosenTransaction:
     """A transaction that can be restated.
 
-    :param run: its run.
-    :param wanted: the request to write.
-    :param entry: its journal entry; None: a request exists, or a restatement has begun.
-    :param wish: an earlier request; None: none.
+    :param run: run of the transaction.
+    :param wanted: request to write.
+    :param entry: journal entry of the transaction, or None if a request exists or a restatement has begun.
+    :param wish: earlier request, or None if there is none.
     """
 
     run: RestatedRun
@@ -204,11 +207,14 @@ class ChosenTransaction:
 class TransactionRestatement(PersonalAction):
     """Processes the batches of committed transactions again, as new transactions that replace them.
 
-    :param txids: transactions to restate, or earlier ones that they have replaced; empty: all requested ones.
+    :param txids: transactions to restate, or transactions that they have replaced. An empty list means all requested
+        transactions.
     :param changed_rows: whether to read the current rows of the source.
-    :param in_flight: restatements at the same time; None: the limit leaves room for one other batch.
-    :param dated: whether a person named dates. A transaction that was restated for the same reason is then done.
-    :ivar chosen: transactions to restate, filled by `execute`.
+    :param in_flight: maximum number of restatements at the same time, or None for a limit that leaves room for one
+        other batch.
+    :param dated: whether a person named dates. A transaction that was already restated for the same reason is then
+        omitted.
+    :ivar chosen: transactions to restate, which `execute` sets.
     """
 
     needs_reason = asks_dag = starts_runs = True
@@ -232,9 +238,9 @@ class TransactionRestatement(PersonalAction):
         self.subject = named if self.txids else "The list of requests"
 
     def plan(self) -> ActionPlan:
-        """Plan to write all requests or none, and then to start as many runs as the limit allows.
+        """Plan to write all requests in one step, and then to start as many runs as the limit allows.
 
-        If two people act on one preview, the ledger refuses the requests of the second.
+        If two people act on the same preview, the ledger refuses the requests of the second person.
         """
         chosen, refused = self._choose(self.txids)
         effects = self._effects(chosen)
@@ -246,12 +252,12 @@ class TransactionRestatement(PersonalAction):
         return ActionPlan(self._version(chosen), sentence, effects)
 
     def _effects(self, chosen: Sequence[ChosenTransaction]) -> list[PlannedEffect]:
-        """Plan to write all requests, and then to start runs."""
+        """Plan to write all requests, and then to start their runs."""
         wanted = [PlannedEffect(self._outlook(each), partial(self._want, each)) for each in chosen]
         return [*wanted, PlannedEffect(self._remarks(chosen), lambda audit: self.start())]
 
     def _remarks(self, chosen: Sequence[ChosenTransaction]) -> Iterator[EffectLine]:
-        """Yield the warnings of a preview, and the requests for other transactions."""
+        """Yield the warnings of a preview, and a note about requests for other transactions."""
         for each in chosen:
             yield from self._not_taken_back(each)
         yield from self._coming_back(chosen)
@@ -265,7 +271,7 @@ class TransactionRestatement(PersonalAction):
                 yield EffectLine(wish.txid, wish.run_id, by)
 
     def requests(self, txids: Collection[int]) -> list[WishRequest]:
-        """Return the requests that the ledger does not have yet.
+        """Return the requests for these transactions that the ledger does not have yet.
 
         :raises RestateRefused: a transaction cannot be restated; the error names the first one.
         """
@@ -296,7 +302,7 @@ class TransactionRestatement(PersonalAction):
         self.ledger.want_restated(each.wanted, audit)
 
     def start(self) -> Iterator[EffectLine]:
-        """Start the runs of requests, as many as the limit allows."""
+        """Start the runs of requests, up to the limit of restatements at the same time."""
         found = self.target.wishes()
         started = self.startable(found)
         for wish in started:
@@ -331,7 +337,7 @@ class TransactionRestatement(PersonalAction):
     # --- checks
 
     def _choose(self, txids: Collection[int]) -> tuple[list[ChosenTransaction], list[EffectLine]]:
-        """Check each transaction; return the transactions that can be restated, and the reasons of the others."""
+        """Check each transaction. Return the transactions that can be restated, and the errors of the others."""
         wished = {wish.txid: wish for wish in self.target.wishes()}
         chosen: dict[int, ChosenTransaction] = {}
         refused = []
@@ -347,7 +353,7 @@ class TransactionRestatement(PersonalAction):
         return list(chosen.values()), refused
 
     def _version(self, chosen: Sequence[ChosenTransaction]) -> str:
-        """Return the version of a preview, which changes with the counting transactions and their requests."""
+        """Return the version of a preview. It changes if the counting transactions or their requests change."""
         waiting = () if self.txids else self.target.wishes()
         return digest(
             [
@@ -361,7 +367,7 @@ class TransactionRestatement(PersonalAction):
         )
 
     def _checked(self, txid: int, wished: Mapping[int, Wish]) -> ChosenTransaction:
-        """Check one transaction, and change nothing.
+        """Check whether one transaction can be restated.
 
         :raises TxError: the transaction cannot be restated.
         """
@@ -377,7 +383,8 @@ class TransactionRestatement(PersonalAction):
                 txid, "its run is not in the history and not in the journal", INSTEAD
             )
         nobody = Audit("", "")
-        self.ledger.want_restated.preview(request, nobody)  # raises the refusals of the ledger
+        # This call raises the refusals of the ledger.
+        self.ledger.want_restated.preview(request, nobody)
         entry = self._journal.read(self.ledger.bound(run.key).entry)
         self._check_states(run.txid, entry)
         self._check_source(run.txid, entry)
@@ -396,7 +403,7 @@ class TransactionRestatement(PersonalAction):
             raise self._refused(txid, problem, INSTEAD)
 
     def _check_behind(self, txid: int) -> None:
-        """Refuse a person's request while a state lacks transactions; a roll forward does not call this."""
+        """Refuse a request of a person while a state lacks transactions. A roll forward does not call this method."""
         for state in self._parsed[1].values():
             if state.has_fence and is_behind(state, self._topology):
                 problem = f"state {state.name} lacks transactions that the ledger committed to it"
@@ -427,7 +434,7 @@ class TransactionRestatement(PersonalAction):
         )
 
     def _is_done(self, each: ChosenTransaction, audit: Audit) -> bool:
-        """Return whether the command is a repeat: this person has already restated it for the same reason."""
+        """Return whether the same person has already restated the transaction for the same reason."""
         if each.entry is None or (not self._dated and each.run.named == each.run.txid):
             return False
         history = self.ledger.outcome(each.run.txid)
@@ -454,7 +461,7 @@ class TransactionRestatement(PersonalAction):
         yield EffectLine(run.txid, run.run_id, what)
 
     def _not_taken_back(self, each: ChosenTransaction) -> Iterator[EffectLine]:
-        """Warn of values that a state may refuse to take back, since a refused commit blocks all later ones."""
+        """Warn about values that a state may be unable to take back. A refused commit blocks all later commits."""
         if each.entry is None:
             return
         states = self._parsed[1]
@@ -466,7 +473,7 @@ class TransactionRestatement(PersonalAction):
                 yield EffectLine(each.run.txid, each.run.run_id, problem)
 
     def _coming_back(self, chosen: Sequence[ChosenTransaction]) -> Iterator[EffectLine]:
-        """Warn of rows that a person has deleted from a table, since a restatement brings them back."""
+        """Warn about rows that a person has deleted from a table. A restatement writes such rows again."""
         for name, state in self._parsed[1].items():
             rows = state.rows_by_txid() if state.takes_back_by_txid and chosen else None
             for each in chosen if rows is not None else ():
@@ -518,9 +525,9 @@ class TransactionRestatement(PersonalAction):
 
 
 def find_run(ledger: ReadOnlyLedger, journal: JournalArea, txid: int) -> RestatedRun:
-    """Find the run of a transaction, and the transaction that counts for this run, in the history or the journal.
+    """Find the run of a transaction in the history or the journal, and the transaction that counts for this run.
 
-    This refuses nothing. The ledger refuses to restate a transaction that is open or skipped.
+    This function does not check the transaction. The ledger refuses to restate a transaction that is open or skipped.
     """
     history = ledger.outcome(txid)
     receipt = None if history is None else history.receipt

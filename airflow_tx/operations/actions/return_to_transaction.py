@@ -1,4 +1,7 @@
-"""Repair of a topology whose source and states were restored to one moment: take back all later transactions."""
+"""Repair of a topology whose source and states were restored to the same moment.
+
+It takes back all later transactions.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,9 @@ NOT_TAKEN_BACK = (
 
 
 class ReturnToTransaction(LedgerRepair):
-    """Takes back all transactions after the one that source and states were restored to.
+    """Takes back all transactions after the transaction to which source and states were restored.
 
-    :param txid: the last transaction that stays.
+    :param txid: last transaction that is not taken back.
     """
 
     option = "back"
@@ -37,7 +40,7 @@ class ReturnToTransaction(LedgerRepair):
 
 
 def held_by(states: Mapping[str, FencedState], incarnation: str) -> dict[str, Any]:
-    """Read the fences of all states, as arguments of the repair `Ledger.back`."""
+    """Read the fences of all states, which are arguments of the repair `Ledger.back`."""
     fences = {name: state.fence() for name, state in states.items()}
     whole = {
         name: fence

@@ -1,4 +1,4 @@
-"""Roll forward by a person: write the missing transactions of restored states again from the journal."""
+"""Roll forward by a person. It writes the missing transactions of restored states again from the journal."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ from airflow_tx.transaction import (
 
 log = logging.getLogger(__name__)
 _SHOWN = 50
-"""Missing transactions of a state that a preview lists."""
+"""Maximum number of missing transactions of a state that a preview lists."""
 
 
 @dataclass(frozen=True)
 class StatePlan:
-    """The missing transactions of one state, after the proof that the journal has them."""
+    """The missing transactions of one state, whose journal entries have been checked."""
 
     roll: RollForward
     history: StateHistory
@@ -66,7 +66,7 @@ class StatePlan:
 
     @property
     def change(self) -> int:
-        """Return the number of the accepted change that its fence must name; 0: the fence names it already."""
+        """Return the number of the accepted change to write into the fence. Return 0 if the fence already has it."""
         change = self.roll.change(self.history, self.look)
         return change if change > self.look.change else 0
 
@@ -76,12 +76,12 @@ class StatePlan:
 
     @property
     def holes(self) -> list[int]:
-        """Return the transactions that are passed over, since the journal does not have their rows."""
+        """Return the transactions that the roll forward omits, since the journal does not have their rows."""
         return [each.receipt.txid for each in self.missing if each.lacking]
 
     @property
     def counting(self) -> list[int]:
-        """Return the transactions of `holes` that still count, since no later transaction has replaced them."""
+        """Return the transactions of `holes` that no later transaction has replaced."""
         replaced = self.history.replaced if isinstance(self.history, TableHistory) else {}
         return [txid for txid in self.holes if txid not in replaced]
 
@@ -133,12 +133,13 @@ class RollForwardRepair:
     :param states: states of the DAG, by name.
     :param journal: journal of the topology.
     :param area: staging area of the topology.
-    :param chosen: names of the states to write; empty: every state that is behind.
-    :param until: the last transaction to write; None: all.
-    :param changed: numbers of accepted changes that the states have, see `RollForward`.
-    :param unchanged: numbers of accepted changes that the states do not have.
-    :param source: source of the DAG, which may have gone back, too; None: do not ask it.
-    :param restating: restates a table's transactions whose rows the journal does not have; None: refuse such a table.
+    :param chosen: names of the states to write. An empty list means every state that is behind.
+    :param until: last transaction to write, or None for all transactions.
+    :param changed: numbers of the accepted changes that the states have. See `RollForward`.
+    :param unchanged: numbers of the accepted changes that the states do not have.
+    :param source: source of the DAG, to find out whether it went back, or None to skip this check.
+    :param restating: function that restates the transactions of a table whose rows the journal does not have, or None
+        to refuse such a table.
     """
 
     def __init__(
@@ -173,13 +174,16 @@ class RollForwardRepair:
         self._wanted: list[WishRequest] = []
         self._proved: dict[str, tuple[Any, StatePlan]] = {}
         self.refused: list[EffectLine] = []
-        """Reasons why states are not rolled forward, one line each."""
+        """The reasons why some states are not rolled forward, one line for each state."""
         self._check("the DAG has no state {!r}", set(chosen) - states.keys(), states)
         if until is not None and until < 1:
             self._check("--until {} is no transaction", [until], ["1 and later"])
 
     def plans(self, evidence: LedgerEvidence) -> list[StatePlan]:
-        """Find the missing transactions of each state, and prove that the journal has them. This changes nothing."""
+        """Find the missing transactions of each state, and prove that the journal has them.
+
+        This method changes nothing.
+        """
         changes = {each.number for each in evidence.life if each.what == ACCEPT_CHANGE}
         self._check("repair {} is no accepted change", self._named - changes, changes)
         found = list[StatePlan]()
@@ -200,7 +204,7 @@ class RollForwardRepair:
         return self._restatable(found)
 
     def _restatable(self, plans: list[StatePlan]) -> list[StatePlan]:
-        """Refuse the tables that lack a transaction which cannot be restated; return the other plans."""
+        """Refuse each table that lacks a transaction which cannot be restated. Return the plans of the other states."""
         counting = sorted({txid for plan in plans for txid in plan.counting})
         self._wanted = []
         if self._restating is None or not counting:
@@ -222,23 +226,25 @@ class RollForwardRepair:
         asked = (evidence.current, len(evidence.repairs), look)
         known = self._proved.get(name)
         if known is None or known[0] != asked:
-            # The proof reads all journal entries of the missing transactions, so keep it.
+            # Keep the proof, since it reads the journal entries of all missing transactions.
             plan = StatePlan(roll, history, look, roll.proved(history, look))
             known = self._proved[name] = (asked, plan)
         return known[1]
 
     def _check_source(self, evidence: LedgerEvidence, plan: StatePlan) -> None:
-        """Refuse if the source went back with the states, since it would return rows that the journal writes, too.
+        """Raise an error if the source went back together with the states.
 
-        :raises RepairRefused: the source went back; the error names the repair of both.
+        It would return rows again that the journal writes.
+
+        :raises RepairRefused: the source went back. The error names the command that repairs source and states.
         """
         why = None
-        # If a person has accepted a loss of the source, compare with the position behind the loss.
+        # If a person has accepted a loss of the source, compare with the position after the loss.
         place = self._ledger.start_after(evidence.topology, evidence.position)
         try:
             why = None if self._source is None else self._source.lacks(place)
         except Exception:
-            # A source that cannot be asked does not block the repair of the states.
+            # A source that does not answer does not block the repair of the states.
             log.warning("The source does not say whether it went back, too", exc_info=True)
         if why is not None:
             topology = self._ledger.paths.topology
@@ -301,11 +307,11 @@ class RollForwardRepair:
         return told if self._wanted else ""
 
     def execute(self, audit: Audit) -> Repaired | None:
-        """Write the missing transactions. If the process dies, repeat it.
+        """Write the missing transactions. You can repeat it after a crash.
 
-        :return: None: nothing was changed, as no state lacks a transaction, or none can be rolled forward.
-        :raises RepairRefused, FenceOutranked: another run of the command has taken over.
-        :raises StateError, StateUnavailable, StoreError: repeat the command, which continues.
+        :return: None if no state could be rolled forward.
+        :raises RepairRefused, FenceOutranked: another run has replaced this one.
+        :raises StateError, StateUnavailable, StoreError: repeat the command.
         """
         evidence = self._evidence()
         plans = self.plans(evidence)
@@ -315,9 +321,10 @@ class RollForwardRepair:
         holes = {plan.name: plan.holes for plan in plans if plan.holes}
         rolling = self._ledger.begin_roll_forward(found, audit, holes=holes, wanted=self._wanted)
         failpoint("roll_forward.begun", topology=self._ledger.paths.topology)
-        # The ledger has the list of passed-over transactions. Do not add others.
+        # The ledger has the list of the omitted transactions. Do not add others.
         self._given["restate"] = False
-        # From here no transaction commits. Plan again, as one may have committed after the proof.
+        # No transaction commits from here on. Plan again, since one may have committed after the
+        # proof.
         evidence = self._evidence()
         plans = self.plans(evidence)
         rolled = dict(self._done_before(evidence, rolling.found, {plan.name for plan in plans}))
@@ -340,7 +347,7 @@ class RollForwardRepair:
     def _done_before(
         self, evidence: LedgerEvidence, found: Mapping[str, int], to_do: Collection[str]
     ) -> Iterator[tuple[str, RolledState]]:
-        """Yield the states that an earlier run has completed before it died."""
+        """Yield the states that an earlier run of this command completed before it died."""
         for name in found.keys() & self._states.keys() - set(to_do):
             roll = self._roll(name, evidence)
             history = roll.history()
@@ -355,7 +362,7 @@ class RollForwardRepair:
 
 
 def _may_be_behind(state: FencedState, evidence: LedgerEvidence, *, chosen: bool) -> bool:
-    """Return whether to look at a state: it can roll forward by itself, its fence is behind, or a person names it.
+    """Return whether a state may lack transactions, so that it must be checked.
 
     :param chosen: whether the command names the state, which decides for a state without a fence.
     """
@@ -365,11 +372,11 @@ def _may_be_behind(state: FencedState, evidence: LedgerEvidence, *, chosen: bool
 
 
 class StateRollForward(PersonalAction):
-    """Writes the missing transactions of states again from the journal, see `RollForwardRepair`.
+    """Writes the missing transactions of states again from the journal. See `RollForwardRepair`.
 
-    :param names: names of the states; empty: every state that lacks a transaction.
-    :param restate: whether to restate a table's transactions whose rows the journal does not have.
-    :param options: further arguments of `RollForwardRepair`.
+    :param names: names of the states. An empty list means every state that lacks a transaction.
+    :param restate: whether to restate the transactions of a table whose rows the journal does not have.
+    :param options: other arguments of `RollForwardRepair`.
     """
 
     needs_reason = asks_dag = True
@@ -389,7 +396,7 @@ class StateRollForward(PersonalAction):
 
     @cached_property
     def repair(self) -> RollForwardRepair:
-        """Return the repair, always the same one, as it keeps its proofs."""
+        """Return the repair. Every call returns the same object, since it keeps its proofs."""
         spec, states = self.target.dag()
         record = self.target.record
         own = ActionTarget(self.ledger, record, lambda: (spec, states))

@@ -1,4 +1,4 @@
-"""Read from Airflow how the runs of open transactions ended, since a killed run leaves no note in the ledger."""
+"""Read from Airflow how the runs of open transactions ended. A killed run leaves no note in the ledger."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from airflow_tx.ledger import TopologyView, TransactionView, with_run_end
 def with_run_ends(views: Sequence[TopologyView]) -> list[TopologyView]:
     """Add to open transactions how their runs ended, with one query for all topologies.
 
-    A view without ended runs is returned unchanged, so that the caller can keep the values derived from it.
+    A view without an ended run is returned as the same object. The caller can then reuse values that it has computed
+    from the view.
     """
     ends = compat.run_ends(
         {

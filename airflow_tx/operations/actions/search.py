@@ -1,4 +1,4 @@
-"""Search for transactions: the source compares their batches, or the records of the ledger are searched for a text."""
+"""Search for transactions. The source compares their batches, or the records of the ledger are searched for a text."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from airflow_tx.sources import Source, Span, interval_of_key, span_of
 
 
 MOST_LOOKED_THROUGH = 1000
-"""Transactions that one search looks at, the newest ones."""
+"""Maximum number of transactions in one search, which begins with the newest."""
 MOST_FOUND = 50
 
 
@@ -38,10 +38,10 @@ class Found:
     """The result of a search.
 
     :param txids: matching transactions, the newest first, at most `MOST_FOUND`.
-    :param looked: number of transactions that the search looked at.
-    :param oldest: the oldest of them; null: the search looked at none.
-    :param unknown: number of transactions for which the source has no answer.
-    :param complete: whether the search looked at all transactions, and `txids` has every match.
+    :param looked: number of searched transactions.
+    :param oldest: oldest searched transaction, or null if none was searched.
+    :param unknown: number of transactions for which the source cannot tell.
+    :param complete: whether all transactions were searched, and `txids` has every match.
     """
 
     txids: tuple[int, ...]
@@ -52,7 +52,7 @@ class Found:
 
 
 def contains(source: Source, metadata: Any, what: str) -> bool | None:
-    """Return whether a batch has the text that a person looks for. Return None if its source has no answer.
+    """Return whether a batch contains the text that a person searches for. Return None if its source cannot tell.
 
     :param metadata: metadata of the batch in the ledger or a receipt.
     :param what: the text.
@@ -66,7 +66,7 @@ def contains(source: Source, metadata: Any, what: str) -> bool | None:
 
 
 def key_names(source: Source, key: str, what: str) -> bool | None:
-    """Return whether the key of a forgotten run has the text. Return None if its batch may have the text."""
+    """Return whether the key of a forgotten run contains the text. Return None if its batch may contain the text."""
     interval = interval_of_key(key)
     if interval is None or key == what:
         return True if key == what else None
@@ -89,11 +89,11 @@ def search_ledger(
     seconds: float,
     has_left: Callable[[], bool] = lambda: False,
 ) -> Found:
-    """Search the newest transactions, open and final.
+    """Search the newest transactions, both open and final, for a text.
 
-    :param what: the text to look for.
+    :param what: text to find.
     :param seconds: time limit, after which the search returns its matches so far.
-    :param has_left: returns whether the browser has left; the search then ends.
+    :param has_left: function that returns whether the browser has disconnected. The search then ends.
     """
     view = LedgerView(ledger.store, ledger.paths)
     topology = ledger.topology()
@@ -118,11 +118,12 @@ def search_ledger(
 
 
 # --- text search --------------------------------------------------------------------------------------------------
-# Search for a text in the records of a ledger. It asks no source, so it works for every topology.
+# Search for a text in the records of a ledger. It queries no source, so it works for every
+# topology.
 
 
 class MatchedPart(str, Enum):
-    """The part of a transaction that has a text; the parts that people look for most often come first."""
+    """The part of a transaction in which the text was found. The most common targets of a search come first."""
 
     TXID = "txid"
     RUN = "run"
@@ -131,30 +132,33 @@ class MatchedPart(str, Enum):
     STATUS = "status"
     ERROR = "error"
     DETAIL = "detail"
-    """A digest, or the names of columns."""
+    """The kind of a match in a digest, or in the names of columns."""
 
 
 _PARTS = [*MatchedPart]
 _Part: TypeAlias = tuple[MatchedPart, str, bool]
-"""A part, its whole text, and whether the wanted text is the whole part."""
+"""A part, its complete text, and whether the wanted text equals it."""
 _MOST_DIGITS = 19
 _LONGEST_RUN = 250
-"""Characters of the longest run_id that Airflow allows."""
+"""Maximum number of characters of a run_id in Airflow."""
 
 
 def _rank(part: _Part) -> tuple[bool, bool, int]:
-    """Return the sort key of a part: names before details, whole names before parts of names, then the kind."""
+    """Return the sort key of a part. Names precede details.
+
+    Equal texts precede texts that only contain the wanted text.
+    """
     return part[0] is MatchedPart.DETAIL, not part[2], _PARTS.index(part[0])
 
 
 @dataclass(frozen=True)
 class TextMatch:
-    """A transaction that has a text.
+    """A transaction in which a search has found the text.
 
-    :param batch: name of its batch, see `batch_in_words`.
-    :param part: the part that has the text.
-    :param text: the whole text of the part.
-    :param is_exact: whether the wanted text is the whole part, or the whole name of a file.
+    :param batch: name of its batch. See `batch_in_words`.
+    :param part: part in which the text was found.
+    :param text: complete text of the part.
+    :param is_exact: whether the wanted text equals the part, or the name of a file.
     """
 
     view: TransactionView
@@ -165,7 +169,7 @@ class TextMatch:
 
     @property
     def is_named(self) -> bool:
-        """Return whether the text is in a name of the transaction, not in a detail of its batch."""
+        """Return whether the text is in a name, such as the run id, and not in a detail of the batch."""
         return self.part is not MatchedPart.DETAIL
 
     @property
@@ -178,10 +182,10 @@ class TextMatch:
 class TextFound:
     """The result of a search in one ledger.
 
-    :param matches: matches by rank; of equal rank the newest is first.
-    :param looked: number of transactions that the search looked at.
-    :param unknown: number of them whose batch the ledger keeps only as a digest.
-    :param complete: whether the search looked at all transactions, and `matches` has every match.
+    :param matches: matches in the order of their rank. Matches of equal rank begin with the newest.
+    :param looked: number of searched transactions.
+    :param unknown: number of searched transactions whose batch the ledger keeps only as a digest.
+    :param complete: whether all transactions were searched, and `matches` has every match.
     """
 
     matches: tuple[TextMatch, ...] = ()
@@ -192,11 +196,11 @@ class TextFound:
 
 @dataclass(frozen=True)
 class WantedText:
-    """The text that a person looks for: a part of a name, a txid, or a date. Case does not matter.
+    """The text that a person searches for: a part of a name, a txid, or a date. The search ignores the case.
 
     :param what: the text.
-    :param hide_name: hides secrets in the name of a batch; a search does not find hidden text.
-    :param hide_error: hides secrets in an error.
+    :param hide_name: function that hides the secrets in the name of a batch. A search does not find hidden text.
+    :param hide_error: function that hides the secrets in an error.
     """
 
     what: str
@@ -205,19 +209,19 @@ class WantedText:
 
     @property
     def txid(self) -> int | None:
-        """Return the txid that the text may be. Return None if it is not a txid."""
+        """Return the text as a txid. Return None if it cannot be one."""
         is_number = self.what.isascii() and self.what.isdigit() and len(self.what) < _MOST_DIGITS
         return int(self.what) if is_number else None
 
     @property
     def run(self) -> str | None:
-        """Return the run_id that the text may be. Return None if it is not a run_id."""
+        """Return the text as a run_id. Return None if it cannot be one."""
         return self.what if self.what.isprintable() and len(self.what) <= _LONGEST_RUN else None
 
     def match(self, view: TransactionView, metadata: Any, zone: str) -> TextMatch | None:
-        """Find the part of a transaction that has the text, the best one by rank. Return None if there is no part.
+        """Find the best part of a transaction, by rank, that contains the text. Return None if no part contains it.
 
-        :param metadata: metadata of its batch; None: unknown.
+        :param metadata: metadata of the batch, or None if it is unknown.
         :param zone: time zone of the schedule, in which a date is a day.
         """
         named = min(self._names(view, metadata, zone), key=_rank, default=None)
@@ -244,15 +248,18 @@ class WantedText:
         details = (text for text, _ in batch_texts(metadata, self._folded, details=True))
         for text in self._shown(details, self.hide_name):
             yield MatchedPart.DETAIL, text, False
-        if view.is_unreadable:  # its record cannot be searched, so it may match
+        if view.is_unreadable:  # its record cannot be searched, so the batch may match
             yield MatchedPart.DETAIL, self.hide_error(view.document.error or ""), False
 
     def _shown(self, texts: Iterable[str], hide: Callable[[str], str]) -> Iterator[str]:
-        """Return the texts that have the wanted text after secrets are hidden; hiding is slow, so search first."""
+        """Hide the secrets in some texts. Return the texts that still contain the wanted text.
+
+        Hiding is slow, so the texts are searched before it.
+        """
         return filter(self._is_in, map(hide, filter(self._is_in, texts)))
 
     def _is_whole(self, text: str, name: str) -> bool:
-        """Return whether the text is a whole name: also a file without its folder, or a place without its range."""
+        """Return whether the text equals a name. The text may omit the folder of a file, or the range of a batch."""
         whole = text.casefold()
         return self._folded in (whole, whole.rpartition("/")[2], name.casefold())
 
@@ -264,7 +271,7 @@ class WantedText:
         return self.what.casefold()
 
     def _is_dated(self, metadata: Any, zone: str) -> bool:
-        """Return whether the text is a date in the interval of the batch, or the date of its partition."""
+        """Return whether the text is a date within the data interval of the batch, or the date of its partition."""
         span = self._span(zone)
         if span is None or not isinstance(metadata, Mapping):
             return False
@@ -301,10 +308,10 @@ def _moment(text: Any) -> datetime | None:
 
 @dataclass(frozen=True)
 class SearchedLedger:
-    """The transactions of one ledger, for a search.
+    """The transactions of one ledger, which a search reads.
 
     :param zone: time zone of the schedule, in which a date is a day.
-    :param opened: the open transactions, with only the parts that the person may see.
+    :param opened: open transactions, reduced to the parts that the person may see.
     :param final: txids of the final transactions.
     :param quotes: whether the person may read the texts of errors.
     """
@@ -317,7 +324,7 @@ class SearchedLedger:
     quotes: bool = True
 
     def named(self, wanted: WantedText) -> tuple[TextMatch, ...]:
-        """Look up the transactions of any age whose txid or run is the wanted text.
+        """Search transactions of any age whose txid or run id equals the text.
 
         :raises StoreError: the ledger cannot be read.
         """
@@ -339,10 +346,10 @@ class SearchedLedger:
     ) -> TextFound:
         """Search the newest transactions.
 
-        :param most: number of transactions to look at, at most `MOST_LOOKED_THROUGH`.
-        :param most_found: number of matches to return.
-        :param until: end of the search by `time.monotonic`; it then returns its matches so far.
-        :param has_left: returns whether the browser has left; the search then ends.
+        :param most: number of transactions to search, at most `MOST_LOOKED_THROUGH`.
+        :param most_found: maximum number of matches to return.
+        :param until: value of `time.monotonic` at which the search ends. It then returns its matches so far.
+        :param has_left: function that returns whether the browser has disconnected. The search then ends.
         :raises StoreError: the ledger cannot be read.
         """
         ledger = LedgerView(self.store, self.paths)
@@ -369,7 +376,10 @@ class SearchedLedger:
     def _read(
         self, ledger: LedgerView, txids: Iterable[int]
     ) -> Iterator[tuple[TransactionView | None, Any]]:
-        """Yield each transaction with the metadata of its batch; None: the ledger has forgotten it since."""
+        """Yield each transaction with the metadata of its batch.
+
+        The metadata is None if the ledger has forgotten the transaction.
+        """
         for txid in txids:
             final, metadata = ledger.searched(txid)
             view = self._opened.get(txid, final)

@@ -1,4 +1,4 @@
-"""Skip by a person: at its turn a transaction is skipped, so that later transactions can commit.
+"""Skip by a person. The transaction is skipped when it has the turn, so that later transactions can commit.
 
 Source: protocol.md §5.
 """
@@ -37,12 +37,13 @@ from airflow_tx.transaction import due_skip, start_yielded, take_skip_or_wait, u
 log = logging.getLogger(__name__)
 
 _ROWS_SHOWN = 500
-# Seconds between the tries of a skip that another process may be finishing. They are short, since a person waits.
+# Seconds between two tries of a skip that another process may be completing. They are short, since
+# a person waits.
 _PAUSES = (0.2, 0.4, 0.6, 0.8, 1.0)
 
 
 class NotInEffect(TxError):
-    """The ledger has noted a skip, but the transaction could not be skipped at its turn."""
+    """Signals that the ledger has noted a skip, but the transaction could not be skipped at its turn."""
 
     template = (
         "The skip of transaction {txid} is noted, but not in effect: {reason}",
@@ -54,7 +55,7 @@ class NotInEffect(TxError):
 
 
 class TransactionSkip(TransactionAction):
-    """Skips a transaction at its turn, so that later transactions can commit."""
+    """Skips a transaction when it has the turn, so that later transactions can commit."""
 
     needs_reason = asks_dag = True
 
@@ -65,7 +66,7 @@ class TransactionSkip(TransactionAction):
             line = EffectLine(self.txid, None, str(record))
             effect = PlannedEffect(
                 [line], self.note, is_refused=True
-            )  # does nothing if the transaction was skipped
+            )  # this does nothing if the transaction was skipped
             return ActionPlan(version, str(record), [effect], [self.txid])
         try:
             self.check(record)
@@ -82,7 +83,9 @@ class TransactionSkip(TransactionAction):
         )
 
     def check(self, record: TransactionRecord) -> None:
-        """Refuse a skip that could never happen, before the ledger notes it: the transaction would wait forever.
+        """Refuse a skip that can never happen, before the ledger notes it.
+
+        Otherwise the transaction would wait forever.
 
         :raises SkipRefused: a state may have values of the transaction, and cannot undo them.
         :raises StateMissing: the DAG no longer has a state that may have values of the transaction.
@@ -97,11 +100,14 @@ class TransactionSkip(TransactionAction):
         )
 
     def note(self, audit: Audit) -> Iterator[EffectLine]:
-        """Note a skip, and skip the transaction now if it has the turn; then skip noted transactions right after it.
+        """Note a skip in the ledger.
+
+        If the transaction has the turn, skip it, and the noted transactions directly after it.
 
         :raises AlreadyFinal, UnknownTransaction: the transaction is not open.
         :raises NotInEffect: the transaction has the turn, but cannot be skipped now.
-        :raises SkipRefused: since `check` a state has got values that it cannot undo; the skip is withdrawn.
+        :raises SkipRefused: after `check`, a state has got values that it cannot undo. The note of the skip was
+            removed.
         """
         if isinstance(self.ledger.note_skip(self.txid, audit), AlreadySkipped):
             yield EffectLine(
@@ -141,7 +147,8 @@ class TransactionSkip(TransactionAction):
         if self.ledger.turn().current < txid:
             return self._later(txid, run_id), None
         try:
-            # A waiting committer may do the same skip. The later grant wins, with the same result.
+            # A waiting committer may do the same skip. The later grant has priority, and the result
+            # is the same.
             answer = take_skip_or_wait(self.ledger, txid, self._states, log=log, pauses=_PAUSES)
         except StaleBatch:
             assert record is not None
@@ -159,7 +166,8 @@ class TransactionSkip(TransactionAction):
         if self.ledger.turn().current == self.txid:
             what = "skipped at once, and its rows are counted nowhere until they are re-admitted"
             details = transaction_details(self.ledger.store, self.ledger.paths, self.txid)
-            if details.transaction.stale:  # its predecessor ended elsewhere than its batch starts
+            # The preceding transaction ended at another position than the start of this batch.
+            if details.transaction.stale:
                 what = self._after_replay(self.txid)
         yield EffectLine(self.txid, record.run_id, what)
 
@@ -174,7 +182,7 @@ class TransactionSkip(TransactionAction):
         return EffectLine(txid, run_id, done)
 
     def _red(self, run_id: str | None) -> str:
-        """Say what to do about a run that stays failed in Airflow after its transaction was skipped."""
+        """Describe what to do about a run that stays failed in Airflow after its transaction was skipped."""
         if run_id is None or self.target.runs.state(run_id) != "failed":
             return ""
         return ". Its run stays failed in Airflow: clear it, and it ends as success with nothing processed"
@@ -184,7 +192,7 @@ class TransactionSkip(TransactionAction):
         return turn.first or f"transaction {turn.current}"
 
     def _afterwards(self, txid: int) -> str:
-        """Say which transaction counts after the skip, or how to get the rows back."""
+        """Describe which transaction counts after the skip, or how to bring the rows back."""
         skipped = self.ledger.skipped(txid)
         if skipped is not None and skipped.replaces is not None:
             return f"Transaction {skipped.replaces}, which it was to restate, counts"
@@ -205,7 +213,7 @@ def shown_rows(rows: Any) -> str:
 
 
 def _reason(error: TxError) -> str:
-    """Return the reason of an error, without a remedy that is only for the tasks of a transaction."""
+    """Return the reason in an error. Omit a remedy that is only for tasks."""
     if isinstance(error, StateUnavailable):
         return f"state {error.state!r} ({error.where}) cannot be reached: {error.reason}."
     return str(error)

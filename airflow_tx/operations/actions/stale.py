@@ -1,7 +1,8 @@
-"""Stale transactions: committed ones that today's DAG would make otherwise. A person restates or accepts them.
+"""Stale transactions are committed, but the current DAG would make them otherwise.
 
-A transaction is stale if the code of a task has changed since, or if the upstream topology has corrected rows that it
-read. A data interval that no transaction has, between intervals that have one, is also reported as stale.
+A person restates or accepts them. A transaction is stale if the code of a task has changed since, or if the upstream
+topology has corrected rows that it read. A data interval without a transaction is also reported as stale, if earlier
+and later intervals have one.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from airflow_tx.transaction import TransactionSpec, code_of_dag
 
 
 class StaleReason(str, Enum):
-    """Why today's DAG would make a transaction otherwise."""
+    """The reason why a transaction is stale."""
 
     CODE = "code"
     CORRECTION = "correction"
@@ -58,12 +59,12 @@ class StaleReason(str, Enum):
 class StaleLine:
     """A transaction that is stale, or a data interval without one.
 
-    :param txid: txid of the transaction; null: no transaction has the interval.
-    :param run_id: run of the transaction; null: unknown, or no transaction.
+    :param txid: txid of the transaction, or null if no transaction has the interval.
+    :param run_id: run of the transaction, or null if it is unknown or there is no transaction.
     :param what: the reason in words.
-    :param since: when the reason arose; null: unknown.
+    :param since: time when the transaction became stale, or null if it is unknown.
     :param tasks: names of the tasks whose code differs.
-    :param restatement: the open transaction that restates it; 0: a restatement is requested; null: neither.
+    :param restatement: open transaction that restates it, 0 if a restatement is requested, or null otherwise.
     """
 
     txid: int | None
@@ -77,9 +78,9 @@ class StaleLine:
 
 @dataclass(frozen=True)
 class StaleGroup:
-    """Transactions that are stale for one reason, or intervals without one.
+    """Transactions that are stale for the same reason, or data intervals without a transaction.
 
-    :param txids: txids in order; empty: the group is of intervals.
+    :param txids: txids in order. The list is empty for a group of intervals.
     """
 
     txids: tuple[int, ...]
@@ -90,7 +91,7 @@ class StaleGroup:
 
     @property
     def transactions(self) -> str:
-        """Return the txids as a short text, such as `1-3, 5`."""
+        """Format the txids as a short text, such as `1-3, 5`."""
         counter = count()
         runs = (list(run) for _, run in groupby(self.txids, lambda txid: txid - next(counter)))
         return ", ".join(f"{run[0]}" if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
@@ -100,10 +101,10 @@ class StaleGroup:
 class Stale:
     """The stale transactions of a topology at one moment.
 
-    :param lines: the stale transactions in the order of their txids, then the intervals.
-    :param compared: number of compared transactions: committed ones with a receipt that no restatement has replaced.
+    :param lines: stale transactions in the order of their txids, and then the intervals without a transaction.
+    :param compared: number of compared transactions. These are committed, have a receipt, and are not restated.
     :param unknown: number of transactions whose code cannot be compared, by reason.
-    :param corrections: the corrections that a transaction lacks, by its txid.
+    :param corrections: corrections that a transaction lacks, by its txid.
     """
 
     lines: tuple[StaleLine, ...]
@@ -112,13 +113,13 @@ class Stale:
     corrections: Mapping[int, Correction] = field(default_factory=dict)
 
     def of(self, task: str) -> Stale:
-        """Return only the lines for which this task has other code. If `task` is "", return all lines."""
+        """Return the lines for which the code of this task differs. If `task` is "", return all lines."""
         chosen = tuple(each for each in self.lines if not task or task in each.tasks)
         return replace(self, lines=chosen)
 
     @property
     def groups(self) -> list[StaleGroup]:
-        """Group the lines by reason."""
+        """Group the lines by their reason."""
         found = dict[tuple[Any, ...], list[int]]()
         for each in self.lines:
             key = (each.reason, each.what, each.since, each.restatement)
@@ -133,11 +134,11 @@ class Stale:
 
 @dataclass(frozen=True)
 class CodeNow:
-    """The code of today's DAG, to compare it with the code in receipts.
+    """The current code of a DAG, to compare it with the code in receipts.
 
-    :param tasks: digest of the code of each task that must ack; "": the code cannot be read here.
-    :param mapped: mapped tasks, which have no instance if their list is empty.
-    :param accepted: the last txid for which a person has accepted the code, by task and digest of the code.
+    :param tasks: digest of the code of each task that must ack, or "" if the code cannot be read here.
+    :param mapped: mapped tasks. A mapped task has no instance if its list is empty.
+    :param accepted: last txid for which a person has accepted the code, by task and digest of the code.
     """
 
     tasks: Mapping[str, str]
@@ -146,14 +147,14 @@ class CodeNow:
 
     @classmethod
     def of(cls, dag: Any, spec: TransactionSpec, repairs: Sequence[RepairRecord]) -> CodeNow:
-        """Read the code of a DAG, and from `repairs` the code that people have accepted.
+        """Read the code of a DAG. Also read the code that people have accepted.
 
-        :param repairs: repairs of this life of the ledger.
+        :param repairs: repairs of this incarnation of the ledger, which include accepted code.
         """
         return cls(code_of_dag(dag, spec), spec.mapped, accepted_code(repairs))
 
     def changes(self, receipt: Receipt) -> dict[str, str]:
-        """Describe, by task, the differences from the code that made a transaction."""
+        """Describe, by task, how the current code differs from the code that made a transaction."""
         if not receipt.tasks:
             return {}
         then = receipt.code.tasks
@@ -171,7 +172,7 @@ class CodeNow:
         return {task: told[task] for task in sorted(told) if not self._accepts(task, receipt.txid)}
 
     def unknown(self, receipt: Receipt) -> Iterator[str]:
-        """Yield the reasons why parts of the code of a transaction cannot be compared."""
+        """Yield the reasons why parts of a transaction's code cannot be compared."""
         if not receipt.tasks:
             yield "their receipts do not say which tasks processed them"
         for task in sorted(receipt.tasks.keys() & self.tasks.keys()):
@@ -192,16 +193,17 @@ class StaleReading:
     """Finds the stale transactions of a topology.
 
     :param ledger: ledger of the topology.
-    :param parsed: the transaction of its DAG, and its states by name.
+    :param parsed: `Transaction` of its DAG, and the states of the DAG by name.
     """
 
     ledger: ReadOnlyLedger
     parsed: ParsedDag
 
     def read(self, task: str = "") -> Stale:
-        """Compare every receipt with today's DAG.
+        """Compare every receipt with the current DAG.
 
-        :param task: return only transactions for which this task has other code; "": all stale transactions.
+        :param task: name of a task, to return only transactions for which its code differs, or "" for all stale
+            transactions.
         :raises ConfigError: the DAG does not have this task, and no stale transaction has it.
         :raises TxError: the ledger, a state, the source or the upstream topology cannot be read.
         """
@@ -239,7 +241,10 @@ class StaleReading:
 
     @cached_property
     def _counting(self) -> dict[int, Receipt]:
-        """Return the receipts of committed transactions that still count, without empty batches, which no code made."""
+        """Return the receipts of committed transactions that still count.
+
+        Empty batches are omitted, since no code made them.
+        """
         replaced = self.evidence.restated
         back = self.evidence.ledger.taken_back
         return {
@@ -253,7 +258,7 @@ class StaleReading:
 
     @cached_property
     def code(self) -> CodeNow:
-        """Read the code of today's DAG."""
+        """Read the current code of the DAG."""
         states: Any = self.parsed[1]
         return CodeNow.of(states.dag, self._spec, self.evidence.ledger.life)
 
@@ -279,12 +284,12 @@ class StaleReading:
         )
 
     def _since(self, task: str) -> datetime | None:
-        """Return when the first transaction ran this code of a task; if none did, when the DAG file changed."""
+        """Return when a transaction first ran this code of a task. If none did, return when the DAG file changed."""
         return self._first_made.get(task, self._file_changed)
 
     @cached_property
     def _first_made(self) -> Mapping[str, datetime]:
-        """Return when the first transaction ran today's code of each task."""
+        """Map each task to the time when a transaction first ran its current code."""
         found = dict[str, datetime]()
         for receipt in self._receipts.values():
             for task, code in receipt.code.tasks.items():
@@ -298,13 +303,13 @@ class StaleReading:
 
     @cached_property
     def _restatements(self) -> Mapping[int, int]:
-        """Return the open restatement of each transaction with a request or a restatement; 0: not begun."""
+        """Map each transaction to its open restatement, or to 0 if its requested restatement has not begun."""
         wanted = {wish.txid: 0 for wish in self.ledger.wishes()}
         opened = self.ledger.open_records().values()
         return wanted | {each.restates: each.txid for each in opened if each.restates is not None}
 
     def _corrections(self) -> dict[int, tuple[Correction, datetime | None]]:
-        """Read the corrections that transactions lack, by the txid that counts, each with its time."""
+        """Read the corrections that transactions lack, each with its time, by the txid that counts."""
         with closing(self._spec.named_source) as source:
             if not source.upstream:
                 return {}
@@ -313,7 +318,7 @@ class StaleReading:
             return {each.counts: (each, each.since) for each in behind}
 
     def _intervals(self) -> Iterator[StaleLine]:
-        """Yield the data intervals without a transaction, between the first and the last interval that have one."""
+        """Yield the data intervals that lack a transaction, between the first and the last interval that have one."""
         if self._spec.source.dated is None:
             return
         bound = self.ledger.bound_keys()
@@ -333,7 +338,7 @@ class StaleReading:
 
 
 class NothingStale(Refused):
-    """A person accepts other code, but no transaction was made by other code."""
+    """Signals that the code to accept does not differ from the code of any transaction."""
 
     template = ("{problem}.", "Nothing was changed. No acceptance is needed")
 
@@ -347,10 +352,11 @@ def nothing_stale(topology: str, found: Stale, task: str) -> str:
 
 
 class StaleRestatement(TransactionRestatement):
-    """Restates all stale transactions. A transaction that cannot be restated does not block the others.
+    """Restates all stale transactions. If a transaction cannot be restated, the others are still restated.
 
-    :param code: restate only transactions for which this task has other code; "": all stale transactions.
-    :param in_flight: as in `TransactionRestatement`.
+    :param code: name of a task, to restate only transactions for which its code differs, or "" for all stale
+        transactions.
+    :param in_flight: see `TransactionRestatement`.
     """
 
     needs_reason = False
@@ -363,7 +369,7 @@ class StaleRestatement(TransactionRestatement):
         self.subject = "The list of stale transactions"
 
     def plan(self) -> ActionPlan:
-        """Plan to request the restatements, and to start their runs."""
+        """Plan the requests for the restatements, and the start of their runs."""
         self.txids = self.stale.txids
         if not self.txids:
             nothing = nothing_stale(self.target.topology, self.stale, self._code)
@@ -371,7 +377,7 @@ class StaleRestatement(TransactionRestatement):
             effect = PlannedEffect((), lambda audit: [line])
             return ActionPlan(digest([]), f"{nothing}.", [effect])
         named, refused = self._choose(self.txids)
-        # A transaction that was restated since the comparison is not stale.
+        # A transaction that was restated after the comparison is no longer stale.
         chosen = [each for each in named if each.run.named == each.run.txid]
         effects = [*map(self._refusal, refused), *self._effects(chosen)]
         version = digest([self._version(chosen), [each.what for each in self.stale.lines]])
@@ -379,7 +385,7 @@ class StaleRestatement(TransactionRestatement):
 
     @cached_property
     def stale(self) -> Stale:
-        """Find the transactions to restate. Raises the same errors as `StaleReading.read`."""
+        """Find the transactions to restate. It raises the same errors as `StaleReading.read`."""
         return StaleReading(self.ledger, self._parsed).read(self._code)
 
     @cached_property
@@ -402,9 +408,11 @@ class StaleRestatement(TransactionRestatement):
 
 
 class StaleAcceptance(PersonalAction):
-    """Notes in the ledger that a change of code needs no restatement: transactions until now count unchanged.
+    """Notes in the ledger that a change of code needs no restatement.
 
-    :param code: name of the task; "": all tasks whose code differs.
+    The transactions up to now are then no longer stale.
+
+    :param code: name of the task, or "" for all tasks whose code differs.
     """
 
     needs_reason = asks_dag = True

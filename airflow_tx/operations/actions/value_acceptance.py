@@ -1,4 +1,4 @@
-"""Acceptance by a person of values that people have changed by hand."""
+"""Acceptance of values that people have changed by hand."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ from airflow_tx.state import FencedState, QueryableState
 from airflow_tx.transaction import contributions, old_side
 
 MOST_ENTRIES = 10_000
-"""Journal entries to read in the search for deleted keys."""
+"""Maximum number of journal entries that the search for deleted keys reads."""
 MOST_KEYS = 1_000_000
-"""Keys to look up in this search."""
+"""Maximum number of keys in the search for deleted keys."""
 MOST_GONE = 10_000
-"""Deleted keys at most, since a record in ZooKeeper names each of them."""
+"""Maximum number of deleted keys, since a ZooKeeper record names each of them."""
 
 
 def missing_keys(
     journal: JournalArea, state: FencedState, repairs: Sequence[RepairRecord]
 ) -> list[str] | None:
-    """Return the keys that a person has deleted: entries of the journal have them, and the state does not.
+    """Return the keys that a person has deleted from a state. Entries of the journal have these keys.
 
-    Entries that cannot be read are ignored, since a restatement cannot use them either.
+    An unreadable entry is ignored, since a restatement cannot use it.
 
-    :param repairs: repairs of the ledger, for the current name of the state.
-    :return: names of the keys; None: too many to look them up.
+    :param repairs: repairs of the ledger, which may have renamed the state.
+    :return: names of the keys, or None if there are too many keys to search.
     """
     if not isinstance(state, QueryableState):
         return []
@@ -78,7 +78,7 @@ def missing_keys(
 def _missing(
     entry: Entry, state: QueryableState, repairs: Sequence[RepairRecord]
 ) -> tuple[set[str], int]:
-    """Return the missing keys of one entry, and the number of all its keys."""
+    """Return the missing keys of one journal entry, and the number of all its keys."""
     found = set[str]()
     renamed = renamed_since(repairs, entry.contributions, entry.txid)
     old = contributions(entry, renamed).get(state.name)
@@ -95,12 +95,12 @@ def _missing(
 
 @dataclass(frozen=True)
 class _Found:
-    """The changes of a state.
+    """The changes of a state's values that a person has made by hand.
 
     :param changes: totals and row counts that differ from the receipts.
-    :param receipt: hash of the last receipt at the comparison.
-    :param keys: deleted keys, as `missing_keys` returns them.
-    :param unmarked: number of an acceptance that died before it marked the fence of the state; 0: none.
+    :param receipt: hash of the last receipt when the values were compared.
+    :param keys: deleted keys, from `missing_keys`.
+    :param unmarked: number of an acceptance that died before it wrote its number to the fence, or 0 if there is none.
     """
 
     changes: tuple[ColumnTotal | RowCount, ...]
@@ -110,7 +110,7 @@ class _Found:
 
     @property
     def shown(self) -> list[str]:
-        """Describe the changes and the deleted keys, one line each."""
+        """Describe the changed totals and the deleted keys, one line each."""
         if self.unmarked:
             return [f"its fence is to name the change that repair {self.unmarked} accepted"]
         shown = [each.told for each in self.changes]
@@ -126,7 +126,7 @@ class _Found:
 
 
 class ChangeAcceptance(PersonalAction):
-    """Accepts the current values of a state, so that `airflow tx verify --values` compares with them."""
+    """Accepts the current values of a state. `airflow tx verify --values` then compares with these values."""
 
     needs_reason = asks_dag = True
 
@@ -134,7 +134,7 @@ class ChangeAcceptance(PersonalAction):
         """Create the action.
 
         :param state: name of the state.
-        :param made_after: the last transaction before the change by hand; None: the last final one.
+        :param made_after: last transaction before the change by hand, or None for the last final transaction.
         """
         super().__init__(target)
         self.state = state
@@ -176,7 +176,8 @@ class ChangeAcceptance(PersonalAction):
         repairs = ledger.repairs()
         accepted = [each for each in repairs if each.change.get("state") == self.state]
         record = next(each for each in reversed(accepted) if each.what == ACCEPT_CHANGE)
-        # Mark the fence last. Until then no transaction commits, and a repetition of the command continues here.
+        # Write the number to the fence last. Until then no transaction commits, and a repeated
+        # command continues here.
         JournalArea(spec.staging(), ledger.incarnation()).keep_change(record)
         failpoint("accept_change.kept", state=self.state)
         if state.names_changes:
@@ -185,9 +186,10 @@ class ChangeAcceptance(PersonalAction):
             yield EffectLine(None, None, f"accepted: {each}")
 
     def _find(self) -> _Found:
-        """Find the changes of the state.
+        """Find the changes of the state's values.
 
-        :raises AcceptanceRefused: the DAG has no such state, its values are unknown, or nothing has changed.
+        :raises AcceptanceRefused: the DAG has no such state, the values of the state are unknown, or nothing has
+            changed.
         """
         ledger = ledger_evidence(self.target.ledger.store, self.target.ledger.paths)
         spec, states = self.target.dag()
@@ -205,8 +207,8 @@ class ChangeAcceptance(PersonalAction):
             raise self._refusal(
                 f"transaction {self.made_after} is none of 0 to {ledger.current - 1}"
             )
-        # Deleted keys alone are enough for an acceptance: a restatement that must take them back is refused, and its
-        # grant has raised the fence, so that the values cannot be compared.
+        # Deleted keys alone are enough for an acceptance. A restatement that must take them back is
+        # refused, after its grant has raised the fence. The values can then not be compared.
         if known.issuperset(keys or ()):
             if isinstance(changes, str):
                 raise self._refusal(f"its values cannot be compared, since {changes}")
@@ -216,7 +218,10 @@ class ChangeAcceptance(PersonalAction):
         return _Found(compared, ledger.topology.receipt, keys)
 
     def _unmarked(self, ledger: LedgerEvidence, state: FencedState) -> int:
-        """Return the number of the newest accepted change if the fence does not name it; 0: the fence names it."""
+        """Return the number of the newest accepted change if the fence does not have it yet.
+
+        Return 0 if the fence has it.
+        """
         number: int = ledger.topology.accepted.get(self.state, {}).get(CHANGE, 0)
         fence = state.fence()
         return number if fence is not None and fence.change < number else 0

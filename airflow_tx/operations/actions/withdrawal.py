@@ -1,4 +1,4 @@
-"""Withdrawal by a person of a request for a restatement. Source: protocol.md §11."""
+"""Withdrawal of a request for a restatement by a person. Source: protocol.md §11."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from airflow_tx.operations.actions.action import (
 class WishWithdrawal(PersonalAction):
     """Withdraws requests for restatements that no run has begun.
 
-    :param txids: transactions of the requests; empty: all requests.
+    :param txids: txids of the requests, or empty for all requests.
     """
 
     def __init__(self, target: ActionTarget, txids: Sequence[int] = ()) -> None:

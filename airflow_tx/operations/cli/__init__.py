@@ -2,5 +2,5 @@
 
 import logging
 
-# In Airflow 3.2 this module of Alembic would log at INFO to the output of the command.
+# In Airflow 3.2, this module of Alembic would write INFO messages to the output of the command.
 logging.getLogger("alembic.runtime.plugins").setLevel(logging.WARNING)

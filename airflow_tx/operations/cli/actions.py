@@ -112,9 +112,9 @@ def replay(args: Namespace) -> None:
 
 
 def _act(args: Namespace, verb: str, kind: type[TransactionAction], *given: Any) -> None:
-    """Do an action on one transaction, after a check of the reason and a confirmation.
+    """Run an action on one transaction, after a check of its reason and a confirmation.
 
-    :param verb: the command.
+    :param verb: name of the command.
     :param kind: class of the action.
     :param given: arguments of the action, as typed in the command.
     """
@@ -175,7 +175,7 @@ def target_of(store: Store, args: Namespace) -> ActionTarget:
 def do(
     chosen: PersonalAction, args: Namespace, *, confirmed: bool = False, refusable: bool = True
 ) -> None:
-    """Do an action; with `--dry-run` only print its preview.
+    """Run an action. With `--dry-run`, only print its preview.
 
     :param confirmed: whether a person must confirm the action.
     :param refusable: whether a preview without effects is an error.
@@ -187,7 +187,7 @@ def do(
 def is_previewed(
     chosen: PersonalAction, args: Namespace, *, confirmed: bool, refusable: bool = True
 ) -> bool:
-    """Print the preview with `--dry-run`; otherwise ask for a confirmation if the action needs one.
+    """With `--dry-run`, print the preview. Otherwise ask for a confirmation if the action needs one.
 
     :return: whether this is a dry run.
     """
@@ -196,7 +196,7 @@ def is_previewed(
 
 
 def show_effects(effects: Iterable[EffectLine], args: Namespace) -> None:
-    """Print the effects that were done, even if a later one fails."""
+    """Print the effects of an action. If an effect fails, print the earlier effects."""
     rows: list[render.TableRow] = []
     try:
         for each in effects:
@@ -209,7 +209,8 @@ def show_effects(effects: Iterable[EffectLine], args: Namespace) -> None:
 
 
 # --- repair -------------------------------------------------------------------------------------------------------
-# Repairs after a state or ZooKeeper went back in time, and for a state that was renamed or is no longer used.
+# Repairs of a topology after a state or ZooKeeper went back, or after a state was renamed or
+# removed.
 
 
 @action
@@ -237,7 +238,7 @@ def repair(args: Namespace) -> None:
 
 
 def do_repair(chosen: LedgerRepair, args: Namespace, told: str) -> None:
-    """Do a repair after a confirmation; with `--dry-run` only print its preview."""
+    """Run a repair after a confirmation. With `--dry-run`, only print its preview."""
     preview = chosen.preview()
     if is_shown(args, preview):
         return
@@ -251,7 +252,7 @@ def do_repair(chosen: LedgerRepair, args: Namespace, told: str) -> None:
 
 
 def _end_refused(refused: Sequence[EffectLine]) -> None:
-    """End with exit code 1 if a state is refused."""
+    """Exit with code 1 if a state is refused."""
     if refused:
         raise SystemExit(without_controls("\n".join(str(each.what) for each in refused)))
 
@@ -274,7 +275,7 @@ def _target(args: Namespace, store: Store, what: str, *, is_lost: bool = False) 
     """Return the topology that the command names.
 
     :param what: option of the repair.
-    :param is_lost: whether its record may be lost; the DAG then replaces the record.
+    :param is_lost: whether the topology record may be lost. The DAG then provides its content.
     """
     record = (
         _record(args, store)
@@ -290,13 +291,13 @@ def _record(args: Namespace, store: Store) -> TopologyRecord | None:
     try:
         return ReadOnlyLedger(store, paths_of(args)).topology_if_any()
     except UnreadableRecord:
-        return None  # the repair will report the error, or repair it
+        return None  # the repair will report the error, or fix its cause
 
 
 def _dag(args: Namespace, record: TopologyRecord | None, what: str) -> ParsedDag:
-    """Return the transaction of the DAG, and its states by name.
+    """Return the `Transaction` of the DAG, and the states of the DAG by name.
 
-    :raises RepairRefused: the DAG has another topology, or keeps it elsewhere.
+    :raises RepairRefused: the DAG has another topology, or names another ledger for it.
     """
     known = args.topology if record is None else record.dag_id
     spec, states = dags.transactional_dag(args.dag_id or known)
@@ -312,7 +313,7 @@ def _dag(args: Namespace, record: TopologyRecord | None, what: str) -> ParsedDag
 
 
 def _roll_forward(args: Namespace, store: Store) -> None:
-    """Write the missing transactions of states again; end with exit code 1 if a state cannot be written."""
+    """Write the missing transactions of states again. Exit with code 1 if a state cannot be written."""
     rolling = roll_forward.StateRollForward(
         target_of(store, args),
         args.roll_forward,
@@ -362,7 +363,7 @@ def forget(args: Namespace) -> None:
 
 
 MOST_UNASKED = 1000
-"""Stale transactions that a command requests without a confirmation."""
+"""Maximum number of stale transactions that a command requests without a confirmation."""
 
 
 @action
@@ -390,7 +391,7 @@ def restate(args: Namespace) -> None:
 
 
 def _confirm_many(restatement: StaleRestatement, args: Namespace) -> None:
-    """Ask for a confirmation if there are more stale transactions than a person may expect."""
+    """Ask for a confirmation if the number of stale transactions is larger than a person may expect."""
     many = 0 if args.yes else len(restatement.stale.txids)
     if many > MOST_UNASKED:
         confirm(args, f"Restate {many} transactions of topology {args.topology}?")
@@ -455,10 +456,10 @@ def _restate(restatement: TransactionRestatement, target: ActionTarget, args: Na
 class RestatedPiece:
     """A transaction whose restatement the command follows.
 
-    :param of: the transaction to restate.
-    :param txid: the transaction that restates it; None: none has begun.
-    :param state: state of its run; None: the run was deleted.
-    :param wish: its request; None: a run has begun it, or it was withdrawn.
+    :param of: transaction to restate.
+    :param txid: transaction that restates it, or None if none has begun.
+    :param state: state of its run, or None if the run was deleted.
+    :param wish: its request, or None if a run has begun the restatement or the request was withdrawn.
     """
 
     of: int
@@ -474,7 +475,10 @@ class RestatedPiece:
 
 
 class RestatedWork(Work[RestatedPiece]):
-    """The requested restatements at the start of the command, with their status in the ledger and Airflow."""
+    """The restatements that are requested when the command starts.
+
+    Each has its current status in the ledger and in Airflow.
+    """
 
     def __init__(self, target: ActionTarget, chosen: Iterable[RestatedRun]) -> None:
         super().__init__(target.ledger)
@@ -492,7 +496,7 @@ class RestatedWork(Work[RestatedPiece]):
             self._read(of, key, run_id, states.get(run_id), wished.get(of))
             for of, (key, run_id) in self._keys.items()
         ]
-        # Open restatements come first, since the others wait for them.
+        # Show open restatements first, since the others wait for them.
         return sorted(found, key=lambda each: (each.txid is None, each.txid or each.of))
 
     def create(self, piece: RestatedPiece) -> None:
@@ -518,12 +522,13 @@ class RestatedWork(Work[RestatedPiece]):
             return WorkStatus.DONE, binding.txid
         begun = self.ledger.restating(binding)
         if begun is None:
-            return WorkStatus.FAILED, None  # skipped, or withdrawn
+            # The transaction was skipped, or its request was withdrawn.
+            return WorkStatus.FAILED, None
         return WorkStatus.IN_FLIGHT if is_live else WorkStatus.FAILED, begun
 
 
 def left_over(topology: str, pieces: Sequence[RestatedPiece]) -> list[str]:
-    """Return the lines that say what is left to do."""
+    """Return the lines that describe the remaining work."""
     lines = [_failure(topology, each) for each in pieces if each.status is WorkStatus.FAILED]
     if any(each.txid for each in pieces if each.status is WorkStatus.FAILED):
         lines.append(f"To replay what has failed: {Command.of('replay', topology, '--failed')}")

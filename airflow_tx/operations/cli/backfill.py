@@ -66,7 +66,7 @@ def backfill(args: Namespace) -> None:
 
 @dataclass(frozen=True)
 class BackfilledDate:
-    """An interval of a backfill, with its run and its transaction, if they exist."""
+    """A data interval of a backfill, with its run and its transaction if they exist."""
 
     interval: compat.ScheduledInterval
     status: WorkStatus
@@ -75,7 +75,7 @@ class BackfilledDate:
 
     @property
     def is_in_flight(self) -> bool:
-        """Return whether its run is queued or running. A run that has committed does not count."""
+        """Return whether its run is queued or running, and has not committed."""
         return (
             self.status is not WorkStatus.DONE
             and self.run is not None
@@ -84,14 +84,14 @@ class BackfilledDate:
 
 
 class BackfilledDates(Work[BackfilledDate]):
-    """The intervals from one date to another, with their runs in Airflow and their transactions in the ledger.
+    """The data intervals between two dates, with their runs in Airflow and their transactions in the ledger.
 
     :param spec: the `Transaction` block of the DAG.
     :param ledger: ledger of the topology.
     :param first: first moment.
     :param last: last moment.
-    :ivar in_order: whether a failed date blocks all later ones.
-    :ivar order: end of the last interval in the order of txids, at the last reading; None: no order.
+    :ivar in_order: whether a failed date blocks all later dates.
+    :ivar order: end of the last interval in the order of txids when the ledger was last read, or None without an order.
     """
 
     def __init__(
@@ -120,12 +120,13 @@ class BackfilledDates(Work[BackfilledDate]):
         self.order: datetime | None = None
 
     def check_order(self, *, note: bool) -> None:
-        """Check that the dates are next in the order of txids, if the source has an order.
+        """Check that the dates are the next ones in the order of txids, if the source has an order.
 
-        If the ledger has no transaction, the order begins with the first date, unless a run of an earlier date waits.
+        If the ledger has no transaction, the order begins with the first date. It does not begin there while a run of
+        an earlier date waits.
 
-        :param note: whether to write the begin of the order to the ledger.
-        :raises ConfigError: the dates leave out an interval, or one of them is late.
+        :param note: whether to write the beginning of the order to the ledger.
+        :raises ConfigError: the dates omit an interval, or one of them is late.
         """
         if not self.in_order:
             return
@@ -147,7 +148,7 @@ class BackfilledDates(Work[BackfilledDate]):
             raise _misplaced(late[0].interval.start, f"{stands} {self._late()}")
 
     def _awaited(self, position: Json, start: datetime) -> bool:
-        """Return whether a run is queued or running for an interval between the order's position and a date."""
+        """Return whether a run is queued or running for an interval between the position of the order and a date."""
         left_out = [] if position is None else self._left_out(order_end(position), start)
         runs = compat.dated_runs(self.spec.dag_id, left_out) if left_out else {}
         return any(run.state in LIVE_RUN_STATES for run in runs.values())
@@ -157,7 +158,7 @@ class BackfilledDates(Work[BackfilledDate]):
         return [each for each in between if end <= each.start < start]
 
     def _late(self) -> str:
-        """Say how a late date can be counted."""
+        """Describe how the rows of a late date can be counted."""
         reset = Command.of("repair", self.spec.topology, "--reset", "--why", "TEXT")
         if self.ledger.current_if_any() == 1:
             return f"nothing is committed. End the runs of {self.spec.dag_id}, then: {reset}. Repeat this command."
@@ -189,11 +190,12 @@ class BackfilledDates(Work[BackfilledDate]):
         if txid is not None and (
             interval.logical_date in self._done or self.ledger.status(txid) is None
         ):
-            self._done[interval.logical_date] = txid  # a final transaction stays final
+            self._done[interval.logical_date] = txid  # a final transaction does not change any more
             status = WorkStatus.DONE
         elif run is None:
             status = (
-                # A lane works on the interval. If the transaction leaves the lane, it becomes a run.
+                # A lane processes the interval. If its transaction leaves the lane, a run is
+                # created for it.
                 WorkStatus.IN_FLIGHT
                 if txid
                 and self.in_order
@@ -208,7 +210,7 @@ class BackfilledDates(Work[BackfilledDate]):
 
     def _begun(self, interval: compat.ScheduledInterval, run: compat.DatedRun | None) -> int | None:
         date = interval.logical_date
-        # Without a run only a lane can begin the interval, and it begins intervals in order.
+        # Only a lane can begin an interval without a run, and it begins intervals in order.
         is_passed = self.order is not None and interval.end <= self.order
         if run is not None or date not in self._txids or (is_passed and self._txids[date] is None):
             self._txids[date] = self._txid(interval)
@@ -236,7 +238,7 @@ def _row(each: BackfilledDate) -> render.TableRow:
 
 
 def left_to_do(spec: TransactionSpec, dates: Sequence[BackfilledDate]) -> list[str]:
-    """Return the lines that say what is left to do."""
+    """Return the lines that describe the remaining work."""
     failed = [each for each in dates if each.status is WorkStatus.FAILED and each.run is not None]
     lines = [_failure(spec, each) for each in failed]
     if any(each.txid is not None for each in failed):

@@ -52,9 +52,9 @@ from airflow_tx.sources import Lag, LagUnknown, SourcePosition, lags
 _T = TypeVar("_T")
 
 WATCH_EVERY = 2.0
-"""Seconds between two lists of `--watch`."""
+"""Seconds between two outputs of `--watch`."""
 LAGS_WITHIN = 10.0
-"""Seconds to wait for the answers of all sources together."""
+"""Seconds to wait for the answers of all sources."""
 
 
 @command
@@ -69,10 +69,10 @@ def list_transactions(args: Namespace) -> None:
         if not args.watch:
             _print_list(args, store)
             return
-        args.no_lag = True  # a lag would parse DAG files every two seconds
+        args.no_lag = True  # the query of a lag would parse DAG files every two seconds
         with suppress(KeyboardInterrupt):
             while True:
-                if sys.stdout.isatty():  # replace the last list
+                if sys.stdout.isatty():  # overwrite the previous list in the terminal
                     print("\033[2J\033[H", end="")
                 _print_list(args, store)
                 time.sleep(WATCH_EVERY)
@@ -87,7 +87,8 @@ def _print_list(args: Namespace, store: Store) -> None:
         rows = [*waiters, *map(render.transaction, some), *wished]
         print_table(args, rows, render.TRANSACTION_IN_SHORT, "waiting_for", "note", "behind")
         return
-    # Print each ledger as it answers, so that a ledger that does not answer delays no other.
+    # Print the rows of each ledger as soon as it responds. A ledger that does not respond then
+    # delays no other.
     found = (
         [each for each in some if args.status in (None, each["state"])]
         for some in _topology_rows(args, store)
@@ -103,12 +104,12 @@ def _print_list(args: Namespace, store: Store) -> None:
 
 @dataclass(frozen=True)
 class ListedTopology:
-    """A topology that can be read.
+    """A topology whose ledger can be read.
 
-    :param view: view of the topology, with the name that commands accept.
-    :param ledger: its ledger.
-    :param conn_id: connection of its ZooKeeper.
-    :param alarms: the raised alerts.
+    :param view: view of the topology, including the name that commands accept.
+    :param ledger: ledger of the topology.
+    :param conn_id: connection of the ZooKeeper servers.
+    :param alarms: current alerts.
     """
 
     view: TopologyView
@@ -118,7 +119,7 @@ class ListedTopology:
 
 
 def _topology_rows(args: Namespace, store: Store) -> Iterator[list[render.TableRow]]:
-    """Yield the rows of each ledger as it answers: first the named ledger, then other ledgers that DAGs name."""
+    """Yield the rows of each ledger as soon as it responds. The named ledger is first, then other ledgers of DAGs."""
     is_empty = True
     for found in _listed_ledgers(args, store):
         is_empty = is_empty and not found
@@ -150,10 +151,12 @@ def asked_ledgers(
     ask: Callable[[Store, LedgerPlace], _T],
     away: Callable[[LedgerPlace, TxError], _T],
 ) -> Iterator[list[_T]]:
-    """Yield the answers of each ledger as it answers: first the named ledger, then other ledgers that DAGs name.
+    """Yield the answers of each ledger as soon as it responds.
 
-    :param ask: returns the answer of one topology.
-    :param away: returns the answer of a topology whose ledger cannot be reached.
+    The named ledger is first, then other ledgers of DAGs.
+
+    :param ask: function that returns the answer for one topology.
+    :param away: function that returns the answer for a topology whose ledger cannot be reached.
     """
     places = defaultdict[str, list[LedgerPlace]](list)
     if not (args.root or args.conn_id):
@@ -176,9 +179,9 @@ def asked_ledgers(
 
 
 def _say_nothing_found(args: Namespace) -> None:
-    """Say that the ledgers have no topology.
+    """Print that the ledgers have no topology.
 
-    :raises SystemExit: the command names a place without a topology.
+    :raises SystemExit: the command names a ledger without a topology.
     """
     where = f"There is no topology below {root_of(args)} of connection {conn_id_of(args)!r}"
     if args.root or args.conn_id:
@@ -190,7 +193,8 @@ def _listed(store: Store, place: LedgerPlace) -> ListedTopology | render.TableRo
     try:
         return _readable(store, place)
     except (UnreadableRecord, UnknownTransaction) as error:
-        return render.unreadable(place.name, str(error))  # list the other topologies nevertheless
+        # list the other topologies even if this one fails
+        return render.unreadable(place.name, str(error))
 
 
 def _readable(store: Store, place: LedgerPlace) -> ListedTopology:
@@ -202,7 +206,7 @@ def _readable(store: Store, place: LedgerPlace) -> ListedTopology:
 
 
 def _ahead(ledger: ReadOnlyLedger, view: TopologyView) -> int | str | None:
-    """Count the upstream transactions that are in no range yet, see `TakenRanges.ahead`."""
+    """Count the upstream transactions that are in no range yet. See `TakenRanges.ahead`."""
     with suppress(UnreadableRecord):
         return TakenRanges(ledger).ahead() if view.record.upstream else None
     return None
@@ -215,7 +219,7 @@ def _asked_there(
     ask: Callable[[Store, LedgerPlace], _T],
     away: Callable[[LedgerPlace, TxError], _T],
 ) -> list[_T]:
-    """Return the answers of the topologies of another ledger."""
+    """Return the answers for the topologies of another ledger."""
     from airflow_tx.hooks import ZooKeeperHook
 
     try:
@@ -229,7 +233,10 @@ def _asked_there(
 
 
 def _lags(args: Namespace, listed: Sequence[ListedTopology]) -> Mapping[str, Lag | LagUnknown]:
-    """Return the lags, unless `--no-lag`; print reasons for unknown lags to stderr, as the output may be piped."""
+    """Return the lags, unless `--no-lag` is set.
+
+    Print the reasons for unknown lags to stderr, since the output may be piped.
+    """
     found = {} if args.no_lag else lags_of(listed)
     for lag in found.values():
         is_old = isinstance(lag, LagElsewhere) and args.topology is None
@@ -239,11 +246,11 @@ def _lags(args: Namespace, listed: Sequence[ListedTopology]) -> Mapping[str, Lag
 
 
 class LagElsewhere(LagUnknown):
-    """The lag is not asked for, since the DAG of the topology now has another topology."""
+    """Signals that a lag is not queried, since the DAG of the topology now has another topology."""
 
 
 def lags_of(listed: Iterable[ListedTopology]) -> dict[str, Lag | LagUnknown]:
-    """Return the lag of every topology, or the reason why it is unknown."""
+    """Return the lag of each topology, or the reason why its lag is unknown."""
     sources: dict[str, SourcePosition] = {}
     found: dict[str, Lag | LagUnknown] = {}
     for each in listed:
@@ -282,14 +289,17 @@ def show(args: Namespace) -> None:
 
 
 def _stages(args: Namespace, store: Store) -> ChainStages | None:
-    """Read the way of a transaction through a chain of topologies. Return None if its ledger cannot be read."""
+    """Read the path of a transaction through a chain of topologies.
+
+    Return None if its ledger cannot be read.
+    """
     with suppress(UnreadableRecord):
         return ChainStages.of(ReadOnlyLedger(store, paths_of(args)), args.txid)
     return None
 
 
 def _details(args: Namespace, store: Store) -> TransactionDetails:
-    """Read one transaction from the ledger, or from the journal if the ledger has forgotten it."""
+    """Read one transaction from the ledger. If the ledger has forgotten it, read it from the journal."""
     paths = paths_of(args)
 
     def journal() -> JournalArea:
@@ -297,7 +307,7 @@ def _details(args: Namespace, store: Store) -> TransactionDetails:
         return JournalArea(staging_of(args), incarnation)
 
     def forgotten() -> TransactionDetails | None:
-        with suppress(TxError):  # without the journal, the ledger's error is the answer
+        with suppress(TxError):  # if the journal is unavailable, report the ledger's error
             return forgotten_details(store, paths, journal(), args.txid)
         return None
 
@@ -313,7 +323,7 @@ def _details(args: Namespace, store: Store) -> TransactionDetails:
         # The ledger has only a line in the book of ends. A journal entry has more facts.
         return forgotten() or found
     if found.batch is None and receipt is not None and is_shortened(receipt.metadata):
-        with suppress(TxError):  # without the journal, show the digest
+        with suppress(TxError):  # if the journal is unavailable, show the digest of the batch
             entry = journal().read(receipt.journal or "")
             found = replace(found, batch=Metadata(0, entry.metadata, None))
     record = ReadOnlyLedger(store, paths).existing_topology()

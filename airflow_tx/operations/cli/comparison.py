@@ -39,7 +39,7 @@ def diff(args: Namespace) -> None:
 
 
 def _state_of_dag(text: str) -> FencedState:
-    """Find a state by DAG:STATE, or by the DAG alone if the DAG has one state."""
+    """Find the state that DAG:STATE names. If the DAG has only one state, DAG alone also names it."""
     dag_id, _, name = text.partition(":")
     _, states = transactional_dag(dag_id, option="DAG:STATE")
     known = ", ".join(f"{dag_id}:{each}" for each in sorted(states))
@@ -121,7 +121,7 @@ def _as_data(found: StateComparison, names: tuple[str, str]) -> render.TableRow:
 
 
 def _plain(value: Any) -> Any:
-    """Convert a value to types of JSON; a value that JSON does not have becomes a string."""
+    """Convert a value to the types of JSON. A value that JSON does not have becomes a string."""
     value = base64.b64encode(value).decode() if isinstance(value, bytes) else value
     return (
         value if value is None or isinstance(value, (bool, int, float, list, dict)) else str(value)

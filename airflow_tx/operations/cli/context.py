@@ -1,4 +1,4 @@
-"""Functions for all commands: decorators, access to the ledger, `--why` and confirmations."""
+"""Functions that all commands use: decorators, access to the ledger, `--why` and confirmations."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CommandFunction = Callable[[Namespace], None]
 
 
 def command(function: CommandFunction) -> CommandFunction:
-    """Decorate a command: load the providers' options, hide logs, and end with one line for a `TxError`."""
+    """Decorate a command. It loads the options of the providers, hides logs, and prints one line for a `TxError`."""
 
     @suppress_logs_and_warning
     @providers_configuration_loaded
@@ -44,7 +44,8 @@ def command(function: CommandFunction) -> CommandFunction:
     def run(args: Namespace) -> None:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, TextIOWrapper):
-                stream.reconfigure(errors="backslashreplace")  # a terminal may lack a character
+                # The terminal may be unable to print a character.
+                stream.reconfigure(errors="backslashreplace")
         try:
             try:
                 function(args)
@@ -54,7 +55,8 @@ def command(function: CommandFunction) -> CommandFunction:
                 function(args)
         except TxError as error:
             raise SystemExit(without_controls(str(error))) from error
-        except OperationalError as error:  # errors of Airflow's database; states raise StateError
+        # These are errors of Airflow's database. Errors of states are StateErrors.
+        except OperationalError as error:
             raise SystemExit(_database_trouble(error)) from error
 
     return run
@@ -70,13 +72,16 @@ def _database_trouble(error: OperationalError) -> str:
 
 
 def action(function: CommandFunction) -> CommandFunction:
-    """Decorate a command that changes something: also write an entry with its name to Airflow's audit log."""
+    """Decorate a command that changes something.
+
+    Each call also writes an entry with its name to Airflow's audit log.
+    """
     audited: CommandFunction = action_cli(command(function))  # type: ignore[no-untyped-call]
     return audited
 
 
 def comparison(function: CommandFunction) -> CommandFunction:
-    """Decorate a command whose exit code 1 means that it found differences: its errors end with exit code 2."""
+    """Decorate a command that exits with code 1 after it has found differences. Its errors exit with code 2."""
     done = command(function)
 
     @wraps(function)
@@ -92,7 +97,7 @@ def comparison(function: CommandFunction) -> CommandFunction:
 
 
 def _found_elsewhere(args: Namespace) -> bool:
-    """Switch to the ledger that a DAG of this Airflow names, if the ledger of `[tx]` does not have the topology.
+    """Switch to another ledger that a DAG of this Airflow names, if the ledger of `[tx]` does not have the topology.
 
     :return: whether to run the command again, on that ledger.
     :raises ConfigError: several ledgers have a topology of this name.
@@ -119,9 +124,9 @@ def _found_elsewhere(args: Namespace) -> bool:
 
 
 def store_of(args: Namespace, conn_id: str = "") -> AbstractContextManager[Store]:
-    """Connect to the store of the ledger during the block.
+    """Connect to the store of the ledger within the `with` block.
 
-    :param conn_id: connection to use; "": the one that the command names.
+    :param conn_id: connection of the store, or "" for the connection that the command names.
     """
     return ZooKeeperHook(conn_id or conn_id_of(args)).store()
 
@@ -140,20 +145,20 @@ def root_of(args: Namespace) -> str:
 
 
 def staging_of(args: Namespace) -> StagingArea:
-    """Return the staging area of the ledger's topologies."""
+    """Return the staging area of the topologies in this ledger."""
     return StagingArea.of_ledger(conn_id_of(args), root_of(args))
 
 
 def paths_of(args: Namespace, topology: str | None = None) -> Paths:
-    """Return the paths of a topology, by default of the topology that the command names."""
+    """Return the ZooKeeper paths of a topology. The default is the topology that the command names."""
     return Paths(root_of(args), topology if topology is not None else args.topology)
 
 
 def dag_of(args: Namespace, dag_id: str) -> ParsedDag:
-    """Return the transaction of the topology's DAG, and its states by name.
+    """Return the `Transaction` of the topology's DAG, and the states of the DAG by name.
 
-    :param dag_id: the DAG, unless `--dag-id` names another one.
-    :raises ConfigError: the DAG has another topology, or keeps it elsewhere.
+    :param dag_id: dag_id, unless `--dag-id` names another DAG.
+    :raises ConfigError: the DAG has another topology, or names another ledger for it.
     """
     return checked_dag(args.dag_id or dag_id, paths_of(args), conn_id_of(args))
 
@@ -163,7 +168,10 @@ def audit_of(args: Namespace) -> Audit:
 
 
 def with_known_run_ends(views: Sequence[TopologyView]) -> list[TopologyView]:
-    """Add how the runs of open transactions ended; if Airflow's database is away, print a note and return the views."""
+    """Add how the runs of open transactions ended.
+
+    If Airflow's database does not respond, print a note and change no view.
+    """
     try:
         return with_run_ends(views)
     except DBAPIError as error:
@@ -174,15 +182,15 @@ def with_known_run_ends(views: Sequence[TopologyView]) -> list[TopologyView]:
 
 
 def wrong_usage(text: str) -> NoReturn:
-    """End with exit code 2, as Airflow does for a wrong command line. Nothing was changed."""
+    """Exit with code 2, as Airflow does for an invalid command line. Nothing was changed."""
     print(text, file=sys.stderr)
     raise SystemExit(2)
 
 
 def check_reason(args: Namespace, verb: str, *words: str) -> None:
-    """Refuse an action without a reason; a dry run needs none.
+    """Refuse an action without a reason. A dry run needs no reason.
 
-    :param verb: the typed command, for the message.
+    :param verb: name of the typed command, for the message.
     :param words: arguments after the topology, for the message.
     """
     if not args.dry_run and not without_controls(args.why or "").strip():
@@ -194,41 +202,41 @@ def check_reason(args: Namespace, verb: str, *words: str) -> None:
 
 
 def is_shown(args: Namespace, preview: PreviewAnswer, *, refusable: bool = True) -> bool:
-    """Print the preview with `--dry-run`; otherwise ask a person to confirm.
+    """With `--dry-run`, print the preview. Otherwise ask a person for a confirmation.
 
     :param refusable: whether a preview without effects is an error.
     :return: whether this is a dry run.
-    :raises SystemExit: the preview has no effects; the text is the reason.
+    :raises SystemExit: the preview has no effects. The message is the reason.
     """
     if args.dry_run:
         refusals = preview.refused if refusable and not preview.effects else ()
         if args.output == "table" and not refusals:
             told = f"It would: {preview.sentence}" if preview.effects else preview.sentence
-            # A refusal already says whether something was changed.
+            # A refusal already reports whether something was changed.
             ending = "" if preview.is_refusal else " Nothing was changed."
             print(without_controls(f"{told}{ending}"))
         lines = [(each, "") for each in preview.effects] + [
             (each, "refused: ") for each in preview.refused
         ]
-        # If the only line is a refusal, the exit prints it.
+        # If a refusal is the only line, the exit prints it.
         if args.output != "table" or not refusals or len(lines) > 1:
             render.print_rows([render.effect(each, note) for each, note in lines], args.output)
         if refusals:
             raise SystemExit(without_controls(str(refusals[0].what)))
-    elif preview.effects:  # without effects the action itself explains why
+    elif preview.effects:  # without effects, the action itself explains the reason
         confirm(args, preview.sentence)
     return bool(args.dry_run)
 
 
 def beside_rows(args: Namespace) -> TextIO:
-    """Return the stream for text beside the rows, since a program reads only rows from stdout."""
+    """Return the stream for text that is not a row. A program that reads stdout gets only rows."""
     return sys.stdout if args.output == "table" else sys.stderr
 
 
 def print_table(
     args: Namespace, rows: Sequence[render.TableRow], columns: Sequence[str], *below: str
 ) -> None:
-    """Print a short table, see `render.print_in_short`; with `--wide` print every column."""
+    """Print a short table with `render.print_in_short`. With `--wide`, print every column."""
     if args.wide:
         render.print_rows(rows, args.output)
     else:
@@ -240,7 +248,7 @@ def confirm(args: Namespace, question: str) -> None:
         return
     question = without_controls(question)
     try:
-        # Without a terminal, do not print the question here: the error below quotes it.
+        # Without a terminal, do not print the question here. The error below quotes it.
         answer = input(f"{question} [y/N] " if sys.stdin.isatty() else "")
     except EOFError:
         raise SystemExit(f"{question} Nothing was changed: confirm it with --yes.") from None

@@ -30,7 +30,7 @@ def _flag(name: str, help: str) -> Arg:
 
 
 class _Topology(Action):
-    """Stores the topology, and makes `--why` optional for the parser, since the command itself asks for the reason.
+    """Stores the topology, and makes `--why` optional for the parser, since the command itself checks for the reason.
 
     `--why` is declared as required, so that the help shows it without brackets.
     """
@@ -97,7 +97,7 @@ _IN_ZONE = "a day in the time zone of the schedule, or a time"
 
 
 class _Examples:
-    """The examples at the end of a help text, one a line; Airflow would join the lines of a plain string."""
+    """The examples at the end of a help text, one on each line. Airflow would join the lines of a plain string."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -112,12 +112,12 @@ class _Examples:
 def _command(
     name: str, function: str, help: str, description: str, examples: str, *args: Any
 ) -> Any:
-    """Define a command.
+    """Define a command of `airflow tx`.
 
-    :param function: module and function in this folder; it is imported only for this command.
+    :param function: module and function in this folder. They are imported only to run this command.
     :param help: one line of help, for the list of commands.
-    :param description: further help; "": none.
-    :param examples: command lines without `airflow tx`, one a line.
+    :param description: additional help text, or "" for none.
+    :param examples: example command lines without `airflow tx`, one on each line.
     :param args: arguments of the command.
     """
     func = lazy_load_command(f"airflow_tx.operations.cli.{function}")
@@ -158,7 +158,7 @@ TX_COMMANDS = (
             "topology, only transactions that are open, failed, processing, processed, committing, committed, "
             "skipped or readmitted",
         ),
-        # The earlier name of --status.
+        # The former name of --status.
         _arg("--state", SUPPRESS, dest="status", default=SUPPRESS),
         _flag(
             "--watch",

@@ -1,4 +1,4 @@
-"""The progress of a command that starts a limited number of runs at a time, and follows them to their end."""
+"""The progress of a command that starts a limited number of runs at the same time, and follows them to their end."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Generic, Protocol, TextIO, TypeVar
 
 from airflow_tx.ledger import Ledger
 
-# Seconds between two readings. A commit ends the wait earlier.
+# Seconds between two readings. A commit ends the wait early.
 _PACE = 1.0
 
 
 class WorkStatus(Enum):
-    """The status of one piece of the work."""
+    """The status of one item of work."""
 
     DONE = "done"
     FAILED = "failed"
@@ -25,13 +25,13 @@ class WorkStatus(Enum):
 
 
 class WorkPiece(Protocol):
-    """One piece of the work, such as a date or a requested restatement, which becomes a transaction."""
+    """One item of work, such as a date or a requested restatement. It becomes a transaction."""
 
     @property
     def status(self) -> WorkStatus: ...
     @property
     def txid(self) -> int | None:
-        """Return the txid of its transaction. Return None if it has none yet."""
+        """Return the txid of the item's transaction. Return None if it has none yet."""
 
     @property
     def is_in_flight(self) -> bool:
@@ -42,9 +42,9 @@ _Piece = TypeVar("_Piece", bound=WorkPiece)
 
 
 class Work(ABC, Generic[_Piece]):
-    """The pieces of work of a command.
+    """The items of work of a command.
 
-    :ivar in_order: whether a failed piece blocks all later ones.
+    :ivar in_order: whether a failed item blocks all later items.
     """
 
     in_order = False
@@ -52,32 +52,33 @@ class Work(ABC, Generic[_Piece]):
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
         self.current: int | None = None
-        """The txid whose turn it was at the last reading."""
+        """The txid that had the turn at the last reading."""
 
     @abstractmethod
     def read(self) -> list[_Piece]:
-        """Read the current state of all pieces, in order."""
+        """Read the current state of all items, in order."""
 
     @abstractmethod
     def create(self, piece: _Piece) -> None:
-        """Start the run of a waiting piece."""
+        """Start the run of a waiting item."""
 
     def await_commit(self, seconds: float) -> None:
-        """Wait until the turn has changed since the last reading, but at most `seconds`."""
+        """Wait until the turn has changed since the last reading, for at most `seconds`."""
         with self.ledger.watch_turn() as watch:
-            # The watch does not report a change that happened before it was set.
+            # The watch does not report a change from before it was set.
             if self.ledger.current_if_any() == self.current:
                 watch.wait(seconds)
 
 
 class Progress(Generic[_Piece]):
-    """Creates runs up to a limit, and prints their progress.
+    """Starts runs up to a limit, and prints their progress.
 
-    :param dates: the pieces of work.
-    :param in_flight: uncommitted runs that may be queued or running; 0: create none, since a lane does the work.
-    :param sleep: waits for a number of seconds; None: wait until the turn changes, at most this number of seconds.
-    :param clock: returns monotonic seconds.
-    :param to: stream of the progress; None: stdout.
+    :param dates: items of work, such as dates.
+    :param in_flight: maximum number of uncommitted runs that are queued or running. With 0, no run is created, since a
+        lane does the work.
+    :param sleep: function that waits for a number of seconds. With None, the wait also ends when the turn changes.
+    :param clock: function that returns the monotonic time in seconds.
+    :param to: stream for the progress, or None for stdout.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class Progress(Generic[_Piece]):
         self._to = to
 
     def follow(self) -> list[_Piece]:
-        """Continue until all pieces are done, or only a person can help; return the final state of the pieces."""
+        """Continue until all items have ended, or only a person can help. Return the final state of the items."""
         dates = self._dates.read()
         began = self._clock()
         shown = ""
@@ -137,7 +138,7 @@ def _counts(dates: Sequence[WorkPiece]) -> Counter[WorkStatus]:
 
 
 def _is_over(dates: Sequence[WorkPiece], *, in_order: bool) -> bool:
-    """Return whether no piece can commit any more, as all are done, or the first open one has failed."""
+    """Return whether no other item can commit. Either all items have ended, or the first open one has failed."""
     open_ones = [
         each
         for each in dates

@@ -1,4 +1,4 @@
-"""`airflow tx verify | find | receipts`: list and check which rows were counted, when, and by which run."""
+"""`airflow tx verify | find | receipts`: list or check which rows were counted, when, and by which run."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def verify(args: Namespace) -> None:
 
 
 def _check_span(args: Namespace, last: int) -> None:
-    """Refuse a span without a final transaction.
+    """Refuse a span of txids without a final transaction.
 
     :raises ConfigError: no final transaction is in the span.
     """
@@ -158,7 +158,7 @@ def find(args: Namespace) -> None:
 
 
 def _searched(evidence: TopologyEvidence, what: str) -> str:
-    """Describe how far the search went back, and how to search for an upstream transaction."""
+    """Describe how far back the search reached, and how to search for an upstream transaction."""
     kept = evidence.receipts(None, None)
     since = f"receipts go back to transaction {min(kept)}" if kept else "there is no receipt"
     begins = evidence.ledger.topology.book
@@ -170,7 +170,7 @@ def _searched(evidence: TopologyEvidence, what: str) -> str:
 
 
 def _forgotten(evidence: TopologyEvidence, kept: Mapping[int, Receipt]) -> Iterator[EndLine]:
-    """Yield the lines of the book of ends for transactions without a receipt that were not taken back."""
+    """Yield the lines of the book of ends whose transactions have no receipt and were not taken back."""
     for txid, line in sorted(evidence.ledger.book.items()):
         if txid not in kept and line.outcome is not None:
             yield line
@@ -225,9 +225,9 @@ def _in_words(topology: str, found: Verified, findings: int) -> str:
 
 
 def _line(receipt: Receipt, output: str, restated: Mapping[int, int]) -> render.TableRow:
-    """Return a row of `receipts` and of `find`; a table has the name of the batch.
+    """Return one row of `receipts` or `find`. In a table, it includes the name of the batch.
 
-    :param restated: the transaction that counts now, by each transaction that was restated.
+    :param restated: for each restated transaction, its last restatement, which counts now.
     """
     written = (f"{name}: {each.keys} keys" for name, each in sorted(receipt.written.items()))
     replays = (f"{each.attempt}: {each.why}" for each in receipt.replays)
@@ -246,7 +246,10 @@ def _line(receipt: Receipt, output: str, restated: Mapping[int, int]) -> render.
 
 
 def _entries(evidence: TopologyEvidence, args: Namespace) -> Iterator[str]:
-    """Compare the journal entries with the names in the bindings, except old entries, which may be removed."""
+    """Compare the journal entries with the names in the bindings.
+
+    Old entries are ignored, since they may have been removed.
+    """
     decisive = evidence.ledger.decisive
     if decisive is None:
         return
@@ -266,7 +269,7 @@ def _entries(evidence: TopologyEvidence, args: Namespace) -> Iterator[str]:
 
 
 def _recounted(evidence: TopologyEvidence, args: Namespace) -> Verified:
-    """Read the rows of the last batches from the source again; compare their number and digest."""
+    """Read the rows of the last batches from the source again, and compare their number and digest."""
     committed = [
         each
         for each in evidence.receipts(args.first, args.last).values()
@@ -304,7 +307,10 @@ def _recounted(evidence: TopologyEvidence, args: Namespace) -> Verified:
 
 
 def _counted(evidence: TopologyEvidence, receipt: Receipt) -> int | None:
-    """Return the number of rows that the tasks of a transaction read, or else that its source counted."""
+    """Return the number of rows that the tasks of a transaction read.
+
+    If it is unknown, return the number that its source counted.
+    """
     history = evidence.ledger.histories.get(receipt.txid)
     size: Mapping[str, Any] = (history.size if history is not None else None) or {}
     return receipt.rows if receipt.rows is not None else size.get("rows")
@@ -333,9 +339,9 @@ _BEFORE = 20
 
 @dataclass(frozen=True)
 class SearchedTopology:
-    """One topology, after the search.
+    """The result of the search in one topology.
 
-    :param problem: why it could not be searched; None: it was searched.
+    :param problem: reason why the topology could not be searched, or None if it was searched.
     """
 
     name: str
@@ -344,9 +350,9 @@ class SearchedTopology:
 
 
 def find_anywhere(args: Namespace) -> None:
-    """Print the transactions of all topologies that have a text.
+    """Print the transactions of all topologies that contain a text.
 
-    :raises SystemExit: no transaction has the text.
+    :raises SystemExit: no transaction contains the text.
     """
     if args.dag_id:
         wrong_usage(
@@ -367,7 +373,7 @@ def find_anywhere(args: Namespace) -> None:
 
 @dataclass(frozen=True)
 class _Search:
-    """Searches one topology for a text."""
+    """The search for a text in one topology."""
 
     what: str
 
@@ -382,7 +388,7 @@ class _Search:
                 found = replace(found, matches=ledger.named(wanted))
             return SearchedTopology(place.name, found)
         except (UnreadableRecord, UnknownTransaction) as error:
-            return _away(place, error)  # search the other topologies nevertheless
+            return _away(place, error)  # search the other topologies even if this one fails
 
 
 def _away(place: LedgerPlace, error: TxError) -> SearchedTopology:
@@ -428,7 +434,7 @@ def _row(each: SearchedTopology, match: TextMatch, what: str, args: Namespace) -
 
 
 def _shortened(text: str, what: str) -> str:
-    """Shorten a long text to the part around the wanted text."""
+    """Shorten a long text to the part that surrounds the wanted text."""
     if len(text) <= _LONGEST:
         return text
     start = max(text.casefold().find(what.casefold()) - _BEFORE, 0)

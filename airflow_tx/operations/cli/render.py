@@ -1,4 +1,4 @@
-"""Print the ledger's facts as rows, with Airflow's own console."""
+"""Print the facts of the ledger as rows, with Airflow's own console."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ TRANSACTION_COLUMNS = """
     began processing commit ended
     waiting_for note behind digest
 """.split()
-"""Columns of `airflow tx list TOPOLOGY`."""
+"""The columns of `airflow tx list TOPOLOGY`."""
 DETAIL_COLUMNS = [
     *"txid attempt status run_id began processed granted ended".split(),
     *"rows digest rejected not_proven checks size lost".split(),
@@ -58,22 +58,22 @@ DETAIL_COLUMNS = [
     *"upstream downstream".split(),
     *"batch position partitions acks".split(),
 ]
-"""Columns of `airflow tx show TOPOLOGY TXID`."""
+"""The columns of `airflow tx show TOPOLOGY TXID`."""
 RECEIPT_COLUMNS = """
     txid attempt outcome run_id restates restated_by
     granted rows metadata written replays journal hash
 """.split()
-"""Columns of `airflow tx receipts` and of `airflow tx find TOPOLOGY WHAT`."""
+"""The columns of `airflow tx receipts` and of `airflow tx find TOPOLOGY WHAT`."""
 FOUND_COLUMNS = """
     topology txid status matched text
     run_id batch restates restated_by
 """.split()
-"""Columns of `airflow tx find WHAT`; the short table has the first five."""
+"""The columns of `airflow tx find WHAT`. The short table has the first five."""
 REJECTED_COUNT_COLUMNS = "task reason rows transactions first last".split()
-"""Columns of `airflow tx rejected TOPOLOGY`; for one transaction the first three."""
+"""The columns of `airflow tx rejected TOPOLOGY`. The list of one transaction has the first three."""
 
 IN_SHORT = 80
-"""Width of a short table, in characters."""
+"""The width of a short table, in characters."""
 TOPOLOGY_IN_SHORT = "topology state next_commit open failed lag".split()
 TRANSACTION_IN_SHORT = "txid attempt status run_id rows".split()
 RECEIPT_IN_SHORT = "txid outcome run_id rows metadata".split()
@@ -88,11 +88,14 @@ TRANSACTION_STATUSES = (
     "skipped",
     "readmitted",
 )
-"""Values of `airflow tx list --status`."""
+"""The values of `airflow tx list --status`."""
 
 
 def has_status(view: TransactionView, status: str | None) -> bool:
-    """Return whether a transaction has this one of `TRANSACTION_STATUSES`; every transaction has status None."""
+    """Return whether a transaction has this status of `TRANSACTION_STATUSES`.
+
+    The status None matches every transaction.
+    """
     if status is None:
         return True
     if status == "open":
@@ -103,16 +106,17 @@ def has_status(view: TransactionView, status: str | None) -> bool:
 
 
 class Seconds(float):
-    """A duration that prints with its unit, but is a number in JSON."""
+    """A duration that is printed with its unit, but is a number in JSON."""
 
     def __str__(self) -> str:
         return f"{float(self):.1f} s"
 
 
 def as_json(value: Any) -> str:
-    """Return a value as one line of JSON: numbers keep all digits, and values that JSON does not have become strings.
+    """Return a value as one line of JSON.
 
-    Airflow's console would write each number and boolean as a string. Control characters are escaped.
+    Numbers keep all digits, and values that JSON does not have become strings. Airflow's console would write each
+    number and boolean as a string. Control characters are escaped.
     """
     text = _encoded(_data(value))
     return re.sub(r"[^\x20-\x7e]", lambda found: json.dumps(found[0])[1:-1], text)
@@ -123,7 +127,7 @@ def _encoded(data: Any) -> str:
 
 
 def _data(value: Any) -> Any:
-    """Convert a value to types of JSON."""
+    """Convert a value to the types of JSON."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, (Lag, Mapping)):
@@ -142,7 +146,7 @@ def _data(value: Any) -> Any:
 
 
 def _for_yaml(text: str) -> float | str:
-    """Parse a number of JSON; if a YAML reader would lose digits, keep it as a string."""
+    """Parse a JSON number. If YAML readers would lose digits of the number, keep it as a string."""
     return float(text) if Decimal(repr(float(text))) == Decimal(text) else text
 
 
@@ -150,7 +154,7 @@ def print_rows(rows: Sequence[TableRow], output: str, *, width: int | None = Non
     """Print rows as table, json, yaml or plain.
 
     :param output: value of `--output`.
-    :param width: largest width of a table, in characters; None: any width.
+    :param width: maximum width of a table in characters, or None for any width.
     """
     from airflow.cli.simple_table import AirflowConsole
     from tabulate import tabulate  # type: ignore[import-untyped]
@@ -163,13 +167,13 @@ def print_rows(rows: Sequence[TableRow], output: str, *, width: int | None = Non
         console.print_as_yaml(json.loads(as_json(rows), parse_float=_for_yaml))
         return
     if output == "table":
-        # Drop empty rare columns, so that the table wraps fewer commands that a person may copy.
+        # Omit empty rare columns. The table then wraps fewer commands that a person may copy.
         empty = {name for name in _RARE_COLUMNS if not any(row.get(name) for row in rows)}
         rows = [{name: each for name, each in row.items() if name not in empty} for row in rows]
     rows = [
         {_shown(name, output): _shown(value, output) for name, value in row.items()} for row in rows
     ]
-    # Airflow's console would parse strings as numbers, and round them.
+    # Airflow's console would parse strings as numbers, and round the numbers.
     if output == "plain" and rows:
         lines = [each.values() for each in rows]
         print(tabulate(lines, [*rows[0]], tablefmt="plain", disable_numparse=True))
@@ -182,9 +186,11 @@ def print_rows(rows: Sequence[TableRow], output: str, *, width: int | None = Non
 def print_in_short(
     rows: Sequence[TableRow], columns: Sequence[str], below: Sequence[str], output: str
 ) -> None:
-    """Print a table for a narrow terminal, with long texts below it; for another `output` print all columns.
+    """Print a table for a narrow terminal, and the long texts below the table.
 
-    :param columns: columns of the table; the first one identifies a row.
+    For another `output`, print all columns.
+
+    :param columns: columns of the table. The first one identifies a row.
     :param below: columns to print below the table without line breaks, so that a person can copy commands.
     :param output: value of `--output`.
     """
@@ -200,7 +206,7 @@ def print_in_short(
 
 
 def _shown(value: Any, output: str) -> Any:
-    """Convert a value to text that is safe for a terminal and for a program that reads UTF-8."""
+    """Convert a value to text that is safe for a terminal, and for a program that reads UTF-8."""
     from rich.markup import escape
 
     if value is None or isinstance(value, (int, float)):
@@ -214,7 +220,7 @@ def _shown(value: Any, output: str) -> Any:
 
 
 def print_row(row: TableRow, output: str) -> None:
-    """Print one object: as a table with a line for each property, else as a list with one entry."""
+    """Print one object. A table has one line for each property. Other formats have a list with one entry."""
     if output == "table":
         print_rows(
             [
@@ -235,8 +241,8 @@ def topology(
 ) -> TableRow:
     """Return one row of `airflow tx list`.
 
-    :param lag: lag of the source; None: not asked for.
-    :param alarms: the raised alerts.
+    :param lag: lag of the source, or None if it was not queried.
+    :param alarms: current alerts.
     """
     return {
         "topology": view.name,
@@ -278,7 +284,7 @@ def topology_details(
 
 
 def _reads(view: TopologyView) -> str | None:
-    """Describe the upstream topology, and how many of its transactions were not read yet."""
+    """Describe the upstream topology, and the number of its transactions that are not read yet."""
     if not view.record.upstream:
         return None
     parts = [view.record.upstream]
@@ -310,7 +316,7 @@ def _problem(view: TopologyView) -> str | None:
 
 
 def unreadable(name: str, problem: str) -> TableRow:
-    """Return the row of a topology that cannot be read."""
+    """Return the row for a topology that cannot be read."""
     return {
         "topology": name,
         **dict.fromkeys(_TOPOLOGY_COLUMNS),
@@ -327,7 +333,7 @@ def transaction(view: TransactionView) -> TableRow:
 
 
 def waiters(view: TopologyView) -> list[TableRow]:
-    """Return the rows of runs that yielded before they had a transaction."""
+    """Return the rows for runs that yielded before they had a transaction."""
     return [
         {
             **dict.fromkeys(TRANSACTION_COLUMNS),
@@ -341,7 +347,7 @@ def waiters(view: TopologyView) -> list[TableRow]:
 
 
 def wished(view: TopologyView) -> list[TableRow]:
-    """Return the rows of requests for transactions that are not listed, since the ledger has forgotten them."""
+    """Return the rows for requests whose transactions are not listed, since the ledger has forgotten them."""
     listed = {each.txid for each in view.transactions}
     return [
         {
@@ -383,7 +389,7 @@ def _note(view: TransactionView) -> str | None:
         notes.append(f"now transaction {view.readmitted_as}")
     if view.readmit is not None:
         notes.append(f"wanted back: {_person(view.readmit)}")
-    # If the note is of an older attempt, a person has replayed the transaction since.
+    # If the note belongs to an older attempt, a person has replayed the transaction since.
     last = view.document.replay
     if last is not None and last.count and last.attempt >= view.document.attempt - 1:
         times = "once" if last.count == 1 else f"{last.count} times in a row"
@@ -416,7 +422,7 @@ def details(
 ) -> TableRow:
     """Return the properties that `airflow tx show TOPOLOGY TXID` prints.
 
-    :param stages: way of the transaction through a chain of topologies; None: unknown.
+    :param stages: path of the transaction through a chain of topologies, or None if it is unknown.
     """
     way = {
         "upstream": stages and stages.up_in_words,
@@ -426,7 +432,7 @@ def details(
 
 
 def _spelled(found: TransactionDetails, output: str = "table") -> TableRow:
-    """Return the columns whose values commands do not copy unchanged from the view of a transaction."""
+    """Return the columns whose values are not copied unchanged from the view of a transaction."""
     view = found.transaction
     return {
         "attempt": view.document.attempt or None,
@@ -505,12 +511,12 @@ def _seconds(seconds: float | None) -> Seconds | None:
 
 
 def _time(moment: datetime | None) -> str | None:
-    """Format a time as in the records."""
+    """Format a time in the form of the records."""
     return None if moment is None else moment.isoformat(timespec="milliseconds")
 
 
 def effect(done: EffectLine, note: str = "") -> TableRow:
-    """Return the row of an effect.
+    """Return the row for an effect.
 
     :param note: text before the description.
     """

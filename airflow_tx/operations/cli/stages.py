@@ -1,4 +1,7 @@
-"""`airflow tx verify --chain`: compare each topology of a chain with the one that it reads; stages of `find`."""
+"""`airflow tx verify --chain`: compare each topology of a chain with the topology that it reads.
+
+`airflow tx find` uses the same functions.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from airflow_tx.sources import Source
 
 
 def chain_verified(args: Namespace) -> Verified:
-    """Compare every stage from the topology of the command upwards.
+    """Compare each topology of a chain with its upstream topology. Begin with the topology of the command.
 
     :raises UnreadableRecord: a record cannot be read; the error names it.
     """
@@ -38,7 +41,7 @@ def chain_verified(args: Namespace) -> Verified:
 
 
 def _stages(args: Namespace, store: Store) -> Iterator[tuple[str, str]]:
-    """Yield each topology that reads another topology, and its upstream topology; stop at a cycle."""
+    """Yield each topology that reads another topology, with its upstream topology. Stop at a cycle."""
     name = args.topology
     seen = set[str]()
     while name not in seen:
@@ -62,7 +65,7 @@ def _compared(args: Namespace, store: Store, name: str) -> StageAudit:
                 return whole
     except TxError as error:
         problem = str(error)
-    # Without the source, compare only the ledgers: the ranges, and the transactions that count.
+    # Without the source, compare only the ledgers: the ranges and the counting transactions.
     found.compare()
     found.notes.append(f"rows of its upstream table were not compared: {problem}")
     return found
@@ -76,7 +79,7 @@ def _source(args: Namespace, ledger: ReadOnlyLedger, name: str) -> Source:
 
 
 def taken_by(args: Namespace) -> frozenset[int]:
-    """Return the transactions that are in the range of TOPOLOGY:TXID, if TOPOLOGY reads the command's topology."""
+    """Return the transactions in the range of TOPOLOGY:TXID, if TOPOLOGY reads the topology of the command."""
     name, _, txid = args.what.rpartition(":")
     if not name or not txid.isdecimal():
         return frozenset()

@@ -1,4 +1,4 @@
-"""`airflow tx stale`: the committed transactions that today's DAG would make otherwise."""
+"""`airflow tx stale`: list the committed transactions that the current DAG would make otherwise."""
 
 from __future__ import annotations
 
@@ -47,7 +47,10 @@ def _row(group: StaleGroup) -> render.TableRow:
 
 
 def _told(topology: str, dag_id: str, found: Stale, task: str) -> Iterable[str]:
-    """Yield the lines below the table: the number of stale transactions, the ones not compared, and commands."""
+    """Yield the lines below the table.
+
+    They have the number of stale transactions, the number of other transactions that were not compared, and commands.
+    """
     if found.txids:
         narrowed = ("--code", task) if task else ()
         restate = Command.of("restate", topology, "--stale", *narrowed, "--dry-run")

@@ -1,4 +1,4 @@
-"""`airflow tx ddl | at`: print the SQL that creates the states of a DAG, or reads them as of a transaction."""
+"""`airflow tx ddl | at`: print SQL that creates the states of a DAG, or that reads the states as of a transaction."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def read_at(args: Namespace) -> None:
 def _reading_of(
     args: Namespace, state: FencedState, record: TopologyRecord, *, newest: int, txid: int
 ) -> tuple[str | Command | None, str | None]:
-    """Return the query or the command that reads a state as of a transaction, or the reason why none can."""
+    """Return the query or the command that reads a state as of a transaction. If there is none, return the reason."""
     try:
         held = _matching_fence(state, record, args.topology)
         line = state.at(txid, newest)

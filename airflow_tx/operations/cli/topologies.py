@@ -1,4 +1,7 @@
-"""`airflow tx rename | delete`: rename a topology, give it to another DAG, or delete it. Both are audited."""
+"""`airflow tx rename | delete`: rename a topology, move it to another DAG, or delete it.
+
+Each call is in the audit log.
+"""
 
 from __future__ import annotations
 
@@ -117,7 +120,7 @@ def _print_done(args: Namespace, what: str) -> None:
 
 
 def _forget_output(args: Namespace, paths: Paths, incarnation: str) -> None:
-    """Remove the staged output of the old name, which no task reads, since open transactions begin again."""
+    """Remove the staged output under the old name. No task reads it, since open transactions begin again."""
     try:
         staging_of(args).of_topology(incarnation).sweep(paths.topology)
     except Exception as error:  # noqa: BLE001
@@ -131,9 +134,9 @@ def _is_dry(args: Namespace, what: str) -> bool:
 
 
 def _spec(args: Namespace, topology: str, dag_id: str) -> ParsedDag:
-    """Return the transaction of the DAG, and its states by name.
+    """Return the `Transaction` of the DAG, and the states of the DAG by name.
 
-    :raises ConfigError: the DAG has another topology, or keeps it elsewhere.
+    :raises ConfigError: the DAG has another topology, or names another ledger for it.
     """
     spec, states = transactional_dag(dag_id)
     if problem := elsewhere(spec, paths_of(args, topology), conn_id_of(args)):
@@ -143,9 +146,9 @@ def _spec(args: Namespace, topology: str, dag_id: str) -> ParsedDag:
 
 
 def _check_runs(store: Store, paths: Paths, dag_id: str) -> None:
-    """Refuse while a run of an open transaction is queued or running.
+    """Raise an error while a run of an open transaction is queued or running.
 
-    :raises MoveRefused: such a run exists; the error names it.
+    :raises MoveRefused: such a run exists. The error names it.
     """
     if live := live_runs(ReadOnlyLedger(store, paths), dag_id):
         raise MoveRefused(
@@ -156,7 +159,7 @@ def _check_runs(store: Store, paths: Paths, dag_id: str) -> None:
 
 
 def _left(store: Store, paths: Paths) -> str:
-    """Describe the transactions whose rows would be counted nowhere after the deletion."""
+    """Describe the transactions whose rows no transaction would count after the deletion."""
     ledger = ReadOnlyLedger(store, paths)
     skipped = [txid for txid, each in ledger.all_skipped().items() if each.readmitted_as is None]
     current = ledger.current_if_any()
@@ -173,9 +176,9 @@ def _txids(opened: dict[int, TransactionRecord]) -> str:
 
 
 def _releasable(args: Namespace, record: TopologyRecord) -> dict[str, FencedState]:
-    """Return the states of the DAG that are fenced by this ledger.
+    """Return the states of the DAG that have a fence of this ledger.
 
-    :raises MoveRefused: a state cannot be released, or the DAG is not paused and could count all rows again.
+    :raises MoveRefused: a state cannot be released, or the DAG is not paused. An active DAG could count all rows again.
     """
     _, states = _spec(args, args.topology, args.dag_id or record.dag_id)
     fences = {name: state.fence() for name, state in states.items()}

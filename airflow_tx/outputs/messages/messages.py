@@ -1,4 +1,7 @@
-"""Messages in a worker: take a message, emit further messages for it, and ack or fail it."""
+"""The messages of a worker.
+
+It takes a message, emits further messages that are anchored to it, and acks or fails it.
+"""
 
 from __future__ import annotations
 
@@ -43,17 +46,17 @@ if TYPE_CHECKING:
 
 
 TREES_A_PORTION = 10_000
-"""The most trees in one portion. Redis accepts a million arguments in one command."""
+"""Maximum number of trees in one portion. Redis accepts up to a million arguments in one command."""
 
 
 class Stream:
-    """The sums of one worker for one acker of one attempt.
+    """The sums of ids that one worker sends to one acker of one attempt.
 
     :param store: the store of the acker.
     :param origin: the attempt.
     :param acker: the number of the acker.
-    :param emitter: the task that registers the roots it adds, or "" if the roots are already registered.
-    :param filled: function that is called when the stream has sums to send again.
+    :param emitter: the task that registers the roots of the added trees, or "" if they are already registered.
+    :param filled: a function that is called when the stream has sums to send.
     """
 
     def __init__(
@@ -82,7 +85,7 @@ class Stream:
 
         :param root: the root of the tree.
         :param message: the id of the message.
-        :param count: 1 if the message is emitted, -1 if it is acked.
+        :param count: 1 if the message was emitted, -1 if it was acked.
         """
         with self._lock:
             self._acked += count < 0
@@ -96,9 +99,9 @@ class Stream:
             self._filled(self)
 
     def send(self) -> list[int]:
-        """Send all sums, and return the roots that the acker does not know.
+        """Send all sums. Return the roots that the acker does not know.
 
-        A portion without an answer is sent again unchanged, before later sums.
+        If the acker has not answered a portion, the same portion is sent again before later sums.
 
         :raises AckersUnavailable: the store does not answer. Call the method again.
         :raises StaleMessage, UnknownMessage, AckersBehind: the stream can no longer be used.
@@ -131,7 +134,7 @@ class Anchors:
 
     :param lineage: the lineage.
     :param text: the text of the lineage.
-    :param streams: for each tree, the stream to its acker, and the root.
+    :param streams: for each tree, the stream to its acker, and the id of its root.
     :param store: the store of the ackers.
     :ivar refusal: the reason why messages of the lineage are refused, or None if they are accepted.
     """
@@ -153,7 +156,7 @@ class Anchors:
 
 
 class Message:
-    """One message that a worker has taken. You must ack it once, or fail it.
+    """A message that a worker has taken. You must ack it or fail it, exactly once.
 
     :param anchors: the trees that the message belongs to.
     :param number: the random id of the message.
@@ -203,12 +206,15 @@ class Message:
         return f"{anchors.text}:{number:016x}"
 
     def emit_unanchored(self) -> str:
-        """Create a message that no transaction waits for, and return its reference. Its loss has no effect."""
+        """Create a message that no transaction waits for. Return its reference.
+
+        If it is lost, no transaction is replayed.
+        """
         self._check("Emit for")
         return str(Reference(Lineage(self._anchors.lineage.origin), new_id()))
 
     def ack(self) -> None:
-        """Ack the message, after you have processed it and have emitted all new messages.
+        """Ack the message. Call this method after you have processed the message and have emitted all new messages.
 
         :raises MessageDone: the message is already acked or failed.
         :raises StaleMessage: the transaction was replayed.
@@ -220,7 +226,7 @@ class Message:
             stream.add(root, number, -1)
 
     def fail(self, reason: str = "") -> None:
-        """Fail the message, and immediately the attempt of its transaction, which is then replayed.
+        """Fail the message. The attempt of its transaction fails immediately, and the transaction is replayed.
 
         :param reason: the reason for the ledger; default: the reference of the message.
         :raises MessageDone: the message is already acked or failed.
@@ -265,7 +271,8 @@ class Message:
                     )
                 }
             )
-        # Add the id once to each tree, even if several anchors belong to the tree. Two XORs would cancel out.
+        # Add the id only once to each tree, even if several anchors belong to the tree. With two
+        # XORs, the id would disappear.
         for (_, root), stream in trees.items():
             stream.add(root, number, 1)
         return str(Reference(Lineage(origin, tuple(trees)), number))
@@ -284,11 +291,14 @@ class Message:
 log = logging.getLogger(__name__)
 
 _REMEMBERED = 10_000
-"""The most lineages that a collector keeps, each a few hundred bytes. It parses other lineages again."""
+"""Maximum number of lineages that a collector caches. Each takes a few hundred bytes.
+
+Other lineages are parsed again.
+"""
 
 
 class Collector:
-    """A worker's connection to the ackers: it takes messages from any queue, and sends acks and failures.
+    """The connection of a worker to the ackers. It takes messages from any queue, and sends acks and failures.
 
         with Collector("redis://queues/0") as collector:
             while True:
@@ -319,10 +329,11 @@ class Collector:
         self._thread: threading.Thread | None = None
 
     def process(self, reference: str) -> Message:
-        """Take a message. A `with` block acks it at its end, or fails it if the block raises an error.
+        """Take a message that was read from a queue.
 
-        Without `with`, call `ack` or `fail` yourself after you have emitted all new messages. If the method raises an
-        error, the message is not taken.
+        A `with` block acks the message at its end, or fails it if the block raises an error. Without `with`, call
+        `ack` or `fail` yourself after you have emitted all new messages. If this method raises an error, the message
+        was not taken.
 
         :raises NotAReference: the text is not a reference to a message.
         :raises ForeignMessage: the message belongs to another topology.
@@ -339,7 +350,7 @@ class Collector:
         return Message(anchors, number)
 
     def flush(self) -> None:
-        """Send all acks and emitted messages now.
+        """Send all acks and emitted messages immediately.
 
         :raises AckersUnavailable: a part could not be sent. The next call sends it.
         :raises MessageError: an acker has refused a part permanently. All other parts are sent.
@@ -348,7 +359,7 @@ class Collector:
             raise errors[0]
 
     def close(self) -> None:
-        """Flush, and close the connection.
+        """Send all acks and emitted messages, and close the connection.
 
         :raises AckersUnavailable: a part could not be sent.
         :raises MessageError: an acker has refused a part permanently.
@@ -380,7 +391,8 @@ class Collector:
         if lineage.trees:
             self._store.check(origin)
         if len(self._anchors) >= _REMEMBERED:
-            # Messages in process keep their `Anchors`. So a tree may get a second stream.
+            # Messages that are being processed keep their `Anchors`. So the same tree may get a
+            # second stream.
             self._anchors = {}
             self._streams = {}
         streams = tuple((self._stream(origin, acker), root) for acker, root in lineage.trees)
@@ -433,12 +445,12 @@ class Collector:
         return errors
 
     def _fail(self, origin: Origin, error: AckersBehind) -> None:
-        """Fail an attempt that can never be complete, without waiting for `processing_timeout`."""
+        """Fail an attempt that can never be complete, so that it does not wait for `processing_timeout`."""
         with suppress(MessageError):
             self._store.fail(origin, str(error))
 
     def _refuse(self, origin: Origin, error: MessageError) -> None:
-        """Refuse further messages of an attempt, and messages that are emitted for its open messages."""
+        """Refuse further messages of an attempt. Also refuse messages that are anchored to its open messages."""
         for anchors in list(self._anchors.values()):
             if anchors.lineage.origin == origin:
                 anchors.refusal = error
@@ -454,7 +466,8 @@ def _unknown(origin: Origin, roots: list[int]) -> UnknownMessage:
 
 
 # --- root emitter -------------------------------------------------------------------------------------------------
-# A task of a transaction acts as a spout. Each message is the root of a tree, and is registered before it leaves.
+# A task of a transaction is a spout. Each of its messages is the root of a tree. The tree is
+# registered before the message is sent.
 
 
 class RootEmitter:
@@ -484,7 +497,7 @@ class RootEmitter:
         ]
 
     def emit(self, count: int) -> list[str]:
-        """Create messages, each the root of a tree. Register the trees before you return the references.
+        """Create messages and register their trees. Each message is the root of a tree.
 
         :raises EmittedBefore: an earlier try of the task has emitted messages in this attempt.
         :raises MessageError: the trees cannot be registered. The task must fail.
@@ -510,17 +523,17 @@ class RootEmitter:
 
 
 # --- task emitter -------------------------------------------------------------------------------------------------
-# The messages of one try of a task, or of its Spark application.
+# This section creates the messages of one try of a task, or of its Spark application.
 
 
 class TaskEmitter:
-    """The emitter of a task. It connects to the ackers at the first message.
+    """The emitter of a task. It connects to the ackers when it creates the first message.
 
     :param origin: the attempt.
     :param task: the try of the task.
     :param ackers: the number of ackers, 0 if messages are not tracked, or None if the transaction has no messages.
     :param connect: a function that connects to the ackers for a `with` block.
-    :param anchored: whether the transaction waits for the task.
+    :param anchored: whether the transaction waits for the ack of the task.
     """
 
     def __init__(
@@ -542,7 +555,7 @@ class TaskEmitter:
 
     @property
     def trees(self) -> int:
-        """Return the number of trees that the task has begun."""
+        """Return the number of message trees that the task has begun."""
         return 0 if self._roots is None else self._roots.count
 
     def emit(self, count: int, *, tracked: bool) -> list[str]:

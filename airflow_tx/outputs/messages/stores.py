@@ -1,4 +1,4 @@
-"""Stores of ackers: the interface, its implementations in znodes and in Redis, their location, and their load."""
+"""Stores of ackers: the interface, an implementation in znodes, another in Redis, their connections, and their load."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ from airflow_tx.provider_info import OPTIONS
 class AckerStore(Protocol):
     """A store of the ackers of open transactions. Each method raises `AckersUnavailable` if the store does not answer.
 
-    A call without an answer may have been executed. You can repeat each call with the same arguments.
+    If the store does not answer, it may still have executed the call. You can repeat each call with the same arguments.
     """
 
     def open(self, origin: Origin, birth: str, ackers: int) -> None:
-        """Open the ackers of an attempt, and drop the ackers of older attempts of its transaction.
+        """Create the ackers of an attempt. Delete the ackers of older attempts of its transaction.
 
         :param origin: the attempt.
         :param birth: the birth of the transaction.
@@ -77,9 +77,9 @@ class AckerStore(Protocol):
         """
 
     def take(self, origin: Origin, acker: int, portion: Portion) -> list[int]:
-        """Apply a portion in one atomic operation, as `Acker.take`. Return the roots that the acker does not know.
+        """Apply a portion in one atomic operation, like `Acker.take`. Return the roots that the acker does not know.
 
-        If the method raises an error, no part of the portion was applied.
+        If this method raises an error, no part of the portion was applied.
 
         :raises StaleMessage: a newer attempt is open.
         :raises UnknownMessage: the transaction is not open.
@@ -87,7 +87,7 @@ class AckerStore(Protocol):
         """
 
     def fail(self, origin: Origin, reason: str) -> None:
-        """Note that a message was failed. The store keeps the first reason.
+        """Note that a message has failed. The store keeps only the first reason.
 
         :raises StaleMessage: a newer attempt is open.
         :raises UnknownMessage: the transaction is not open.
@@ -101,14 +101,14 @@ class AckerStore(Protocol):
         """
 
     def forget(self, origin: Origin) -> None:
-        """Drop the ackers of a final transaction, and of all earlier transactions, in any attempt."""
+        """Delete the ackers of a final transaction and of all earlier transactions, in every attempt."""
 
     def close(self) -> None:
         """Close the connection, if this object has opened it."""
 
 
 def not_open(origin: Origin) -> str:
-    """Return the problem text for a transaction that is not open in the ackers."""
+    """Return the problem of a transaction that is not open in the ackers, as text."""
     return f"transaction {origin.txid} is not open: it has ended, or the store of the ackers was emptied"
 
 
@@ -117,7 +117,7 @@ def not_open(origin: Origin) -> str:
 
 
 _PASSES = 1000
-"""The most tries of a write. Each lost try means that the write of another worker succeeded."""
+"""Maximum number of tries of a write. A try fails only if another worker has written in between."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class OpenAttempt:
     """The newest attempt of a transaction.
 
     :param attempt: the number of the attempt.
-    :param birth: the birth of the transaction, since a ledger that was reset allocates the same txids again.
+    :param birth: the birth of the transaction. A ledger that was reset allocates the same txids again.
     :param ackers: the number of ackers.
     :param failed: the reason why a message of the attempt was failed, or None if no message was failed.
     """
@@ -140,7 +140,7 @@ class OpenAttempt:
 
 
 class ZnodeAckers:
-    """An `AckerStore` beside the ledgers, in `<root>.acks/<topology>@<incarnation>/<txid>`.
+    """An `AckerStore` in the ZooKeeper of the ledgers, at `<root>.acks/<topology>@<incarnation>/<txid>`.
 
     :param store: the store of the znodes.
     :param root: the root of the ledgers.
@@ -211,7 +211,7 @@ class ZnodeAckers:
             nodes = [
                 self._store.get(f"{self._path(origin)}/{acker}") for acker in range(opened.ackers)
             ]
-            if None in nodes:  # the attempt has just ended, or a newer attempt was opened
+            if None in nodes:  # The attempt has just ended, or a newer attempt was opened.
                 raise self._unknown(origin)
             return TreeReport.of(
                 (Acker.from_json(node.data) for node in nodes if node is not None), opened.failed
@@ -241,7 +241,10 @@ class ZnodeAckers:
         )
 
     def _sent(self, held: Sequence[Requirement], writes: Sequence[Write]) -> bool:
-        """Return whether the write was applied; False if this is unknown, since the repeated step reads the result."""
+        """Return whether the write was applied. Return False if this is unknown.
+
+        Then the step is repeated and reads the result.
+        """
         try:
             self._store.multi(held, writes)
         except (RequirementFailed, OutcomeUnknown):
@@ -317,7 +320,8 @@ class ZnodeAckers:
 
 
 # --- redis --------------------------------------------------------------------------------------------------------
-# Each acker is one hash in Redis, and one script changes it. `_TAKE` is `Acker.take` of `tree.py` in Lua.
+# Each acker is one hash in Redis. Only a script changes it. `_TAKE` is `Acker.take` of `tree.py` in
+# Lua.
 
 
 # KEYS: the transaction, the prefix of its ackers, the set of txids. ARGV: attempt, birth, ackers, txid.
@@ -403,8 +407,8 @@ redis.call('SREM', KEYS[3], ARGV[1])
 class RedisAckers:
     """An `AckerStore` on a Redis server. The keys of a topology are in one slot of a cluster.
 
-    If a server without persistence loses data, the loss is detected. The transaction is not committed, and needs a
-    replay.
+    If a server without persistence loses data, the ackers detect the loss. The transaction is not committed, and needs
+    a replay.
 
     :param parameters: the arguments of `redis.Redis`.
     :param where: the name of the server in errors, without a password.
@@ -530,7 +534,7 @@ def _acker(pairs: list[bytes]) -> Acker:
 
 
 # --- location -----------------------------------------------------------------------------------------------------
-# The location of ackers is a URL, for a worker without Airflow, or an Airflow connection.
+# The location of ackers is an Airflow connection, or a URL for a worker without Airflow.
 
 
 DEFAULT_ROOT: str = OPTIONS["root"]["default"]
@@ -561,7 +565,7 @@ _shared: dict[tuple[int, str, str], AckerStore] = {}
 
 @contextmanager
 def shared_ackers(conn_id: str | None, ledger: Store, root: str) -> Iterator[AckerStore]:
-    """Connect as `ackers_of`, and keep the connection until it fails. A triggerer asks the ackers every second."""
+    """Connect as `ackers_of`, and keep the connection until it fails. A triggerer queries the ackers every second."""
     if conn_id is None:
         yield ZnodeAckers(ledger, root)
         return
@@ -602,7 +606,7 @@ def open_ackers(where: str, *, root: str = DEFAULT_ROOT) -> AckerStore:
 def _of_zookeeper_url(url: str) -> ZnodeAckers:
     from airflow_tx.ledger import ClientConfig, ZooKeeperStore, connect, disconnect
 
-    # urlsplit supports a single host only.
+    # urlsplit supports only one host.
     netloc, _, path = url.partition("://")[2].partition("/")
     login, _, given = netloc.rpartition("@")
     user, _, password = login.partition(":")
@@ -637,16 +641,16 @@ def _of_zookeeper_connection(conn_id: str, root: str) -> ZnodeAckers:
 
 
 # --- load ---------------------------------------------------------------------------------------------------------
-# The load of a topology's ackers, computed from regular readings, for metrics and the Transactions page.
+# The load of a topology's ackers is read at intervals, for the metrics and the Transactions page.
 
 
 @dataclass(frozen=True)
 class AckerLoad:
     """The load of the ackers of all open transactions.
 
-    :param trees: the number of incomplete trees.
-    :param acks_a_second: acked messages per second since the last reading. A message in several trees counts in each.
-        None for the first reading.
+    :param trees: the number of message trees that are not complete.
+    :param acks_a_second: the number of acked messages per second since the last reading, or None for the first reading.
+        A message in several trees counts once in each tree.
     """
 
     trees: int
@@ -654,7 +658,7 @@ class AckerLoad:
 
 
 class AckerWatch(Inquiry[AckerLoad]):
-    """A regular reading of the ackers of one topology."""
+    """Reads the load of the ackers of one topology at intervals."""
 
     def __init__(self, topology: str, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(f"ackers of {topology}", clock=clock)
@@ -668,7 +672,7 @@ class AckerWatch(Inquiry[AckerLoad]):
         opened: Mapping[int, TransactionRecord],
         incarnation: str,
     ) -> None:
-        """Read the ackers in a thread, unless a thread still waits for an answer.
+        """Read the load of the ackers in a thread. Do nothing while an earlier thread still waits for an answer.
 
         :param connect: a function that connects to the ackers for a `with` block.
         :param opened: the open transactions, by txid.
@@ -684,7 +688,7 @@ class AckerWatch(Inquiry[AckerLoad]):
     def look(
         self, store: AckerStore, opened: Mapping[int, TransactionRecord], incarnation: str
     ) -> AckerLoad:
-        """Read the load for the transactions that still wait for messages.
+        """Return the load of the transactions that still wait for messages.
 
         :raises AckersUnavailable: the store of the ackers does not answer.
         """

@@ -1,4 +1,4 @@
-"""The data of an acker: one XOR for each tree, of any size. Source: Storm's acker.
+"""The data of an acker: one XOR for each tree, for trees of any size. Source: Storm's acker.
 
 This module does no I/O. A store keeps an `Acker` as text, or applies the same changes in a script of the server.
 """
@@ -24,7 +24,7 @@ from airflow_tx.ledger import (
 )
 
 # --- reference ----------------------------------------------------------------------------------------------------
-# A reference is a small text that names a message: its attempt, its trees and its id.
+# A reference is a short text that identifies a message: its attempt, its trees and its id.
 
 
 _SCHEME = "tx1"
@@ -36,7 +36,7 @@ class Origin(NamedTuple):
     :param topology: the topology.
     :param txid: the transaction.
     :param attempt: the attempt.
-    :param incarnation: the incarnation of the topology, since another ledger may keep its ackers in the same store.
+    :param incarnation: the incarnation of the topology. Several ledgers may keep their ackers in the same store.
     """
 
     topology: str
@@ -51,7 +51,7 @@ class Origin(NamedTuple):
 
     @property
     def words(self) -> dict[str, Any]:
-        """Return the fields that errors about messages need."""
+        """Return the fields of errors about messages."""
         return {"topology": self.topology, "txid": self.txid, "attempt": self.attempt}
 
     def __str__(self) -> str:
@@ -59,7 +59,7 @@ class Origin(NamedTuple):
 
 
 def origin_of(topology: str, attempt: TransactionAttempt, incarnation: str) -> Origin:
-    """Return the origin of messages, for an attempt of a topology."""
+    """Return the origin of the messages of an attempt."""
     return Origin(topology, attempt.txid, attempt.attempt, incarnation)
 
 
@@ -68,7 +68,7 @@ class Lineage:
     """The origin of a message, and its trees. All messages of one tree have the same lineage.
 
     :param origin: the attempt that the message belongs to.
-    :param trees: for each tree, its acker and the id of its root. () if no transaction waits for the message.
+    :param trees: for each tree, its acker and the id of its root, or () if no transaction waits for the message.
     """
 
     origin: Origin
@@ -82,7 +82,7 @@ class Lineage:
 
     @classmethod
     def parse(cls, text: str) -> Lineage:
-        """Read the lineage from its text.
+        """Return the lineage from its text.
 
         :raises NotAReference: the text is not a lineage.
         """
@@ -111,7 +111,7 @@ def _tree(text: str) -> tuple[int, int]:
 class Reference:
     """One message.
 
-    :param lineage: the attempt of a transaction, and the trees that the message belongs to.
+    :param lineage: the attempt of the message, and the trees that the message belongs to.
     :param id: the random id of the message.
     """
 
@@ -123,7 +123,7 @@ class Reference:
 
     @classmethod
     def parse(cls, text: str) -> Reference:
-        """Read the reference from its text.
+        """Return the reference from its text.
 
         :raises NotAReference: the text is not a reference.
         """
@@ -132,7 +132,7 @@ class Reference:
 
 
 def split(text: str) -> tuple[str, int]:
-    """Split a reference into the text of its lineage, and its id.
+    """Split a reference into the text of its lineage and its id.
 
     :raises NotAReference: the text has no id at its end.
     """
@@ -146,7 +146,7 @@ def split(text: str) -> tuple[str, int]:
 
 
 def message_id(text: str) -> int:
-    """Read a message id from its text.
+    """Return a message id from its text.
 
     :raises ValueError: the text does not have 16 hexadecimal digits.
     """
@@ -156,7 +156,10 @@ def message_id(text: str) -> int:
 
 
 def new_id() -> int:
-    """Return 64 random bits, never 0, from the operating system. A fork would copy a random generator of Python."""
+    """Return 64 random bits, but never 0.
+
+    They are from the operating system, since a fork would copy Python's generator.
+    """
     return int.from_bytes(os.urandom(8), "big") or 1
 
 
@@ -164,12 +167,12 @@ def new_id() -> int:
 
 
 Changes = Mapping[int, tuple[int, int]]
-"""By root: the XOR of all emitted and acked ids, and the number of emitted minus acked messages."""
+"""The change of each tree, by root: the XOR of the emitted and acked ids, and how many more were emitted than acked."""
 
 
 @dataclass(frozen=True)
 class Tree:
-    """One incomplete tree of messages.
+    """One tree of messages that is not complete.
 
     :param value: the ack val, which is the XOR of all emitted and acked ids.
     :param count: the number of emitted minus acked messages.
@@ -182,24 +185,27 @@ class Tree:
 
     @property
     def complete(self) -> bool:
-        """Return whether every message is acked. Only the count detects an id that was acked three times."""
+        """Return whether every message is acked.
+
+        The count is also compared, since the XOR hides an id that was acked three times.
+        """
         return self.value == 0 and self.count == 0
 
     @property
     def acked_twice(self) -> bool:
-        """Return whether a message was acked more than once, so that the tree can never be complete."""
+        """Return whether a message was acked more than once. Then the tree can never be complete."""
         return self.value == 0 and self.count != 0
 
 
 @dataclass(frozen=True)
 class Portion:
-    """The data that a stream sends to one acker. The acker applies it completely, and only once.
+    """Changes that a stream sends to one acker. The acker applies them completely and only once.
 
-    :param stream: the random name of the stream from one worker to one acker.
-    :param number: the number of the portion, from 1. The acker applies each number once, in order.
+    :param stream: the random name of the stream. A stream goes from one worker to one acker.
+    :param number: the number of the portion in the stream, from 1. The acker applies each number once, in order.
     :param changes: the changes of trees.
     :param emitter: the task that registers the roots of `changes`, or "" if they are already registered.
-    :param acked: the number of acked messages, for people.
+    :param acked: the number of acked messages, for statistics.
     """
 
     stream: str
@@ -211,11 +217,11 @@ class Portion:
 
 @dataclass(frozen=True)
 class Acker:
-    """The trees of one attempt that belong to this acker, by `root id mod n`.
+    """The trees of one attempt that belong to this acker. A tree belongs to the acker with number `root id mod n`.
 
-    :param trees: the incomplete trees, by root.
+    :param trees: the trees that are not complete, by root.
     :param numbers: the number of the last applied portion, by stream.
-    :param emitters: the task that has registered roots, and their number, by stream.
+    :param emitters: the task that has registered roots, and the number of its roots, by stream.
     :param acked: the number of acked messages.
     """
 
@@ -225,10 +231,10 @@ class Acker:
     acked: int = 0
 
     def take(self, origin: Origin, portion: Portion) -> tuple[Acker, list[int]]:
-        """Apply a portion.
+        """Return the acker after a portion.
 
-        :return: the changed acker, and the roots that are unknown or whose tree is already complete. If the portion
-            was already applied, the result is the same acker object.
+        :return: the acker after the portion, and the roots that are unknown or whose tree is already complete. If the
+            portion was applied before, the acker is unchanged.
         :raises AckersBehind: the previous portion is missing.
         """
         last = self.numbers.get(portion.stream, 0)
@@ -289,7 +295,7 @@ class Acker:
 
 
 def check_number(origin: Origin, portion: Portion, last: int) -> None:
-    """Refuse a portion that does not follow the last applied portion of its stream.
+    """Refuse a portion whose number does not follow the last applied portion of its stream.
 
     :param last: the number of the last applied portion.
     :raises AckersBehind: the store has lost portions.
@@ -303,10 +309,10 @@ class TreeReport:
     """The status of the trees of an attempt.
 
     :param emitted: the number of registered roots, by try of a task.
-    :param open: the number of incomplete trees, by task.
-    :param twice: the number of incomplete trees in which a message was acked more than once, by task.
-    :param failed: the reason why a message was failed, or None if no message was failed.
-    :param acked: the number of acked messages. A message in several trees counts in each.
+    :param open: the number of trees that are not complete, by task.
+    :param twice: the number of trees that can never be complete, since a message was acked more than once, by task.
+    :param failed: the reason why a message has failed, or None if no message has failed.
+    :param acked: the number of acked messages. A message in several trees counts once in each tree.
     """
 
     emitted: Mapping[TaskTry, int]
@@ -317,7 +323,7 @@ class TreeReport:
 
     @classmethod
     def of(cls, ackers: Iterable[Acker], failed: str | None) -> TreeReport:
-        """Add up the trees of all ackers of an attempt."""
+        """Return the status of all trees of an attempt, from all its ackers."""
         emitted = Counter[TaskTry]()
         still_open = Counter[str]()
         twice = Counter[str]()
@@ -336,11 +342,11 @@ class TreeReport:
 
 
 def emitter_text(task: TaskTry) -> str:
-    """Return the text under which an acker stores a try of a task."""
+    """Return the text by which an acker identifies the try of a task."""
     return f"{ack_name(task.task_id, task.map_index)} {task.task_try}"
 
 
 def emitter_try(text: str) -> TaskTry:
-    """Read the try of a task from the text of `emitter_text`."""
+    """Return the try of a task from the result of `emitter_text`."""
     instance, _, task_try = text.partition(" ")
     return TaskTry(*ack_element(instance), task_try)

@@ -7,9 +7,9 @@
 Each folder has a single writer, so no file is ever overwritten. A driver that outlives its task writes into a folder
 that no task reads.
 
-Each commit sweeps output of earlier transactions. Output stays as long as the run of its transaction is live, since a
-task outside the block may read it. Other installations may stage in the same place, with the same names of connections
-and topologies. Only the incarnation distinguishes them, so a topology sweeps only the folder of its incarnation.
+Each commit deletes the output of earlier transactions. The output of a transaction stays while its run is live,
+since a task outside the block may read it. Other installations may stage in the same place, with the same names of
+connections and topologies. Only their incarnations differ, so a topology deletes only in the folder of its incarnation.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ PROBE = "@probe"
 
 
 def quoted(part: str) -> str:
-    """Quote any text as one part of a path, without separators, and never `.` or `..`."""
+    """Quote a text as one part of a path. The result has no separator, and is never `.` or `..`."""
     text = quote(part, safe="")
     return text if text.strip(".") else text.replace(".", "%2E")
 
@@ -95,8 +95,8 @@ class StagingArea:
     """The staging area below one root.
 
     :param root_uri: a path, or a URI of a store that every worker and every Spark driver reaches.
-    :param ledger: short name of the ledger, the first part of every path. None if `root_uri` already contains it,
-        such as the `root` of another area.
+    :param ledger: a short name of the ledger. It is the first part of every path. None if `root_uri` already contains
+        the name, such as the `root` of another area.
     """
 
     def __init__(self, root_uri: str, ledger: str | None = None) -> None:
@@ -132,16 +132,16 @@ class StagingArea:
 
     @property
     def kept(self) -> StagingArea:
-        """Return the area for output that tasks read after the commit. No topology can have its name."""
+        """Return the area for output that tasks read after the commit. A topology cannot have the name of this area."""
         return StagingArea(f"{self.root}/{KEPT}")
 
     def __repr__(self) -> str:
         return f"StagingArea({self.root!r})"
 
     def check(self) -> None:
-        """Refuse a root that is not writable, before a transaction depends on it. The error is a ConfigError."""
+        """Raise a ConfigError if the root is not writable. This check runs before a transaction depends on the root."""
         with self._usable():
-            self.files.write(PROBE, b"")  # no topology can have this name
+            self.files.write(PROBE, b"")  # A topology cannot have this name.
 
     @contextmanager
     def _usable(self) -> Iterator[None]:
@@ -158,7 +158,7 @@ class StagingArea:
             raise ConfigError(option="[tx] staging", value=self._given, remedy=remedy) from error
 
     def try_dir(self, topology: str, attempt: TransactionAttempt, task: TaskTry) -> TryDir:
-        """Return the folder of one try, without creating it."""
+        """Return the folder of one try. The folder is not created."""
         of_task = f"{quoted(task.task_id)}@{task.map_index}"
         name = (
             f"{quoted(topology)}/{attempt.txid}/{attempt.attempt}/{of_task}/{quoted(task.task_try)}"
@@ -171,13 +171,13 @@ class StagingArea:
         before: int = sys.maxsize,
         is_read: Callable[[int], bool] = lambda txid: False,
     ) -> list[int]:
-        """Remove the output of transactions that no task reads any longer, in all attempts.
+        """Remove the output of earlier transactions, in all attempts, if no task reads it any longer.
 
-        Call this method at every commit. A later call removes output that a task still reads, or a driver writes late.
+        Call this method at every commit. The next call removes output that a task still reads, or a driver writes late.
 
         :param before: remove output of transactions before this txid.
         :param is_read: a function that returns whether a task may still read the output of a transaction.
-        :return: the txids whose output may still be read.
+        :return: the txids whose output a task may still read.
         """
         below = quoted(topology)
         old = sorted(
@@ -190,11 +190,11 @@ class StagingArea:
         return read
 
     def adopt_taken(self, made_anew: str, incarnation: str) -> None:
-        """Hand messages that runs took while the ledger was lost to the next transaction of the rebuilt ledger.
+        """Give the rebuilt ledger the messages that runs took out of queues while the ledger was lost.
 
-        The broker no longer has these messages. The source recognizes known ids, so you can repeat the call.
+        The broker no longer has them. The source recognizes the ids of messages, so you can repeat the call.
 
-        :param made_anew: the incarnation of the ledger that `begin` created in place of the lost ledger.
+        :param made_anew: the incarnation of the ledger that `begin` has created in place of the lost ledger.
         :param incarnation: the incarnation of the lost ledger.
         """
         theirs = f"{quoted(made_anew)}/{TAKEN}"
@@ -205,7 +205,7 @@ class StagingArea:
                 for folder in ("ids", "messages")
                 for at in self.files.list(f"{own}/{folder}")
             ]
-            # The next transaction reads the folders from this number on.
+            # The next transaction reads the folders whose number is at least this one.
             place = f"{own}/messages/{max(numbers, default=0)}"
             for number in self.files.list(f"{theirs}/{queue}/messages"):
                 folder = f"{theirs}/{queue}/messages/{number}"
@@ -224,14 +224,14 @@ class StagingArea:
 
 
 def write_descriptor(area: StagingArea, descriptor: Descriptor) -> str:
-    """Write a descriptor into the folder of its try, and return its URI, which fits into a command line."""
+    """Write a descriptor to the folder of its try. Return its URI, which is short enough for a command line."""
     name = dir_of(area, descriptor).child(DESCRIPTOR)
     area.files.write(name, descriptor.to_json().encode())
     return area.files.uri(name)
 
 
 def read_descriptor(uri: str) -> Descriptor:
-    """Read the descriptor at a URI. Raise ConfigError if it is missing, or this version cannot read it."""
+    """Read the descriptor at a URI. Raise ConfigError if it is missing or has another format."""
     folder, _, name = uri.rpartition("/")
     try:
         return Descriptor.from_json(open_files(folder).read(name).decode())
@@ -243,12 +243,12 @@ def read_descriptor(uri: str) -> Descriptor:
 
 
 def dir_of(area: StagingArea, descriptor: Descriptor) -> TryDir:
-    """Return the folder of the try of a descriptor."""
+    """Return the folder of the try that a descriptor names."""
     return area.try_dir(descriptor.topology, descriptor.attempt, descriptor.task)
 
 
 # --- output -------------------------------------------------------------------------------------------------------
-# The output of a task consists of files, and of references to them in XComs and in the ledger.
+# The output of a task consists of files. References to the files are in XComs and in the ledger.
 
 
 @dataclass(frozen=True)
@@ -283,7 +283,7 @@ class OutputRef:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> OutputRef:
-        """Read a reference from the result of `to_json`. Raise StagingError if the value is not a reference."""
+        """Create a reference from the result of `to_json`. Raise StagingError if the value is not a reference."""
         try:
             return cls(**value)
         except TypeError:
@@ -302,14 +302,14 @@ class StagedFile:
 
 @dataclass(frozen=True)
 class RowsInTable:
-    """Rows that a task has written into the folder of a table, for its commit.
+    """Rows that a task has written to the folder of a table. The commit of the transaction adds them to the table.
 
     :param uri: the URI of the table.
     :param folder: the folder of the files, relative to the table.
     :param rows: the number of rows.
     :param row_digest: the digest of the rows, as `RowsDigest.text`.
     :param partition: the partition columns, as fields of Spark's schema.
-    :param listed: whether the output has files that list the files of these rows.
+    :param listed: whether the output has files that list the files with these rows.
     """
 
     uri: str
@@ -321,7 +321,7 @@ class RowsInTable:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> RowsInTable:
-        """Read the rows' description from the JSON form of `asdict`."""
+        """Create the description of the rows from the JSON form of `asdict`."""
         return cls(**{**value, "partition": tuple(value["partition"])})
 
 
@@ -331,9 +331,9 @@ class Output:
 
     :param row_digest: see `OutputRef`.
     :param reliable: see `OutputRef`.
-    :param content: the rows of a small output, as the text of `rows_as_json`, or "" if the rows are only in the files.
-    :param appended: the rows in the folder of a table. The files of the output then list the files of the table. None
-        if the rows are in the files of the output.
+    :param content: the rows of a small output as the text of `rows_as_json`, or "" if the rows are only in files.
+    :param appended: the rows that are in the folder of a table, or None. If it is set, the files of the output only
+        list the files of the table.
     """
 
     files: tuple[StagedFile, ...]
@@ -363,9 +363,9 @@ class Output:
 def refuse(
     where: TryDir, output: str, problem: str, remedy: str, rows: NoTable | None = None
 ) -> StagingError:
-    """Build the error that names an output, its task and its transaction.
+    """Return the error that names an output, its task and its transaction.
 
-    :param rows: the reason why the rows cannot be staged, or None if the rows are not the problem.
+    :param rows: the problem of the rows, or None if the rows have no problem.
     """
     if rows is not None and rows.passes:
         given = f"What gives the rows of output {output!r} of task {where.task}"
@@ -377,7 +377,7 @@ def refuse(
 
 
 def check_name(where: TryDir, name: str) -> str:
-    """Return the folder of an output called `name`. Raise StagingError if no output can have this name."""
+    """Return the folder of the output `name`. Raise StagingError if an output cannot have this name."""
     # Spark and pyarrow ignore names that begin with _ or . and Airflow itself writes the XCom `return_value`.
     if not name or name[0] in "_." or name == "return_value":
         remedy = "Begin it with a letter; `return_value` is Airflow's own."
@@ -386,7 +386,7 @@ def check_name(where: TryDir, name: str) -> str:
 
 
 def identity(where: TryDir) -> dict[str, Any]:
-    """Return the fields that identify the try in manifests and references."""
+    """Return the fields of manifests and references that identify the try."""
     return {
         "topology": where.topology,
         "txid": where.attempt.txid,
@@ -413,17 +413,17 @@ def make_ref(where: TryDir, name: str, output: Output) -> OutputRef:
 
 
 # --- small rows ---------------------------------------------------------------------------------------------------
-# The rows of a small output are also stored as JSON, so that a reader does not need pyarrow.
+# The rows of a small output are also stored as JSON. Then a reader does not need pyarrow.
 
 
 SMALL_ROWS = 100
 SMALL_SIZE = 8_192
-"""The longest JSON of a small output, in characters."""
+"""Maximum number of characters of a small output as JSON."""
 _FROM_JSON: Mapping[str, Callable[[str], Any]] = {"date": date.fromisoformat, "decimal": Decimal}
 
 
 def rows_as_json(batches: Sequence[pa.RecordBatch]) -> str:
-    """Return the exact rows as JSON, or "" if there are many, or JSON lacks the type or metadata of a column."""
+    """Return the rows as JSON. Return "" if there are many, or if JSON cannot express a type or its metadata."""
     kinds: dict[str, str] = {}
     for batch in batches:
         for column in batch.schema:
@@ -446,7 +446,7 @@ def rows_as_json(batches: Sequence[pa.RecordBatch]) -> str:
 
 
 def rows_from_json(text: str, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
-    """Read the rows from the text of `rows_as_json`.
+    """Return the rows from the result of `rows_as_json`.
 
     :param columns: the columns to read, or None for all columns.
     """
@@ -474,12 +474,12 @@ def _kind(of: pa.DataType) -> str | None:
 
 
 # --- parquet ------------------------------------------------------------------------------------------------------
-# Read Parquet files of the staging area and of users as Arrow. Spark writes times as INT96 by default. They are read as
-# microseconds, in any year that Spark supports.
+# This section reads Parquet files of the staging area and of users as Arrow batches. By default,
+# Spark writes times as INT96. They are read as microseconds, for all years that Spark supports.
 
 
 def read_schema(opened: BinaryIO) -> pa.Schema:
-    """Read the schema of a file, with the types that `batches_in` returns."""
+    """Read the schema of a file. It has the types that `batches_in` returns."""
     return _schema(_open(opened))
 
 
@@ -497,14 +497,14 @@ def batches_in(opened: BinaryIO, columns: Sequence[str] | None = None) -> Iterat
 
 
 def batches_by_group(file: Any, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
-    """Read a `ParquetFile` group by group, since Arrow keeps its read-ahead data until an iteration ends."""
+    """Read a `ParquetFile` one row group at a time, since Arrow keeps the data that it reads ahead until the end."""
     names = None if columns is None else list(columns)
     for number in range(file.num_row_groups):
         yield from file.iter_batches(row_groups=[number], columns=names)
 
 
 def _open(opened: BinaryIO) -> Any:
-    # By default, Arrow reads INT96 as nanoseconds, which overflow after the year 2262.
+    # By default, Arrow reads INT96 as nanoseconds. Their range ends in the year 2262.
     return pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")
 
 
@@ -524,7 +524,7 @@ def _with_moments(fields: Iterable[pa.Field], physical: Iterator[str]) -> list[p
 
 
 def _moments(kind: pa.DataType, physical: Iterator[str]) -> pa.DataType:
-    """Replace the INT96 times in a type by UTC timestamps. `physical` has the leaves in the order of the file."""
+    """Replace INT96 times in a type by UTC timestamps. `physical` has the leaf columns in the order of the file."""
     types = pa.types
     if types.is_struct(kind):
         fields = map(kind.field, range(kind.num_fields))
@@ -552,12 +552,12 @@ Ref: TypeAlias = OutputRef | Mapping[str, Any]
 MANIFEST_FORMAT = 1
 MANIFEST = "_manifest.json"
 WRITTEN_AT_ONCE = 65_536
-"""The number of rows in one row group, except the last."""
+"""Number of rows in one row group. The last row group of a file may be smaller."""
 _ONE_TYPE = "Change what the task gives: each column has a text as its name and values of one type."
 
 
 def scan_output(where: TryDir, name: str) -> Output:
-    """Describe the Parquet files in an output's folder by their footers, without reading rows."""
+    """Return the descriptions of the Parquet files in an output's folder. Only the footers of the files are read."""
     folder = check_name(where, name)
     files = []
     columns = []
@@ -572,7 +572,7 @@ def scan_output(where: TryDir, name: str) -> Output:
 
 
 def with_content(where: TryDir, name: str, output: Output) -> Output:
-    """Return a small output with its rows as content, in the order of its files.
+    """Return an output whose rows are also in its field `content`, if the output is small.
 
     :raises RowsDiffer: the rows in the files differ from the emitted rows.
     """
@@ -590,11 +590,11 @@ def write_rows(
     file: str = "part-0.parquet",
     digested: bool = False,
 ) -> Output:
-    """Write an output of a Python task: one Parquet file.
+    """Write an output of a Python task as one Parquet file.
 
     :param rows: dicts, or a frame of pandas, polars, DuckDB or pyarrow. A stream is never completely in memory.
     :param file: the name of the file. Several writers of an output need different names.
-    :param digested: whether to digest the rows, too.
+    :param digested: whether the digest of the rows is computed.
     :raises StagingError: the name cannot be used, or Parquet would change a value.
     """
     path = f"{check_name(where, name)}/{file}"
@@ -620,7 +620,7 @@ def _write_parquet(sink: Any, reader: pa.RecordBatchReader, digested: bool) -> R
 
 
 def _portions(reader: pa.RecordBatchReader) -> Iterator[pa.Table]:
-    """Yield the rows in portions of similar size, whether the batches are huge or tiny."""
+    """Yield the rows in portions of similar size, for record batches of any size."""
     kept = list[Any]()
     rows = 0
     for batch in reader:
@@ -636,7 +636,7 @@ def _portions(reader: pa.RecordBatchReader) -> Iterator[pa.Table]:
 
 
 def write_digested(where: TryDir, name: str, rows: Any) -> Output:
-    """Write an output of a Python task with the digest of its rows, so that readers can prove that they read all rows.
+    """Write an output of a Python task with the digest of its rows, by which readers check that they read all rows.
 
     :raises StagingError: see `write_rows`.
     """
@@ -653,13 +653,13 @@ def write_manifest(
     trees: int = 0,
     unproven: Sequence[str] = (),
 ) -> dict[str, OutputRef]:
-    """Make the output of a try visible. This is the last write of a task.
+    """Make the outputs of a try visible. This is the last write of a task.
 
-    :param consumed_rows: the number of rows of the batch that the task read, or None if unknown.
+    :param consumed_rows: the number of rows that the task has read from the batch, or None if it is unknown.
     :param read: the readings of the batch and of outputs.
-    :param code: the digest of the code that wrote the output, or "" if unknown.
+    :param code: the digest of the code that wrote the output, or "" if it is unknown.
     :param trees: the number of messages that the task has emitted.
-    :param unproven: the reasons why the consumed rows are not proven.
+    :param unproven: the reasons why the rows that were read are not proven.
     :return: references to the outputs, by name.
     """
     document = {
@@ -678,7 +678,7 @@ def write_manifest(
 
 @dataclass(frozen=True)
 class Manifest:
-    """The description of the output of a finished try."""
+    """The manifest of a finished try, which describes its outputs."""
 
     where: TryDir
     outputs: Mapping[str, Output]
@@ -750,7 +750,7 @@ def open_output(
     columns: Sequence[str] | None = None,
     attempt: TransactionAttempt | None = None,
 ) -> tuple[TryDir, Output]:
-    """Compare a reference with the manifest and the files, without reading rows.
+    """Compare a reference with the manifest and the files. Rows are not read.
 
     :param columns: the columns that the reader needs.
     :param attempt: the attempt that the reader works for.
@@ -780,7 +780,7 @@ def open_output(
 
 
 def check_readable(where: TryDir, name: str, output: Output) -> None:
-    """Refuse to read an output whose rows are in a table. Its files only list the files of the table.
+    """Refuse to read an output whose rows are in the folder of a table. Its own files only list the files of the table.
 
     :raises StagingError: the rows are in a table.
     """
@@ -800,7 +800,7 @@ def read_batches(
     columns: Sequence[str] | None = None,
     attempt: TransactionAttempt | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Check an output with `open_output`, and read its rows as pyarrow record batches.
+    """Check an output with `open_output`. Read its rows as pyarrow record batches.
 
     :raises RowsDiffer: after the last batch, if the rows differ from the emitted rows.
     """
@@ -815,7 +815,7 @@ def read_output(
     columns: Sequence[str] | None = None,
     attempt: TransactionAttempt | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Check an output with `open_output`, and read its rows as dicts."""
+    """Check an output with `open_output`. Read its rows as dicts."""
     where, output = open_output(area, ref, columns=columns, attempt=attempt)
     if output.content:
         return rows_from_json(output.content, columns)
@@ -846,7 +846,7 @@ def batches_of(
 
 
 def check_emitted(where: TryDir, name: str, found: RowsDigest, emitted: RowsDigest) -> None:
-    """Compare the rows that were read from an output with the emitted rows.
+    """Compare the rows that were read from an output with the rows that the task has emitted.
 
     :raises RowsDiffer: the rows differ.
     """
@@ -884,7 +884,7 @@ def _check_files(where: TryDir, name: str, output: Output) -> None:
 
 
 def _check_columns(where: TryDir, name: str, output: Output, columns: Sequence[str] | None) -> None:
-    # An output without rows may have no file, and then it has no columns.
+    # An output without rows may have no file. Then it has no columns.
     missing = [column for column in columns or () if column not in output.columns]
     if missing and (output.rows or output.columns):
         problem = f"it has columns {', '.join(output.columns)}, and lacks {', '.join(missing)}"

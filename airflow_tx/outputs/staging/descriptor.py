@@ -1,4 +1,4 @@
-"""The description of a batch for an application outside Airflow, stored as a JSON file of any size."""
+"""The description of a batch for an application outside of Airflow. It is stored as a JSON file of any size."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Input:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Input:
-        """Read an input from the result of `to_json`."""
+        """Create an input from the result of `to_json`."""
         names = OutputName.from_json(value)
         return cls(tuple(value["files"]), tuple(value["columns"]), names, value["rows"])
 
@@ -71,25 +71,25 @@ class AppendTo:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> AppendTo:
-        """Read a table from the JSON form of `asdict`."""
+        """Create a table from the JSON form of `asdict`."""
         return cls(value["uri"], tuple(value["partition_by"]))
 
 
 @dataclass(frozen=True)
 class Descriptor:
-    """Everything an application needs to process one batch.
+    """All data that an application needs to process one batch.
 
     :param topology: the topology.
     :param attempt: the attempt.
     :param task: the try that the output belongs to.
     :param metadata: plain JSON that identifies the rows of the batch.
-    :param source: class path and constructor arguments, the result of `Source.serialize()`.
+    :param source: the class path and the constructor arguments of the source, as `Source.serialize()` returns them.
     :param root: root of the staging area of the topology.
     :param inputs: outputs of earlier tasks, by name.
     :param ackers: the ackers, or None if the transaction has no messages.
     :param appended: the tables to which outputs are appended, by output name.
     :param incarnation: the incarnation of the topology.
-    :param keeps_rejected: whether the commit keeps the rows that the application rejects.
+    :param keeps_rejected: whether the commit stores the rows that the application rejects.
     """
 
     topology: str
@@ -131,7 +131,7 @@ class Descriptor:
 
     @classmethod
     def from_json(cls, text: str) -> Descriptor:
-        """Read a descriptor from the text of `to_json`.
+        """Create a descriptor from the text of `to_json`.
 
         :raises ConfigError: the text is not a descriptor, or has another format.
         """

@@ -1,4 +1,4 @@
-"""Operations on files of a disk or an object storage, for staging and for sources of files.
+"""Operations on files of a disk or an object storage. Staging and sources of files use them.
 
 Local paths need only the standard library. fsspec handles any other URI. Airflow's ObjectStoragePath resolves a
 connection in the URI (``s3://conn@bucket/...``). Without Airflow, such as in a Spark driver, the connection is dropped,
@@ -36,7 +36,7 @@ class Listed:
     """An entry of a folder.
 
     :param is_folder: whether the entry is a folder.
-    :param info: for a file of an object storage, the facts in its listing. None on a disk.
+    :param info: for a file of an object storage, the facts in its listing. It is None for a file on a disk.
     :param is_link: whether the entry is a symbolic link.
     """
 
@@ -46,7 +46,7 @@ class Listed:
 
 
 def spark_uri(uri: str) -> str:
-    """Return a path or URI with the scheme that Hadoop's file systems use, for Spark."""
+    """Return a path or a URI with the scheme of Hadoop's file systems, which Spark needs."""
     scheme, found, rest = uri.partition("://")
     if not found:
         return f"file://{uri}"
@@ -55,15 +55,17 @@ def spark_uri(uri: str) -> str:
 
 
 def literal(uri: str) -> str:
-    """Quote wildcards in a file name for Spark's readers."""
+    """Quote the wildcards in a file name, so that Spark reads exactly this file."""
     return re.sub(r"([*?\[\]{}\\])", r"\\\1", uri)
 
 
 class Sink:
-    """A file that pyarrow writes in parts. An error of the file becomes StagingUnavailable, unlike an error of rows.
+    """A file that pyarrow writes in parts.
+
+    An error of the file is raised as StagingUnavailable, but an error of rows is not.
 
     :param out: the opened file.
-    :param making: a context that translates errors, such as `Files._made`.
+    :param making: a context manager that replaces errors, such as `Files._made`.
     :ivar size: the number of bytes written.
     """
 
@@ -75,7 +77,7 @@ class Sink:
         self.size = 0
 
     def write(self, content: bytes) -> int:
-        """Write a part.
+        """Write a part of the file.
 
         :raises StagingUnavailable: the part cannot be written.
         """
@@ -89,13 +91,16 @@ class Sink:
 
 
 class Files(ABC):
-    """Files below one root, an absolute path or a URI. Names are relative to the root, with ``/`` between parts."""
+    """Files below one root, which is an absolute path or a URI.
+
+    Names are relative to the root, with ``/`` between parts.
+    """
 
     def __init__(self, root: str) -> None:
         self.root = root
 
     def uri(self, name: str) -> str:
-        """Return the path or URI of a file, which another process can open."""
+        """Return the path or the URI of a file. Another process can open it."""
         return f"{self.root}/{name}" if name else self.root
 
     def spark_uri(self, name: str) -> str:
@@ -122,7 +127,8 @@ class Files(ABC):
         try:
             yield Sink(out, partial(self._made, name))
         except BaseException as error:
-            # Closing a file writes its buffer. On a full disk, this raises a second error without the remedy.
+            # When a file is closed, its buffer is written. On a full disk, this raises a second
+            # error, which has no remedy.
             with suppress(OSError):
                 put.__exit__(type(error), error, error.__traceback__)
             raise
@@ -130,7 +136,7 @@ class Files(ABC):
             put.close()
 
     def copy(self, source: str, name: str) -> None:
-        """Copy a file that never changes. If the store can copy it, its content does not pass this process.
+        """Copy a file that never changes. If possible, the store copies it, and this process does not read its content.
 
         :raises StagingUnavailable: the file cannot be copied.
         """
@@ -146,18 +152,21 @@ class Files(ABC):
             raise StagingUnavailable(uri=self.uri(name), reason=reason) from error
 
     def list(self, name: str) -> dict[str, int | None]:
-        """Return the entries of a folder with their sizes, with None for a folder. A missing folder has no entries."""
+        """Return the entries of a folder with their sizes. The size of a folder is None.
+
+        A missing folder has no entries.
+        """
         sizes: dict[str, int | None] = {}
         with suppress(FileNotFoundError, NotADirectoryError):
             for each, listed in self.entries(name).items():
-                with suppress(FileNotFoundError):  # the entry was removed after the listing
+                with suppress(FileNotFoundError):  # The entry was removed after the listing.
                     path = f"{name}/{each}".lstrip("/")
                     sizes[each] = None if listed.is_folder else self.size(path, listed)
         return sizes
 
     @contextmanager
     def reaching(self, name: str) -> Iterator[None]:
-        """Translate errors of a store's client while a file is used in the `with` block.
+        """Replace errors of the store's client in the `with` block.
 
         :raises StagingUnreachable: the store does not answer.
         """
@@ -165,19 +174,22 @@ class Files(ABC):
 
     @abstractmethod
     def _write(self, name: str, content: bytes) -> None:
-        """Write a file, or raise OSError."""
+        """Write a file. Raise OSError if the file cannot be written."""
 
     @abstractmethod
     def _opened(self, name: str) -> AbstractContextManager[BinaryIO]:
-        """Open a file for writing, and make it visible at the end of the `with` block, or raise OSError."""
+        """Open a file for writing. The file becomes visible at the end of the `with` block.
+
+        Raise OSError if it cannot be opened.
+        """
 
     @abstractmethod
     def _copy(self, source: str, name: str) -> None:
-        """Copy a file, or raise OSError."""
+        """Copy a file. Raise OSError if the file cannot be copied."""
 
     @abstractmethod
     def read(self, name: str) -> bytes:
-        """Read a whole file."""
+        """Read the complete content of a file."""
 
     @abstractmethod
     def open(self, name: str) -> BinaryIO:
@@ -186,36 +198,36 @@ class Files(ABC):
     def size(self, name: str, listed: Listed | None = None) -> int:
         """Return the size of a file in bytes.
 
-        :param listed: its entry from `entries`, or None to ask the storage.
+        :param listed: the entry of the file from `entries`, or None to query the storage.
         """
         info = listed.info if listed else None
         return int((info or self.info(name))["size"])
 
     @abstractmethod
     def entries(self, name: str) -> dict[str, Listed]:
-        """Return the current entries of a folder, by name. A missing folder has no entries.
+        """Return the current entries of a folder, by name. A folder that does not exist has no entries.
 
         :raises OSError: the folder cannot be listed.
         """
 
     @abstractmethod
     def info(self, name: str) -> Mapping[str, Any]:
-        """Return the current size of a file, and other facts from its storage."""
+        """Return the current size of a file, and other facts that the storage has about it."""
 
     @abstractmethod
     def is_folder(self, name: str) -> bool:
         """Return whether a folder exists.
 
-        :raises OSError: the storage cannot be asked.
+        :raises OSError: the storage does not answer.
         """
 
     @abstractmethod
     def remove_tree(self, name: str) -> None:
-        """Remove a folder with all files. A missing file is not an error."""
+        """Remove a folder with all its files. It is not an error if a file does not exist."""
 
 
 class LocalFiles(Files):
-    """A folder of this machine, or a mounted folder."""
+    """A folder of this machine, or a mounted file system."""
 
     def _path(self, name: str) -> Path:
         return Path(self.root, name)
@@ -235,12 +247,12 @@ class LocalFiles(Files):
         with self._put(name) as draft:
             try:
                 os.link(self._path(source), draft)
-            except OSError:  # some file systems have no links
+            except OSError:  # Some file systems have no links.
                 shutil.copyfile(self._path(source), draft)
 
     @contextmanager
     def _put(self, name: str) -> Iterator[Path]:
-        """Return a draft path for a file. At the end of the `with` block the draft gets the name of the file."""
+        """Return the path of a draft for a file. At the end of the `with` block, the draft is renamed to the file."""
         path = self._path(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
@@ -267,7 +279,7 @@ class LocalFiles(Files):
             if not name or (isinstance(error, FileNotFoundError) and self._path(name).is_symlink()):
                 raise
             return {}
-        # A broken link is an entry, too. A reader of the file gets the error.
+        # A broken link is also an entry. A reader of the file gets the error.
         return {
             name: Listed(is_dir, is_link=is_link)
             for name, is_dir, is_file, is_link in entries
@@ -297,7 +309,8 @@ class RemoteFiles(Files):
     """An object storage, or any other file system that fsspec supports.
 
     :param root: the URI of the root.
-    :param path: the root as Airflow's ObjectStoragePath. If it is None, it is created if the root names a connection.
+    :param path: the root as Airflow's ObjectStoragePath. If it is None and the root names a connection, the path is
+        created.
     """
 
     def __init__(self, root: str, path: ObjectStoragePath | None = None) -> None:
@@ -314,7 +327,7 @@ class RemoteFiles(Files):
             yield
         except (OSError, LookupError, RuntimeError, TypeError, ValueError, TxError):
             raise
-        except Exception as error:  # each client has its own class for this error
+        except Exception as error:  # Each client has its own class of this error.
             reason = " ".join(str(error).split()) or type(error).__name__
             raise StagingUnreachable(uri=self.uri(name), reason=reason) from error
 
@@ -324,7 +337,8 @@ class RemoteFiles(Files):
 
     @contextmanager
     def _opened(self, name: str) -> Iterator[BinaryIO]:
-        # Write a local file first. After an error, a client closes its remote file, and so stores an incomplete file.
+        # Write a local file first. After an error, a client closes its remote file, and would store
+        # an incomplete file.
         with NamedTemporaryFile() as out:
             yield cast("BinaryIO", out)
             out.flush()
@@ -345,12 +359,15 @@ class RemoteFiles(Files):
         try:
             found = self._ask(self._fresh().ls, name, detail=True)
         except (FileNotFoundError, NotADirectoryError):
-            return {}  # a folder exists as long as it has files
+            return {}  # A folder exists while it has files.
         listed = {self._below(name, info): _listed(info) for info in found}
         return {each: listing for each, listing in listed.items() if each}
 
     def tree(self) -> dict[str, dict[str, Listed]]:
-        """Return the entries of all folders, by name. In a store without folders, one request lists 1,000 objects."""
+        """Return the entries of all folders below a path, by name.
+
+        In a store without folders, one request lists 1,000 objects.
+        """
         tree: dict[str, dict[str, Listed]] = {}
         for info in self._ask(self._fresh().find, "", detail=True).values():
             folder, _, last = self._below("", info).rpartition("/")
@@ -365,11 +382,14 @@ class RemoteFiles(Files):
         return cast("Mapping[str, Any]", self._ask(self._fresh().info, name))
 
     def listed(self, name: str) -> Mapping[str, Any]:
-        """Return the facts of a file from the last listing, or from the store if the client no longer has them."""
+        """Return the facts of a file from the last listing.
+
+        If the client no longer has them, read them from the store.
+        """
         return cast("Mapping[str, Any]", self._ask(self._fs.info, name))
 
     def modified(self, name: str) -> datetime:
-        """Return when a file was last modified."""
+        """Return when a file was last modified, according to the facts of the file."""
         return cast("datetime", self._ask(self._fs.modified, name))
 
     def is_folder(self, name: str) -> bool:
@@ -384,7 +404,7 @@ class RemoteFiles(Files):
             return call(self._path(name), *arguments, **options)
 
     def _fresh(self) -> Any:
-        """Return the client with an empty cache, since other processes write and remove files."""
+        """Return the client without its cache of listings, since other processes also write and remove files."""
         self._fs.invalidate_cache()
         return self._fs
 

@@ -1,4 +1,7 @@
-"""Access control: every route asks Airflow's auth manager. An object that a user may not see is a 404 for that user."""
+"""Access control. Every route queries Airflow's auth manager.
+
+For an object that a user may not see, the answer is 404.
+"""
 
 from __future__ import annotations
 
@@ -39,11 +42,11 @@ if TYPE_CHECKING:
 
 
 FORGERY_HEADER = "X-Requested-With"
-"""A header that a page of another origin can send only if this server allows it."""
+"""A header that the Transactions page sends. A page of another origin can send it only if this server allows it."""
 FORGERY_MARK = "airflow_tx"
 
 
-# Number of DAGs in one request, if the user has the right to only some DAGs.
+# Number of DAGs in one request, if the user has the right to only some of the DAGs.
 _FEWER = 16
 
 
@@ -65,20 +68,20 @@ SEE_LOGS = Right("GET", DagAccessEntity.TASK_LOGS)
 SEE_AUDIT = Right("GET", DagAccessEntity.AUDIT_LOG)
 SEE_VERSIONS = Right("GET", DagAccessEntity.VERSION)
 PARTS = (SEE_TASKS, SEE_LOGS, SEE_XCOMS, SEE_AUDIT, SEE_VERSIONS)
-"""The rights that change the answers about one topology."""
+"""The rights that decide which parts of an answer about a topology the viewer sees."""
 Rights = frozenset[Right]
 _A = TypeVar("_A", bound="DataclassInstance")
 
 
 _ANYBODY = "anonymous"
-"""The user name that Airflow's auth managers give to everyone if there is no login."""
+"""The user name that Airflow's auth managers return for every user if there is no login."""
 
 
 class Access:
     """The rights of one user.
 
     :param user: the user, as the auth manager returns it.
-    :param browser: address and name of the browser; without a login all browsers are the same user.
+    :param browser: the address and the name of the browser. Without a login, a browser counts as a user.
     """
 
     def __init__(self, user: BaseUser, browser: str = "") -> None:
@@ -89,17 +92,17 @@ class Access:
 
     @property
     def name(self) -> str:
-        """Name the user for the audit."""
+        """Return the name of the user for the audit log."""
         return self.user.get_name()
 
     @property
     def person(self) -> str:
-        """Identify the user among all users."""
+        """Return the identity of the user, which no other user has."""
         name = str(self.user.get_id())
         return f"{name} {self._browser}" if self.name.casefold() == _ANYBODY else name
 
     def readable(self, dag_ids: Iterable[str]) -> set[str]:
-        """Find the DAGs whose runs the user may read, in a few requests for any number of DAGs."""
+        """Return the DAGs whose runs the user may read. Few requests are sent for any number of DAGs."""
         wanted = sorted(set(dag_ids))
         self._know(wanted)
         new = [dag_id for dag_id in wanted if (_READ, dag_id) not in self._found]
@@ -109,11 +112,11 @@ class Access:
         return {dag_id for dag_id in wanted if self._found[_READ, dag_id]}
 
     def editable(self, dag_ids: Iterable[str]) -> set[str]:
-        """Find the DAGs whose runs the user may read and edit, in a few requests."""
+        """Return the DAGs whose runs the user may read and edit. Few requests are sent."""
         return self.having(_EDIT, dag_ids)
 
     def having(self, right: Right, dag_ids: Iterable[str]) -> set[str]:
-        """Find the DAGs whose runs the user may read, and to which the user has this right, in a few requests."""
+        """Return the DAGs whose runs the user may read and to which the user has this right. Few requests are sent."""
         wanted = sorted(self.readable(dag_ids))
         self._ask(right, wanted)
         return {dag_id for dag_id in wanted if self._found[right, dag_id]}
@@ -127,11 +130,14 @@ class Access:
         return dag_id in self.editable([dag_id])
 
     def may(self, right: Right, dag_id: str) -> bool:
-        """Return whether the user may read the runs of a DAG, and has this right."""
+        """Return whether the user may read the runs of a DAG and also has this right to the DAG."""
         return dag_id in self.having(right, [dag_id])
 
     def parts(self, dag_id: str) -> Rights:
-        """Return the parts of answers about a DAG that the user may read; one request, if the user may read all."""
+        """Return the parts of answers about a DAG that the user may read.
+
+        One request is sent if the user may read all parts.
+        """
         if not self.may_read(dag_id):
             return frozenset()
         new = [(right, dag_id) for right in PARTS if (right, dag_id) not in self._found]
@@ -140,18 +146,18 @@ class Access:
         return frozenset(right for right in PARTS if self.may(right, dag_id))
 
     def with_logs(self, dag_ids: Iterable[str]) -> set[str]:
-        """Find the DAGs whose task logs the user may read, which needs the right to the task instances, too."""
+        """Return the DAGs whose task logs the user may read. This also requires the right to the task instances."""
         return self.having(SEE_LOGS, self.having(SEE_TASKS, dag_ids))
 
     def _know(self, dag_ids: Sequence[str]) -> None:
-        """Look up the teams of these DAGs in one query."""
+        """Read the teams of these DAGs in one query."""
         wanted = [dag_id for dag_id in dag_ids if dag_id not in self._teams]
         if wanted:
             found = DagModel.get_dag_id_to_team_name_mapping(wanted)
             self._teams.update({dag_id: found.get(dag_id) for dag_id in wanted})
 
     def _seen(self, dag_ids: Sequence[str]) -> set[str]:
-        """Find the DAGs that the user may see, with one request for each team, as Airflow's own lists do."""
+        """Return the DAGs that the user may see. Like Airflow's own lists, send one request for each team."""
         by_team: dict[str | None, set[str]] = defaultdict(set)
         for dag_id in dag_ids:
             by_team[self._teams[dag_id]].add(dag_id)
@@ -164,7 +170,7 @@ class Access:
         return seen
 
     def _ask(self, right: Right, dag_ids: Sequence[str]) -> None:
-        """Ask for a right to these DAGs: first to all, then to groups of them, then to single DAGs."""
+        """Query whether the user has a right to these DAGs: first for all, then for groups, then for single DAGs."""
         new = [dag_id for dag_id in dag_ids if (right, dag_id) not in self._found]
         for at_once in (len(new), _FEWER, 1):
             for some in _parts(new, at_once):
@@ -194,7 +200,7 @@ def _parts(names: Sequence[str], size: int) -> Iterator[Sequence[str]]:
 def access_of(user: GetUserDep, request: Request) -> Access:
     """Return the access of the user who is logged in.
 
-    :raises HTTPException: 401: no user is logged in.
+    :raises HTTPException: 401 if no user is logged in.
     """
     host = "" if request.client is None else request.client.host
     return Access(user, f"{host} {request.headers.get('user-agent', '')}")
@@ -204,7 +210,7 @@ AccessDep = Annotated[Access, Depends(access_of)]
 
 
 class Visit:
-    """A request whose browser may leave before the answer. Thread-safe."""
+    """A request whose browser may disconnect before the answer. Thread-safe."""
 
     def __init__(self) -> None:
         self.name = uuid4().hex
@@ -213,11 +219,14 @@ class Visit:
         self._calls: list[Callable[[], None]] = []
 
     def has_left(self) -> bool:
-        """Return whether the browser has left."""
+        """Return whether the browser has disconnected."""
         return self._has_left
 
     def on_leave(self, call: Callable[[], None]) -> None:
-        """Register a function to call when the browser leaves; call it now if the browser has left."""
+        """Register a function that is called when the browser disconnects.
+
+        If it has disconnected, call the function now.
+        """
         with self._lock:
             self._calls.append(call)
             has_left = self._has_left
@@ -225,7 +234,7 @@ class Visit:
             call()
 
     def leave(self) -> None:
-        """Note that the browser has left, and call the registered functions."""
+        """Note that the browser has disconnected, and call the registered functions."""
         with self._lock:
             self._has_left = True
             calls = [*self._calls]
@@ -234,7 +243,7 @@ class Visit:
 
 
 async def visit_of(request: Request) -> AsyncIterator[Visit]:
-    """Watch whether the browser leaves before the answer, since the thread of the route cannot see that."""
+    """Wait for the disconnection of the browser, since the thread of the route cannot detect it."""
     visit = Visit()
 
     async def watch() -> None:
@@ -260,26 +269,26 @@ def plain_name(segment: str) -> str:
     escaped = _ESCAPED.sub(lambda found: f"%{found[1]}", segment.replace("%", "%25"))
     name = unquote(escaped)
     if "\0" in name:
-        raise ValueError("no name has this character")  # databases refuse it, too
+        raise ValueError("no name has this character")  # Databases refuse this character.
     return name
 
 
 _ESCAPED = re.compile(r"~([0-9A-F]{2})")
 Name = Annotated[str, AfterValidator(plain_name)]
-"""A name in a URL."""
+"""A name that is a part of a URL."""
 
 
 def _own_hosts(request: Request) -> set[str]:
-    """Return the hosts by which a browser may address this server; a proxy may have rewritten the header Host."""
+    """Return the hosts by which a browser may address this server. A proxy may have rewritten the header Host."""
     proxied = request.headers.get("x-forwarded-host", "").split(",")
     base = urlsplit(conf.get("api", "base_url", fallback="") or "").netloc
     return {request.headers.get("host", ""), base, *(each.strip() for each in proxied)} - {""}
 
 
 def check_same_origin(request: Request) -> None:
-    """Refuse a request that a page of another origin may have sent with the user's cookie.
+    """Refuse a request that a page of another origin may have sent with the cookie of the user.
 
-    :raises HTTPException: 415: the request is not JSON. 403: the Transactions page has not sent it.
+    :raises HTTPException: 415 if the request is not JSON, and 403 if the Transactions page has not sent it.
     """
     if (
         request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -301,14 +310,17 @@ def check_same_origin(request: Request) -> None:
 
 
 # --- parts --------------------------------------------------------------------------------------------------------
-# Some fields of an answer need a right. Their types name the right, and the serializer checks it.
+# Some fields of an answer require a right. The type of such a field names the right, and the
+# serializer checks it.
 
 
 @dataclass(frozen=True)
 class OnlyFor:
-    """Marks a field of an answer that needs a right. Without the right the field is null, or an empty list.
+    """Marks a field of an answer that requires a right.
 
-    Send such an answer with `body` and `sent`. Otherwise the field is null for every viewer.
+    Without the right, the value of the field is null or an empty list.
+
+    Send an answer with such fields by `body` and `sent`. Otherwise the value is null for every viewer.
     """
 
     right: Right
@@ -326,17 +338,17 @@ class OnlyFor:
 
 
 Who = Annotated[str | None, OnlyFor(SEE_AUDIT)]
-"""The person who did something."""
+"""The person who did the action."""
 Why = Annotated[Words | None, OnlyFor(SEE_AUDIT)]
 """The reason that the person gave."""
 
 
 def answer_of(kind: type[_A], facts: object, **spelled: Any) -> _A:
-    """Create an answer, or a part of an answer, from facts of the same names.
+    """Create an answer, or a part of an answer, from the attributes of an object that have the names of its fields.
 
-    :param kind: dataclass of the answer.
-    :param facts: object with the facts, such as a `TransactionView` or a record.
-    :param spelled: values of the fields that differ from the facts.
+    :param kind: the dataclass of the answer.
+    :param facts: the object with the attributes, such as a `TransactionView` or a record.
+    :param spelled: values of the fields that differ from the attributes of the object.
     """
     return kind(**columns(facts, kind.__dataclass_fields__, **spelled))
 
@@ -345,7 +357,7 @@ _ADAPTERS: dict[type, TypeAdapter[Any]] = {}
 
 
 def body(answer: Any, rights: Rights) -> bytes:
-    """Serialize an answer for viewers who have these rights."""
+    """Return an answer as JSON for the viewers who have these rights."""
     kind = type(answer)
     if kind not in _ADAPTERS:
         _ADAPTERS[kind] = TypeAdapter(kind)
@@ -356,19 +368,19 @@ def body(answer: Any, rights: Rights) -> bytes:
 
 
 def sent(body: bytes) -> Response:
-    """Send a body."""
+    """Send the body of an answer."""
     return Response(body, media_type="application/json")
 
 
 # --- audit --------------------------------------------------------------------------------------------------------
-# Actions of people, as the page shows them.
+# Actions of people, in the form that the page shows.
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeedLine:
-    """An action of a person.
+    """An action of a person on a transaction or a ledger.
 
-    :param who: the person; null, like `why`: the viewer may not read the audit log.
+    :param who: the person. Like `why`, it is null if the viewer may not read the audit log.
     """
 
     who: Who
@@ -378,7 +390,7 @@ class DeedLine:
 
 @dataclass(frozen=True, kw_only=True)
 class ChangedLine(DeedLine):
-    """A person's decision to let an attempt read the current rows of the source.
+    """The decision of a person that an attempt reads the current rows of the source.
 
     :param attempt: the attempt that was replayed.
     """
@@ -388,7 +400,7 @@ class ChangedLine(DeedLine):
 
 @dataclass(frozen=True, kw_only=True)
 class LossLine(DeedLine):
-    """Rows that the source lost, and that a person accepted as lost."""
+    """Rows that the source has lost, and whose loss a person has accepted."""
 
     partition: str | None
     description: Words
@@ -396,7 +408,7 @@ class LossLine(DeedLine):
 
 @dataclass(frozen=True, kw_only=True)
 class RepairLine(DeedLine):
-    """A person's action on the ledger."""
+    """An action of a person on the ledger."""
 
     number: int
     what: str
@@ -404,10 +416,10 @@ class RepairLine(DeedLine):
 
 
 def deed_line(done: Person | None) -> DeedLine | None:
-    """Describe an action. Return None if no person has done it."""
+    """Convert the record of an action to the form that the page reads. Return None if there is no record."""
     return None if done is None else DeedLine(**vars(done))
 
 
 def repair_line(record: RepairRecord) -> RepairLine:
-    """Describe a person's action on the ledger."""
+    """Convert the record of a person's action on the ledger to the form that the page reads."""
     return answer_of(RepairLine, record, when=datetime.fromisoformat(record.when), done=record.told)

@@ -1,4 +1,7 @@
-"""The routes of actions: a preview, and the action itself, which is refused if something has changed since."""
+"""The routes for actions: a preview, and the action itself.
+
+The action is refused if something has changed since the preview.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,10 @@ from airflow_tx.plugin.api.snapshots import TopologySnapshot, ledger_client, led
 log = logging.getLogger(__name__)
 
 MOST_TXIDS = 100
-"""Transactions of one action, since each is read separately. For more, `replay-failed` is the action."""
+"""Maximum number of transactions of one action, since each is read separately.
+
+The action `replay-failed` has no limit.
+"""
 MOST_NAMES = 100
 
 
@@ -65,16 +71,19 @@ CheckOrState = Annotated[str, Field(min_length=1, max_length=500), AfterValidato
 class PreviewBody(BaseModel):
     """The action to preview.
 
-    :param txids: for replay, restate and withdraw any; for skip, readmit, accept-check and the repair back one.
-    :param names: for accept-check the checks; for state-rename the old and the new name; else states.
-    :param repair: for repair its kind, such as `state-lost`.
-    :param restate: for the repair roll-forward: restate transactions whose rows the journal does not have.
-    :param follow: for restate, instead of txids: all transactions that are behind an upstream correction.
-    :param stale: for restate, instead of txids: all stale transactions.
-    :param force: for replay: include transactions whose run is queued or running.
-    :param changed_rows: for replay and restate: read the current rows of the source.
-    :param first: for restate, instead of txids: the first day or time.
-    :param last: for restate, instead of txids: the last day or time.
+    :param txids: the transactions. Replay, restate and withdraw accept any number. Skip, readmit, accept-check and the
+        repair back accept one.
+    :param names: for accept-check, the checks. For state-rename, the old name and the new name. For other actions, the
+        states.
+    :param repair: for repair, the kind of the repair, such as `state-lost`.
+    :param restate: for the repair roll-forward, whether to restate transactions whose rows the journal lacks.
+    :param follow: for restate, whether to restate all transactions that are behind an upstream correction. It replaces
+        txids.
+    :param stale: for restate, whether to restate all stale transactions. It replaces txids.
+    :param force: for replay, whether to include transactions whose run is queued or running.
+    :param changed_rows: for replay and restate, whether to read the current rows of the source.
+    :param first: for restate, the first day or time. It replaces txids.
+    :param last: for restate, the last day or time. It replaces txids.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -92,10 +101,10 @@ class PreviewBody(BaseModel):
 
 
 class ActionBody(PreviewBody):
-    """The action to do, with the version of its preview.
+    """The action to do, and the version of its preview.
 
-    :param version: version of the preview; the action is refused if something has changed since.
-    :param why: the reason, if the action needs one.
+    :param version: the version of the preview. If something has changed since the preview, the action is refused.
+    :param why: the reason for the action, if the action requires a reason.
     """
 
     version: str = Field(max_length=200)
@@ -130,7 +139,7 @@ action_router = APIRouter(
 def preview_action(
     access: AccessDep, topology: Name, action: ActionName, body: PreviewBody
 ) -> PreviewAnswer:
-    """Describe the effects of an action without doing it."""
+    """Describe the effects of an action without doing the action."""
     snapshot = _checked(access, topology, action)
     request = _request(access, snapshot, action, body)
     what = f"a preview of {action.value}"
@@ -145,7 +154,10 @@ def preview_action(
 def execute_action(
     access: AccessDep, topology: Name, action: ActionName, body: ActionBody
 ) -> ActionAnswer:
-    """Do an action that was previewed; 409: something has changed since the preview, or the action is refused."""
+    """Do an action that was previewed.
+
+    The answer is 409 if something has changed since the preview, or the action is refused.
+    """
     snapshot = _checked(access, topology, action)
     request = _request(access, snapshot, action, body)
     if request.needs_reason and not without_controls(body.why).strip():
@@ -173,7 +185,7 @@ def _executed_and_logged(
         _log("refused", request, snapshot, audit, [_nothing_done(error)])
         raise
     except (TxError, DBAPIError) as error:
-        # If the process does not answer, it may have done the action.
+        # The process has not answered, but it may have done the action.
         _log("failed", request, snapshot, audit, [_nothing_done(error)])
         raise
     _log("", request, snapshot, audit, done)
@@ -188,14 +200,14 @@ def _log(
     audit: Audit,
     done: Iterable[EffectLine],
 ) -> None:
-    """Write the result of an action to Airflow's audit log, with one entry for each run."""
+    """Write the result of an action to Airflow's audit log. Each run has its own entry."""
     asked = {**request.to_json(), "why": audit.reason}
     entries = [(each.run_id, {**asked, "txid": each.txid, "outcome": each.what}) for each in done]
     event = f"tx {request.name.value} {outcome}".rstrip()
     try:
         compat.log_action(event, who=audit.who, dag_id=snapshot.record.dag_id, entries=entries)
     except DBAPIError as error:
-        # Do not fail: the answer must say that the action was done.
+        # Do not fail, since the answer must say that the action was done.
         log.error("Airflow's audit log lacks %s by %s: %s", event, audit.who, error.orig)
 
 
@@ -204,9 +216,10 @@ def _nothing_done(error: Exception) -> EffectLine:
 
 
 def _checked(access: Access, topology: str, action: ActionName) -> TopologySnapshot:
-    """Find a topology that the user may act on.
+    """Return a topology that the user may act on.
 
-    :raises HTTPException: 404: it does not exist, or the user may not see it. 403: the user may only read it.
+    :raises HTTPException: 404 if the topology does not exist, or the user may not see it. 403 if the user may only read
+        it.
     """
     snapshot = topology_for(access, topology)
     dag_id = snapshot.record.dag_id
@@ -222,7 +235,7 @@ def _checked(access: Access, topology: str, action: ActionName) -> TopologySnaps
 
 @contextmanager
 def _while_there(access: Access, topology: str) -> Iterator[None]:
-    """Answer 404 for a topology that was deleted a moment ago; `_checked` may still find it in the cache."""
+    """Answer 404 for a topology that has just been deleted. `_checked` may still find it in the cache."""
     try:
         yield
     except UnreadableRecord:
@@ -253,7 +266,7 @@ def _request(
 
 
 def _previewed(request: ActionRequest, record: TopologyRecord) -> PreviewAnswer:
-    """Preview an action. Raises as `PersonalAction.preview`."""
+    """Return the preview of an action. Raise the errors of `PersonalAction.preview`."""
     if request.needs_dag:
         answer = _asked(request, _PREVIEW_WITHIN, what="preview")
         return _PREVIEW.validate_python(answer)
@@ -263,7 +276,7 @@ def _previewed(request: ActionRequest, record: TopologyRecord) -> PreviewAnswer:
 def _executed(
     request: ActionRequest, record: TopologyRecord, *, version: str, who: str, why: str
 ) -> Sequence[EffectLine]:
-    """Do the action. Raises as `PersonalAction.execute`, unless a part was done before the error."""
+    """Do the action. Raise the errors of `PersonalAction.execute`, except when a part was done before the error."""
     if request.needs_dag:
         answer = _asked(request, _DONE_WITHIN, what="execute", version=version, who=who, why=why)
         return _EFFECTS.validate_python(answer)
@@ -271,7 +284,7 @@ def _executed(
 
 
 def _asked(request: ActionRequest, seconds: float, **question: str) -> Any:
-    """Ask the process that runs the code of DAG files."""
+    """Send a request to the process that runs the code of DAG files."""
     return dag_process().ask({**question, "action": request.to_json()}, seconds=seconds)
 
 

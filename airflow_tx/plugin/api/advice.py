@@ -26,11 +26,11 @@ from airflow_tx.plugin.api.snapshots import TopologySnapshot
 class AdvisedAction:
     """An action that the page offers as a button.
 
-    :param txids: transactions of the action; empty: the action is about the topology.
+    :param txids: the transactions of the action. It is empty if the action is about the topology.
     :param changed_rows: whether the transactions get the current rows of the source.
-    :param names: checks or states of the action; for a rename the old name and the new name.
-    :param repair: kind of the repair, such as `state-lost`.
-    :param restate: whether to restate transactions whose rows the journal does not have.
+    :param names: the checks or states of the action. For a rename, the old name and the new name.
+    :param repair: the kind of the repair, such as `state-lost`.
+    :param restate: whether to restate transactions whose rows the journal lacks.
     """
 
     action: ActionName
@@ -45,9 +45,9 @@ class AdvisedAction:
 class AdvisedStep:
     """One step of a remedy.
 
-    :param words: what to do, or the purpose of the command; "": only the command.
-    :param command: command line to type; null: the step has none.
-    :param action: action that does the same as the command; null: none does, or the user may not do it.
+    :param words: the instruction, or the purpose of the command. It is "" if the step is only a command.
+    :param command: the command line to type, or null if the step has no command.
+    :param action: the action that does the same as the command, or null if there is none or the user may not do it.
     """
 
     words: Words = ""
@@ -59,8 +59,8 @@ class AdvisedStep:
 class LogLink:
     """The log of one try of a task.
 
-    :param map_index: map index; -1: the task is not mapped.
-    :param path: path in Airflow's UI, below its base URL.
+    :param map_index: the map index, or -1 if the task is not mapped.
+    :param path: the path in Airflow's UI, below its base URL.
     """
 
     dag_id: str
@@ -75,9 +75,9 @@ class LogLink:
 class Cause:
     """The transaction that another transaction waits for, and its problem.
 
-    :param txid: the transaction that is waited for.
-    :param sentence: its problem, in one sentence.
-    :param rest: the sentence without the transaction, such as " has failed.".
+    :param txid: the transaction that must commit first.
+    :param sentence: the problem of this transaction, in one sentence.
+    :param rest: the sentence without the name of the transaction, such as " has failed.".
     """
 
     txid: int
@@ -89,10 +89,10 @@ class Cause:
 class Advice:
     """Advice for a topology, a transaction or a run.
 
-    :param remedy: the steps as one text; null: nothing to do, or the buttons show the same.
-    :param steps: the steps in order; a skip is the last.
-    :param log: log of the failed task; null: no task failed, or the user may not read it.
-    :param cause: the transaction that needs help first, or that is waited for; null: none.
+    :param remedy: the steps as one text, or null if there is no step or the buttons show the same.
+    :param steps: the steps in order. A skip is the last step.
+    :param log: the log of the failed task, or null if no task has failed or the user may not read the log.
+    :param cause: the transaction that needs help first or must commit first, or null if there is none.
     """
 
     remedy: Words | None = None
@@ -105,7 +105,7 @@ NO_ADVICE = Advice(steps=[])
 
 
 def topology_advice(snapshots: Sequence[TopologySnapshot], access: Access) -> Mapping[str, Advice]:
-    """Return the advice of each topology by name, with a few queries for all of them."""
+    """Return the advice for each topology, by name. A few queries are enough for all topologies."""
     in_trouble = {each.name: _first(each) for each in snapshots}
     runs = {
         (each.record.dag_id, view.document.run_id)
@@ -136,9 +136,9 @@ def transaction_advice(
     access: Access,
     tries: Sequence[TaskBar] = (),
 ) -> Advice:
-    """Return the advice of a transaction.
+    """Return the advice for a transaction.
 
-    :param tries: tries of the newest attempt, if the user may read their logs.
+    :param tries: the tries of the newest attempt, if the user may read their logs.
     """
     is_failed = view.failed or view.blocked is not None or view.stale
     failed = [each for each in tries if each.state == "failed"]
@@ -155,10 +155,10 @@ def transaction_advice(
 def said_advice(
     snapshot: TopologySnapshot, said: Remedy | None, access: Access, log: LogLink | None
 ) -> Advice:
-    """Return the advice of a run without a transaction; the page shows the error beside it.
+    """Return the advice for a run without a transaction. The page shows the error beside the advice.
 
-    :param said: remedy of the last error of its `begin`.
-    :param log: log of `begin`.
+    :param said: the remedy of the last error of the run's task `begin`.
+    :param log: the log of `begin`.
     """
     advice = _advised(snapshot, said, access, log=log)
     cleared = AdvisedStep(words="Clear its task begin")
@@ -176,7 +176,7 @@ def waited_for(snapshot: TopologySnapshot, txid: int) -> Cause | None:
 
 
 def failed_log(dag_id: str, run_id: str, failed: Collection[TaskBar]) -> LogLink | None:
-    """Return the log of the last failed task; a failed committer comes last, as another task may be the cause."""
+    """Return the log of the task that failed last. A committer is chosen only if no other task failed."""
     if not failed:
         return None
     last = max(
@@ -191,7 +191,7 @@ def failed_log(dag_id: str, run_id: str, failed: Collection[TaskBar]) -> LogLink
 
 
 def log_link(dag_id: str, run_id: str, task: TaskBar) -> LogLink:
-    """Return a link to the log of one try of a task, as on Airflow's own pages."""
+    """Return a link to the log of one try of a task, like the links on Airflow's own pages."""
     path = task_page(dag_id, run_id, task.task_id)
     mapped = f"/mapped/{task.map_index}" if task.map_index >= 0 else ""
     return LogLink(
@@ -211,7 +211,7 @@ def task_page(dag_id: str, run_id: str, task_id: str) -> str:
 
 
 def _first(snapshot: TopologySnapshot) -> TransactionView | None:
-    """Return the transaction that blocks or fails the topology and needs a person; None if there is none."""
+    """Return the transaction that blocks or fails the topology and needs a person. Return None if there is none."""
     health = snapshot.health
     if health.code not in (HealthCode.BLOCKED, HealthCode.FAILED) or health.txid is None:
         return None
@@ -219,7 +219,7 @@ def _first(snapshot: TopologySnapshot) -> TransactionView | None:
 
 
 def _cause(snapshot: TopologySnapshot, view: TransactionView) -> Cause | None:
-    """Find the transaction that a transaction waits for: the first open one, or the one that it yielded to."""
+    """Return the transaction that must commit first: the first open one, or the one that this run yielded to."""
     if not view.open or snapshot.view is None:
         return None
     if view.document.yielded is not None:
@@ -236,7 +236,10 @@ def _in_trouble(view: TransactionView) -> bool:
 
 
 def _remedy_behind(snapshot: TopologySnapshot, view: TransactionView) -> Remedy | None:
-    """Return the remedy of a transaction, without a command that the first open transaction needs, too."""
+    """Return the remedy of a transaction.
+
+    If it has a command of the first open transaction's remedy, return how to continue.
+    """
     remedy = transaction_remedy(snapshot.paths.topology, view)
     first = snapshot.opened[0] if snapshot.opened else view
     shared = set() if first.document.remedy is None else set(first.document.remedy.commands)
@@ -257,10 +260,10 @@ def _advised(
     about: TransactionView | None = None,
     log: LogLink | None = None,
 ) -> Advice:
-    """Create the advice of a remedy.
+    """Create the advice from a remedy.
 
-    :param about: the failed transaction; None: none has failed.
-    :param log: log of the failed task.
+    :param about: the failed transaction, or None if no transaction has failed.
+    :param log: the log of the failed task, or None.
     """
     may_act = access.may_act(snapshot.record.dag_id)
     remedy = (remedy or Remedy()).named(snapshot.paths.topology, snapshot.name)
@@ -268,7 +271,7 @@ def _advised(
     is_general = about is not None and about.document.remedy is None
     if about is not None and about.skip is None:
         skip = Command("skip", snapshot.name, (str(about.txid),), ("--why", "TEXT"))
-        # A skip gives up the rows, so it is the last step.
+        # A skip gives up the rows of the transaction, so it is the last step.
         steps = [*(each for each in steps if each[1] != skip), ("Or count its rows nowhere", skip)]
     return Advice(
         remedy=None if not remedy or (may_act and is_general) else str(remedy),
@@ -290,7 +293,10 @@ _BETWEEN = " ,.;:()"
 
 
 def _steps(remedy: Remedy) -> list[tuple[str, Command | None]]:
-    """Split a remedy into steps: each command with the words before it, and the words after the last command."""
+    """Split a remedy into steps. A step is a command with the words before it.
+
+    The words after the last command are a step.
+    """
     steps: list[tuple[str, Command | None]] = []
     words = ""
     for part in remedy.parts:
@@ -305,12 +311,12 @@ def _steps(remedy: Remedy) -> list[tuple[str, Command | None]]:
 
 _ACTIONS = {each.value: each for each in ActionName}
 _OF_PERSON = "STATE"
-"""The placeholder in a repair for the name of a state. A button cannot fill it in, unless a state has this name."""
+"""The placeholder for the name of a state in a repair. The repair has no button, unless a state has this name."""
 _WITH_TXIDS = frozenset({"replay", "skip", "readmit", "restate", "withdraw", "accept-check"})
 
 
 _OPTIONS = frozenset(("--withdraw", "--failed", "--changed-rows", "--state", "--restate", "--why"))
-"""Options that a button supports. A command with another option has no button."""
+"""The options of commands that a button supports. A command with another option has no button."""
 
 
 def _action(command: Command, states: Collection[str]) -> AdvisedAction | None:
@@ -352,5 +358,5 @@ def _action(command: Command, states: Collection[str]) -> AdvisedAction | None:
 
 
 def reason(view: TransactionView) -> str | None:
-    """Return the error of a transaction. Return None if there is no error, or `waiting_for` already quotes it."""
+    """Return the error of a transaction. Return None if there is no error, or if `waiting_for` already quotes it."""
     return None if view.cause == view.quoted else view.cause

@@ -1,4 +1,4 @@
-"""Queries of DAGs, runs and tasks in Airflow's metadata database; one query for many runs."""
+"""Queries of DAGs, runs and tasks in Airflow's metadata database. One query reads many runs."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ COMMIT = "CommitOperator"
 
 @dataclass(frozen=True, kw_only=True)
 class TaskBar:
-    """One try of one task instance of the run.
+    """One try of one task instance of a run.
 
-    :param map_index: map index; -1: the task is not mapped.
-    :param operator: class of the task.
-    :param attempt: the transaction's attempt in which the try began; null: unknown.
-    :param state: state as Airflow spells it; null: no state yet.
+    :param map_index: the map index, or -1 if the task is not mapped.
+    :param operator: the class of the task.
+    :param attempt: the attempt of the transaction in which the try began, or null if it is unknown.
+    :param state: the state as Airflow writes it, or null if there is no state yet.
     """
 
     task_id: str
@@ -56,7 +56,7 @@ class TaskBar:
 
 
 def paused_dags(dag_ids: Collection[str]) -> dict[str, bool]:
-    """Return whether each of these DAGs is paused; leave out DAGs that Airflow does not have."""
+    """Return whether each of these DAGs is paused. DAGs that Airflow does not have are omitted."""
     with create_session() as session:
         rows = session.execute(
             select(DagModel.dag_id, DagModel.is_paused).where(
@@ -67,7 +67,7 @@ def paused_dags(dag_ids: Collection[str]) -> dict[str, bool]:
 
 
 def task_tries(dag_id: str, run_ids: Collection[str]) -> Mapping[str, list[TaskBar]]:
-    """List the tries of all tasks of these runs, with the tries before a retry or a clear."""
+    """Return the tries of all tasks of these runs, including the tries before a retry or a clear."""
     found: dict[str, list[TaskBar]] = defaultdict(list)
     wanted = list(run_ids)
     with create_session() as session:
@@ -81,7 +81,7 @@ def task_tries(dag_id: str, run_ids: Collection[str]) -> Mapping[str, list[TaskB
 
 
 def failed_tasks(runs: Collection[tuple[str, str]]) -> Mapping[tuple[str, str], list[TaskBar]]:
-    """List the failed tasks of these runs, by dag_id and run_id."""
+    """Return the failed tasks of these runs, by dag_id and run_id."""
     found: dict[tuple[str, str], list[TaskBar]] = defaultdict(list)
     if not runs:
         return found
@@ -126,7 +126,7 @@ def _task_bar(row: Any) -> TaskBar:
 
 
 def xcoms(dag_id: str, run_id: str, task_ids: Collection[str]) -> list[tuple[str, str, Any]]:
-    """List the XComs of some tasks of a run, as task_id, key and value."""
+    """Return the XComs of some tasks of a run, as task_id, key and value."""
     if not task_ids:
         return []
     query = select(XComModel.task_id, XComModel.key, XComModel.value).where(
@@ -145,14 +145,14 @@ def xcoms(dag_id: str, run_id: str, task_ids: Collection[str]) -> list[tuple[str
 # --- backfills ---------------------------------------------------------------------------------------------------
 
 MOST_FAILED = 100
-"""Failed runs of a backfill that an answer names."""
+"""Maximum number of failed runs of a backfill that an answer names."""
 
 
 @dataclass(frozen=True)
 class FailedRun:
     """A failed run of a backfill.
 
-    :param interval: data interval of the run; None: it has none.
+    :param interval: the data interval of the run, or None if the run has none.
     """
 
     run_id: str
@@ -161,15 +161,15 @@ class FailedRun:
 
 @dataclass(frozen=True)
 class Backfill:
-    """A backfill, with its runs.
+    """A backfill and its runs.
 
-    :param first: its first date; None: its runs have no dates.
-    :param last: its last date; None: its runs have no dates.
-    :param who: the person who created it; None: Airflow does not know.
-    :param since: when it was created.
-    :param states: number of its runs by state.
-    :param failed: at most `MOST_FAILED` of its failed runs.
-    :param is_airflow_own: whether it is a backfill of Airflow; False: `airflow tx backfill` created its runs.
+    :param first: the first date of the backfill, or None if its runs have no dates.
+    :param last: the last date of the backfill, or None if its runs have no dates.
+    :param who: the person who created the backfill, or None if Airflow does not know the person.
+    :param since: when the backfill was created.
+    :param states: the number of runs, by state.
+    :param failed: failed runs of the backfill, at most `MOST_FAILED`.
+    :param is_airflow_own: whether it is a backfill of Airflow. Otherwise `airflow tx backfill` created the runs.
     """
 
     first: datetime | None
@@ -186,7 +186,7 @@ class Backfill:
 
 
 def backfills(dag_id: str, since: datetime) -> list[Backfill]:
-    """List the backfills of a DAG that are under way, or ended since this moment."""
+    """Return the backfills of a DAG that are under way, or that ended after this moment."""
     with create_session() as session:
         return [*_airflow_backfills(session, dag_id, since), *_tx_backfills(session, dag_id, since)]
 
@@ -210,7 +210,10 @@ def _airflow_backfills(session: Session, dag_id: str, since: datetime) -> Iterat
 
 
 def _tx_backfills(session: Session, dag_id: str, since: datetime) -> Iterator[Backfill]:
-    """List the runs of `airflow tx backfill`, which belong to no backfill of Airflow, grouped by their creator."""
+    """Return the runs of `airflow tx backfill`, grouped by their creator.
+
+    They do not belong to a backfill of Airflow.
+    """
     own = and_(
         DagRun.dag_id == dag_id,
         DagRun.run_type == DagRunType.BACKFILL_JOB,
@@ -254,7 +257,7 @@ def _failed(session: Session, own: ColumnElement[bool]) -> tuple[FailedRun, ...]
 def run_ends_at(
     dag_id: str, run_ids: Collection[str]
 ) -> dict[str, tuple[str | None, datetime | None]]:
-    """Return the state and the last end of each run; leave out runs that do not exist."""
+    """Return the state and the last end of each run, without runs that do not exist."""
     wanted = list(run_ids)
     found = {}
     with create_session() as session:
@@ -271,21 +274,21 @@ def run_ends_at(
 
 
 # --- jobs ---------------------------------------------------------------------------------------------------------
-# A job is a restatement or a backfill of many transactions that a person requested at one time.
-#
-# A job has no record. The ledger says who requested each restatement, and Airflow lists the runs of a backfill.
+# A job is a restatement or a backfill of many transactions that a person requested at one time. The
+# ledger has no record of a job. It records who requested each restatement, and Airflow lists the
+# runs of a backfill.
 
 
 SHOWN_FOR = timedelta(days=1)
-"""Time for which the page shows a job after its end."""
+"""How long the page shows a job after the end of the job."""
 ONE_JOB = timedelta(hours=1)
-"""Requests of one person for one reason are one job, unless more than this time is between them."""
+"""The longest time between two requests of the same job. The requests have the same person and the same reason."""
 MOST_FINALS = 1000
-"""Final transactions to look at, the newest ones."""
+"""Maximum number of final transactions that are searched for jobs. The newest ones are searched."""
 MOST_JOBS = 5
-"""Jobs that the page shows."""
+"""Maximum number of jobs that the page shows."""
 MOST_NAMED = 100
-"""Transactions that a job names, as many as an action accepts."""
+"""Maximum number of transactions that a job names. An action accepts the same number."""
 
 
 class JobKind(str, Enum):
@@ -311,21 +314,21 @@ class _Status(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class JobLine:
-    """A job.
+    """A job: a restatement or a backfill of many transactions.
 
-    :param first: first date of a backfill.
-    :param last: last date of a backfill.
-    :param who: the person who requested the job; null: unknown, or the viewer may not read the audit log.
+    :param first: the first date of a backfill.
+    :param last: the last date of a backfill.
+    :param who: the person who requested the job, or null if unknown or if the viewer may not read the audit log.
     :param since: when the person requested the job.
-    :param why: the reason; "": no reason was needed; null: the viewer may not read the audit log.
-    :param total: number of its transactions; for `tx-backfill` the number of runs so far.
-    :param done: number of committed transactions.
-    :param failed: number of failed transactions.
-    :param left_out: number of skipped transactions.
-    :param under_way: number of transactions whose run is queued or running.
-    :param waiting: number of transactions whose run has not started.
-    :param failed_txids: failed transactions that can be replayed.
-    :param waiting_txids: transactions whose restatement no run has begun.
+    :param why: the reason. It is "" if no reason was required, and null if the viewer may not read the audit log.
+    :param total: the number of transactions. For `tx-backfill`, the number of runs created so far.
+    :param done: the number of committed transactions.
+    :param failed: the number of failed transactions.
+    :param left_out: the number of skipped transactions.
+    :param under_way: the number of transactions whose run is queued or running.
+    :param waiting: the number of transactions whose run has not started.
+    :param failed_txids: the failed transactions that can be replayed.
+    :param waiting_txids: the transactions for which no run has begun the restatement.
     """
 
     kind: JobKind
@@ -346,9 +349,9 @@ class JobLine:
 
 @dataclass(frozen=True, kw_only=True)
 class Jobs:
-    """The jobs of a topology that are under way, or ended in the last day, the newest first.
+    """The jobs of a topology that are under way or ended in the last day. The newest job is first.
 
-    :param dated: whether its transactions have data intervals, so that a person can restate days.
+    :param dated: whether the transactions have data intervals, so that a person can restate days.
     """
 
     jobs: list[JobLine]
@@ -360,7 +363,7 @@ class _Wanted:
     """A restatement that a person has requested.
 
     :param of: the transaction to restate.
-    :param txid: the transaction that restates it; None: no run has begun it.
+    :param txid: the transaction that restates it, or None if no run has begun it.
     """
 
     who: str
@@ -373,7 +376,7 @@ class _Wanted:
 
 
 def jobs_of(snapshot: TopologySnapshot, now: datetime | None = None) -> Jobs:
-    """List the jobs of a topology."""
+    """Return the jobs of a topology."""
     now = now or datetime.now(timezone.utc)
     newest = [*snapshot.open_by_txid][-1:] or snapshot.final[-1:]
     views = snapshot.transaction_views(newest)
@@ -392,9 +395,9 @@ def _restatements(snapshot: TopologySnapshot, now: datetime) -> Iterator[JobLine
     if snapshot.store is None or snapshot.view is None:
         return
     if not ReadOnlyLedger(snapshot.store, snapshot.paths).was_restated():
-        return  # no person has ever requested one
+        return  # No person has requested a restatement.
     for wanted in _by_person(_all_wanted(snapshot)):
-        # If a restatement was skipped and requested again, the newest one counts.
+        # If a restatement was skipped and requested again, the newest request counts.
         pieces = list({each.of: each for each in wanted}.values())
         if len(pieces) > 1 and _is_shown(pieces, now):
             yield _restatement(wanted[0], pieces)
@@ -425,7 +428,7 @@ def _restatement(first: _Wanted, pieces: Sequence[_Wanted]) -> JobLine:
 
 
 def _all_wanted(snapshot: TopologySnapshot) -> Iterator[_Wanted]:
-    """List the requested restatements in the order of their txids; requests that no run has begun are last."""
+    """Return the requested restatements in the order of their txids. Requests that no run has begun are last."""
     assert snapshot.view is not None
     finals = (snapshot.final_view(txid) for txid in snapshot.final[-MOST_FINALS:])
     for view in (*finals, *snapshot.opened):
@@ -453,9 +456,9 @@ def _status_of_wish(
 ) -> _Status:
     """Return the status of a request that no run has begun.
 
-    :param when: when a person made the request.
-    :param state: state of its run, which has committed the transaction before.
-    :param ended: last end of the run.
+    :param when: when the person made the request.
+    :param state: the state of the run, which has already committed the transaction.
+    :param ended: when the run ended last.
     """
     if state in LIVE_RUN_STATES:
         return _Status.UNDER_WAY
@@ -464,7 +467,7 @@ def _status_of_wish(
 
 
 def _by_person(wanted: Iterable[_Wanted]) -> list[list[_Wanted]]:
-    """Group requests of one person for one reason at one time, in the order of the requests."""
+    """Group the requests of a person that have the same reason and are close in time. Return the groups in order."""
     found: dict[tuple[str, str], list[list[_Wanted]]] = {}
     for each in sorted(wanted, key=attrgetter("when")):
         jobs = found.setdefault((each.who, each.why), [])
@@ -480,7 +483,7 @@ def _by_person(wanted: Iterable[_Wanted]) -> list[list[_Wanted]]:
 
 def _backfills(snapshot: TopologySnapshot, now: datetime) -> Iterator[JobLine]:
     for each in backfills(snapshot.record.dag_id, now - SHOWN_FOR):
-        # A run that failed after the commit of its transaction counts as done.
+        # A run that failed after the commit of its transaction counts as committed.
         committed = sum(_is_final(snapshot, run) for run in each.failed)
         by_run = {view.document.run_id: view.txid for view in snapshot.opened}
         failed = [by_run[run.run_id] for run in each.failed if run.run_id in by_run]

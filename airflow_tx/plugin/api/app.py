@@ -1,4 +1,4 @@
-"""The FastAPI application of the Transactions page, which only the api-server creates; Airflow mounts it at `/tx`."""
+"""The FastAPI application of the Transactions page. Only the api-server creates it, and Airflow mounts it at `/tx`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from airflow_tx.plugin.api.redaction import redacted
 from airflow_tx.plugin.api.snapshots import SILENT, LedgerAway
 
 # --- bundle -------------------------------------------------------------------------------------------------------
-# The page's JavaScript bundle: one file, which a browser caches until its digest changes.
+# The page's JavaScript bundle is a single file. A browser caches it until its digest changes.
 
 
 BUNDLE = Path(__file__).resolve().parents[1] / "board" / "main.umd.cjs"
@@ -37,13 +37,13 @@ bundle_router = APIRouter(prefix="/board")
 
 @cache
 def bundle_digest() -> str:
-    """Return a digest of the bundle, so that its URL changes with it; "" if there is no bundle."""
+    """Return a digest of the bundle, which is a part of its URL. Return "" if there is no bundle."""
     return hashlib.sha256(BUNDLE.read_bytes()).hexdigest()[:16] if BUNDLE.is_file() else ""
 
 
 @bundle_router.get("/main.umd.cjs", include_in_schema=False, response_class=FileResponse)
 def get_bundle(user: GetUserDep) -> FileResponse:
-    """Send the bundle."""
+    """Send the JavaScript bundle of the page."""
     if not BUNDLE.is_file():
         raise HTTPException(
             status.HTTP_404_NOT_FOUND, "The page was not built: see airflow_tx/plugin/ui."
@@ -59,15 +59,18 @@ log = logging.getLogger(__name__)
 
 PREFIX = "/tx"
 MOST_BODY = 65_536
-"""Bytes of a request's body; the longest valid action has fewer."""
+"""Maximum number of bytes of a request's body. The longest valid action is shorter."""
 MOST_ERRORS = 10
-"""Errors of one request that an answer names."""
+"""Maximum number of errors in a request that an answer names."""
 _NOSNIFF = {"X-Content-Type-Options": "nosniff"}
-"""An answer may quote text of people and tasks, so no browser may guess that it is HTML."""
+"""The value of the header `X-Content-Type-Options`.
+
+An answer may quote text of users and tasks, so no browser may interpret it as HTML.
+"""
 
 
 class NoSniff:
-    """Adds the header `X-Content-Type-Options` to every answer, also to errors."""
+    """Adds the header `X-Content-Type-Options` to every answer, including errors."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -82,7 +85,10 @@ class NoSniff:
 
 
 class BoundedBody:
-    """Refuses a request with a long body before the whole body is read: parsing it would block this process."""
+    """Refuses a request with a long body before the whole body is read.
+
+    Parsing a long body would block this process.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -102,7 +108,7 @@ class BoundedBody:
 
 
 def make_app() -> FastAPI:
-    """Create the application without FastAPI's documentation pages, which would need no login."""
+    """Create the application without FastAPI's documentation pages, since these pages require no login."""
     app = FastAPI(
         title="Transactions",
         description="The transactions of the ledger, and the actions of a person.",
@@ -129,25 +135,25 @@ def _problem(status: int) -> Callable[[Request, Exception], JSONResponse]:
 
 
 def _unreadable(request: Request, error: Exception) -> JSONResponse:
-    """Answer without the value of the unreadable record."""
+    """Answer with the error, without the value of the unreadable record."""
     assert isinstance(error, UnreadableRecord)
     return _problem(503)(request, UnreadableRecord(path=error.path, reason=error.reason))
 
 
 def _busy(request: Request, error: Exception) -> JSONResponse:
-    """Answer with the seconds after which the page asks again."""
+    """Answer with the number of seconds after which the page sends the request again."""
     headers = {"Retry-After": str(AGAIN_AFTER)}
     return JSONResponse({"detail": redacted(str(error))}, status_code=429, headers=headers)
 
 
 def _away(request: Request, error: Exception) -> JSONResponse:
-    """Answer without the host names in the error."""
+    """Answer with the error, without its host names."""
     log.warning("%s", error)
     return JSONResponse({"detail": str(LedgerAway(reason=SILENT))}, status_code=503)
 
 
 def _database_away(request: Request, error: Exception) -> JSONResponse:
-    """Answer without the SQL statement in the error."""
+    """Answer with the error, without its SQL statement."""
     assert isinstance(error, DBAPIError)
     log.warning("%s %s: %s", request.method, request.url.path, error.orig)
     detail = (
@@ -157,7 +163,10 @@ def _database_away(request: Request, error: Exception) -> JSONResponse:
 
 
 def _malformed(request: Request, error: Exception) -> JSONResponse:
-    """Name the errors of a request without quoting it: it may have characters that JSON cannot hold."""
+    """Describe the errors of a request without a quotation.
+
+    The request may contain characters that JSON cannot contain.
+    """
     assert isinstance(error, RequestValidationError)
     found = [
         {"loc": _known_place(each), "msg": each["msg"], "type": each["type"]}
@@ -167,14 +176,17 @@ def _malformed(request: Request, error: Exception) -> JSONResponse:
 
 
 def _known_place(error: Mapping[str, Any]) -> list[str | int]:
-    """Return the place of an error, without a key that the API does not know: that key is text of the request."""
+    """Return the place of an error in the request.
+
+    Omit a key that the API does not know, since it is text of the request.
+    """
     place = list(error["loc"])
     return place[:-1] if error["type"] == "extra_forbidden" else place
 
 
 def _unexpected(request: Request, error: Exception) -> JSONResponse:
     log.error("%s %s: %s", request.method, request.url.path, error, exc_info=error)
-    # Starlette sends this answer without the middlewares.
+    # Starlette sends this answer without calling the middlewares.
     return JSONResponse(
         {"detail": "It cannot be answered; see the log of the api-server."},
         status_code=500,
@@ -197,14 +209,15 @@ _ANSWERS = {
 
 
 # --- schema -------------------------------------------------------------------------------------------------------
-# `python -m airflow_tx.plugin.api.app` writes the OpenAPI description, from which the page's client is generated.
+# `python -m airflow_tx.plugin.api.app` writes the OpenAPI description. The page's client is
+# generated from it.
 
 
 OPENAPI = Path(__file__).resolve().parents[1] / "ui" / "openapi.json"
 
 
 def openapi_text() -> str:
-    """Return the OpenAPI description for `ui/openapi.json`."""
+    """Return the OpenAPI description, which is stored in `ui/openapi.json`."""
     schema = {**make_app().openapi(), "servers": [{"url": PREFIX}]}
     return json.dumps(schema, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 

@@ -1,4 +1,4 @@
-"""The process that runs the code of DAG files for an api-server, which must not run this code itself."""
+"""The process that runs the code of DAG files for an api-server. The api-server itself must not run this code."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from airflow_tx.transaction import AlarmLimits
 log = logging.getLogger(__name__)
 
 IDLE = 300.0
-"""Seconds without a question after which the process ends."""
+"""Seconds without a request after which the process ends."""
 ANSWERED_WITHIN = 60.0
-"""Seconds to wait for the answer to a question that changes nothing."""
+"""Seconds to wait for the answer to a request that changes nothing."""
 COMMAND = (sys.executable, "-m", "airflow_tx.operations.actions.dag_server")
 
 
@@ -65,10 +65,10 @@ _USERS = "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_*"
 
 
 def dag_environment(environ: Mapping[str, str], own: Iterable[str]) -> dict[str, str]:
-    """Select the environment variables of an api-server that the code of DAG files gets.
+    """Return the environment variables of an api-server that the code of DAG files receives.
 
-    :param environ: environment of the api-server.
-    :param own: names of further variables that the DAG files need; `*` matches any text.
+    :param environ: the environment of the api-server.
+    :param own: the names of further variables that the DAG files need. In a name, `*` matches any text.
     """
     sections = [f"AIRFLOW__{section.upper()}__*" for section in _OF_SECTIONS]
     patterns = (*_OF_SYSTEM, *_OF_AIRFLOW, *sections, *own)
@@ -77,34 +77,35 @@ def dag_environment(environ: Mapping[str, str], own: Iterable[str]) -> dict[str,
         for name, value in environ.items()
         if any(fnmatchcase(name, pattern) for pattern in patterns) and not fnmatchcase(name, _USERS)
     }
-    # Read Connections and Variables from Airflow's database and secrets backends, as the DAG processor's manager does.
+    # Read Connections and Variables from Airflow's database and secrets backends, like the manager
+    # of the DAG processor.
     return {**found, "_AIRFLOW_PROCESS_CONTEXT": "server"}
 
 
 class RefusedThere(Refused):
-    """A refusal, with the text of the process that ran the code."""
+    """A refusal. Its text is from the process that ran the code of the DAG file."""
 
     template = "{text}"
 
 
 class FailedThere(TxError):
-    """The code of a DAG file failed, so that a question has no answer."""
+    """The code of a DAG file failed, so that the request has no answer."""
 
     template = "{text}"
 
 
 class NotAnsweredThere(FailedThere):
-    """The process that runs the code of DAG files hung or ended, so that a question has no answer."""
+    """The process that runs the code of DAG files hung or ended, so that the request has no answer."""
 
 
 @dataclass(frozen=True)
 class _Left:
-    """A DAG file that hangs, so that no process reads it for a while.
+    """A DAG file that hangs. No process reads it for a while.
 
-    :param path: path of the file; None: unknown.
-    :param changed: modification time of the file, in nanoseconds.
-    :param text: error for questions that need the file.
-    :param until: when to read it again, by `time.monotonic`; a changed file is read earlier.
+    :param path: the path of the file, or None if it is unknown.
+    :param changed: the modification time of the file, in nanoseconds.
+    :param text: the error of requests that need the file.
+    :param until: when the file may be read again, by `time.monotonic`. A file that has changed is read earlier.
     """
 
     path: str | None
@@ -113,7 +114,7 @@ class _Left:
     until: float
 
     def is_due(self) -> bool:
-        """Return whether to read the file again."""
+        """Return whether the file may be read again."""
         try:
             changed = None if self.path is None else os.stat(self.path).st_mtime_ns
         except OSError:
@@ -122,16 +123,16 @@ class _Left:
 
 
 MOST_PROCESSES = 3
-"""Processes at the same time: a new one starts beside a process in which a DAG file hangs."""
+"""Maximum number of processes at the same time. If a DAG file hangs in a process, another process starts."""
 _ENDED = {"failed": "The process that reads DAG files has ended; repeat it."}
 
 
 class DagProcess:
-    """Starts the process with the first question, and ends it after a while without questions.
+    """Starts the process at the first request, and ends the process after a time without requests.
 
-    :param command: command line of the process.
-    :param idle: seconds without a question after which the process ends.
-    :param environ: environment of the api-server; the process gets its `dag_environment`.
+    :param command: the command line of the process.
+    :param idle: seconds without a request after which the process ends.
+    :param environ: the environment of the api-server. The process gets the part that `dag_environment` selects.
     """
 
     def __init__(
@@ -152,17 +153,18 @@ class DagProcess:
         self._asked_at = 0.0
 
     def ask(self, question: dict[str, Any], *, seconds: float = ANSWERED_WITHIN) -> Any:
-        """Ask, and wait for the answer. `Questions` bounds the number of people who wait.
+        """Send a request to the process, and wait for the answer. `Questions` limits the number of waiting people.
 
-        :param question: the question, as JSON.
-        :param seconds: time limit of the answer.
-        :raises RefusedThere: the process refuses the question.
+        :param question: the request, as JSON.
+        :param seconds: the longest time to wait for the answer, in seconds.
+        :raises RefusedThere: the process refuses the request.
         :raises FailedThere: the code of the DAG file failed.
-        :raises NotAnsweredThere: the process has ended, or does not answer in time. The next question starts a new one.
+        :raises NotAnsweredThere: the process has ended, or has not answered in time. The next request starts a new
+            process.
         """
         until = time.monotonic() + seconds
         found = self._answer(question, seconds, until)
-        while "slow" in found:  # the process has not begun to answer, since another DAG file hangs
+        while "slow" in found:  # The process has not begun to answer, since another DAG file hangs.
             found = self._answer(question, seconds, until)
         if found is _ENDED:
             raise NotAnsweredThere(text=found["failed"])
@@ -199,22 +201,22 @@ class DagProcess:
             self._end_if_retired(process)
 
     def end_search(self, name: str) -> None:
-        """End a search whose browser has left."""
+        """End a search whose browser has disconnected."""
         with self._lock:
             for process in self._asked():
                 _told(process, {"end_search": name})
 
     def _asked(self) -> set[subprocess.Popen[str]]:
-        """Return the processes that have questions to answer."""
+        """Return the processes that have a request to answer."""
         return {process for process, _ in list(self._waiting.values())}
 
     def _left_alone(self) -> dict[str, str]:
-        """Return the DAGs whose files must not be read now, with the error."""
+        """Return the DAGs whose files are not read for a while, each with the error."""
         self._left = {dag_id: each for dag_id, each in self._left.items() if not each.is_due()}
         return {dag_id: each.text for dag_id, each in self._left.items()}
 
     def _leave(self, process: subprocess.Popen[str], file: Mapping[str, Any]) -> None:
-        """Note that a DAG file hangs in a process, and let another process answer the next questions."""
+        """Note that a DAG file hangs in a process, and send later requests to another process."""
         with self._lock:
             until = time.monotonic() + file["again"]
             self._left[file["dag_id"]] = _Left(file["path"], file["changed"], file["text"], until)
@@ -222,18 +224,18 @@ class DagProcess:
                 self._process = None
 
     def end(self) -> None:
-        """End the process; the next question starts another one."""
+        """End the process. The next request starts a new process."""
         with self._lock:
             self._end()
 
     def _retire(self, process: subprocess.Popen[str]) -> None:
-        """Let the next question start another process; this one may hang forever."""
+        """Send later requests to a new process, since this process may hang forever."""
         with self._lock:
             if self._process is process:
                 self._process = None
 
     def _end_if_retired(self, process: subprocess.Popen[str]) -> None:
-        """End a process that gets no more questions, once no request waits for its answers."""
+        """End a process that receives no more requests. Requests that wait for its answer are finished first."""
         with self._lock:
             is_retired = self._process is not process
             is_asked = process in self._asked()
@@ -271,16 +273,16 @@ class DagProcess:
                 continue
             if waiting is not None and not waiting.done():
                 waiting.set_result(answer)
-        # Retire the process before it ends, as it would not answer another question.
+        # Stop sending requests to the process before it ends, since it would not answer them.
         self._retire(process)
         for asked, waiting in list(self._waiting.values()):
             if asked is process and not waiting.done():
                 waiting.set_result(_ENDED)
 
     def _noted(self, process: subprocess.Popen[str], told: Mapping[str, Any]) -> bool:
-        """Note a message of the process about a DAG file.
+        """Handle a message of the process about a DAG file that hangs or was read.
 
-        :return: whether it was such a message; else it answers a question.
+        :return: whether it was such a message. Any other message answers a request.
         """
         if "hangs" in told:
             self._leave(process, told["hangs"])
@@ -305,7 +307,7 @@ class DagProcess:
 
 
 def _told(process: subprocess.Popen[str], message: dict[str, Any]) -> bool:
-    """Send a message to a process; return False if the process has ended."""
+    """Send a message to a process. Return False if the process has ended."""
     assert process.stdin is not None
     try:
         print(json.dumps(message), file=process.stdin, flush=True)
@@ -315,7 +317,7 @@ def _told(process: subprocess.Popen[str], message: dict[str, Any]) -> bool:
 
 
 def _kill(process: subprocess.Popen[str]) -> None:
-    """End a process and the processes that the code of DAG files has started."""
+    """End a process, and all processes that the code of DAG files has started in it."""
     if process.poll() is None:
         with suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -331,7 +333,8 @@ def dag_process() -> DagProcess:
 
 
 # --- lag board ----------------------------------------------------------------------------------------------------
-# The lag of each source. A thread asks the sources in the background, so that no viewer waits for an answer.
+# The lag of each source. A thread requests the lags in the background, so that no viewer waits for
+# an answer.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -339,7 +342,7 @@ class SourceLine:
     """The source of a topology.
 
     :param kind: transactional, opaque or non-transactional.
-    :param description: the source as its DAG file defines it; null: the file was not read yet.
+    :param description: the source as its DAG file defines it, or null if the file was not read yet.
     """
 
     kind: str
@@ -349,11 +352,11 @@ class SourceLine:
 
 @dataclass(frozen=True, kw_only=True)
 class LagLine:
-    """How much data the source has that no transaction has.
+    """The lag of a topology: the data in its source that no transaction has taken.
 
-    :param value: the lag; null: unknown, see `why`.
-    :param at: when the source was asked.
-    :param why: why the lag is unknown.
+    :param value: the lag, or null if it is unknown for the reason in `why`.
+    :param at: when the source answered.
+    :param why: the reason why the lag is unknown.
     """
 
     value: int | None = None
@@ -364,11 +367,12 @@ class LagLine:
 
 @dataclass(frozen=True, kw_only=True)
 class AckersLine:
-    """The ackers of a topology whose tasks emit messages.
+    """The load of the ackers of a topology whose tasks emit messages.
 
-    :param trees: number of incomplete trees of messages.
-    :param acks_a_second: acked messages per second since the last question; null: the ackers were asked only once.
-    :param at: when the ackers were asked.
+    :param trees: the number of message trees that are not complete.
+    :param acks_a_second: the number of acked messages per second since the previous request, or null after the first
+        request.
+    :param at: when the ackers answered.
     """
 
     trees: int
@@ -377,21 +381,21 @@ class AckersLine:
 
 
 EVERY = 15.0
-"""Seconds between two questions to a source."""
+"""Seconds between two requests for the lag of a source."""
 _MOST_SEEN = 240
 _Key = tuple[str, str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
 class LagPoint:
-    """The lag of the source when it was asked."""
+    """The lag of a source at one moment."""
 
     at: datetime
     value: int
 
 
 class LagBoard:
-    """The last answers of all sources, by topology."""
+    """The last answers about the sources of all topologies."""
 
     def __init__(self, process: DagProcess | None = None) -> None:
         self._process = process or dag_process()
@@ -411,17 +415,20 @@ class LagBoard:
         return LagLine(at=at, why=found["why"])
 
     def ackers_line(self, snapshot: TopologySnapshot) -> AckersLine | None:
-        """Return the last known load of the ackers of a topology. Return None if it is unknown."""
+        """Return the last known load of the ackers of a topology, or None if it is unknown."""
         at, found = self._found.get(_key(snapshot), (None, {}))
         load = found.get("ackers")
         return None if at is None or load is None else AckersLine(**load, at=at)
 
     def seen(self, snapshot: TopologySnapshot) -> Sequence[LagPoint]:
-        """Return the lags that this api-server has seen, the oldest first; it asks only while a person looks."""
+        """Return the lags that this api-server has received, the oldest first.
+
+        It requests lags only while a person views them.
+        """
         return tuple(self._seen.get(_key(snapshot), ()))
 
     def limits(self, snapshot: TopologySnapshot) -> AlarmLimits:
-        """Return the limits of lateness in the DAG file of a topology; no limits if the file was not read yet."""
+        """Return the limits of lateness in the DAG file of a topology. There are no limits until the file was read."""
         _, found = self._found.get(_key(snapshot), (None, {}))
         return AlarmLimits(**found.get("limits", {}))
 
@@ -436,7 +443,7 @@ class LagBoard:
         )
 
     def ask_for(self, snapshots: Sequence[TopologySnapshot]) -> None:
-        """Ask in the background for the lags of these topologies whose last answer is old."""
+        """Request the lags of these topologies in the background, if their last answer is too old."""
         now = time.monotonic()
         with self._lock:
             if self._thread is not None and self._thread.is_alive():
@@ -472,7 +479,7 @@ class LagBoard:
 
 
 def _key(snapshot: TopologySnapshot) -> _Key:
-    """Return the key of a lag: another DAG of the topology, or a new incarnation, may have another source."""
+    """Return the key of a lag. It differs by DAG and incarnation, since each may have another source."""
     return snapshot.name, snapshot.record.dag_id, snapshot.record.incarnation
 
 

@@ -16,7 +16,7 @@ from airflow_tx.transaction import AlarmLimits
 
 MOST_POINTS = 40
 MOST_COUNTED = 1000
-"""Transactions that one answer counts, the newest ones."""
+"""Maximum number of transactions that one answer counts. The newest ones are counted."""
 DEFAULT_SPAN = timedelta(hours=1)
 WIDEST_SPAN = timedelta(days=3653)
 LEAST_SPAN = timedelta(seconds=10)
@@ -32,12 +32,15 @@ _STEPS = tuple(
         *(each * 24 * _HOUR for each in (1, 2, 7, 14, 28, 56, 112, 224)),
     )
 )
-"""Lengths of a period: a person reads from 12:04 to 12:06 more easily than from 12:03:27 to 12:04:57."""
+"""The lengths that a period can have.
+
+A period from 12:04 to 12:06 is easier to read than one from 12:03:27 to 12:04:57.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """The distribution of values: half of the values do not exceed `p50`, and 95 of 100 do not exceed `p95`."""
+    """The distribution of values. `p50` is the median, and `p95` is the 95th percentile."""
 
     p50: float
     p95: float
@@ -47,19 +50,22 @@ class Spread:
 class FigurePoint:
     """The figures of one period.
 
-    :param start: begin of the period.
-    :param transactions: number of committed transactions.
-    :param rows: their rows without restatements, whose rows were counted before; null: unknown.
+    :param start: the begin of the period.
+    :param transactions: the number of committed transactions.
+    :param rows: the number of their rows, or null if it is unknown. Rows of restatements were counted before, so they
+        are omitted.
     :param processing: seconds from the begin of the last attempt until all tasks had acked.
-    :param commit: seconds from the grant to the end.
-    :param size: rows of a batch.
-    :param age: highest age of an open transaction, in seconds; null: none was open.
-    :param lag: the last lag that this api-server has seen, since the ledger keeps none; null: none seen.
-    :param replays: number of attempts that began, without first attempts.
-    :param failures: failures of the transactions that ended, in all attempts; the ledger does not keep their times.
-    :param skipped: number of skipped transactions.
-    :param rejected: rejected rows of the committed transactions.
-    :param warnings: checks of the committed transactions that only warned.
+    :param commit: seconds from the grant to the end of the transaction.
+    :param size: the number of rows in a batch.
+    :param age: the longest time that a transaction was open, in seconds. It is null if no transaction was open.
+    :param lag: the last lag that this api-server has received, or null if there is none. The ledger does not store
+        lags.
+    :param replays: the number of attempts that began, without first attempts.
+    :param failures: the number of failures, in all attempts of the transactions that ended. The ledger does not have
+        their times.
+    :param skipped: the number of skipped transactions.
+    :param rejected: the number of rejected rows in the committed transactions.
+    :param warnings: the number of checks of the committed transactions that ended with a warning.
     """
 
     start: datetime
@@ -81,12 +87,13 @@ class FigurePoint:
 class Figures:
     """Figures of the transactions that were open at any time from `since` until `until`.
 
-    :param step: seconds of each point; the last point may end after `until`.
-    :param total: figures of all points together; its lag is the last one.
-    :param known_since: end of the oldest counted transaction; null: the figures cover the whole span.
-    :param untimed_replays: number of replays whose time the ledger does not have.
-    :param late_after: seconds after which an open transaction is late; null: no limit, or the DAG was not read.
-    :param max_lag: lag beyond which the topology is late; null: no limit, or the DAG was not read.
+    :param step: the length of a point, in seconds. The last point may end after `until`.
+    :param total: the figures of the whole span. Its lag is the last known lag.
+    :param known_since: the end of the oldest counted transaction, or null if the figures cover the whole span.
+    :param untimed_replays: the number of replays whose time the ledger lacks.
+    :param late_after: seconds after which an open transaction is late, or null if there is no limit or the DAG was not
+        read.
+    :param max_lag: the lag beyond which the topology is late, or null if there is no limit or the DAG was not read.
     """
 
     topology: str
@@ -104,11 +111,11 @@ class Figures:
 
 @dataclass(frozen=True)
 class FigureSpan:
-    """The requested time, divided into periods.
+    """A span of time, divided into periods.
 
-    :param since: begin of the first period.
-    :param until: end of the time.
-    :param step: length of a period.
+    :param since: the begin of the first period.
+    :param until: the end of the last period.
+    :param step: the length of a period.
     """
 
     since: datetime
@@ -117,7 +124,7 @@ class FigureSpan:
 
     @classmethod
     def of(cls, window: TimelineWindow) -> FigureSpan:
-        """Create the span of a window: the last hour by default, at most ten years, and never backwards."""
+        """Return the span of a window: by default the last hour, at most ten years. It never ends before it begins."""
         now = datetime.now(timezone.utc)
         end = now if window.until is None else min(max(window.until, _EARLIEST), now)
         start = end - DEFAULT_SPAN if window.since is None else max(window.since, end - WIDEST_SPAN)
@@ -125,7 +132,7 @@ class FigureSpan:
 
     @classmethod
     def between(cls, start: datetime, end: datetime) -> FigureSpan:
-        """Divide the time between two moments into periods of a round length that begin at round times."""
+        """Divide the time between two moments into periods. Their length and their begins are round times."""
         step = round_step(end - start, MOST_POINTS, _STEPS)
         return cls(start - (start - _EARLIEST) % step, end, step)
 
@@ -136,7 +143,7 @@ class FigureSpan:
         return [self.since + index * self.step for index in range(count)]
 
     def index(self, at: datetime) -> int:
-        """Return the index of the period that has this moment, or of the nearest period."""
+        """Return the index of the period that contains this moment, or of the nearest period."""
         last = ceil((self.until - self.since) / self.step) - 1
         return min(max(int((at - self.since) / self.step), 0), last)
 
@@ -151,14 +158,14 @@ class _Period:
     lag: int | None = None
 
     def is_open(self, seconds: timedelta) -> None:
-        """Note for how long a transaction was open."""
+        """Record for how long a transaction has been open in this period."""
         self.age = seconds if self.age is None else max(self.age, seconds)
 
     def point(self, start: datetime) -> FigurePoint:
         """Return the figures of the period."""
         committed = [each for each in self.ended if each.status == Outcome.COMMITTED.value]
         sizes = {each.txid: rows for each in committed if (rows := _rows(each)) is not None}
-        # The rows of a restatement were counted before.
+        # The rows of a restatement were counted with the restated transaction.
         counted = [
             sizes[each.txid]
             for each in committed
@@ -189,16 +196,16 @@ def figures(
     lag_unit: str | None,
     limits: AlarmLimits,
 ) -> Figures:
-    """Count the transactions of a span, the newest ones if there are too many.
+    """Count the transactions of a span. If there are too many, only the newest are counted.
 
-    :param lags: lags of the source, the oldest first.
-    :param lag_unit: unit of the lags.
-    :param limits: limits beyond which the topology is late.
+    :param lags: the lags of the source, the oldest first.
+    :param lag_unit: the unit of the lags.
+    :param limits: the limits beyond which the topology is late.
     """
     first = snapshot.first_since(span.since)
     end = snapshot.first_since(span.until)
     least = max(first, end - MOST_COUNTED)
-    # An unreadable record may have a wrong end time, so compare each end with the span again.
+    # An unreadable record may have a wrong end time, so check again whether the end is in the span.
     ended = [
         each
         for each in _final(snapshot, snapshot.final[least:end])
@@ -239,8 +246,8 @@ def figures(
 
 
 def _known_since(snapshot: TopologySnapshot, span: FigureSpan) -> datetime | None:
-    """Return when the history begins. Return None if it covers the whole span."""
-    # A history that begins with txid 1 is complete.
+    """Return the begin of the history. Return None if the history covers the whole span."""
+    # A history whose first transaction is txid 1 is complete.
     if not snapshot.final or snapshot.final[0] == 1:
         return None
     oldest = snapshot.final_view(snapshot.final[0])
@@ -256,7 +263,7 @@ def _final(snapshot: TopologySnapshot, txids: Iterable[int]) -> Iterator[Transac
 
 
 def _later(snapshot: TopologySnapshot, end: int) -> Iterator[TransactionView]:
-    """Yield the transactions that ended after the span, then the open ones; both in the order of their begins."""
+    """Yield the transactions that ended after the span, then the open ones, each in the order of their begins."""
     yield from _final(snapshot, snapshot.final[end:])
     yield from (each for each in snapshot.opened if begun_at(each) is not None)
 
@@ -267,17 +274,17 @@ def _ended(each: TransactionView) -> datetime:
 
 
 def _begun(each: TransactionView) -> datetime:
-    # The ledger has only the end of some skipped transactions.
+    # Of some skipped transactions, the ledger has only the end.
     return begun_at(each) or _ended(each)
 
 
 def _note_open(each: TransactionView, span: FigureSpan, periods: Sequence[_Period]) -> None:
-    """Note for how long a transaction had been open at the end of each period, or when it ended."""
+    """Note in each period for how long a transaction had been open at the end of the period, or at its own end."""
     begun = _begun(each)
     end = min(each.ended or span.until, span.until)
     for index in range(span.index(begun), span.index(end) + 1):
         seconds = min(end, span.since + (index + 1) * span.step) - begun
-        # The clocks of two workers may differ.
+        # The clocks of two workers may differ, so the difference may be negative.
         periods[index].is_open(max(seconds, timedelta(0)))
 
 
@@ -287,7 +294,7 @@ def _rows(view: TransactionView) -> int | None:
 
 
 def spread(values: Iterable[float | None]) -> Spread | None:
-    """Return the values that 50 and 95 of 100 do not exceed. Return None if there are no values."""
+    """Return the median and the 95th percentile of the values. Return None if there are no values."""
     ordered = sorted(each for each in values if each is not None)
     if not ordered:
         return None

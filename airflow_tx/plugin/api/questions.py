@@ -1,4 +1,4 @@
-"""Limit the number of slow questions at the same time, for each person, for each topology and in all."""
+"""Limit the number of slow requests that run at the same time: for each person, for each topology, and in total."""
 
 from __future__ import annotations
 
@@ -14,17 +14,23 @@ from airflow_tx.plugin.api.access import Access
 from airflow_tx.plugin.api.snapshots import TopologySnapshot
 
 MOST_AT_ONCE = 6
-"""Questions that wait for the code of DAG files. The process answers more, so that it can also answer for lags."""
+"""Maximum number of requests that wait for the code of DAG files.
+
+The process can answer more, such as requests for lags.
+"""
 MOST_OF_TOPOLOGY = 2
-"""Such questions about one topology, so that a source that hangs leaves room for other topologies."""
+"""Maximum number of such requests about one topology. If its source hangs, other topologies are still answered."""
 MOST_OF_PERSON = 3
-"""Questions of one person that wait for the code of DAG files; the same number may wait for a ledger."""
+"""Maximum number of requests of one person that wait for the code of DAG files.
+
+The same number may wait for a ledger.
+"""
 AGAIN_AFTER = 5
-"""Seconds after which a page asks again."""
+"""Seconds after which the page sends a refused request again."""
 
 
 class Busy(TxError):
-    """Too many questions are under way, each in a thread of the api-server, so a further one is refused."""
+    """Too many slow requests are running, so another request is refused. Each takes a thread of the api-server."""
 
     template = (
         "{who} busy because of {questions}.",
@@ -34,14 +40,14 @@ class Busy(TxError):
 
 @dataclass(frozen=True, eq=False)
 class PersonalQuestion:
-    """A question of a person.
+    """A slow request of a person.
 
-    :param what: description, such as `a search`.
-    :param topology: name of the topology.
-    :param dag_id: DAG of the topology.
-    :param person: the person who asks.
-    :param since: when the person asked.
-    :param needs_dag: whether the code of the DAG file answers; otherwise the ledger does.
+    :param what: a description of the request, such as `a search`.
+    :param topology: the name of the topology.
+    :param dag_id: the DAG of the topology.
+    :param person: the person who has sent the request.
+    :param since: when the request was sent.
+    :param needs_dag: whether the code of the DAG file answers. Otherwise the ledger answers.
     """
 
     what: str
@@ -53,7 +59,7 @@ class PersonalQuestion:
 
 
 class Questions:
-    """The questions that are under way in this api-server. Thread-safe."""
+    """The slow requests that are running in this api-server. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -62,11 +68,11 @@ class Questions:
     def asked(
         self, what: str, snapshot: TopologySnapshot, access: Access, *, needs_dag: bool = True
     ) -> AbstractContextManager[None]:
-        """Count a question during the block.
+        """Count a slow request until the `with` block ends.
 
-        :param what: description, such as `a search`.
-        :param needs_dag: whether the code of the DAG file answers; otherwise the ledger does.
-        :raises Busy: too many questions of this person, about this topology, or in all are under way.
+        :param what: a description of the request, such as `a search`.
+        :param needs_dag: whether the code of the DAG file answers. Otherwise the ledger answers.
+        :raises Busy: too many requests are running: of this person, about this topology, or in total.
         """
         question = PersonalQuestion(
             what=what,
@@ -82,10 +88,11 @@ class Questions:
     def under_way(
         self, question: PersonalQuestion, readable: Callable[[Collection[str]], Collection[str]]
     ) -> Iterator[None]:
-        """Count a question during the block.
+        """Count a slow request until the `with` block ends.
 
-        :param readable: returns the DAGs that the person may read; the refusal names no topology of other DAGs.
-        :raises Busy: too many questions of this person, about this topology, or in all are under way.
+        :param readable: a function that returns the DAGs that the person may read. The refusal names no topology of
+            other DAGs.
+        :raises Busy: too many requests are running: of this person, about this topology, or in total.
         """
         with self._lock:
             who, others = self._in_the_way(question)
@@ -101,13 +108,16 @@ class Questions:
                 self._asked.remove(question)
 
     def _in_the_way(self, question: PersonalQuestion) -> tuple[str, Sequence[PersonalQuestion]]:
-        """Return the begin of the refusal and the questions that cause it; no questions: nothing is refused."""
+        """Return the begin of the refusal, and the running requests that cause it.
+
+        Without such requests, nothing is refused.
+        """
         alike = [each for each in self._asked if each.needs_dag is question.needs_dag]
         own = [each for each in alike if each.person == question.person]
         if len(own) >= MOST_OF_PERSON:
             return "You keep the Transactions page", own
         if not question.needs_dag:
-            return "", ()  # a ledger answers fast
+            return "", ()  # A ledger answers fast.
         about = [each for each in alike if each.topology == question.topology]
         if _is_full(about, question.person, MOST_OF_TOPOLOGY):
             return f"Topology {question.topology} is", about
@@ -116,16 +126,22 @@ class Questions:
 
 
 def _is_full(asked: Sequence[PersonalQuestion], person: str, most: int) -> bool:
-    """Return whether a person must wait. For a person without a question this counts other people, not questions."""
+    """Return whether a person must wait.
+
+    A person without a running request waits only if enough other people have one.
+    """
     people = {each.person for each in asked}
     return len(asked if person in people else people) >= most
 
 
 def _named(questions: Sequence[PersonalQuestion], seen: Collection[str]) -> str:
-    """Describe the questions; for topologies that the person may not see, return only their number and time."""
+    """Describe the requests.
+
+    For topologies that the person may not see, return only the number and the time of requests.
+    """
     shown = [each for each in questions if each.dag_id in seen]
     hidden = [each for each in questions if each.dag_id not in seen]
-    # The same question may be asked several times.
+    # The same request may run several times.
     times = Counter((each.what, each.topology) for each in shown)
     named = []
     for (what, topology), count in times.items():
@@ -143,21 +159,21 @@ def _since(questions: Sequence[PersonalQuestion]) -> str:
 
 
 questions = Questions()
-"""The questions of this api-server."""
+"""The slow requests of this api-server."""
 
 
 MOST_SEARCHES = 16
-"""Searches of several topologies at the same time, one for each person. Each takes a thread of the api-server."""
+"""Maximum number of running searches of several topologies. Each person can have one, and each takes a thread."""
 
 
 class SearchBusy(Busy):
-    """Too many searches are under way, so a further one is refused. The page asks again."""
+    """Too many searches are running, so another search is refused. The page sends it again later."""
 
     template = ("{who} under way.", "This search has not begun. Try again in a few seconds.")
 
 
 class Searches:
-    """The people whose search of several topologies is under way in this api-server. Thread-safe."""
+    """The people whose search of several topologies is running in this api-server. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -165,9 +181,9 @@ class Searches:
 
     @contextmanager
     def under_way(self, person: str) -> Iterator[None]:
-        """Count the search of a person during the block.
+        """Count the search of a person until the `with` block ends.
 
-        :raises SearchBusy: another search of this person is under way, or too many in all.
+        :raises SearchBusy: another search of this person is running, or too many searches are running.
         """
         with self._lock:
             if person in self._people:
@@ -183,4 +199,4 @@ class Searches:
 
 
 searches = Searches()
-"""The searches of this api-server."""
+"""The searches that run in this api-server."""

@@ -1,4 +1,4 @@
-"""Hide addresses and credentials that an error quotes, since a browser must not show them."""
+"""Hide addresses and credentials that an error quotes. A browser must not show them."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ EVERY_SECONDS = 60.0
 HIDDEN = "***"
 _VARIABLE = "AIRFLOW_CONN_"
 _OWN_HOSTS = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0"})
-# The patterns find the places of credentials and addresses, not the secrets themselves. Otherwise a person could find
-# out a password with guesses in a reason, and a password such as "airflow" would hide a word of every sentence.
-# Every repetition has a limit, so that a search is fast in any text.
+# The patterns match the places of credentials and addresses, and not the secrets themselves.
+# Otherwise a person could find out a password by guesses in a reason. A password such as "airflow"
+# would hide a word of every sentence. Every repetition has a limit, so that a search is fast in any
+# text.
 _QUOTED = r"(?:\"(?:[^\"\\]|\\.){0,500}\"|'(?:[^'\\]|\\.){0,500}')"
 _SECRET = (
     r"[\w.-]{0,30}(?:passw(?:or)?d|passphrase|pwd|secret|token|(?:api|access|private|account)[_-]?key)[\w.-]{0,30}"
@@ -42,7 +43,7 @@ _PART = r"[^\s,;&)}\]\"'/]"
 _ENDS = r"(?=\s*(?:[,;)}\]\n]|$))"
 _SIGNED = r"X-Amz-[\w-]{1,30}|X-Goog-[\w-]{1,30}|AWSAccessKeyId|Signature|sig"
 _URLS = (
-    # In an address a port follows the first colon. In credentials a password does.
+    # In an address, a port follows the first colon. In credentials, a password follows it.
     (
         re.compile(
             r"(?<=://)(?:[^\s\"'<>/?#@:]{0,200}:(?!\d+(?:[/?#]))[^\s\"'<>]{0,300}|[^\s\"'<>/?#@:]{1,200})@"
@@ -61,7 +62,8 @@ _ANYWHERE = (
     ),
     (re.compile(r"(?<=jdbc:oracle:)([a-z]{1,10}:)[^@\s]{1,300}@"), rf"\1{HIDDEN}@"),
     (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b(?:\s+[A-Za-z0-9/+=]{40}(?![\w/+=]))?"), HIDDEN),
-    # A slash before the name means the folder of a partition, such as events/token=abc/day=2.
+    # A slash before the name shows that it is the folder of a partition, such as
+    # events/token=abc/day=2.
     (
         re.compile(
             rf"(?i)(?<![\w/.-])({_SECRET})([\"']?\s*(?:=>|=)\s*)(?:{_QUOTED}|{_WORD}{{1,2000}})"
@@ -103,7 +105,7 @@ _ANYWHERE = (
     (re.compile(r"(?<=@)'[^']{1,300}'"), HIDDEN),
     (re.compile(r"(?i)(\bmysql[^\n]{0,200}?\s-p|\blogon denied\s+)[^\s]+"), rf"\1{HIDDEN}"),
 )
-# The pattern excludes versions and folders of a path.
+# The pattern does not match versions and folders of a path.
 _ADDRESS = re.compile(
     r"(?<![\w.:])(?<!version )(?<![^/]/)\d{1,3}(?:\.\d{1,3}){3}(?!\.?\w)(?!/)"
     r"|(?<=//)\d{1,3}(?:\.\d{1,3}){3}(?!\.?\w)"
@@ -111,7 +113,7 @@ _ADDRESS = re.compile(
 )
 _HOST_AND_PORT = re.compile(r"[\w-]+(?:\.[\w-]+)+(?=:\d)|(?<=://)[\w.-]+")
 _SHORTEST = 5
-"""Characters of the shortest secret that Airflow masks."""
+"""Minimum number of characters of a secret that Airflow masks."""
 
 
 def _hosts(connections: Iterable[Connection]) -> Iterator[str]:
@@ -119,13 +121,13 @@ def _hosts(connections: Iterable[Connection]) -> Iterator[str]:
         for host in re.split(r"[,\s]+", each.host or ""):
             address = host.rpartition("://")[2].rpartition("@")[2].rstrip("/")
             if "://" in host and "/" in address:
-                yield address  # the path of a web hook is its secret
+                yield address  # The path of a web hook is its secret.
             yield re.sub(r":\d+$", "", address.partition("/")[0])
         yield from _HOST_AND_PORT.findall(each.extra or "")
 
 
 class Redactor:
-    """Redacts texts; it reads the connections of Airflow's database and of the environment every minute."""
+    """Redacts texts. Every minute, it reads the connections of Airflow's database and of the environment."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -133,7 +135,7 @@ class Redactor:
         self._pattern: re.Pattern[str] | None = None
 
     def redacted(self, text: str) -> str:
-        """Hide the parts of a text that belong to a connection."""
+        """Hide the parts of a text that are part of a connection, or look like a secret or an address."""
         text = fit(str(text))
         text = _without_values(text) if len(text) > _LONG else _known_without_values(text)
         pattern = self._current()
@@ -151,15 +153,16 @@ class Redactor:
 
 
 def _without_values(text: str) -> str:
-    """Hide each part of a text that has the form of a secret or an address."""
+    """Hide each part of a text that looks like a secret or an address."""
     for found, instead in _ANYWHERE:
         text = found.sub(_hidden_value if instead is None else instead, text)
     return _ADDRESS.sub(_hidden_address, text)
 
 
 _LONG = 500
-"""Characters from which on a redacted text is not cached."""
-# Answers repeat the same sentences, and about twenty patterns search each sentence. So cache the results.
+"""Number of characters from which a redacted text is no longer cached."""
+# Answers repeat the same sentences, and about twenty patterns are applied to each sentence. So the
+# results are cached.
 _known_without_values = lru_cache(maxsize=2048)(_without_values)
 
 
@@ -172,12 +175,12 @@ def _hidden_address(found: re.Match[str]) -> str:
     try:
         ip_address(found[0])
     except ValueError:
-        return found[0]  # another address, such as one of a network card
+        return found[0]  # It is another kind of address, such as one of a network card.
     return found[0] if found[0] in _OWN_HOSTS else HIDDEN
 
 
 def without_credentials(text: str) -> str:
-    """Hide the credentials in the name of a batch; its other parts are data, not an error, and stay."""
+    """Hide the credentials in the name of a batch. All other parts remain, since they are data and not an error."""
     text = fit(text)
     for found, instead in _URLS:
         text = found.sub(instead, text)
@@ -193,21 +196,22 @@ def _rows(value: Any) -> Any:
 
 
 BatchName = Annotated[str, PlainSerializer(without_credentials, return_type=str)]
-"""The name of a batch: a file, a range or an interval."""
+"""The name of a batch, such as a file, a range or an interval. Credentials in it are hidden."""
 RowText = Annotated[str, PlainSerializer(without_credentials, return_type=str)]
-"""A text of a row: data, and no error."""
+"""A text from a row. It is data, so only credentials in it are hidden."""
 ShownRows = Annotated[Any, PlainSerializer(_rows)]
-"""The metadata of a batch, or a position of the source, as JSON."""
+"""The metadata of a batch, or a position of the source, as JSON. Credentials in it are hidden."""
 
 
 def pattern_of(connections: Iterable[Connection]) -> re.Pattern[str] | None:
-    """Return a pattern that finds the hosts of all connections. Return None if no connection has a host."""
+    """Return a pattern that matches the hosts of all connections. Return None if no connection has a host."""
     hosts = {
         each
         for each in _hosts(connections)
         if each and each not in _OWN_HOSTS and not each.startswith(("/", "."))
     }
-    # A host such as redis may also be an ordinary word, so the pattern finds it only in an address.
+    # A host such as redis may also be an ordinary word. So the pattern matches it only in an
+    # address.
     words = {each for each in hosts if re.fullmatch(r"[A-Za-z]+", each)}
     parts = [
         rf"(?<![\w.-]){re.escape(each)}(?![\w-])"
@@ -245,7 +249,7 @@ _redactor = Redactor()
 
 
 def redacted(text: str) -> str:
-    """Hide the parts of a text that belong to a connection."""
+    """Hide the parts of a text that are part of a connection."""
     return _redactor.redacted(text)
 
 
@@ -266,7 +270,7 @@ _T = TypeVar("_T")
 
 
 def fit(value: _T) -> _T:
-    """Escape lone surrogates in a text, or in all texts of a value, since an answer must be UTF-8."""
+    """Escape lone surrogates in a text, or in all texts of a value. Otherwise the answer would not be valid UTF-8."""
     made: Any = value
     if isinstance(value, str):
         made = value if value.isascii() else value.encode("utf-8", "backslashreplace").decode()

@@ -1,4 +1,4 @@
-"""The read-only routes. Plain functions make all blocking calls, since FastAPI calls plain functions in threads."""
+"""The read-only routes. Plain functions make all blocking calls, since FastAPI runs plain functions in threads."""
 
 from __future__ import annotations
 
@@ -84,27 +84,26 @@ from airflow_tx.plugin.api.transaction_page import (
 from airflow_tx.transaction import WHY_NOT
 
 # --- search -------------------------------------------------------------------------------------------------------
-# Find the transaction that has a text.
-#
-# A search in one topology asks the source, in the process that runs DAG files. A search in all reads their ledgers.
+# Find the transactions that contain a text. A search in one topology queries the source, in the
+# process that runs DAG files. A search in all topologies reads their ledgers.
 
 
 T = TypeVar("T")
 MOST_TOPOLOGIES = 200
-"""Topologies that one search looks at."""
+"""Maximum number of topologies that one search reads."""
 ENOUGH = 4 * MOST_FOUND
-"""Matches after which a search of several topologies ends, and returns the best of them."""
+"""Number of matches after which a search of several topologies ends. It returns the best of these matches."""
 MOST_SEARCHED = 5000
-"""Transactions that one search of several topologies looks at."""
+"""Maximum number of transactions that one search of several topologies reads."""
 ALL_WITHIN = 10.0
-"""Seconds after which a search of several topologies ends, and returns its matches so far."""
+"""Maximum duration of a search of several topologies, in seconds. The search then returns the matches found so far."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FoundLine:
     """A transaction that matches the search.
 
-    :param phase: phase as in the timeline; null: the ledger has forgotten the transaction.
+    :param phase: the phase as in the timeline, or null if the ledger has forgotten the transaction.
     :param restates: the transaction that this one restates.
     :param restated_by: the transaction that counts instead of this one.
     """
@@ -119,12 +118,12 @@ class FoundLine:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchAnswer:
-    """The result, the newest transaction first.
+    """The result of a search in one topology. The newest transaction is first.
 
-    :param looked: number of transactions that the search looked at.
-    :param oldest: the oldest of them; null: the search looked at none.
-    :param unknown: number of transactions whose rows the source cannot compare.
-    :param complete: whether the search looked at all transactions of the ledger.
+    :param looked: the number of transactions that were searched.
+    :param oldest: the oldest transaction that was searched, or null if no transaction was searched.
+    :param unknown: the number of transactions whose rows the source cannot compare.
+    :param complete: whether all transactions in the ledger were searched.
     """
 
     found: list[FoundLine]
@@ -137,8 +136,8 @@ class SearchAnswer:
 def searched(snapshot: TopologySnapshot, what: str, access: Access, visit: Visit) -> SearchAnswer:
     """Search the transactions for a file, an offset, an id or a date.
 
-    :param visit: the browser's request. When the browser leaves, the search ends.
-    :raises Busy: too many searches and similar questions are under way.
+    :param visit: the request of the browser. When the browser disconnects, the search ends.
+    :raises Busy: too many slow requests are running.
     :raises NotAnsweredThere: the process that runs the code of DAG files hung or ended.
     """
     question = {"find": snapshot.as_asked, "what": what, "search": visit.name}
@@ -168,9 +167,9 @@ def _line(txid: int, view: TransactionView | None) -> FoundLine:
 
 @dataclass(frozen=True, kw_only=True)
 class FoundAnywhere(FoundLine):
-    """A transaction of any topology that has the text.
+    """A transaction of any topology that contains the search text.
 
-    :param matched: the part of the transaction that has the text.
+    :param matched: the part of the transaction that contains the search text.
     :param text: the whole text of this part, as users see it.
     """
 
@@ -183,16 +182,16 @@ class FoundAnywhere(FoundLine):
 class SearchOfAllAnswer:
     """The result of a search in several topologies.
 
-    Matches of a txid or run come before matches in a batch, and matches of a whole name before parts of a name. Among
-    equal matches the most urgent topology is first, then the newest transaction.
+    Matches of a txid or run come before matches in a batch. Matches of a complete name come before matches of a part.
+    Among equal matches, the most urgent topology is first, and then the newest transaction.
 
-    :param topologies: number of the user's topologies that match the filter.
-    :param looked: number of topologies whose transactions the search looked at.
-    :param transactions: number of transactions that it looked at.
-    :param partly: number of topologies of which it looked only at the newest transactions.
-    :param unknown: number of transactions of whose batch the ledger keeps only a digest.
-    :param unread: names of the topologies whose ledger could not be read.
-    :param complete: whether the search looked at all transactions, and the result has every match.
+    :param topologies: the number of topologies of the user that match the filter.
+    :param looked: the number of topologies whose transactions were searched.
+    :param transactions: the number of transactions that were searched.
+    :param partly: the number of topologies of which only the newest transactions were searched.
+    :param unknown: the number of transactions for which the ledger has only a digest of the batch.
+    :param unread: the names of the topologies whose ledger could not be read.
+    :param complete: whether all transactions were searched, and the result has every match.
     """
 
     found: list[FoundAnywhere]
@@ -212,15 +211,15 @@ def searched_all(
     person: str = "",
     has_left: Callable[[], bool] = lambda: False,
 ) -> SearchOfAllAnswer:
-    """Look for a text in the records of topologies that the user may see, without asking a source.
+    """Search for a text in the records of topologies that the user may see. No source is queried.
 
     :param snapshots: the topologies, in the order of the search.
-    :param what: the text.
-    :param person: the user, who may have one search at a time.
-    :param has_left: returns whether the browser has left; the search then ends.
-    :raises SearchBusy: another search of this user is under way, or too many in all.
+    :param what: the search text.
+    :param person: the user, who can have one search at a time.
+    :param has_left: a function that returns whether the browser has disconnected. Then the search ends.
+    :raises SearchBusy: another search of this user is running, or too many searches are running.
     """
-    # The page hides parts of errors that belong to connections. A search must not find hidden parts.
+    # The page hides parts of errors that belong to connections. A search must not match them.
     wanted = WantedText(what.strip(), without_credentials, redacted)
     some = snapshots[:MOST_TOPOLOGIES]
     with searches.under_way(person):
@@ -232,7 +231,7 @@ def searched_all(
 class _SearchOfAll:
     """One search of several topologies.
 
-    :param until: end of the search, by the monotonic clock.
+    :param until: when the search must end, by the monotonic clock.
     """
 
     def __init__(
@@ -252,7 +251,7 @@ class _SearchOfAll:
         self._away: set[str] = set()
 
     def run(self) -> None:
-        """Look up the text as a txid and as a run, then search the newest transactions."""
+        """Search for a txid or a run that equals the text. Then search the newest transactions."""
         for snapshot in self._snapshots:
             if not self._is_over():
                 self._look_up(snapshot)
@@ -261,7 +260,7 @@ class _SearchOfAll:
                 self._look(snapshot, len(self._snapshots) - index)
 
     def _is_over(self) -> bool:
-        """Return whether the time is over, or the browser has left."""
+        """Return whether the time limit is exceeded, or the browser has disconnected."""
         return time.monotonic() > self._until or self._has_left()
 
     @property
@@ -269,14 +268,14 @@ class _SearchOfAll:
         return sum(each.is_named for each in self._found.values())
 
     def _look_up(self, snapshot: TopologySnapshot) -> None:
-        """Find the transactions of any age whose txid or run is the wanted text."""
+        """Find the transactions whose txid or run is the search text, regardless of their age."""
         for each in self._asked(snapshot, lambda ledger: ledger.named(self._wanted)) or ():
             self._found[snapshot.name, each.view.txid] = each
 
     def _look(self, snapshot: TopologySnapshot, left: int) -> None:
-        """Look at the newest transactions of one topology.
+        """Search the newest transactions of one topology.
 
-        :param left: number of topologies that share the rest of `MOST_SEARCHED`.
+        :param left: the number of topologies that share the rest of `MOST_SEARCHED`.
         """
         read = sum(each.looked for each in self._looked)
         most = (MOST_SEARCHED - read) // left
@@ -300,7 +299,12 @@ class _SearchOfAll:
     def _asked(
         self, snapshot: TopologySnapshot, question: Callable[[SearchedLedger], T]
     ) -> T | None:
-        """Ask the ledger of a topology. Return None if it cannot be read. Ask a ZooKeeper that hangs only once."""
+        """Query the ledger of a topology, or return None if it cannot be read.
+
+        Skip a ZooKeeper that did not answer before.
+
+        Do not query a ZooKeeper that hangs twice.
+        """
 
         def asked(store: Store) -> T:
             ledger = SearchedLedger(
@@ -321,13 +325,13 @@ class _SearchOfAll:
         except LedgerAway:
             self._away.add(conn_id)
         except TxError:
-            pass  # other ledgers can be read
+            pass  # Other ledgers may be readable.
         return None
 
     def answer(self, topologies: int) -> SearchOfAllAnswer:
-        """Return the answer.
+        """Return the answer of the search.
 
-        :param topologies: number of topologies that match the filter.
+        :param topologies: the number of topologies that match the filter.
         """
         partly = sum(not each.complete for each in self._looked)
         order = {each.name: index for index, each in enumerate(self._snapshots)}
@@ -359,7 +363,7 @@ def _match_line(topology: str, match: TextMatch) -> FoundAnywhere:
 
 
 # --- run answer ---------------------------------------------------------------------------------------------------
-# The transaction of a run, or why the run has none.
+# The transaction of a run, or the reason why the run has no transaction.
 
 
 class WhyCode(str, Enum):
@@ -378,7 +382,7 @@ class WhyCode(str, Enum):
 
 
 _SAID = frozenset({WhyCode.FAILED, WhyCode.SOURCE})
-"""Codes that come from an error of `begin`, so that its log says more."""
+"""Reasons that are errors of `begin`. For these, the log of `begin` has more details."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -392,8 +396,8 @@ class WhyNot:
 class RunAnswer:
     """The transaction of a run.
 
-    :param txid: the transaction; null: the run has none, see `why`.
-    :param why: why the run has no transaction.
+    :param txid: the transaction, or null if the run has no transaction for the reason in `why`.
+    :param why: the reason why the run has no transaction.
     """
 
     dag_id: str
@@ -406,11 +410,12 @@ class RunAnswer:
 def run_answer(
     snapshots: Sequence[TopologySnapshot], dag_id: str, run_id: str, access: Access
 ) -> RunAnswer | None:
-    """Find the transaction of a run, or the reason why it has none.
+    """Return the transaction of a run, or the reason why the run has none.
 
-    :param snapshots: the topologies of the DAG, the one that its file names first; empty: none has begun.
-    :param access: rights of the user, who may read the runs of the DAG.
-    :return: None: the run does not exist, and never had a transaction.
+    :param snapshots: the topologies of the DAG. The topology that the DAG file names is first. Empty if no run has
+        begun a transaction.
+    :param access: the rights of the user, who may read the runs of the DAG.
+    :return: None if the run does not exist and never had a transaction.
     """
     for snapshot in snapshots:
         txid = _bound(snapshot, run_id)
@@ -436,7 +441,7 @@ def run_answer(
             return RunAnswer(dag_id=dag_id, run_id=run_id, topology=snapshot.name, txid=begun.txid)
     own = snapshots[0] if snapshots else None
     why_not = said.get(WHY_NOT) if access.may(SEE_XCOMS, dag_id) else None
-    shown = why_not if isinstance(why_not, dict) else {}  # any task may write an XCom
+    shown = why_not if isinstance(why_not, dict) else {}  # Any task may write an XCom.
     to_do = Remedy.from_stored(shown.get("advice") or ())
     may_see = access.may(SEE_TASKS, dag_id)
     why = (
@@ -471,7 +476,7 @@ def _bound(snapshot: TopologySnapshot, run_id: str) -> int | None:
 
 
 def _begun(said: Mapping[str, Any]) -> TransactionAttempt | None:
-    """Read the transaction from the output of `begin`, since the key of a binding may be no run_id."""
+    """Return the transaction in the output of `begin`. The key of a binding may not be a run_id."""
     found = said.get("return_value")
     if not isinstance(found, dict) or "incarnation" not in found:
         return None
@@ -479,7 +484,7 @@ def _begun(said: Mapping[str, Any]) -> TransactionAttempt | None:
 
 
 def _has(snapshot: TopologySnapshot, begun: TransactionAttempt, run_id: str) -> bool:
-    """Return whether the run began this transaction in this topology, since another one has the same txids."""
+    """Return whether the run began this transaction in this topology. Another topology can have the same txids."""
 
     def found(store: Store) -> TransactionRecord | None:
         ledger = ReadOnlyLedger(store, snapshot.paths)
@@ -505,9 +510,9 @@ def _why(
     begin: TaskBar | None,
     said: str | None,
 ) -> WhyNot:
-    """Explain why a run has no transaction.
+    """Return the reason why a run has no transaction.
 
-    :param said: error of the last try of `begin`.
+    :param said: the error of the last try of `begin`.
     """
     yielded = None if snapshot is None else snapshot.record.yielded.get(run_id)
     if yielded is not None:
@@ -586,8 +591,9 @@ def _deferred(snapshot: TopologySnapshot | None) -> WhyNot:
 class DagAnswer:
     """The topology of a DAG.
 
-    :param topology: name of the topology; null: no run of this transactional DAG has begun a transaction yet.
-    :param role: `transactions`: runs of the DAG are the transactions. `coordinator`: the DAG starts and replays them.
+    :param topology: the name of the topology, or null if no run of the DAG has begun a transaction.
+    :param role: `transactions` if the runs of the DAG are transactions, `coordinator` if the DAG starts and replays
+        them.
     """
 
     dag_id: str
@@ -621,7 +627,7 @@ class TaggedRoute(APIRoute):
 
         async def tagged(request: Request) -> Response:
             response = await answer(request)
-            # The tag is weak, because the body may be compressed on its way.
+            # The tag is weak, because a proxy may compress the body.
             tag = f'W/"{hashlib.sha256(bytes(response.body)).hexdigest()[:32]}"'
             headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
             if request.headers.get("if-none-match") == tag:
@@ -636,18 +642,19 @@ topology_router = APIRouter(prefix="/api/v1", route_class=TaggedRoute, responses
 
 
 def no_such(what: str) -> HTTPException:
-    """Create the 404 for an object that does not exist, or that the user may not see. It repeats no name."""
+    """Return a 404 for an object that does not exist, or that the user may not see. It contains no name."""
     return HTTPException(status.HTTP_404_NOT_FOUND, f"There is no {what}.")
 
 
 def topology_for(access: Access, name: str) -> TopologySnapshot:
-    """Find a topology that the user may see.
+    """Return a topology that the user may see.
 
-    :raises HTTPException: 404: the topology does not exist, or the user may not see it.
+    :raises HTTPException: 404 if the topology does not exist, or the user may not see it.
     """
     dag_id = ledger_places().elsewhere().get(name)
     if dag_id is not None and not access.may_read(dag_id):
-        raise no_such("such topology")  # the same answer while its ledger cannot be read
+        # The answer is the same while the ledger cannot be read.
+        raise no_such("such topology")
     found = ledger_snapshots().find(name)
     if found is None or not access.may_read(found.record.dag_id):
         raise no_such("such topology")
@@ -655,14 +662,14 @@ def topology_for(access: Access, name: str) -> TopologySnapshot:
 
 
 def _sent(access: Access, snapshot: TopologySnapshot, answer: Any) -> Response:
-    """Send an answer about a topology, with only the parts that the user may read."""
+    """Return an answer about a topology. It contains only the parts that the user may read."""
     return sent(body(answer, access.parts(snapshot.record.dag_id)))
 
 
 def _shared(
     access: Access, snapshot: TopologySnapshot, key: Hashable, answer: Callable[[], Any]
 ) -> Response:
-    """Send an answer that is shared by all viewers with the same rights."""
+    """Return an answer that all viewers with the same rights share."""
     rights = access.parts(snapshot.record.dag_id)
     found = ledger_snapshots().shared(snapshot, (key, rights), lambda: body(answer(), rights))
     return sent(found)
@@ -679,9 +686,10 @@ def list_topologies(
     grouped: bool = False,
     cause: Annotated[str, Query(max_length=64)] = "",
 ) -> Response:
-    """List the topologies whose DAG the user may read: the most urgent first, then by name.
+    """Return the topologies whose DAG the user may read: the most urgent first, then by name.
 
-    `grouped` lists topologies that fail by the same cause as one cause; `cause` lists the topologies of one cause.
+    With `grouped`, topologies that fail for the same cause have one line. With `cause`, only the topologies of one
+    cause are returned.
     """
     part = OverviewPart(frozenset(state or ()), text, limit, offset, grouped, cause)
     return sent(body(overview(_readable_topologies(access), part, access), frozenset()))
@@ -703,9 +711,9 @@ WantedQuery = Annotated[str, Query(min_length=1, max_length=200)]
 
 
 def _wanted(what: str) -> str:
-    """Return the wanted text without spaces around it.
+    """Return the search text without spaces around it.
 
-    :raises HTTPException: 422: the text has only spaces.
+    :raises HTTPException: 422 if the text has only spaces.
     """
     if not what.strip():
         raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, "Say what to look for.")
@@ -720,9 +728,9 @@ def search_topologies(
     state: Annotated[list[HealthCode] | None, Query(max_length=len(HealthCode))] = None,
     text: Annotated[str, Query(max_length=200)] = "",
 ) -> SearchOfAllAnswer:
-    """Find the transactions of topologies that have a text: a file, a run, a txid, a date or an error.
+    """Find the transactions that contain a text: a file, a run, a txid, a date or an error.
 
-    `state` and `text` choose topologies, as in the list of topologies.
+    `state` and `text` select topologies, as in the list of topologies.
     """
     part = OverviewPart(frozenset(state or ()), text, limit=sys.maxsize)
     wanted = _wanted(what)
@@ -734,7 +742,7 @@ def search_topologies(
     "/topologies/{topology:path}/transactions/{txid}", response_model=TransactionPage
 )
 def get_transaction(access: AccessDep, topology: Name, txid: int) -> Response:
-    """Show all facts of one transaction."""
+    """Return all facts of one transaction."""
     snapshot = topology_for(access, topology)
     found = ledger_snapshots().transaction(snapshot, txid)
     if found is None:
@@ -749,7 +757,7 @@ def get_transaction(access: AccessDep, topology: Name, txid: int) -> Response:
     "/topologies/{topology:path}/transactions/{txid}/rejected", responses=PROBLEMS_OF_SEARCHES
 )
 def get_rejected(access: AccessDep, topology: Name, txid: int) -> RejectedAnswer:
-    """Show some rejected rows of a transaction, and their reasons, to users who may read the logs of its tasks."""
+    """Return some rejected rows and their reasons. It requires the right to read the logs of the tasks."""
     snapshot = topology_for(access, topology)
     if not access.with_logs([snapshot.record.dag_id]):
         raise no_such("rejected row that you may see")
@@ -768,9 +776,9 @@ def list_transactions_of(
     wanted: RowFilterDep,
     earlier: bool = False,
 ) -> Response:
-    """List the transactions that ended at `since` or later and began before `until`, newest first.
+    """Return the transactions that ended at `since` or later and began before `until`, newest first.
 
-    A filter looks only at the newest 1,000 of them.
+    A filter is applied only to the newest 1,000 of them.
     """
     _check_zones(since, until)
     snapshot = topology_for(access, topology)
@@ -785,7 +793,7 @@ def list_transactions_of(
 
 @topology_router.get("/topologies/{topology:path}/activity", response_model=Activity)
 def get_activity(access: AccessDep, topology: Name) -> Response:
-    """Count the transactions over the whole time that the ledger remembers."""
+    """Return the number of transactions over the whole time that the ledger remembers."""
     snapshot = topology_for(access, topology)
     return _shared(access, snapshot, "activity", lambda: activity(snapshot))
 
@@ -797,7 +805,7 @@ def get_figures(
     since: datetime | None = None,
     until: datetime | None = None,
 ) -> Response:
-    """Show throughput, durations, sizes and failures over time, as far as the history goes back."""
+    """Return throughput, durations, sizes and failures over time, for the time that the history covers."""
     _check_zones(since, until)
     snapshot = topology_for(access, topology)
     lag_board().ask_for([snapshot])
@@ -818,7 +826,7 @@ def get_figures(
 
 @topology_router.get("/topologies/{topology:path}/jobs", response_model=Jobs)
 def get_jobs(access: AccessDep, topology: Name) -> Response:
-    """List the jobs of a topology, which are restatements and backfills of many transactions, with their progress."""
+    """Return the jobs of a topology with their progress. A job is a restatement or a backfill of many transactions."""
     snapshot = topology_for(access, topology)
     return _shared(access, snapshot, "jobs", lambda: jobs_of(snapshot))
 
@@ -830,7 +838,7 @@ def search_transactions(
     what: WantedQuery,
     visit: VisitDep,
 ) -> SearchAnswer:
-    """Find the transactions that have a file, an offset, an id or a date, as `airflow tx find` does."""
+    """Find the transactions that contain a file, an offset, an id or a date, as `airflow tx find` does."""
     return fit(searched(topology_for(access, topology), _wanted(what), access, visit))
 
 
@@ -841,7 +849,7 @@ def _check_zones(*moments: datetime | None) -> None:
 
 @topology_router.get("/topologies/{topology:path}", response_model=TopologyPage)
 def get_topology(access: AccessDep, topology: Name) -> Response:
-    """Show one topology."""
+    """Return one topology."""
     found = topology_for(access, topology)
     lag_board().ask_for([found])
     return _sent(access, found, topology_page(found, access))
@@ -849,7 +857,7 @@ def get_topology(access: AccessDep, topology: Name) -> Response:
 
 @topology_router.get("/dags/{dag_id}")
 def get_dag(access: AccessDep, dag_id: Name) -> DagAnswer:
-    """Return the topology of a transactional DAG or of a coordinator; the current DAG file decides."""
+    """Return the topology of a transactional DAG or of a coordinator. The current DAG file decides which it is."""
     found = _dag_answer(access, dag_id) if access.may_read(dag_id) else None
     if found is None:
         raise no_such("topology of this DAG")
@@ -879,7 +887,7 @@ def _dag_answer(access: Access, dag_id: str) -> DagAnswer | None:
 
 @topology_router.get("/dags/{dag_id}/runs/{run_id:path}")
 def get_run(access: AccessDep, dag_id: Name, run_id: Name) -> RunAnswer:
-    """Return the transaction of a run, or the reason why it has none."""
+    """Return the transaction of a run, or the reason why the run has no transaction."""
     if access.may_read(dag_id):
         snapshots = _as_seen(access, ledger_snapshots().of_dag(dag_id))
         found = run_answer(snapshots, dag_id, run_id, access)

@@ -1,4 +1,4 @@
-"""The ledger, read at most once a second for all viewers together."""
+"""Snapshots of the ledger for all viewers. The ledger is read at most once a second."""
 
 from __future__ import annotations
 
@@ -52,19 +52,20 @@ if TYPE_CHECKING:
 
 
 # --- ledger client ------------------------------------------------------------------------------------------------
-# The client of each ZooKeeper in an api-server process. No request waits long for the client, which reconnects itself.
+# The client of each ZooKeeper in an api-server process. It reconnects itself, so no request waits
+# long for it.
 
 
 log = logging.getLogger(__name__)
 
 LEDGER_PATIENCE = 2.0
-"""Seconds that a question waits for ZooKeeper."""
+"""Seconds that a request waits for ZooKeeper."""
 STEP_PATIENCE = 10.0
 _GRACE = 0.5
 
 
 class LedgerAway(TxError):
-    """The ledger cannot be read now. The error names no host, because a browser shows it."""
+    """The ledger cannot be read now. The error contains no host, since a browser shows it."""
 
     template = (
         "The ledger cannot be read now: {reason}.",
@@ -77,9 +78,9 @@ _UNUSABLE = "its connection cannot be used, see the log of the api-server"
 
 
 class LedgerClient:
-    """Connects to one ZooKeeper in a separate thread when a request needs it.
+    """Connects to one ZooKeeper when a request needs it. The connection is opened in a separate thread.
 
-    :param conn_id: connection of the ZooKeeper.
+    :param conn_id: the connection of the ZooKeeper.
     """
 
     def __init__(self, conn_id: str) -> None:
@@ -94,21 +95,23 @@ class LedgerClient:
     def store(self) -> WatchedStore:
         """Return the store.
 
-        :raises LedgerAway: ZooKeeper does not answer, or refuses. If a try before has failed, this does not wait.
+        :raises LedgerAway: ZooKeeper does not answer, or refuses the connection. After a failed try, this method does
+            not wait.
         """
         with self._changed:
             if self._kept.is_dead:
                 self._store = None
             if self._store is None:
                 self._start()
-                # Wait only for the first try. After a failure, raise without a wait.
+                # Wait only for the first try. After a failure, raise the error without a wait.
                 known = self._failed_at > float("-inf")
                 self._changed.wait_for(
                     lambda: self._store is not None, 0.0 if known else LEDGER_PATIENCE
                 )
             elif self._kept.is_due:
                 self._start()
-                # A secrets backend may be slow. Then a later request gets the client of the new connection.
+                # A secrets backend may be slow. In this case, a later request gets the client of
+                # the new connection.
                 self._changed.wait_for(lambda: not self._tries, LEDGER_PATIENCE)
             store = self._store
         if store is None:
@@ -118,12 +121,12 @@ class LedgerClient:
         return store
 
     def store_of_steps(self) -> ZooKeeperStore:
-        """Return a store on the same client that has no cache, as steps need it. Raises as `store`."""
+        """Return a store on the same client without a cache, which the steps need. Raise the errors of `store`."""
         self.store()
         return self._kept.store()
 
     def failed(self) -> None:
-        """Note that ZooKeeper did not answer; for half a second no further question is asked."""
+        """Note that ZooKeeper did not answer. For half a second, no further request is sent."""
         self._failed_at = time.monotonic()
 
     def _start(self) -> None:
@@ -155,7 +158,7 @@ _lock = threading.Lock()
 
 
 def ledger_client(conn_id: str) -> LedgerClient:
-    """Return this process's client of a connection; a forked child creates its own."""
+    """Return the client of this process for a connection. A forked child process creates its own client."""
     key = os.getpid(), conn_id
     with _lock:
         found = _clients.get(key)
@@ -165,12 +168,13 @@ def ledger_client(conn_id: str) -> LedgerClient:
 
 
 # --- shared answers -----------------------------------------------------------------------------------------------
-# Answers that viewers share. Each is created at most once a second, and their total size is bounded.
+# Answers that viewers share. Each answer is created at most once a second, and their total size is
+# limited.
 
 
 MOST_ANSWERED = 32 * 2**20
-"""Bytes of all kept answers."""
-# Seconds to wait for the answer that another viewer's thread creates.
+"""Maximum size of all cached answers, in bytes."""
+# Seconds to wait for an answer that the thread of another viewer creates.
 _PATIENCE = 10.0
 
 
@@ -181,11 +185,11 @@ class _Answer:
 
 
 class SharedAnswers:
-    """A cache of the bodies of answers, by request.
+    """A cache for the bodies of answers, by request.
 
     :param age: seconds for which an answer is returned again.
-    :param most: bytes of all kept answers.
-    :param clock: returns monotonic seconds.
+    :param most: the maximum size of all cached answers, in bytes.
+    :param clock: a function that returns monotonic seconds.
     """
 
     def __init__(
@@ -206,11 +210,11 @@ class SharedAnswers:
 
     @property
     def size(self) -> int:
-        """Return the bytes of all kept answers."""
+        """Return the size of all cached answers, in bytes."""
         return self._size
 
     def get(self, key: Hashable, make: Callable[[], bytes]) -> bytes:
-        """Return the kept answer, or create it; if another thread is creating it, wait for that thread.
+        """Return the cached answer, or create it. If another thread is creating the answer, wait for this thread.
 
         :raises LedgerAway: the other thread takes too long.
         """
@@ -239,7 +243,7 @@ class SharedAnswers:
         return body
 
     def _drop(self) -> None:
-        """Drop old answers, then the oldest ones until the rest fit."""
+        """Drop answers that are too old. Then drop the oldest answers until the size is below the limit."""
         now = self._clock()
         for key, answer in list(self._answers.items()):
             if now - answer.at < self._age and self._size <= self._most:
@@ -256,22 +260,25 @@ def _waited_for(other: Future[bytes]) -> bytes:
 
 
 # --- final views --------------------------------------------------------------------------------------------------
-# A bounded cache of final transactions in an api-server.
+# A cache of final transactions in an api-server, with a limited size.
 
 
 MOST_REMEMBERED = 2_000
-"""Final transactions of one topology, more than a timeline and the figures of one moment show."""
+"""Maximum number of cached final transactions of one topology.
+
+It exceeds the number that a timeline and its figures show.
+"""
 MOST_OF_ALL = 10_000
-"""Final transactions of all topologies."""
+"""Maximum number of cached final transactions of all topologies."""
 
 
 class FinalViews:
-    """A cache of the final transactions of one topology that viewers have looked at. Thread-safe.
+    """A cache of the final transactions of one topology that viewers have requested. Thread-safe.
 
-    A committed transaction never changes, so it is read once, without a watch. The end time of a transaction never
-    changes either and is small, so end times stay cached as long as the ledger has the transaction.
+    A committed transaction never changes, so it is read once, without a watch. An end time never changes and needs
+    little memory. So end times stay cached while the ledger has the transaction.
 
-    :param most: transactions to keep.
+    :param most: the maximum number of cached transactions.
     """
 
     def __init__(
@@ -293,15 +300,15 @@ class FinalViews:
         return self._views.get(txid)
 
     def ended(self, txid: int) -> datetime | None:
-        """Return when a transaction ended. Return None if it is not cached."""
+        """Return the end of a transaction. Return None if it is not cached."""
         return self._ended.get(txid)
 
     def is_skipped(self, txid: int) -> bool:
-        """Return whether a transaction was skipped, so that it may still change: a person may readmit it."""
+        """Return whether a transaction was skipped. Such a transaction may change, since a person may readmit it."""
         return txid in self._skipped
 
     def note(self, view: TransactionView) -> None:
-        """Cache a transaction, and drop the one that was cached first if there are too many."""
+        """Cache a transaction. If there are too many, drop the transaction that was cached first."""
         with self._lock:
             if view.ended is not None:
                 self._ended[view.txid] = view.ended
@@ -338,7 +345,8 @@ class RememberedViews:
 
         :param final: txids of the final transactions that the ledger has.
         """
-        # After a reset or a repair the ledger may allocate a txid a second time. Begin with an empty cache.
+        # After a reset or a repair, the ledger may allocate a txid a second time. So begin with an
+        # empty cache.
         life = (record.incarnation, record.generation)
         with self._lock:
             known = self._of.get(name)
@@ -348,15 +356,15 @@ class RememberedViews:
         return known[1]
 
     def keep_only(self, names: Collection[str]) -> None:
-        """Drop topologies that no longer exist."""
+        """Drop the caches of topologies that no longer exist."""
         with self._lock:
             for name in self._of.keys() - set(names):
                 del self._of[name]
 
     def forget_oldest(self, name: str) -> None:
-        """Drop transactions of the topologies that viewers have looked at least recently, if there are too many.
+        """If there are too many transactions, drop the transactions of the topologies that were viewed least recently.
 
-        :param name: the topology that a viewer looks at now.
+        :param name: the topology that a viewer requests now.
         """
         with self._lock:
             if name in self._of:
@@ -378,20 +386,21 @@ AGE = 1.0
 """Seconds for which viewers get the same snapshot."""
 HOURS = 24
 MOST_LATER = 10
-"""Later transactions to read, to bound the end time of an unreadable one."""
+"""Maximum number of later transactions to read to find the latest possible end of an unreadable transaction."""
 
 
 @dataclass(frozen=True)
 class TopologySnapshot:
     """One topology at one moment.
 
-    :param view: open transactions, and skipped ones that may still be readmitted; None: the ledger cannot be read.
+    :param view: the open transactions, and the skipped ones that can be readmitted. It is None if the ledger cannot be
+        read.
     :param final: txids of the final transactions that the ledger has, in order.
     :param alarms: the raised alerts, by kind.
-    :param finals: cache of final transactions, shared by all snapshots of a ledger.
-    :param unwatched: store without a cache, for records that never change; None: use `store`.
-    :param problem: why the ledger cannot be read.
-    :param quotes: whether the snapshot has the texts of errors, which may quote rows.
+    :param finals: the cache of final transactions, which all snapshots of a ledger share.
+    :param unwatched: a store without a cache, for records that never change, or None to use `store`.
+    :param problem: the reason why the ledger cannot be read.
+    :param quotes: whether the snapshot contains the texts of errors, which may quote rows.
     """
 
     record: TopologyRecord
@@ -416,11 +425,11 @@ class TopologySnapshot:
 
     @property
     def as_asked(self) -> tuple[str, str, str, str]:
-        """Name the topology in a question to the process of DAG files: DAG, connection, root and topology."""
+        """Return the DAG, the connection, the root and the topology, as the process of DAG files needs them."""
         return self.record.dag_id, self.place.conn_id, self.paths.root, self.paths.topology
 
     def without_errors(self) -> TopologySnapshot:
-        """Return a copy without the texts of errors, for a viewer who may not read the logs of the tasks."""
+        """Return a copy without the texts of errors. It is for a viewer who may not read the logs of the tasks."""
         if self.view is None:
             return replace(self, quotes=False)
         shown = tuple(each.without_errors() for each in self.view.transactions)
@@ -441,23 +450,25 @@ class TopologySnapshot:
         return {each.txid: each for each in self.opened}
 
     def with_view(self, view: TopologyView) -> TopologySnapshot:
-        """Return a snapshot with another view; for the same view return this snapshot, to keep its cached values."""
+        """Return a snapshot with another view. For the same view, return this snapshot, since it has cached values."""
         return self if view is self.view else replace(self, view=view)
 
     @cached_property
     def health(self) -> TopologyState:
-        """Return the health of the topology, with a remedy."""
+        """Return the health of the topology and the remedy."""
         if self.view is None:
             return TopologyState(code=HealthCode.UNREADABLE, sentence=self.problem or "")
-        # Remedies need the name by which commands find the topology, since another ledger may have the same topology.
+        # Remedies need the name by which commands find the topology. Another ledger may have a
+        # topology with the same name.
         return topology_health(replace(self.view, name=self.name), self.alarms)
 
     def final_view(self, txid: int) -> TransactionView | None:
-        """Read a final transaction. Return None if the ledger no longer has it."""
+        """Return a final transaction. Return None if the ledger no longer has it."""
         found = self._read_final(txid)
         if found is None or not found.is_unreadable:
             return found
-        # An unreadable record may have a wrong end time. The transaction ended before the next ones did.
+        # An unreadable record may have a wrong end time. The transaction ended before the next
+        # transactions.
         later = map(self._read_final, self.final[bisect_right(self.final, txid) :][:MOST_LATER])
         ends = [each.ended for each in later if each is not None and not each.is_unreadable]
         known = [each for each in (found.ended, *ends) if each is not None]
@@ -474,7 +485,7 @@ class TopologySnapshot:
         return None if found is None else self.shown(found)
 
     def transaction_views(self, txids: Iterable[int]) -> list[TransactionView]:
-        """Read the transactions that the ledger has, with the names of their batches, and their restatements."""
+        """Return the transactions that the ledger has, with the names of their batches and with their restatements."""
         found = (
             self.named(self.open_by_txid[txid])
             if txid in self.open_by_txid
@@ -489,7 +500,7 @@ class TopologySnapshot:
         )
 
     def named(self, view: TransactionView) -> TransactionView:
-        """Add the name of the batch to an open transaction, while the ledger has its metadata."""
+        """Add the name of the batch to an open transaction, if the ledger has the metadata of the batch."""
         if not view.open or self.store is None:
             return view
         path = self.paths.meta(view.txid)
@@ -498,23 +509,26 @@ class TopologySnapshot:
                 batch = LedgerView(self.store, self.paths).kept_batch(view.txid)
                 name = "" if batch is None else batch_in_words(batch.rows)
         except UnreadableRecord:
-            return view  # its page shows the error
+            return view  # The page of the transaction shows the error.
         return replace(view, batch=name) if name else view
 
     def neighbours(self, txid: int) -> tuple[int | None, int | None]:
-        """Find the txids before and after this one. Each is None if the ledger has no such transaction."""
+        """Return the txids before and after this one in the ledger. Each is None if there is no such transaction."""
         known = [*self.final, *self.open_by_txid]
         before = bisect_left(known, txid)
         after = bisect_right(known, txid)
         return known[before - 1] if before else None, known[after] if after < len(known) else None
 
     def first_since(self, moment: datetime, *, start: int = 0) -> int:
-        """Find the index in `final` of the first transaction that ended at this time or later; they end in order."""
+        """Return the index in `final` of the first transaction that ended at this time or later.
+
+        `final` is in the order of ends.
+        """
 
         def ended(txid: int) -> datetime:
             known = self.finals.ended(txid)
             found = None if known is not None else self.final_view(txid)
-            # If the ledger has forgotten the transaction since, it is one of the oldest.
+            # If the ledger no longer has the transaction, it is one of the oldest.
             return known or (found.ended if found is not None else None) or _EVER
 
         return bisect_left(self.final, moment, lo=start, key=ended)
@@ -522,8 +536,8 @@ class TopologySnapshot:
     def commits_per_hour(self, now: datetime) -> list[int]:
         """Count the transactions that became final in each of the last hours, the oldest first.
 
-        The topology record counts more than the history, but not the hours before it began to count. So the larger
-        number is right.
+        The topology record counts more transactions than the history has, but only from the hour of its first count. So
+        the larger number is correct.
         """
         whole = now.astimezone(timezone.utc).replace(minute=0, second=0, microsecond=0)
         shared = self._hours.get(whole)
@@ -552,7 +566,7 @@ class TopologySnapshot:
 
 
 def _with_run_ends(snapshots: Sequence[TopologySnapshot]) -> tuple[TopologySnapshot, ...]:
-    """Add from Airflow how runs ended; this is not cached, since the end of a run changes nothing in the ledger."""
+    """Add the ends of runs from Airflow. They are not cached, since the end of a run does not change the ledger."""
     views = iter(with_run_ends([each.view for each in snapshots if each.view is not None]))
     return tuple(each if each.view is None else each.with_view(next(views)) for each in snapshots)
 
@@ -569,7 +583,7 @@ class _Kept(Generic[T]):
 
 
 class _Kind(Enum):
-    """The kind of a cached value, as part of its key."""
+    """The kind of a cached value. It is a part of the key in the cache."""
 
     NAMES = "names"
     TOPOLOGY = "topology"
@@ -580,21 +594,22 @@ _Key = tuple[_Kind, str]
 
 
 class LedgerSnapshots:
-    """The snapshots of an api-server. If one is being read, other viewers wait for the same one.
+    """The snapshots of an api-server. While a snapshot is being read, other viewers wait for it.
 
-    The cache keeps only topologies that exist, so requests for other names take no memory.
+    The cache contains only topologies that exist, so that requests for other names use no memory.
     """
 
     def __init__(self, places: LedgerPlaces | None = None) -> None:
         self._places = places or ledger_places()
         self._kept: dict[_Key, _Kept[Any]] = {}
         self._answers = SharedAnswers(AGE)
-        # Ordered by use; the least recently used topology is first.
+        # The caches are in the order of their last use. The topology that was used least recently
+        # is first.
         self._finals = RememberedViews()
         self._lock = threading.Lock()
 
     def all(self) -> tuple[TopologySnapshot, ...]:
-        """Read all topologies: of the ledger in `[tx]`, and of the ledgers that DAGs of this Airflow name.
+        """Return the snapshots of all topologies: in the ledger that `[tx]` names, and in the ledgers that DAGs name.
 
         :raises LedgerAway: the ZooKeeper that `[tx]` names does not answer.
         """
@@ -615,12 +630,12 @@ class LedgerSnapshots:
         try:
             return self._find(name)
         except LedgerAway as away:
-            # The page still shows the topologies of other ZooKeepers.
+            # The page still shows the topologies in other ZooKeepers.
             record = TopologyRecord("", dag_id, "unknown", 0)
             return TopologySnapshot(record, self._places.named(name), None, None, problem=str(away))
 
     def find(self, name: str) -> TopologySnapshot | None:
-        """Read one topology. Return None if no topology has this name.
+        """Return the snapshot of one topology. Return None if no topology has this name.
 
         :raises LedgerAway: ZooKeeper does not answer.
         """
@@ -641,7 +656,7 @@ class LedgerSnapshots:
         return self._snapshot(place)
 
     def forget(self, name: str) -> None:
-        """Drop the cached snapshot of a topology, since a person has acted on it."""
+        """Drop the cached snapshot of a topology, since a person has done an action on it."""
         with self._lock:
             self._kept.pop((_Kind.TOPOLOGY, name), None)
 
@@ -662,7 +677,7 @@ class LedgerSnapshots:
             self._finals.keep_only(names)
 
     def of_dag(self, dag_id: str) -> tuple[TopologySnapshot, ...]:
-        """Read the topologies of a DAG's runs: first the one that its file names, then earlier ones."""
+        """Return the topologies of a DAG's runs. The topology that the DAG file names is first."""
         place = self._places.begun_by(dag_id)
         own = None if place is None else self.find(place.name)
         earlier = [each for each in self.all() if place is None or each.name != place.name]
@@ -670,7 +685,7 @@ class LedgerSnapshots:
         return tuple(each for each in found if each.record.dag_id == dag_id)
 
     def transaction(self, snapshot: TopologySnapshot, txid: int) -> TransactionDetails | None:
-        """Read all facts of one transaction. Return None if the ledger does not have it."""
+        """Return all facts of one transaction. Return None if the ledger does not have the transaction."""
 
         def read(store: Store) -> TransactionDetails | None:
             try:
@@ -688,7 +703,7 @@ class LedgerSnapshots:
         return replace(found, transaction=snapshot.shown(view))
 
     def unremembered(self, snapshot: TopologySnapshot, question: Callable[[Store], T]) -> T:
-        """Ask the ledger without a cache and without a watch, for a name that a viewer enters.
+        """Query the ledger without a cache and without a watch, since a viewer can enter any name.
 
         :raises LedgerAway: ZooKeeper does not answer.
         """
@@ -708,7 +723,9 @@ class LedgerSnapshots:
     def shared(
         self, snapshot: TopologySnapshot, key: Hashable, answer: Callable[[], bytes]
     ) -> bytes:
-        """Return the body of an answer about a topology; all viewers with the same request share it for a second.
+        """Return the body of an answer about a topology.
+
+        For a second, all viewers with the same request get the same body.
 
         :param key: the request, and the rights that change the answer.
         """
@@ -719,7 +736,7 @@ class LedgerSnapshots:
         )
 
     def _check(self, conn_id: str) -> None:
-        """Check that ZooKeeper answers, since cached values would hide that it hangs."""
+        """Check that ZooKeeper answers. Without the check, cached values would hide that it hangs."""
         self._once(
             (_Kind.CHECK, conn_id),
             lambda store: ledger_client(conn_id).store().check(),
@@ -729,7 +746,7 @@ class LedgerSnapshots:
     def _once(
         self, key: _Key, question: Callable[[Store], T], conn_id: str, *, below: str = ""
     ) -> T:
-        """Ask at most once a second, and only if something has changed below a path."""
+        """Query the ledger at most once a second, and only if a record below a path has changed."""
         client = ledger_client(conn_id)
         with self._lock:
             kept = self._kept.setdefault(key, _Kept())
@@ -759,7 +776,7 @@ class LedgerSnapshots:
             problem = str(UnreadableRecord(path=error.path, reason=error.reason))
         record = self._bare_record(store, place) if view is None else view.record
         if record is None:
-            return None  # the DAG is unknown, so no user may see the topology
+            return None  # The DAG is unknown, so no user may see the topology.
         if view is not None and problem is not None:
             view = replace(view, unreadable=(*view.unreadable, problem))
         opened = set() if view is None else {each.txid for each in view.opened}
@@ -771,7 +788,10 @@ class LedgerSnapshots:
         )
 
     def _bare_record(self, store: Store, place: LedgerPlace) -> TopologyRecord | None:
-        """Return a record for the line of a topology whose ledger cannot be read. Return None if its DAG is unknown."""
+        """Return a record for a topology whose ledger cannot be read, so that it is listed.
+
+        Return None if its DAG is unknown.
+        """
         node = store.get(place.paths.record)
         try:
             found = json.loads(node.data)["dag_id"] if node is not None else None

@@ -1,4 +1,4 @@
-"""The route that compares the transactions of a topology with its DAG file, when a person asks for it."""
+"""The route that compares the transactions of a topology with its DAG file when a person requests it."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ stale_router = APIRouter(
 
 @dataclass(frozen=True, kw_only=True)
 class StaleGroupLine:
-    """Transactions that are stale for one reason, or an interval without a transaction.
+    """Transactions that are stale for the same reason, or an interval without a transaction.
 
     :param txids: the transactions, in order.
-    :param transactions: the same in short, such as 1-3, 5.
+    :param transactions: the transactions as a short text, such as 1-3, 5.
     :param reason: code, correction or interval.
-    :param what: the reason in words.
-    :param since: moment when the reason arose; null: unknown.
-    :param restatement: the open transaction that restates them; 0: a restatement is requested; null: neither.
+    :param what: the reason as text.
+    :param since: when the reason arose, or null if it is unknown.
+    :param restatement: the open transaction that restates them, or 0 if a restatement is only requested, or null if
+        neither.
     """
 
     txids: Sequence[int]
@@ -45,8 +46,8 @@ class StaleGroupLine:
 class StaleAnswer:
     """The stale transactions of a topology.
 
-    :param compared: number of compared transactions.
-    :param unknown: number of transactions whose code cannot be compared, by reason.
+    :param compared: the number of compared transactions.
+    :param unknown: the number of transactions whose code cannot be compared, by reason.
     """
 
     groups: Sequence[StaleGroupLine]
@@ -56,7 +57,7 @@ class StaleAnswer:
 
 @stale_router.get("/stale")
 def get_stale(access: AccessDep, topology: Name) -> StaleAnswer:
-    """List the transactions that today's DAG would make otherwise, as `airflow tx stale` does."""
+    """Return the transactions that the current DAG would make otherwise, as `airflow tx stale` does."""
     snapshot = topology_for(access, topology)
     with questions.asked("a comparison with the DAG file", snapshot, access):
         found = dag_process().ask({"stale": snapshot.as_asked})

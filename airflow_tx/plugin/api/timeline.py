@@ -24,11 +24,11 @@ from airflow_tx.plugin.api.redaction import EVERY_SECONDS, BatchName, redacted, 
 from airflow_tx.plugin.api.snapshots import TopologySnapshot
 
 # --- row filter ---------------------------------------------------------------------------------------------------
-# The filter of a timeline's rows. The server applies it to a bounded number of transactions.
+# The filter for the rows of a timeline. The server applies it to a limited number of transactions.
 
 
 MOST_LOOKED = 1000
-"""Transactions that one answer looks at, the newest ones."""
+"""Maximum number of transactions to which one request applies a filter. The newest ones are read."""
 _LONGEST_TEXT = 200
 _LONGEST_RUN_ID = 250
 _SLOW = 0.95
@@ -50,8 +50,8 @@ class RowStatus(str, Enum):
 class RowMark(str, Enum):
     """A property of a row that a viewer can filter by.
 
-    A restated row restates another transaction, was restated, or has a request for a restatement. A replayed row has
-    more than one attempt. A slow row takes longer than 95 of 100 committed transactions.
+    A row is restated if it restates another transaction, was restated, or has a request for a restatement. A replayed
+    row has more than one attempt. A slow row takes longer than 95 % of the committed transactions.
     """
 
     RESTATED = "restated"
@@ -61,12 +61,12 @@ class RowMark(str, Enum):
 
 @dataclass(frozen=True)
 class RowFilter:
-    """The conditions of a row, which must meet all of them. Every row meets an empty condition.
+    """The conditions of a filter. A row must meet all conditions, and every row meets an empty condition.
 
-    :param status: the row has one of these.
-    :param text: part of the run_id, the name of the batch, or an error; case does not matter.
-    :param run: the run_id.
-    :param marks: the row has all of these.
+    :param status: the row has one of these statuses.
+    :param text: the run_id, the name of the batch, or an error contains this text. Upper and lower case are equal.
+    :param run: the row has this run_id.
+    :param marks: the row has all these properties.
     """
 
     status: frozenset[RowStatus] = frozenset()
@@ -76,7 +76,7 @@ class RowFilter:
 
     @property
     def is_empty(self) -> bool:
-        """Return whether every row meets the filter."""
+        """Return whether every row matches the filter."""
         return self == EVERY_ROW
 
 
@@ -89,7 +89,7 @@ def row_filter(
     run: Annotated[str, Query(max_length=_LONGEST_RUN_ID)] = "",
     only: Annotated[list[RowMark] | None, Query(max_length=len(RowMark))] = None,
 ) -> RowFilter:
-    """Read the filter of a request."""
+    """Return the filter of a request."""
     return RowFilter(frozenset(status or ()), text.strip().lower(), run, frozenset(only or ()))
 
 
@@ -98,11 +98,13 @@ RowFilterDep = Annotated[RowFilter, Depends(row_filter)]
 
 @dataclass(frozen=True)
 class ChosenRows:
-    """The transactions that meet a filter.
+    """The transactions that match a filter.
 
-    :param txids: txids in order.
-    :param oldest: the oldest transaction that the filter looked at; None: the filter looked at all.
-    :param slow: seconds beyond which a transaction is slow; None: the filter does not ask, or none is committed.
+    :param txids: the txids in order.
+    :param oldest: the oldest transaction to which the filter was applied, or None if it was applied to all
+        transactions.
+    :param slow: the duration beyond which a transaction is slow, in seconds. It is None if the filter does not need it,
+        or no transaction is committed.
     """
 
     txids: Sequence[int]
@@ -126,7 +128,7 @@ def chosen_rows(
 
 
 def slow_beyond(snapshot: TopologySnapshot) -> float | None:
-    """Return the seconds that 95 of 100 committed transactions do not exceed, of the newest in the history."""
+    """Return the 95th percentile of the durations of the newest committed transactions, in seconds."""
     views = (snapshot.final_view(txid) for txid in snapshot.final[-MOST_LOOKED:])
     committed = (
         _seconds(view, view.ended)
@@ -138,10 +140,10 @@ def slow_beyond(snapshot: TopologySnapshot) -> float | None:
 
 
 def ranked(ordered: Sequence[float], share: float) -> float:
-    """Return the value that this share of the values does not exceed.
+    """Return the value that a share of the values does not exceed.
 
-    :param ordered: values in order, at least one.
-    :param share: part of the values, from 0 to 1.
+    :param ordered: the values in ascending order, at least one.
+    :param share: the share, from 0 to 1.
     """
     return ordered[ceil(share * len(ordered)) - 1]
 
@@ -185,7 +187,7 @@ def _status(view: TransactionView) -> str:
 
 
 def _texts(view: TransactionView) -> Iterator[str]:
-    """Yield the texts of a row as the page shows them: a search must not find text that the page hides."""
+    """Yield the texts of a row as the page shows them. A search must not match text that the page hides."""
     yield view.document.run_id
     yield without_credentials(view.batch)
     errors = (view.failure, view.blocked, *(each.why for each in view.document.replays))
@@ -195,11 +197,12 @@ def _texts(view: TransactionView) -> Iterator[str]:
 
 @lru_cache(maxsize=MOST_LOOKED)
 def _shown(error: str, period: float) -> str:
-    """Redact an error once in each period, since viewers ask every two seconds.
+    """Redact an error. The result is cached for one period, since viewers send a request every two seconds.
 
-    Do not search the stored error first to save time: the time of an answer would then reveal hidden text.
+    To save time, the error could be searched before it is redacted. But the time of an answer would then reveal hidden
+    text.
 
-    :param period: number of the period; the connections are read again in each.
+    :param period: the number of the period. The connections are read again in each period.
     """
     return redacted(error)
 
@@ -217,9 +220,9 @@ _STEPS = tuple(
 
 @dataclass(frozen=True, kw_only=True)
 class Stretch:
-    """A time in which transactions were under way.
+    """A time in which transactions were active.
 
-    :param end: end of the time; null: a transaction still is under way.
+    :param end: the end of the time, or null if a transaction is still active.
     """
 
     start: datetime
@@ -228,12 +231,13 @@ class Stretch:
 
 @dataclass(frozen=True, kw_only=True)
 class Activity:
-    """The number of transactions over time, from the oldest transaction that the ledger has until now.
+    """The number of transactions over time. It begins at the oldest transaction that the ledger has, and ends now.
 
-    :param since: begin of the first step; null: the ledger has no transaction.
-    :param until: end of the last step.
-    :param step: length of a step in seconds.
-    :param counts: for each step, the transactions that ended in it and the open ones that began in it.
+    :param since: the begin of the first step, or null if the ledger has no transaction.
+    :param until: the end of the last step.
+    :param step: the length of a step, in seconds.
+    :param counts: for each step, the number of transactions that ended in it, and of open transactions that began in
+        it.
     """
 
     topology: str
@@ -244,10 +248,11 @@ class Activity:
 
 
 def stretches(snapshot: TopologySnapshot, txids: Sequence[int]) -> list[Stretch]:
-    """List the times in which these transactions were under way, the earliest first; overlapping times are joined.
+    """Return the times in which these transactions were active, the earliest first. Overlapping times are joined.
 
-    The times leave out waits for a turn. If there are more than `MOST_LOOKED` transactions, the older ones are one
-    stretch. If there are more than `MOST_STRETCHES`, the closest ones are joined.
+    A transaction that waits for its turn is not active. If there are more than `MOST_LOOKED` transactions, the older
+    ones have a single time in common. If there are more than `MOST_STRETCHES` times, the times with the smallest gaps
+    are joined.
     """
     found: list[tuple[datetime, datetime | None]] = []
     for view in snapshot.transaction_views(txids[-MOST_LOOKED:]):
@@ -300,12 +305,12 @@ def _fewer(
 
 
 def activity(snapshot: TopologySnapshot, now: datetime | None = None) -> Activity:
-    """Count the transactions of a topology over the whole time that its ledger remembers."""
+    """Return the number of transactions over the whole time that the ledger of a topology remembers."""
     until = now or datetime.now(timezone.utc)
     since = _first(snapshot)
     if since is None:
         return Activity(topology=snapshot.name, since=None, until=until, step=1, counts=[])
-    # The clock of the machine that began the transaction may be ahead.
+    # The clock of the machine that began the transaction may be ahead of the clock of this machine.
     until = max(until, since)
     step = round_step(until - since, _MOST_COUNTS, _STEPS)
     start = _EPOCH + (since - _EPOCH) // step * step
@@ -334,20 +339,24 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def _first(snapshot: TopologySnapshot) -> datetime | None:
-    """Return when the oldest transaction began, which is the first final one, or else an open one."""
+    """Return when the oldest transaction began.
+
+    It is the first final transaction, or the first open one if none is final.
+    """
     oldest = snapshot.final_view(snapshot.final[0]) if snapshot.final else None
     views = [*([] if oldest is None else [oldest]), *snapshot.opened]
     return min((begun for each in views if (begun := begun_at(each)) is not None), default=None)
 
 
 def round_step(length: timedelta, most: int, steps: Sequence[timedelta]) -> timedelta:
-    """Choose a round step that divides a time into a limited number of parts.
+    """Return the shortest round step that divides a time into at most a number of parts.
 
-    Since the step is round, the parts stay the same for a while.
+    With a round step, the parts stay the same for a while as the time advances.
 
     :param length: the time to divide.
-    :param most: number of parts at most.
-    :param steps: steps to choose from, the shortest first. If all are too short, a multiple of the longest is chosen.
+    :param most: the maximum number of parts.
+    :param steps: the possible steps, the shortest first. If all steps are too short, a multiple of the longest step is
+        returned.
     """
     least = length / most
     usual = next((each for each in steps if each >= least), None)
@@ -355,18 +364,19 @@ def round_step(length: timedelta, most: int, steps: Sequence[timedelta]) -> time
 
 
 # --- timeline -----------------------------------------------------------------------------------------------------
-# Transactions over time: attempts, tasks, waits and commits, from the ledger and from Airflow's task instances.
+# Transactions over time: attempts, tasks, waits and commits. They are read from the ledger and from
+# Airflow's task instances.
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptBar:
     """One attempt of a transaction.
 
-    :param begun_at: when the attempt began; null: the ledger has forgotten the time.
-    :param failed_at: when the last of its tasks failed, according to Airflow; null: no task failed.
-    :param ended_at: when the next attempt began, or the transaction became final; null: the attempt is under way.
-    :param outcome: `replayed`; for the newest attempt the phase or outcome of the transaction.
-    :param why: why the attempt was replayed.
+    :param begun_at: when the attempt began, or null if the ledger has forgotten the time.
+    :param failed_at: when the last task of the attempt failed, according to Airflow, or null if no task failed.
+    :param ended_at: when the next attempt began or the transaction became final, or null if the attempt is running.
+    :param outcome: `replayed`. For the newest attempt, it is the phase or the outcome of the transaction.
+    :param why: the reason why the attempt was replayed.
     """
 
     attempt: int
@@ -379,10 +389,10 @@ class AttemptBar:
 
 @dataclass(frozen=True, kw_only=True)
 class WaitBar:
-    """The time for which a processed transaction waited for its turn.
+    """The time that a processed transaction waits for its turn.
 
-    :param end: end of the wait; null: the transaction still waits.
-    :param waiting_for: description of the next event that the transaction needs; null: the wait is over.
+    :param end: the end of the wait, or null if the transaction still waits.
+    :param waiting_for: a description of the next event that the transaction needs, or null if the wait has ended.
     """
 
     start: datetime
@@ -394,7 +404,7 @@ class WaitBar:
 class CommitBar:
     """The time from the last grant to the end of the commit.
 
-    :param end: end of the commit; null: the commit is under way.
+    :param end: the end of the commit, or null if the commit is running.
     """
 
     start: datetime
@@ -405,21 +415,22 @@ class CommitBar:
 class TimelineRow:
     """One transaction, as the timeline shows it.
 
-    :param phase: PROCESSING, PROCESSED, COMMITTING or FAILED while the transaction is open, then COMMITTED, SKIPPED or
-        READMITTED. UNREADABLE: its record cannot be read, and the error names the record.
-    :param waiting_for: the next event that the transaction needs, as `airflow tx show` describes it; null: none.
-    :param blocked: why the coordinator no longer replays the transaction; null: it does.
-    :param rows: rows of the batch; null: its tasks did not count them.
-    :param batch_name: the file, the range or the interval of the batch; null: the batch has no name.
-    :param to_skip: whether the transaction is skipped at its turn.
-    :param restates: the transaction that this one restates; null: none.
-    :param restated_by: the transaction that counts instead of this one; null: none.
-    :param to_restate: whether a person has requested its restatement, and no run has begun it.
-    :param behind: the upstream corrections that the transaction lacks, and what happens next; null: none.
+    :param phase: PROCESSING, PROCESSED, COMMITTING or FAILED for an open transaction, otherwise COMMITTED, SKIPPED or
+        READMITTED. UNREADABLE if the record cannot be read. Then the error names the record.
+    :param waiting_for: the next event that the transaction needs, as `airflow tx show` describes it, or null if there
+        is none.
+    :param blocked: the reason why the coordinator no longer replays the transaction, or null if it still does.
+    :param rows: the number of rows in the batch, or null if the tasks did not count them.
+    :param batch_name: the file, the range or the interval of the batch, or null if the batch has no name.
+    :param to_skip: whether the transaction will be skipped when it has the turn.
+    :param restates: the transaction that this one restates, or null if there is none.
+    :param restated_by: the transaction that counts instead of this one, or null if there is none.
+    :param to_restate: whether a person has requested the restatement of the transaction, and no run has begun it.
+    :param behind: the upstream corrections that the transaction lacks, and the next step, or null if it lacks none.
     :param lane: whether a lane works on the transaction now.
-    :param has_run: whether Airflow has its run.
-    :param rejected: number of rejected rows of its tasks and its source.
-    :param warnings: names of the checks that only warned.
+    :param has_run: whether Airflow has the run of the transaction.
+    :param rejected: the number of rows that its tasks and its source have rejected.
+    :param warnings: the names of the checks that ended with a warning.
     """
 
     txid: int
@@ -451,12 +462,15 @@ class TimelineRow:
 class Timeline:
     """Transactions of a topology, newest first.
 
-    :param total: number of transactions within `since` and `until`; with a filter only the ones before `before`.
-    :param before: the parameter `before` of the next page; null: this is the last page.
-    :param earlier: times in which the transactions of the next pages were under way; null: not requested.
-    :param txids: all transactions that meet the filter, the newest first; null: no filter.
-    :param looked_to: the oldest transaction that the filter looked at; null: the filter looked at all.
-    :param slow_beyond: seconds that 95 of 100 committed transactions do not exceed; null: not requested.
+    :param total: the number of transactions within `since` and `until`. With a filter, only transactions before
+        `before` count.
+    :param before: the parameter `before` of the request for the next page, or null if this is the last page.
+    :param earlier: the times in which transactions of the next pages were active, or null if they were not requested.
+    :param txids: all transactions that match the filter, the newest first, or null without a filter.
+    :param looked_to: the oldest transaction to which the filter was applied, or null if it was applied to all
+        transactions.
+    :param slow_beyond: the 95th percentile of the durations of committed transactions, in seconds. It is null if it was
+        not requested.
     """
 
     topology: str
@@ -472,12 +486,12 @@ class Timeline:
 
 @dataclass(frozen=True)
 class TimelineWindow:
-    """The transactions of a request.
+    """The window of a request.
 
-    :param since: only transactions that ended at this time or later, and open ones.
-    :param until: only transactions that began before this time.
-    :param before: only transactions with smaller txids.
-    :param limit: number of transactions at most.
+    :param since: return only transactions that ended at this time or later, and open transactions.
+    :param until: return only transactions that began before this time.
+    :param before: return only transactions with smaller txids.
+    :param limit: the maximum number of transactions.
     """
 
     since: datetime | None = None
@@ -486,7 +500,7 @@ class TimelineWindow:
     limit: int = 100
 
     def rounded(self) -> TimelineWindow:
-        """Widen the window to whole steps of time, so that viewers of similar windows share an answer."""
+        """Extend the window to multiples of a step, so that viewers of similar windows share an answer."""
         since = None if self.since is None else _whole(self.since)
         until = None if self.until is None else _whole(self.until)
         if until is not None and self.until is not None and until < self.until:
@@ -500,7 +514,10 @@ _LAST = datetime.max.replace(tzinfo=timezone.utc)
 
 
 def _whole(moment: datetime) -> datetime:
-    """Round down to a whole step of UTC; a moment that UTC cannot express becomes the first or the last one."""
+    """Round a moment down to a multiple of the step, in UTC.
+
+    A moment outside of UTC's range becomes its first or last one.
+    """
     try:
         utc = moment.astimezone(timezone.utc)
     except OverflowError:
@@ -516,11 +533,11 @@ def timeline(
     with_tasks: bool,
     with_earlier: bool = False,
 ) -> Timeline:
-    """Describe the transactions of a topology, newest first.
+    """Return the transactions of a topology, newest first.
 
-    :param wanted: filter for the transactions of the window.
-    :param with_tasks: whether to add the tries of tasks, which need a right.
-    :param with_earlier: whether to add the times of the next pages.
+    :param wanted: a filter for the transactions in the window.
+    :param with_tasks: whether to add the tries of tasks, which require a right.
+    :param with_earlier: whether to add the times of the transactions on the next pages.
     """
     within = _within(snapshot, window)
     earlier = within if window.before is None else within[: bisect_left(within, window.before)]
@@ -566,14 +583,14 @@ def timeline_rows(
 
 
 def timeline_row(view: TransactionView, tries: Sequence[TaskBar], *, has_run: bool) -> TimelineRow:
-    """Describe one transaction.
+    """Describe one transaction for the timeline.
 
-    :param tries: tries of the tasks of its run; empty: the viewer may not read them.
+    :param tries: the tries of the tasks of its run. Empty if the viewer may not read them.
     """
     attempts = attempt_bars(view)
     tasks = task_bars(own_tries(tries, view), attempts)
     attempts = [replace(each, failed_at=_failed_at(each, tasks)) for each in attempts]
-    # The bars of a failed transaction end when it failed.
+    # The bars of a failed transaction end at its failure.
     stopped = attempts[-1].failed_at if attempts and view.failed else None
     return answer_of(
         TimelineRow,
@@ -592,7 +609,7 @@ def timeline_row(view: TransactionView, tries: Sequence[TaskBar], *, has_run: bo
 
 
 def attempt_bars(view: TransactionView) -> list[AttemptBar]:
-    """List the remembered attempts of a transaction."""
+    """Return the attempts of a transaction that the ledger remembers."""
     bars = []
     begun = view.created
     for replay in view.document.replays:
@@ -622,7 +639,7 @@ def attempt_bars(view: TransactionView) -> list[AttemptBar]:
 
 
 def own_tries(tries: Sequence[TaskBar], view: TransactionView) -> Sequence[TaskBar]:
-    """Return the tries of a transaction, since a restated or readmitted run also has tries of other transactions.
+    """Return the tries of a transaction. The run of a restated or readmitted transaction also has tries of others.
 
     Each transaction of a run begins in a try of `begin`.
     """
@@ -642,14 +659,14 @@ def _start(each: TaskBar) -> datetime:
 
 
 def _made(begin: TaskBar) -> bool:
-    """Return whether a try of `begin` may have begun a transaction, or an attempt."""
+    """Return whether a try of `begin` may have begun a transaction or an attempt."""
     return begin.state not in ("failed", "up_for_retry", "up_for_reschedule")
 
 
 def task_bars(tries: Sequence[TaskBar], attempts: Sequence[AttemptBar]) -> list[TaskBar]:
-    """List the tries of tasks in the order of their starts; tries that never started are last.
+    """Return the tries of tasks in the order of their starts. Tries that never started are last.
 
-    A try of `begin` belongs to the attempt that it begins, so its end decides, not its start.
+    A try of `begin` belongs to the attempt that it begins. So its attempt is found by its end, and not by its start.
     """
     ordered = sorted(
         tries,
@@ -677,7 +694,10 @@ def _failed_at(attempt: AttemptBar, tasks: Sequence[TaskBar]) -> datetime | None
 
 
 def _attempt_at(start: datetime | None, attempts: Sequence[AttemptBar]) -> int | None:
-    """Return the attempt that was under way at a moment; without a moment the newest, without attempts None."""
+    """Return the attempt that was running at a moment. Without a moment, return the newest one.
+
+    Without attempts, return None.
+    """
     if not attempts:
         return None
     if start is None:
@@ -715,5 +735,5 @@ def _within(snapshot: TopologySnapshot, window: TimelineWindow) -> Sequence[int]
         begun = None if found is None else begun_at(found)
         return begun is not None and begun >= until
 
-    # Transactions begin in order, too.
+    # Transactions begin in the order of their txids.
     return txids[: bisect_left(txids, True, key=began_later)]

@@ -1,4 +1,4 @@
-"""The lines of the overview and the page of one topology, from a snapshot of the ledger."""
+"""The lines of the overview, and the page of one topology. They are made from a snapshot of the ledger."""
 
 from __future__ import annotations
 
@@ -55,13 +55,14 @@ class LastCommit:
 class TopologyLine:
     """One topology, as the overview shows it.
 
-    :param paused: whether its DAG is paused; null: Airflow does not have the DAG.
-    :param open: number of open transactions.
-    :param max_pending: limit of open transactions.
-    :param turn: the txid whose turn it is to commit.
+    :param paused: whether the DAG is paused, or null if Airflow does not have the DAG.
+    :param open: the number of open transactions.
+    :param max_pending: the maximum number of open transactions.
+    :param turn: the txid that has the turn to commit.
     :param allocated: the last allocated txid.
-    :param commits_per_hour: transactions that became final in each of the last 24 hours, the oldest hour first.
-    :param may_act: whether the user may act on its transactions.
+    :param commits_per_hour: the number of transactions that became final in each of the last 24 hours, the oldest hour
+        first.
+    :param may_act: whether the user may act on the transactions.
     """
 
     topology: str
@@ -83,13 +84,13 @@ class TopologyLine:
 
 @dataclass(frozen=True, kw_only=True)
 class CauseLine:
-    """Several topologies that fail for the same cause, as one line of the overview.
+    """Several topologies that fail for the same cause. They are one line of the overview.
 
-    :param cause: key to list these topologies; it stays the same when topologies join or leave.
-    :param topologies: number of these topologies.
-    :param sentence: the problem; `…` replaces names and numbers that differ between the topologies.
-    :param since: when the first of them failed; null: unknown.
-    :param place: number of topologies before this line in this part.
+    :param cause: a key for these topologies. It stays the same if a topology joins or leaves.
+    :param topologies: the number of these topologies.
+    :param sentence: the problem. Names and numbers that differ between the topologies are replaced by `…`.
+    :param since: when the first of them failed, or null if it is unknown.
+    :param place: the number of topologies before this line in this part.
     """
 
     cause: str
@@ -102,12 +103,12 @@ class CauseLine:
 
 @dataclass(frozen=True, kw_only=True)
 class TopologyList:
-    """A part of the overview: the most urgent topologies first, then by name.
+    """A part of the overview. The most urgent topologies are first, then they are sorted by name.
 
-    :param causes: the causes in this part, if the request asks for grouping.
-    :param total: number of topologies with the requested text and one of the requested states.
-    :param lines: number of topologies and causes in all parts together, which `limit` and `offset` count.
-    :param counts: number of topologies with the requested text, by state.
+    :param causes: the causes in this part, if the request groups topologies.
+    :param total: the number of topologies that contain the requested text and have one of the requested states.
+    :param lines: the number of topologies and causes in all parts, to which `limit` and `offset` refer.
+    :param counts: the number of topologies that contain the requested text, by state.
     """
 
     topologies: list[TopologyLine]
@@ -123,7 +124,7 @@ class TopologyList:
 class StateLine:
     """A state of a topology.
 
-    :param last_txid: the last final transaction whose grant raised its fence.
+    :param last_txid: the last final transaction whose grant has raised the fence of the state.
     """
 
     name: str
@@ -132,7 +133,7 @@ class StateLine:
 
 @dataclass(frozen=True, kw_only=True)
 class SkippedLine:
-    """A skipped transaction whose rows the ledger keeps, so that a person can readmit it."""
+    """A skipped transaction that a person can readmit, since the ledger has its rows."""
 
     txid: int
     run_id: str
@@ -144,8 +145,8 @@ class SkippedLine:
 class TopologyPage(TopologyLine):
     """All facts of one topology.
 
-    :param ackers: load of the ackers; null: its tasks emit no messages, or the ackers have not answered.
-    :param upstream: the topology whose table the source reads; "": none.
+    :param ackers: the load of the ackers. It is null if the tasks emit no messages, or the ackers have not answered.
+    :param upstream: the topology whose table the source reads, or "" if there is none.
     :param behind: txids of the transactions that lack corrections of the upstream topology.
     """
 
@@ -164,7 +165,7 @@ class TopologyPage(TopologyLine):
 
 @dataclass(frozen=True, kw_only=True)
 class TransactionCause:
-    """Several open transactions of a topology that fail for the same cause, see `CauseLine`."""
+    """Open transactions of a topology that fail for the same cause, see `CauseLine`."""
 
     sentence: Words
     txids: list[int]
@@ -172,14 +173,14 @@ class TransactionCause:
 
 @dataclass(frozen=True)
 class OverviewPart:
-    """The filter of an overview, and the requested part.
+    """The filter of an overview, and the part that is requested.
 
-    :param states: only topologies in one of these states; empty: every state.
-    :param text: only topologies whose name, DAG or sentence has this text; case does not matter.
-    :param limit: number of lines at most.
-    :param offset: number of lines before this part.
-    :param grouped: whether topologies that fail for the same cause are one line.
-    :param cause: only topologies that fail for this cause; "": all.
+    :param states: return only topologies in one of these states. If it is empty, return topologies in every state.
+    :param text: return only topologies whose name, DAG or sentence contains this text. Upper and lower case are equal.
+    :param limit: the maximum number of lines.
+    :param offset: the number of lines before this part.
+    :param grouped: whether topologies that fail for the same cause have one line.
+    :param cause: return only topologies that fail for this cause, or all topologies if it is "".
     """
 
     states: frozenset[HealthCode] = frozenset()
@@ -190,7 +191,7 @@ class OverviewPart:
     cause: str = ""
 
     def select(self, snapshots: Sequence[TopologySnapshot]) -> OverviewSelection:
-        """Select this part: the most urgent topologies first, then by name."""
+        """Select the topologies of this part. The most urgent topologies are first, then they are sorted by name."""
         text = self.text.strip().casefold()
         with_text = [each for each in snapshots if _has_text(each, text)]
         counts = Counter(each.health.code for each in with_text)
@@ -214,11 +215,11 @@ class OverviewPart:
 class OverviewSelection:
     """A part of the overview.
 
-    :param some: topologies of this part.
-    :param total: number of topologies with the text and one of the states.
-    :param counts: number of topologies with the text, by state.
-    :param lines: topologies and causes of this part, in order.
-    :param total_lines: number of lines of all parts together.
+    :param some: the topologies of this part.
+    :param total: the number of topologies that contain the text and have one of the states.
+    :param counts: the number of topologies that contain the text, by state.
+    :param lines: the topologies and causes of this part, in order.
+    :param total_lines: the number of lines in all parts.
     """
 
     some: Sequence[TopologySnapshot]
@@ -231,7 +232,7 @@ class OverviewSelection:
 def overview(
     snapshots: Sequence[TopologySnapshot], part: OverviewPart, access: Access
 ) -> TopologyList:
-    """Describe a part of the topologies that the user may see."""
+    """Return a part of the overview of topologies that the user may see."""
     selection = part.select(snapshots)
     lag_board().ask_for(selection.some)
     return TopologyList(
@@ -248,13 +249,13 @@ def overview(
 def _has_text(snapshot: TopologySnapshot, text: str) -> bool:
     if not text:
         return True
-    # A search must not find text that the answer hides.
+    # A search must not match text that the answer hides.
     words = (snapshot.name, snapshot.record.dag_id, redacted(snapshot.health.sentence))
     return any(text in each.casefold() for each in words)
 
 
 def topology_lines(snapshots: Sequence[TopologySnapshot], access: Access) -> list[TopologyLine]:
-    """Describe topologies that the user may see."""
+    """Return the lines of topologies that the user may see."""
     coordinator = ledger_places().coordinator
     names = {name for each in snapshots for name in (each.record.dag_id, coordinator(each.place))}
     paused = paused_dags(names)
@@ -265,7 +266,7 @@ def topology_lines(snapshots: Sequence[TopologySnapshot], access: Access) -> lis
 
 
 def topology_page(snapshot: TopologySnapshot, access: Access) -> TopologyPage:
-    """Describe all facts of one topology."""
+    """Return all facts of one topology."""
     record = snapshot.record
     view = snapshot.view
     paused = paused_dags([record.dag_id, ledger_places().coordinator(snapshot.place)])
@@ -334,17 +335,18 @@ def _last_commit(snapshot: TopologySnapshot) -> LastCommit | None:
 
 
 # --- causes -------------------------------------------------------------------------------------------------------
-# Topologies or transactions that fail for the same cause, as one line.
+# Topologies or transactions that fail for the same cause are shown as one line.
 
 
 LEAST_SHARED = 3
-"""Topologies or transactions that make a group; fewer keep their own lines, with buttons."""
+"""Minimum number of topologies or transactions in a group. A smaller number keep their own lines, with buttons."""
 _URGENT = (HealthCode.BLOCKED, HealthCode.UNREADABLE, HealthCode.FAILED)
 _OWN_NAME = "\x00"
-"""Replaces the topology's or the transaction's own name."""
-# In a refusal only counts differ. Its names of states and connections are part of the cause.
+"""The placeholder for the name of the topology or of the run in a text."""
+# In a refusal, only counts differ. The names of states and connections in it are part of the cause.
 _COUNTS = re.compile(r"[\x00…]|(?<![\w.:/-])\d+(?:\.\d+)?(?![\w:/-]|\.\d)")
-# In another error every name and number may differ: quoted text, and each word with a digit or a slash.
+# In any other error, every name and number may differ: quoted text, and each word with a digit or a
+# slash.
 _BREAK = r"\s'\"`()\[\]{},;="
 _NAMES = re.compile(
     r"[\x00…]|(?<!\w)(?:'[^'\n]{0,300}'|\"[^\"\n]{0,300}\"|`[^`\n]{0,300}`)(?!\w)"
@@ -354,7 +356,7 @@ _NAMES = re.compile(
 
 @dataclass(frozen=True)
 class FailureCause:
-    """The cause of a failure, which can be compared with other causes.
+    """The cause of a failure. Two causes are equal if their texts differ only in names and numbers.
 
     :param kind: `stale`, `refusal` or `error`.
     :param words: the parts of the text that equal causes have in common.
@@ -369,7 +371,7 @@ class FailureCause:
     def of(cls, view: TransactionView, own: Sequence[str]) -> FailureCause:
         """Return the cause of the failure of an open transaction.
 
-        :param own: names of its topology and its DAG.
+        :param own: the names of the topology and of the DAG.
         """
         if view.stale:
             return cls("stale", ("its predecessor ended elsewhere than its batch starts",), ())
@@ -381,7 +383,7 @@ class FailureCause:
 
     @classmethod
     def read(cls, text: str, own: Sequence[str], *, is_refusal: bool) -> FailureCause:
-        """Split a text into common words, and names and numbers."""
+        """Split a text into common words, and the names and numbers between them."""
         rest = text
         for each in sorted(filter(None, own), key=len, reverse=True):
             if each in rest:
@@ -391,7 +393,7 @@ class FailureCause:
         return cls(kind, tuple(pattern.split(rest)), tuple(pattern.findall(rest)))
 
     def sentence(self, others: Iterable[FailureCause]) -> str:
-        """Return the text of the cause; `…` replaces names that differ between these causes."""
+        """Return the text of the cause. Names that differ between these causes are replaced by `…`."""
         names = [self.names, *(each.names for each in others)]
         same = [
             each[0] if len(set(each)) == 1 and _OWN_NAME not in each[0] else "…"
@@ -415,13 +417,13 @@ class SharedCause:
 
     @cached_property
     def key(self) -> str:
-        """Return the key of the cause, a digest of the visible words, so that it does not reveal hidden words."""
+        """Return the key of the cause. It is a digest of the visible words, so that it does not reveal hidden words."""
         shown = FailureCause.read(redacted(self.sentence), (), is_refusal=self.is_refusal)
         return digest([self.code.value, shown.kind, *shown.words])[:16]
 
 
 def shared_causes(snapshots: Iterable[TopologySnapshot]) -> list[SharedCause]:
-    """Find the causes that several of these topologies share."""
+    """Return the causes that several of these topologies share."""
     found: dict[tuple[HealthCode, FailureCause], list[tuple[TopologySnapshot, FailureCause]]] = (
         defaultdict(list)
     )
@@ -435,7 +437,7 @@ def shared_causes(snapshots: Iterable[TopologySnapshot]) -> list[SharedCause]:
         of = [each for each, _ in some]
         made = SharedCause(code, cause.kind != "error", sentence, of)
         known = shared.setdefault(made.key, made)
-        if known is not made:  # the causes differ only in hidden words
+        if known is not made:  # The causes differ only in hidden words.
             shared[made.key] = replace(known, of=[*known.of, *of])
     return [each for each in shared.values() if len(each.of) >= LEAST_SHARED]
 
@@ -452,7 +454,10 @@ def _cause_of(snapshot: TopologySnapshot) -> FailureCause:
 def _grouped(
     found: Sequence[TopologySnapshot], shared: Iterable[SharedCause]
 ) -> list[TopologySnapshot | SharedCause]:
-    """Replace the topologies of each cause by one line at the place of the first of them."""
+    """Replace the topologies that share a cause by one line.
+
+    The line is at the place of the first of these topologies.
+    """
     by_name = {each.name: cause for cause in shared for each in cause.of}
     firsts = {cause.of[0].name for cause in by_name.values()}
     return [
@@ -478,7 +483,7 @@ def _cause_lines(lines: Sequence[TopologySnapshot | SharedCause]) -> list[CauseL
 
 
 def transaction_causes(snapshot: TopologySnapshot) -> list[TransactionCause]:
-    """Find the causes that several open transactions of a topology share."""
+    """Return the causes that several open transactions of a topology share."""
     found: dict[FailureCause, list[tuple[int, FailureCause]]] = defaultdict(list)
     for each in snapshot.opened:
         if each.failed or each.stale or each.blocked:

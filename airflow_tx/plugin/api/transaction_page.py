@@ -1,4 +1,4 @@
-"""The page of one transaction, from its record or history, its receipt, and Airflow's task instances."""
+"""The page of one transaction. It is made from the record or the history, the receipt, and Airflow's task instances."""
 
 from __future__ import annotations
 
@@ -63,21 +63,22 @@ from airflow_tx.plugin.api.snapshots import TopologySnapshot
 from airflow_tx.plugin.api.timeline import AttemptBar, TimelineRow, timeline_row
 
 # --- attempts -----------------------------------------------------------------------------------------------------
-# A comparison of the attempts of a transaction: error, rows, tasks and code of each, from the ledger and Airflow.
+# The attempts of a transaction are compared by error, rows, tasks and code. The facts are from the
+# ledger and Airflow.
 
 
 Versions = Mapping[tuple[str, int, int], tuple[int, str]]
-"""The number and the name of the DAG version of each try, by task, map index and number of the try."""
+"""The number and the name of the DAG version of each try. The key is task, map index and number of the try."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptTask:
-    """One task in an attempt, all its instances together.
+    """One task in an attempt. It includes all instances of the task.
 
-    :param states: number of instances by the state of their last try, as Airflow spells it.
-    :param tries: number of tries of all instances in this attempt.
-    :param seconds: time from the first start to the last end; null: the task has not ended, or has not started.
-    :param log: log of a failed instance, else of the only instance.
+    :param states: the number of instances, by the state of their last try as Airflow writes it.
+    :param tries: the number of tries of all instances in this attempt.
+    :param seconds: the time from the first start to the last end, or null if the task has not started or not ended.
+    :param log: the log of a failed instance. For a task with one instance, it is the log of this instance.
     """
 
     task_id: str
@@ -89,15 +90,16 @@ class AttemptTask:
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptLine:
-    """One attempt, in the comparison of attempts.
+    """One attempt in the comparison of attempts.
 
-    :param outcome: `replayed`; for the newest attempt the phase or outcome of the transaction.
-    :param why: the error, or why the attempt was replayed; null: unknown.
+    :param outcome: `replayed`. For the newest attempt, it is the phase or the outcome of the transaction.
+    :param why: the error, or why the attempt was replayed. It is null if it is unknown.
     :param above: whether the page shows this reason above its sections.
-    :param same_as: the first attempt with the same error, which may be this one.
-    :param size: size of the batch: its rows if tasks counted them, else the size that the source knows; null: unknown.
-    :param resized: whether the attempt before had a batch of another size in the same units.
-    :param dag_versions: Airflow's DAG versions of the code that the tasks ran, the oldest first.
+    :param same_as: the first attempt with the same error. It may be this attempt.
+    :param size: the number of rows if tasks have counted them, otherwise the size that the source knows. It is null if
+        unknown.
+    :param resized: whether the previous attempt had a batch of another size in the same unit.
+    :param dag_versions: the DAG versions in Airflow whose code the tasks have run, the oldest first.
     """
 
     attempt: int
@@ -122,10 +124,10 @@ def attempt_lines(
     *,
     above: Collection[str] = (),
 ) -> list[AttemptLine]:
-    """Describe the remembered attempts of a transaction, the oldest first.
+    """Return the attempts of a transaction that the ledger remembers, the oldest first.
 
-    :param tries: tries of its tasks that the viewer may see, each with its attempt.
-    :param above: errors that the page shows above its sections, as `_kept` returns them.
+    :param tries: the tries of its tasks that the viewer may see. Each try has its attempt.
+    :param above: the errors that the page shows above its sections, as `_kept` returns them.
     """
     sizes = {each.attempt: _size(each.rows, each.size) for each in view.document.replays}
     sizes[view.document.attempt] = _size(view.rows, view.document.size)
@@ -149,18 +151,24 @@ def attempt_lines(
 
 
 def _kept(why: str | None) -> str:
-    """Shorten an error as the ledger does after a later attempt has failed, too."""
+    """Shorten an error. The ledger shortens it in the same way after a later attempt has failed."""
     return shortened_reason(why or "")
 
 
 def _size(rows: int | None, size: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Return the size of a batch, such as 5 rows; if no task counted its rows, the size that the source knows."""
+    """Return the size of a batch, such as 5 rows.
+
+    If no task has counted the rows, return the size that the source knows.
+    """
     known = size or {} if rows is None else {"rows": rows}
     return {**known, "why": ""}
 
 
 def _is_resized(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Return whether two sizes of the same units differ: 2 files may have 7 rows, so other units do not count."""
+    """Return whether two sizes in the same unit differ.
+
+    Sizes in different units, such as files and rows, are not compared.
+    """
     return before.keys() == now.keys() and before != now
 
 
@@ -169,8 +177,8 @@ def said_above(
 ) -> tuple[str | None, Collection[str]]:
     """Return the error to show above the sections of the page, and all errors that the page shows there.
 
-    The first is the error of the transaction, else why the attempt before was replayed. It is None if there is no
-    error, or if `waits` quotes it.
+    The first result is the error of the transaction, or the reason why the previous attempt was replayed. It is None if
+    there is no error, or if `waits` quotes the error.
     """
     own = reason(view)
     above = [] if view.cause is None else [_kept(view.cause)]
@@ -184,7 +192,7 @@ def said_above(
 
 
 def dag_versions(dag_id: str, run_id: str) -> Versions:
-    """Find the DAG version of each try of the tasks of a run, with the tries before a retry or a clear."""
+    """Return the DAG version of each try of the tasks of a run, including tries before a retry or a clear."""
     found: dict[tuple[str, int, int], tuple[int, str]] = {}
     with create_session() as session:
         for model in (TaskInstanceHistory, TaskInstance):
@@ -248,11 +256,12 @@ def _task(dag_id: str, run_id: str, task_id: str, tries: Sequence[TaskBar]) -> A
 class BatchAnswer:
     """The rows of a transaction.
 
-    :param words: size of the batch and the reason for it; null: the source does not count.
-    :param metadata: JSON that says exactly which rows they are; null: forgotten, or no rows.
-    :param position_before: position of the source before these rows.
-    :param position_after: position of the source after these rows.
-    :param shortened: names of the fields above that are digests, since their values were too long for the ledger.
+    :param words: the size of the batch and the reason for it, or null if the source does not count.
+    :param metadata: JSON that identifies exactly these rows. It is null if the ledger has forgotten it, or there are no
+        rows.
+    :param position_before: the position of the source before these rows.
+    :param position_after: the position of the source after these rows.
+    :param shortened: the names of the fields above that are only digests. The values were too long for the ledger.
     :param partitioned: whether the source has partitions.
     """
 
@@ -266,14 +275,14 @@ class BatchAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskWork:
-    """The work of one task for the transaction, all its instances together.
+    """The work of one task for the transaction. It includes all instances of the task.
 
-    :param acked: whether all instances have acked; null: the transaction is final.
-    :param rows: rows of the batch that the task read; null: it did not count.
-    :param rejected: number of rejected rows.
-    :param outputs: number of rows in each output, by name.
-    :param digests: digest of the rows of each output, by name.
-    :param code: digest of the task's code.
+    :param acked: whether all instances have acked, or null if the transaction is final.
+    :param rows: the number of rows that the task has read from the batch, or null if it has not counted them.
+    :param rejected: the number of rejected rows.
+    :param outputs: the number of rows in each output, by name.
+    :param digests: the digest of the rows in each output, by name.
+    :param code: the digest of the code of the task.
     """
 
     task_id: str
@@ -291,7 +300,7 @@ class CheckLine:
     """A check of the output of the transaction.
 
     :param result: `passed`, `warning`, `failed` or `accepted`.
-    :param found: the violation; null: the check passed.
+    :param found: the finding, or null if the check passed.
     """
 
     name: str
@@ -303,12 +312,12 @@ class CheckLine:
 class StateWork:
     """The effect of the transaction on one state.
 
-    :param fenced: whether a grant of the transaction has raised the fence of the state, or was about to.
-    :param token: token of this grant, as `generation/txid.attempt#epoch`; a later token outranks it.
-    :param keys: number of written keys or rows; null: not known yet.
-    :param digest: digest of the written values.
-    :param sums: sums of the value columns that are added up.
-    :param last_txid: the last final transaction in the state.
+    :param fenced: whether a grant of the transaction has raised the fence of the state, or was about to raise it.
+    :param token: the token of this grant, as `generation/txid.attempt#epoch`. A later token outranks it.
+    :param keys: the number of written keys or rows, or null if it is not known yet.
+    :param digest: the digest of the written values.
+    :param sums: the sums of the value columns that can be added up.
+    :param last_txid: the last final transaction of the state.
     """
 
     state: str
@@ -322,9 +331,9 @@ class StateWork:
 
 @dataclass(frozen=True, kw_only=True)
 class NewValuesLine:
-    """An output of a committer: the keys of the batch, with their values after the commit.
+    """An output of a committer. It contains the keys of the batch and their values after the commit.
 
-    :param rows: number of rows; null: not counted.
+    :param rows: the number of rows, or null if they were not counted.
     """
 
     task_id: str
@@ -336,11 +345,11 @@ class NewValuesLine:
 class ReceiptLine:
     """The receipt of a final transaction, which `airflow tx verify` compares with the states.
 
-    :param hash: hash of the receipt.
-    :param previous: hash of the receipt before it.
-    :param dag_version: Airflow's version of the DAG.
-    :param granted: when the last grant was.
-    :param journal: name of the journal entry; null: the transaction has none.
+    :param hash: the hash of the receipt.
+    :param previous: the hash of the receipt before it.
+    :param dag_version: the DAG version in Airflow.
+    :param granted: when the transaction got its last grant.
+    :param journal: the name of the journal entry, or null if the transaction has none.
     """
 
     hash: str
@@ -364,8 +373,8 @@ class AuditLine:
 class TransactionLinks:
     """Paths in Airflow's UI, below its base URL.
 
-    :param audit: Airflow's audit log of the run.
-    :param tasks: pages of the tasks, by task_id.
+    :param audit: the page of Airflow's audit log for the run.
+    :param tasks: the pages of the tasks, by task_id.
     """
 
     run: str
@@ -378,21 +387,21 @@ class TransactionLinks:
 class TransactionPage(TimelineRow):
     """All facts of one transaction.
 
-    :param actions: actions that the user can do now.
-    :param waits: `waiting_for` without the remedy.
+    :param actions: the actions that the user can do now.
+    :param waits: the text of `waiting_for` without the remedy.
     :param reason: the error without the remedy.
-    :param said: the error to show above the sections: `reason`, else why the attempt before was replayed.
-    :param refused: whether the commit was refused permanently; the log of the task may show the refused rows.
+    :param said: the error above the sections of the page. It is `reason`, or why the previous attempt was replayed.
+    :param refused: whether the commit was refused permanently. The log of the task may contain the refused rows.
     :param advice: the remedy, as steps.
-    :param comparison: the remembered attempts, the oldest first.
-    :param unproven: one line for each reason why it is not proven that the tasks read each row once; empty: proven.
-    :param losses: descriptions of the lost rows before its batch that a person has accepted.
+    :param comparison: the attempts that the ledger remembers, the oldest first.
+    :param unproven: the reasons why it is not proven that the tasks have read each row once. Empty if it is proven.
+    :param losses: descriptions of rows that were lost before this batch. A person has accepted their loss.
     :param pinned: whether the rows never change again, since the transaction was skipped and readmitted.
-    :param stale: whether the predecessor ended elsewhere than this batch starts.
+    :param stale: whether the batch begins at another position than the end of the previous transaction.
     :param yielded_to: the txid to which the run gave its run slot.
-    :param ack_val: 16 hex digits; all 0: everything emitted was acked.
-    :param previous: the txid before this one that the ledger still has; null: none.
-    :param following: the txid after this one that the ledger has; null: none.
+    :param ack_val: the ack val as 16 hex digits. If all digits are 0, all messages are acked.
+    :param previous: the txid before this one that the ledger still has, or null if there is none.
+    :param following: the txid after this one that the ledger has, or null if there is none.
     """
 
     topology: str
@@ -432,7 +441,7 @@ class TransactionPage(TimelineRow):
 def transaction_page(
     snapshot: TopologySnapshot, found: TransactionDetails, access: Access
 ) -> TransactionPage:
-    """Describe a transaction."""
+    """Return the facts of a transaction for its page."""
     view = snapshot.named(found.transaction)
     dag_id = snapshot.record.dag_id
     tries = task_tries(dag_id, [view.document.run_id]).get(view.document.run_id, [])
@@ -516,7 +525,10 @@ def _batch(found: TransactionDetails) -> BatchAnswer:
 
 
 def task_work(found: TransactionDetails) -> list[TaskWork]:
-    """Describe the work of each task, from the acks of an open transaction, else from its receipt."""
+    """Return the work of each task.
+
+    It is in the acks of an open transaction, and in the receipt of a final transaction.
+    """
     receipt = found.receipt
     tasks = {} if receipt is None else receipt.tasks
     code = {} if receipt is None else receipt.code.tasks
@@ -541,7 +553,7 @@ def task_work(found: TransactionDetails) -> list[TaskWork]:
 
 
 def check_lines(view: TransactionView) -> list[CheckLine]:
-    """Describe the checks of a transaction; `audit_lines` says who accepted one."""
+    """Return the checks of a transaction. `audit_lines` contain the person who accepted a check."""
     return [
         CheckLine(name=name, result=result, found=view.checks[name].found or None)
         for name, result in view.check_results.items()
@@ -595,7 +607,7 @@ def _receipt(found: TransactionDetails) -> ReceiptLine | None:
 
 
 def audit_lines(view: TransactionView) -> list[AuditLine]:
-    """List people's actions on a transaction, the oldest first."""
+    """Return the actions of people on a transaction, the oldest first."""
     noted: list[tuple[str, Person]] = [("rows decided again", each) for each in view.changed]
     noted += [(f"replay of attempt {each.attempt}", each) for each in view.replayed_by]
     noted += [("skip", view.skip)] if view.skip else []
@@ -621,7 +633,10 @@ def _links(dag_id: str, view: TransactionView, tries: list[TaskBar]) -> Transact
 
 @dataclass(frozen=True, kw_only=True)
 class RejectedReason:
-    """How many rows a task has rejected for one reason; a task "" is the source, which kept malformed rows aside."""
+    """The number of rows that a task has rejected for one reason.
+
+    The task "" is the source, which rejects malformed rows.
+    """
 
     task: str
     reason: Words
@@ -632,7 +647,7 @@ class RejectedReason:
 class RejectedLine:
     """A rejected row.
 
-    :param where: the place of the row in its source; "": unknown.
+    :param where: the place of the row in its source, or "" if it is unknown.
     """
 
     task: str
@@ -645,8 +660,8 @@ class RejectedLine:
 class RejectedAnswer:
     """The rejected rows of a transaction.
 
-    :param others: how many further reasons there are.
-    :param rows: how many rows there are, of which `shown` has some.
+    :param others: the number of further reasons.
+    :param rows: the number of rejected rows. `shown` contains some of them.
     """
 
     reasons: list[RejectedReason]
@@ -656,9 +671,9 @@ class RejectedAnswer:
 
 
 def rejected_answer(snapshot: TopologySnapshot, txid: int, access: Access) -> RejectedAnswer:
-    """Ask the table of rejected rows, by the process that runs DAG files: it has the connections of the DAG.
+    """Read the table of rejected rows in the process that runs DAG files, since it has the connections of the DAG.
 
-    :raises Busy: too many searches and similar questions are under way.
+    :raises Busy: too many slow requests are running.
     :raises NotAnsweredThere: the process that runs the code of DAG files hung or ended.
     """
     with questions.asked("a look at rejected rows", snapshot, access):

@@ -74,7 +74,7 @@ else:
 
 
 def check_options(file_format: str, options: Mapping[str, Any]) -> None:
-    """Check that Python and Spark read files in the same way.
+    """Check that Python and Spark read the files in the same way.
 
     :raises ValueError: only Spark supports an option.
     """
@@ -106,7 +106,8 @@ def _read_parquet(
         for batch in batches_in(cast("BinaryIO", file)):
             if columns:
                 batch = batch.select([name for name in columns if name in batch.schema.names])
-            typed_batch(batch, _for_spark(batch.schema), first)  # refuses what arrow() refuses
+            # this raises the same errors as arrow()
+            typed_batch(batch, _for_spark(batch.schema), first)
             first += batch.num_rows
             yield from (columns | row for row in batch.to_pylist(maps_as_pydicts="strict"))
 
@@ -123,9 +124,9 @@ def _for_spark(schema: pa.Schema) -> pa.Schema:
 
 
 def check_declared(path: FilePath, schema: str) -> None:
-    """Check the columns of a Parquet file against the declared columns. Missing and additional columns are permitted.
+    """Compare the columns of a Parquet file with the declared columns. Missing and additional columns are permitted.
 
-    :raises Misfit: Spark would convert or refuse the type of a column, or its name differs in upper and lower case.
+    :raises Misfit: Spark would convert or refuse the type of a column, or its name differs only in case.
     """
     with path.open("rb") as file:
         found = {field.name: str(field.type) for field in read_schema(cast("BinaryIO", file))}
@@ -139,9 +140,9 @@ def check_declared(path: FilePath, schema: str) -> None:
 
 
 def check_footer(path: FilePath, first: FilePath, expected: Mapping[str, str]) -> None:
-    """Check that a Parquet file has the columns of the first file, since Spark reads a missing column as NULL.
+    """Check that a Parquet file has the same columns as the first file. Spark would read a missing column as NULL.
 
-    :param first: first file of the batch.
+    :param first: path of the first file of the batch.
     :param expected: columns of the first file.
     :raises Misfit: the file has other columns, or a type that Spark does not read.
     """
@@ -156,15 +157,15 @@ def check_footer(path: FilePath, first: FilePath, expected: Mapping[str, str]) -
 
 
 _ONLY_SPARKS = re.compile(r" (\S+) \((Geometry|Geography|Variant|Float16)\b")
-"""Types in the schema of a file for which pyarrow returns only the stored bytes, or which Spark lacks."""
+"""The types in the schema of a file that Spark lacks, or for which pyarrow returns only the stored bytes."""
 
 
-# Types that pyarrow reads and Spark does not.
+# The types that pyarrow reads and Spark does not read.
 _SPARK_LACKS = re.compile(
     r"UUID|Interval|Undefined|Time\((?!isAdjustedToUTC=false, timeUnit=micro)"
     r"|Decimal\(precision=(?:39|[4-9]\d|\d{3})"
 )
-# Types that Arrow stores as metadata in a file. Spark reads them as numbers.
+# The types that Arrow stores as metadata in a file. Spark reads their values as numbers.
 _ONLY_ARROWS = re.compile(r"duration|extension<arrow\.bool8")
 
 
@@ -201,7 +202,7 @@ _YEARS = [each.toordinal() - date(1970, 1, 1).toordinal() for each in (date.min,
 
 
 def _is_beyond(path: FilePath) -> bool:
-    """Return whether the statistics of a Parquet file have a date or time outside the years 1 to 9999."""
+    """Return whether a Parquet file has a date or time outside the years 1 to 9999, according to its statistics."""
     with path.open("rb") as file:
         metadata = pq.ParquetFile(file).metadata
     first, last = _YEARS
@@ -237,16 +238,18 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 
 
 _NUMBERED = "parquet.field.id"
-"""The key of a column's number in files that Spark writes. A session with Delta matches columns by this number."""
+"""The metadata key of a column's number in files that Spark writes. A session with Delta matches columns by this
+number."""
 _SPARK_CANNOT = re.compile(
     rf"\[(FAILED_READ_FILE|MALFORMED_RECORD|MALFORMED_CSV)[^\n]*"
-    # The error of a query may also show its plan, which has REFUSED_VALUE without this prefix.
+    # The error of a query may also contain its plan, in which REFUSED_VALUE does not have this
+    # prefix.
     rf"|\[USER_RAISED_EXCEPTION\] {re.escape(REFUSED_VALUE)}[^\n]*"
 )
 
 
 def said_by_spark(error: Exception) -> str | None:
-    """Return the part of a query's error that names an unreadable file; None if the error has another cause."""
+    """Return the part of a query's error that names an unreadable file. Return None if the error has another cause."""
     found = _SPARK_CANNOT.search(str(error))
     return found[0].rstrip(".") if found else None
 
@@ -269,10 +272,10 @@ class BatchFiles:
     :param format: format of the files.
     :param options: options of Spark's reader.
     :param declared: schema that the source declares.
-    :param found: schema of the first files of the topology.
-    :param by_name: whether to match fields of a csv file to columns by its header, so that missing columns are NULL.
+    :param found: schema of the topology's first files.
+    :param by_name: whether to match the fields of a csv file to columns by its header. A missing column is then NULL.
     :param rejects: whether to yield malformed rows instead of raising an error.
-    :param named: values of columns that folder names define. A file may also have the column, with the same value.
+    :param named: values of columns that folder names define. A file may also have such a column, with the same value.
     :param contents: expected content of the files that are checked during reading.
     :param size: size of all files in bytes.
     """
@@ -294,7 +297,7 @@ class BatchFiles:
         return self.declared or self.found
 
     def rows(self, path: FilePath) -> Iterator[Any]:
-        """Read the rows of one file, and its malformed rows if `rejects` is set.
+        """Read the rows of one file. If `rejects` is set, also return the malformed rows.
 
         :raises ValueError: the rows cannot be read.
         """
@@ -341,17 +344,17 @@ class BatchFiles:
 
     @property
     def has_reader(self) -> bool:
-        """Whether the files are csv or JSON, without an option that only Spark supports."""
+        """Whether the files are csv or JSON, with no option that only Spark supports."""
         return self._plain_json or self._written is not None
 
     @cached_property
     def in_blocks(self) -> bool:
-        """Whether the files are read in blocks: they are csv or JSON, with columns of known types."""
+        """Whether the files are read in blocks. They must be csv or JSON, with columns of known types."""
         return self.has_reader and bool(self._kinds)
 
     @cached_property
     def _kinds(self) -> Mapping[str, ColumnType]:
-        """The columns of the schema; empty if Python lacks one of their types."""
+        """The columns of the schema. They are empty if Python lacks one of their types."""
         with suppress(ValueError):
             return self._declared_kinds()
         return {}
@@ -363,7 +366,7 @@ class BatchFiles:
         return read(self.schema) if self.schema else {}
 
     def _with_named(self, row: Any) -> Any:
-        """Add the columns of the folder name to a row."""
+        """Add the folder columns to a row."""
         for name in self.named:
             if name not in row:
                 check_names([*row, name])
@@ -375,9 +378,9 @@ class BatchFiles:
     def _one_value(self, name: str, own: Any, has_own: bool) -> Any:
         """Return the value of a column that the folder name defines.
 
-        :param own: value in the file.
+        :param own: value of the column in the file.
         :param has_own: whether the file has the column.
-        :raises ValueError: the file has another value.
+        :raises ValueError: the file has a different value.
         """
         text = self.named[name]
         kind = self._kinds.get(name)
@@ -416,7 +419,7 @@ class BatchFiles:
         :param schema: result of `arrow_schema`.
         :param malformed: list to which malformed rows are added if `rejects` is set.
         :raises ValueError: the file cannot be read.
-        :raises OtherContent: the content of the file differs from the batch.
+        :raises OtherContent: the content of the file differs from the metadata of the batch.
         """
         first = 0
         for batch in self._own_batches(path, malformed):
@@ -443,7 +446,7 @@ class BatchFiles:
     def _with_named_columns(
         self, batch: pa.RecordBatch, schema: pa.Schema, first: int
     ) -> pa.RecordBatch:
-        """Add the columns of the folder name to a record batch, and convert it to the types of a schema."""
+        """Add the folder columns to a record batch, and convert the batch to the types of a schema."""
         has_own = {name: name in batch.schema.names for name in self.named}
         for name in (name for name, own in has_own.items() if not own):
             batch = batch.append_column(name, pa.nulls(batch.num_rows, schema.field(name).type))
@@ -460,24 +463,24 @@ class BatchFiles:
         return batch
 
     def schema_for_python(self, spark: SparkSession) -> str | None:
-        """Return the schema with which Python reads the files; None if only Spark can read them.
+        """Return the schema with which Python reads the files. Return None if only Spark can read them.
 
         Spark infers the columns of JSON files without a declared schema.
 
-        :raises ValueError: a file does not have its format.
+        :raises ValueError: a file does not have the declared format.
         """
         if self._written is not None:
             return self.schema or find_schema(self.paths[:1], self.options)
         if not self._plain_json or self.schema:
             return self.schema if self._plain_json else None
-        # Ignore malformed lines here. The reader of the rows refuses and names them.
+        # Ignore malformed lines here. The reader of the rows raises an error that names them.
         found = spark_reader(spark, "json", {**self.options, "mode": "DROPMALFORMED"})
         return found.load(list(self.for_spark)).schema.toDDL()
 
     def frame(self, spark: SparkSession) -> DataFrame:
         """Return a DataFrame of the rows.
 
-        :raises ValueError: a file does not have its format.
+        :raises ValueError: a file does not have the declared format.
         """
         rows = self._frame(spark)
         for name in self.named:
@@ -516,12 +519,12 @@ class BatchFiles:
 
     @property
     def _plain_json(self) -> bool:
-        """Whether the files are JSON that Python can read, too."""
+        """Whether the files are JSON that Python can also read."""
         return self.format == "json" and has_only(named_as_spark(self.options))
 
     @property
     def _written(self) -> CsvFormat | None:
-        """The format of the files if they are csv that Python can read, too; else None."""
+        """The csv format of the files, or None if the files are not csv or only Spark can read them."""
         if self.format != "csv":
             return None
         try:
@@ -530,7 +533,7 @@ class BatchFiles:
             return None
 
     def check_columns(self, path: FilePath) -> None:
-        """Check the columns of a file, since Spark ignores new columns that a job does not read.
+        """Check the columns of a file. Spark would ignore new columns that a job does not read.
 
         :raises ValueError: the columns differ from the schema or from the first file, or the file is truncated.
         """
@@ -542,7 +545,7 @@ class BatchFiles:
                 check_declared(path, self.schema)
             if (self.schema is None or _columns(self.schema) is not None) and _is_beyond(path):
                 for _ in _read_parquet(path, {}, self.schema):
-                    pass  # raises at the value outside these years, which Spark would accept
+                    pass  # raises an error at a value outside these years, which Spark would accept
         if self._written is None:
             return
         if self.schema:
@@ -555,7 +558,10 @@ class BatchFiles:
         return footer_columns(self.paths[0])
 
     def declarable(self, path: FilePath, error: Exception) -> str | None:
-        """Return source arguments that would accept the misfit file and all earlier files; None if there are none."""
+        """Return source arguments that would accept the misfit file and all earlier files.
+
+        Return None if there are none.
+        """
         written = self._written
         if written is None or not self.schema or not isinstance(error, Misfit):
             return None
@@ -571,7 +577,7 @@ class BatchFiles:
 
 
 def _with_malformed(rows: Iterable[Any], malformed: list[MalformedRow]) -> Iterator[Any]:
-    """Yield the rows, and the malformed rows that are found while reading."""
+    """Yield the rows, including the malformed rows that are found during the read."""
     for row in rows:
         yield from malformed
         malformed.clear()
@@ -580,7 +586,7 @@ def _with_malformed(rows: Iterable[Any], malformed: list[MalformedRow]) -> Itera
 
 
 def _valid_text(rows: DataFrame) -> DataFrame:
-    """Make a query over text files fail at bytes that are not UTF-8, which Spark would accept."""
+    """Add a check to a query over text files. It fails at bytes that are not UTF-8, which Spark would accept."""
     (name,) = rows.columns
     is_valid = F.is_valid_utf8(F.col(column_name(name)))
     problem = F.when(~is_valid, F.lit(f"{REFUSED_VALUE}bytes that are no UTF-8"))
@@ -588,19 +594,23 @@ def _valid_text(rows: DataFrame) -> DataFrame:
 
 
 def _in_spark(text: str, kind: ColumnType) -> Column:
-    """Return the value of a text as a Spark column.
+    """Return a Spark column with the value of a text.
 
     :raises ValueError: the text is not of this type.
     """
     value = kind.of_text(text)
     if kind.ddl == "STRING":
         return F.lit(text)
-    # Write times in ISO format with their zone. A session reads a time without a zone in its own.
+    # Write times in ISO format with their time zone. A session would read a time without a time
+    # zone in its own.
     return F.lit(value.isoformat() if isinstance(value, date) else str(value)).cast(kind.ddl)
 
 
 def all_files(parts: Sequence[BatchFiles]) -> BatchFiles:
-    """Join the files of several folders. The result has the names of folder columns, without their values."""
+    """Merge the files of several folders into one object.
+
+    It has the names of the folder columns, but not their values.
+    """
     return replace(
         parts[0],
         paths=[path for files in parts for path in files.paths],
@@ -611,7 +621,8 @@ def all_files(parts: Sequence[BatchFiles]) -> BatchFiles:
 
 
 # --- executors ----------------------------------------------------------------------------------------------------
-# Spark's executors read the files of a batch, one file a task, with the same code as a single process.
+# Spark's executors read the files of a batch, one file in each Spark task, with the same code as a
+# single process.
 
 
 # Matches the error of a query if the Python of the executors lacks a package.
@@ -624,16 +635,16 @@ _LACKING = re.compile(
 class ReadByExecutors:
     """Reads the files of a batch in Spark's executors.
 
-    :param parts: files of each folder.
+    :param parts: the files of each folder.
     :param schema: columns of all files, from `BatchFiles.arrow_schema`.
-    :param asked: columns that the DataFrame should have.
+    :param asked: requested columns of the DataFrame.
     """
 
     def __init__(self, parts: Sequence[BatchFiles], schema: pa.Schema, asked: pa.Schema) -> None:
         self._files = [(files, path) for files in parts for path in files.paths]
         self._schema = schema
         self._asked = asked
-        # A random mark, so that no value of a row can look like it.
+        # The text that marks an error. It is random, so that no value of a row can contain it.
         self._mark = f"airflow_tx {uuid.uuid4().hex}: "
 
     def frame(self, spark: SparkSession) -> DataFrame:
@@ -650,7 +661,10 @@ class ReadByExecutors:
         return spark.range(0, count, 1, count).mapInArrow(read, schema)
 
     def cause(self, error: Exception) -> tuple[BatchFiles, FilePath, Exception] | None:
-        """Return the file and the error that an executor found; None if the error of the query has another cause."""
+        """Return the file and the error that an executor found.
+
+        Return None if the error of the query has another cause.
+        """
         text = str(error)
         if (at := text.find(self._mark)) < 0:
             return None
@@ -664,9 +678,10 @@ _MET: Mapping[str, type[Exception]] = {
 
 
 def read_in_executor(told: Any, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Read the files with these numbers, in an executor.
+    """Read the files with these numbers in an executor.
 
-    `told` contains the files, the schema, the names of the requested columns, and the mark of errors.
+    The argument `told` contains the files, the schema, the names of the requested columns, and the text that marks an
+    error.
     """
     listed, schema, names, mark = told
     for number in (each for batch in numbers for each in batch.column(0).to_pylist()):
@@ -685,7 +700,10 @@ def read_in_executor(told: Any, numbers: Iterable[pa.RecordBatch]) -> Iterator[p
 
 
 def lacking_in_executors(error: Exception) -> str | None:
-    """Return the package that the executors' Python lacks, according to a query's error; None if none is missing."""
+    """Return the package that the executors' Python lacks, from a query's error.
+
+    Return None if no package is missing.
+    """
     found = _LACKING.search(str(error))
     return (found[1] or found[2] or "pyarrow") if found else None
 
@@ -700,14 +718,17 @@ def _argument(schema: str | None) -> str:
 
 
 def _columns(schema: str | None) -> Mapping[str, ColumnType] | None:
-    """Return the columns of a schema; None without a schema, or if Python lacks one of its types."""
+    """Return the columns of a schema. Return None without a schema, or if Python lacks one of its types."""
     with suppress(ValueError):
         return columns_of(schema) if schema else None
     return None
 
 
 def declared_types(file_format: str, schema: str | None) -> dict[str, Any] | None:
-    """Return the Arrow types of the rows of files; None if no schema is declared, or only Spark has a type."""
+    """Return the Arrow types of the columns of files.
+
+    Return None if no schema is declared, or only Spark has one of the types.
+    """
     if file_format == "text":
         schema = schema or "value STRING"
     with suppress(ValueError):
@@ -719,13 +740,13 @@ def declared_types(file_format: str, schema: str | None) -> dict[str, Any] | Non
 def recorded_schema(
     storage: Storage, options: Mapping[str, Any], positions: Iterable[Any], metadata: Iterable[Any]
 ) -> dict[str, str] | None:
-    """Return the schema of csv files from a position, else infer it from the files of this batch.
+    """Return the schema of csv files. It comes from a position, or is inferred from the files of this batch.
 
-    A position also holds a digest of the options, since other options may lead to another schema.
+    A position also has a digest of the options, since other options may lead to another schema.
 
-    :param positions: position of each folder before the batch.
-    :param metadata: metadata of the batch, of each folder.
-    :return: the schema; None if it cannot be inferred here.
+    :param positions: position in each folder before the batch.
+    :param metadata: metadata of the batch, for each folder.
+    :return: the schema, or None if it cannot be inferred here.
     """
     found_with = digest(named_as_spark(options))
     for position in positions:
@@ -745,7 +766,7 @@ def recorded_schema(
 
 
 def no_rule(file_format: str, schema: str | None) -> str | None:
-    """Return the remedy if a schema has a rule that no reader checks; None if it has no such rule."""
+    """Return a remedy if a schema has a constraint that no reader checks, or None if it has none."""
     if says_not_null(schema):
         return (
             'Leave out NOT NULL, and check the output: check("ids", output, rows="id IS NOT NULL").'
@@ -763,7 +784,7 @@ def no_rule(file_format: str, schema: str | None) -> str | None:
 def no_missing_columns(
     how: str, file_format: str, options: Mapping[str, Any], schema: str | None
 ) -> str | None:
-    """Return the remedy if `missing_columns` is unusable; None if it is usable."""
+    """Return a remedy if the argument `missing_columns` is unusable, or None if it is usable."""
     if how != "null":
         return "Say 'refuse' or 'null'."
     if file_format == "json":
@@ -781,9 +802,9 @@ def no_missing_columns(
 
 
 def no_own_reader(file_format: str, options: Mapping[str, Any], schema: str | None) -> str:
-    """Return the remedy if the package's own readers cannot read the files; "" if they can.
+    """Return a remedy if the package's own readers cannot read the files, or "" if they can.
 
-    Only these readers can reject rows or run in executors.
+    Only these readers can reject rows, or run in executors.
     """
     if file_format not in ("csv", "json"):
         return "Leave it out: it is for csv and json files."
@@ -807,7 +828,7 @@ def no_executors(
     conn_id: str | None,
     rejects: bool,
 ) -> str:
-    """Return the remedy if Spark's executors cannot read the files; "" if they can."""
+    """Return a remedy if Spark's executors cannot read the files, or "" if they can."""
     if read_by != "executors":
         return "Say 'client' or 'executors'."
     if conn_id is not None:

@@ -1,8 +1,8 @@
-"""Read csv files and JSON lines as record batches, one block at a time.
+"""Read csv files and JSON lines as record batches, one block at a time. There are two readers.
 
-Two readers exist. "The rule" is Python code that parses row by row, and defines the result. Arrow is faster, so it
-reads each block for which checks prove that both readers agree. The rule reads every other block. If a value does not
-fit, the rule names the line and the value.
+The Python reader parses row by row, and defines the correct result. Arrow is faster. It reads each block for which
+checks prove that both readers agree. The Python reader reads every other block. If a value does not fit the schema, the
+error of the Python reader has the line and the value.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ else:
 
 _TEXT = ColumnType.named("STRING")
 _TEXTS_KEPT = 4096
-# Settings with which Python writes the same JSON as Spark.
+# Settings with which Python writes JSON in the same form as Spark.
 _AS_SPARK: Mapping[str, Any] = {"ensure_ascii": False, "separators": (",", ":")}
 _BOM = "\ufeff".encode()
-# The first blocks of a file, which are read without other threads.
+# Number of blocks at the beginning of a file that are read without other threads.
 _FEW = 2
 _MOST_THREADS = 4
 _Row = dict[str, Any]
@@ -64,7 +64,8 @@ class _Block:
 
     :param content: bytes of the block.
     :param before: number of lines of the file before the block.
-    :param proven: returns the rows that Arrow read; raises the error of `_proven` if the rule must read the block.
+    :param proven: function that returns the rows that Arrow read. It raises the error of `_proven` if the Python reader
+        must read the block.
     """
 
     content: bytes
@@ -75,9 +76,9 @@ class _Block:
 class RowsOfFile(ABC):
     """Reads the rows of one file.
 
-    :param path: file, for errors.
-    :param columns: columns of the rows; empty for the columns of the file.
-    :param malformed: list to which malformed rows are added; None to raise an error for a malformed row.
+    :param path: path of the file, for errors.
+    :param columns: columns of the rows. An empty list means the columns of the file.
+    :param malformed: list to which malformed rows are added, or None to raise an error for a malformed row.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class RowsOfFile(ABC):
     def batches(self, file: BinaryIO) -> Iterator[pa.RecordBatch]:
         """Read the file as record batches.
 
-        :raises ValueError: a row does not fit, or the file does not have its format.
+        :raises ValueError: a row does not fit the schema, or the file does not have the declared format.
         """
         blocks = self._blocks(file)
         ahead = deque[_Block]()
@@ -112,9 +113,9 @@ class RowsOfFile(ABC):
                 yield batch
 
     def _read_ahead(self, blocks: Iterator[bytes], ahead: deque[_Block]) -> Iterator[_Block]:
-        """Yield blocks of rows. For a large file, threads read the next blocks while the caller consumes one.
+        """Yield blocks of rows. For a large file, threads read the next blocks while the caller processes one.
 
-        :param ahead: queue of the blocks that threads read.
+        :param ahead: queue of the blocks that threads have read.
         """
         threads = min(pa.cpu_count(), _MOST_THREADS)
         with ThreadPoolExecutor(threads) as pool:
@@ -129,7 +130,7 @@ class RowsOfFile(ABC):
             yield from _popped(ahead)
 
     def _numbered(self, blocks: Iterator[bytes]) -> Iterator[tuple[bytes, int]]:
-        """Yield each block of rows with the number of lines before it."""
+        """Yield each block of rows, with the number of lines before it."""
         before = 0
         for given in blocks:
             block, lines = self._behind_header(given if before else self._begun(given), before)
@@ -146,30 +147,30 @@ class RowsOfFile(ABC):
         return block.removeprefix(_BOM)
 
     def _behind_header(self, block: bytes, before: int) -> tuple[bytes, int]:
-        """Remove the header from the start of a block; return the rest, and the number of removed lines."""
+        """Remove the header from the start of a block. Return the rest, and the number of removed lines."""
         return block, 0
 
     def _unproven(self, block: bytes, blocks: Iterator[bytes]) -> Iterable[bytes]:
-        """Return the blocks that the rule must read if a block is not proven."""
+        """Return the blocks that the Python reader must read, because Arrow may read one of them differently."""
         return [block]
 
     @abstractmethod
     def _proven(self, block: bytes) -> pa.RecordBatch:
         """Read a block with Arrow.
 
-        :raises NotProven, ValueError: the rule must read the block.
+        :raises NotProven, ValueError: the Python reader must read the block.
         """
 
     @abstractmethod
     def _by_rows(self, blocks: Iterable[bytes], before: int) -> Iterator[_Row]:
-        """Read blocks with the rule.
+        """Read blocks with the Python reader.
 
         :param before: number of lines of the file before the blocks.
-        :raises ValueError: a row does not fit, and `malformed` is None.
+        :raises ValueError: a row does not fit the schema, and `malformed` is None.
         """
 
     def _refuse(self, error: ValueError, content: str, reason: str, line: int) -> None:
-        """Add a row that does not fit to `malformed`, or raise the error if `malformed` is None."""
+        """Append a row that does not fit to `malformed`. Raise an error instead if `malformed` is None."""
         if self.malformed is None:
             raise error from None
         where = f"{self.path}:{line}"
@@ -189,8 +190,8 @@ class CsvRows(RowsOfFile):
     """Reads the rows of a csv file.
 
     :param written: format of the file.
-    :param by_name: whether to match fields to columns by the header, so that missing columns are NULL.
-    :param named: columns that the folder's name defines; the file may lack them.
+    :param by_name: whether to match fields to columns by the header. A missing column is then NULL.
+    :param named: columns that the folder's name defines. The file may lack them.
     """
 
     def __init__(
@@ -210,7 +211,7 @@ class CsvRows(RowsOfFile):
         self._names: Sequence[str] = ()
 
     def rows(self, lines: Iterable[str]) -> Iterator[_Row]:
-        """Read all lines of the file with the rule."""
+        """Read all lines of the file with the Python reader."""
         taken: list[str] = []
         with self.written.reader(lines, taken) as reader:
             first = self.written.first(reader)
@@ -245,7 +246,7 @@ class CsvRows(RowsOfFile):
 
     def _take_names(self, first: list[str]) -> None:
         names = self.written.names(first)
-        # The file may lack columns that the name of its folder defines.
+        # The file may lack columns that the folder name defines.
         lacking = self.named - set(names) if len(first) < len(self.columns) else ()
         columns = [name for name in self.columns if name not in lacking]
         self._names = (
@@ -265,7 +266,8 @@ class CsvRows(RowsOfFile):
         return pa.RecordBatch.from_arrays(columns, schema=pa.schema(self._types))
 
     def _unproven(self, block: bytes, blocks: Iterator[bytes]) -> Iterable[bytes]:
-        # A quote within a text may have hidden the end of a row, so the rule must read all following blocks.
+        # A quote within a text may have hidden the end of a row. The Python reader must therefore
+        # read all following blocks.
         return chain([block], blocks) if self.written.several else [block]
 
     def _by_rows(self, blocks: Iterable[bytes], before: int) -> Iterator[_Row]:
@@ -279,13 +281,13 @@ class CsvRows(RowsOfFile):
     ) -> Iterator[_Row]:
         """Yield the rows of a csv reader.
 
-        :param taken: list that the reader fills with the lines of the current record.
+        :param taken: list in which the reader stores the lines of the current record.
         """
         names = self._names
         typed = {
             name: self.columns[name] for name in names if self.columns.get(name, _TEXT) != _TEXT
         }
-        # Most columns repeat texts, and a cache lookup costs a tenth of a conversion.
+        # Most columns repeat texts. A cache lookup takes a tenth of the time of a conversion.
         read = {name: lru_cache(_TEXTS_KEPT)(kind.of_text) for name, kind in typed.items()}
         nulls = ("", self.written.null)
         lacking = dict.fromkeys(self.columns) if [*names] != [*self.columns] else {}
@@ -317,10 +319,10 @@ class CsvRows(RowsOfFile):
 
 
 class JsonRows(RowsOfFile):
-    """Reads the rows of a file with one JSON object a line."""
+    """Reads the rows of a file that has one JSON object in each line."""
 
     def rows(self, lines: Iterable[str], before: int = 0) -> Iterator[_Row]:
-        """Read lines with the rule."""
+        """Read lines with the Python reader."""
         for number, line in enumerate(lines, before + 1):
             if not line.strip(" \t\r\n"):
                 continue
@@ -356,7 +358,7 @@ def _popped(ahead: deque[_Block]) -> Iterator[_Block]:
 
 
 def _lines_in(block: bytes) -> int:
-    """Count lines as Python's text reader does, where a lone carriage return also ends a line."""
+    """Count lines in the same way as Python's text reader. A carriage return alone also ends a line."""
     alone = block.count(b"\r") - block.count(b"\r\n") if b"\r" in block else 0
     return block.count(b"\n") + alone
 
@@ -365,13 +367,13 @@ def _lines_in(block: bytes) -> int:
 
 
 BLOCK = 8 * 1024 * 1024
-"""The number of bytes of a file that are read at once."""
+"""Number of bytes of a file that are read at once."""
 
 
 def line_blocks(file: BinaryIO, quote: bytes = b"") -> Iterator[bytes]:
-    """Divide a file into blocks that end with a complete row.
+    """Divide a file into blocks, each of which ends with a complete row.
 
-    :param quote: quote character if quoted values may have several lines; else empty.
+    :param quote: quote character if quoted values may have several lines, or else "".
     """
     parts: list[bytes] = []
     quotes = 0
@@ -388,9 +390,9 @@ def line_blocks(file: BinaryIO, quote: bytes = b"") -> Iterator[bytes]:
 
 
 def _last_end(block: bytes, quote: bytes, *, within: bool) -> int:
-    """Return the offset after the last complete row of a block; 0 if there is none.
+    """Return the offset after the last complete row of a block. Return 0 if the block has no complete row.
 
-    :param within: whether the block begins within quotes.
+    :param within: whether the block begins between quotes.
     """
     if not quote or (not within and quote not in block):
         return block.rfind(b"\n") + 1 or block.rfind(b"\r", 0, -1) + 1
@@ -410,7 +412,7 @@ def csv_batch(block: bytes, types: Mapping[str, pa.DataType], written: CsvFormat
     """Parse a UTF-8 block into columns of texts and whole numbers.
 
     :param types: final types of the columns.
-    :raises NotProven: csv readers may parse the block differently.
+    :raises NotProven: the Python reader may parse the block differently.
     """
     _check_csv(block, written)
     whole = {name: kind for name, kind in types.items() if pa.types.is_integer(kind)}
@@ -466,7 +468,7 @@ def _divided(block: bytes, types: Mapping[str, pa.DataType], written: CsvFormat)
 
 
 def _check_quotes(block: bytes, written: CsvFormat) -> None:
-    """Prove that quotes begin and end fields, or are doubled within them."""
+    """Prove that each quote begins or ends a field, or is doubled within a field."""
     raw = np.frombuffer(block, np.uint8)
     places = np.flatnonzero(raw == ord(written.quote))
     if len(places) % 2:
@@ -488,7 +490,7 @@ def _check_quotes(block: bytes, written: CsvFormat) -> None:
 
 
 def _may_have_hexadecimal(block: bytes, written: CsvFormat) -> bool:
-    """Return whether a field may begin with 0x, which Arrow would parse as a hexadecimal number."""
+    """Return whether a field may begin with 0x. Arrow would parse such a field as a hexadecimal number."""
     raw = np.frombuffer(block, np.uint8)
     marks = np.flatnonzero((raw | 32) == ord("x"))
     marks = marks[marks > 0]
@@ -498,7 +500,7 @@ def _may_have_hexadecimal(block: bytes, written: CsvFormat) -> bool:
 
 
 def _check_blank_lines(column: pa.Array) -> None:
-    """Prove that no row of a single column is a blank line, which the rule would omit."""
+    """Prove that no row of a single-column file is a blank line. The Python reader would omit such a line."""
     if pa.types.is_string(column.type):
         blank = pc.equal(pc.utf8_length(pc.utf8_trim(column, BLANKS)), 0)
         if pc.any(blank).as_py():

@@ -1,4 +1,4 @@
-"""The columns of files, which a source declares in Spark's DDL, or which are inferred from the first csv files."""
+"""The columns of files. A source declares them in Spark's DDL, or they are inferred from the first csv files."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ from airflow_tx.sources.files.storage import Content, FilePath
 from airflow_tx.sources.packed_names import pack, unpack
 
 # --- csv format ---------------------------------------------------------------------------------------------------
-# The format of csv files, from the options of Spark's reader that this package supports without Spark, too.
+# The format of csv files. It follows from the options of Spark's reader that this package also
+# supports without Spark.
 
 
-# Options with values that do not change the rows, if a file is read strictly and with a schema.
+# Options with the values that do not change the rows of a file, if it is read strictly and with a
+# schema.
 _NEUTRAL = {
     "enforceschema": ("false", "true"),
     "mode": ("failfast",),
@@ -38,7 +40,7 @@ _SINGLE_BYTE = ("ascii", "iso8859", "cp125", "latin")
 _COMPRESSED: Mapping[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open}
 _ONLY_SPARK = (".deflate", ".lz4", ".snappy", ".zst", ".zstd")
 _BZ2_END = 0x177245385090
-"""The mark at the end of a .bz2 stream. A checksum of 32 bits follows, and up to 7 bits of padding."""
+"""The bytes at the end of a .bz2 stream. A checksum of 32 bits follows, and up to 7 bits of padding."""
 _NO_BZ2 = "Invalid data stream"
 
 
@@ -47,12 +49,12 @@ class CsvFormat:
     """The format of csv files.
 
     :param separator: character between fields.
-    :param quote: quote character; "" for none.
-    :param null: text that means NULL, like an empty text.
+    :param quote: quote character, or "" for none.
+    :param null: text that means NULL. An empty text also means NULL.
     :param several: whether a quoted value may have several lines.
-    :param header: whether the first line has the names of the columns.
+    :param header: whether the first line contains the names of the columns.
     :param encoding: encoding of the text.
-    :param typed: whether to infer the types of columns from their values; else columns are texts.
+    :param typed: whether to infer the types of columns from their values. Otherwise columns are texts.
     """
 
     separator: str
@@ -65,7 +67,7 @@ class CsvFormat:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> CsvFormat:
-        """Return the format from options of Spark's reader.
+        """Return the csv format that options of Spark's reader define.
 
         :raises ValueError: only Spark supports an option.
         """
@@ -92,7 +94,7 @@ class CsvFormat:
 
     @contextmanager
     def open(self, path: FilePath) -> Iterator[Any]:
-        """Open a csv reader of a file; see `reader`."""
+        """Open a csv reader of a file. See `reader`."""
         with opened_text(path, self.encoding, newline="") as file, self.reader(file) as reader:
             yield reader
 
@@ -100,10 +102,10 @@ class CsvFormat:
     def reader(
         self, lines: Iterable[str], taken: list[str] | None = None, before: int = 0
     ) -> Iterator[Any]:
-        """Open a csv reader of lines, whose errors become ValueErrors.
+        """Open a csv reader of lines. Its errors become ValueErrors.
 
         :param lines: lines of the file.
-        :param taken: list to which each line is added when the reader takes it.
+        :param taken: list to which the reader adds each line that it reads.
         :param before: number of lines of the file before these lines.
         """
         csv.field_size_limit(sys.maxsize)
@@ -121,7 +123,7 @@ class CsvFormat:
             raise UnfitText(f"line {line} is not csv: {error}") from None
 
     def lines(self, block: bytes, errors: str = "strict") -> Iterable[str]:
-        """Return the lines of a block of a file."""
+        """Divide a block of a file into lines."""
         return io.TextIOWrapper(io.BytesIO(block), self.encoding, errors, newline="")
 
     def in_utf8(self, block: bytes) -> bytes:
@@ -129,7 +131,7 @@ class CsvFormat:
         return block if self.utf8 else block.decode(self.encoding).encode()
 
     def _lines(self, file: Iterable[str], before: int) -> Iterator[str]:
-        """Yield lines, but refuse lines that csv readers interpret differently."""
+        """Yield lines. Raise an error at a line that csv readers interpret differently."""
         blanks = BLANKS.replace(self.separator, "")
         for number, line in enumerate(file, before + 1):
             if self.quote and not self.several and line.count(self.quote) % 2:
@@ -142,11 +144,13 @@ class CsvFormat:
             yield line
 
     def first(self, reader: Iterator[list[str]]) -> list[str]:
-        """Return the fields of the first line that is not blank; [] if there is none."""
+        """Return the fields of the first line that is not blank. Return [] if there is no such line."""
         return next((fields for fields in reader if fields), [])
 
     def names(self, first: list[str]) -> list[str]:
-        """Return the names of the columns, from the header, or as Spark names columns without a name.
+        """Return the names of the columns from the header.
+
+        Columns without a name get the names that Spark would use.
 
         :param first: fields of the first line.
         :raises ValueError: two columns have the same name.
@@ -172,9 +176,10 @@ def _noted(lines: Iterable[str], taken: list[str]) -> Iterator[str]:
 def opened_text(
     path: FilePath, encoding: str, *, newline: str | None = None, content: Content | None = None
 ) -> Iterator[TextIO]:
-    """Open a text file like `opened_bytes`, without its byte order mark.
+    """Open a text file in the same way as `opened_bytes`. Omit its byte order mark.
 
-    :param content: expected content, to check during reading. The whole file is then read at once, so it must be small.
+    :param content: expected content, which is checked during the read. The file is then read in one call, so it must be
+        small.
     """
     encoding = "utf-8-sig" if encoding == "utf-8" else encoding
     with opened_bytes(path, content) as file:
@@ -185,9 +190,9 @@ def opened_text(
 
 @contextmanager
 def opened_bytes(path: FilePath, content: Content | None = None) -> Iterator[BinaryIO]:
-    """Open a file, and decompress it if needed.
+    """Open a file. Decompress it if it is compressed.
 
-    :param content: expected content, to check during reading.
+    :param content: expected content, which is checked during the read.
     :raises ValueError: only Spark supports the compression, or the compressed file is damaged.
     """
     suffix = f".{path.name.rpartition('.')[2]}".lower()
@@ -215,9 +220,10 @@ def opened_bytes(path: FilePath, content: Content | None = None) -> Iterator[Bin
 def check_end(path: FilePath) -> None:
     """Check that a compressed file is complete.
 
-    Spark does not detect an empty file, or a .bz2 file that was truncated between two blocks. It would read fewer rows.
+    Spark does not detect an empty file, or a .bz2 file that was truncated between two blocks. Spark would read too few
+    rows.
 
-    :raises ValueError: the file ends too early.
+    :raises ValueError: the file is truncated.
     """
     suffix = f".{path.name.rpartition('.')[2]}".lower()
     if suffix not in _COMPRESSED:
@@ -232,7 +238,10 @@ def check_end(path: FilePath) -> None:
 
 
 def named_as_spark(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options with lower-case names, as Spark compares them, without file system options (``fs.``)."""
+    """Return the options with lower-case names, since Spark ignores the case.
+
+    File system options (``fs.``) are omitted.
+    """
     return {
         key.lower(): value for key, value in options.items() if not key.lower().startswith("fs.")
     }
@@ -241,7 +250,7 @@ def named_as_spark(options: Mapping[str, Any]) -> dict[str, Any]:
 def check_neutral(given: Mapping[str, Any], known: Iterable[str] = ()) -> None:
     """Check options from `named_as_spark`.
 
-    :param known: further supported options.
+    :param known: other supported options.
     :raises ValueError: only Spark supports an option.
     """
     for name, value in sorted(given.items()):
@@ -278,21 +287,22 @@ def _encoding(name: str) -> str:
 
 
 TYPED_ROWS = 100_000
-"""The number of rows of the first batch that `begin` reads to infer the types of columns."""
+"""Number of rows of the first batch that `begin` reads to infer the types of columns."""
 
 LONGEST_SHOWN = 1_000
-"""The most characters of a header or schema that an error shows."""
+"""Maximum number of characters of a header or schema in an error message."""
 
 
 LONG = 10_000
-"""The length above which a schema is stored compressed, since the metadata and position of each batch contain it."""
+"""The minimum length of a schema that is stored in compressed form. Metadata and position of each batch include the
+schema."""
 _PACKED = "zlib:"
 
 
 class Misfit(UnfitText):
-    """The columns of a file differ from its schema, or a value does not have the type of its column.
+    """Signals that the columns of a file differ from its schema, or that a value does not have the type of its column.
 
-    :ivar column: column of the value; None if the columns differ.
+    :ivar column: column of the value, or None if the columns differ.
     """
 
     def __init__(self, problem: str, column: str | None = None, place: str = "") -> None:
@@ -301,19 +311,19 @@ class Misfit(UnfitText):
 
 
 def packed(schema: str) -> str:
-    """Return a schema in the form that the ledger stores."""
+    """Convert a schema to the form that the ledger stores."""
     return schema if len(schema) <= LONG or "\0" in schema else _PACKED + pack([schema])
 
 
 def unpacked(kept: str | None) -> str | None:
-    """Return the schema from the form that `packed` returned."""
+    """Return the schema from the result of `packed`."""
     if kept is None or not kept.startswith(_PACKED):
         return kept
     return "".join(unpack(kept.removeprefix(_PACKED)))
 
 
 def with_columns_of(path: FilePath, options: Mapping[str, Any], schema: str) -> str | None:
-    """Return the schema with the new columns of a csv file appended; None if the columns have no names."""
+    """Return the schema with the new columns of a csv file at its end. Return None if the columns have no names."""
     found = find_schema([path], options)
     if found is None:
         return None
@@ -323,7 +333,7 @@ def with_columns_of(path: FilePath, options: Mapping[str, Any], schema: str) -> 
 
 
 def with_text(schema: str, column: str) -> str:
-    """Return the schema with one column as STRING, which accepts any value."""
+    """Return a copy of the schema in which the type of one column is STRING. This type accepts any value."""
     kinds = {name: kind.ddl for name, kind in columns_of(schema).items()}
     return ddl_of({**kinds, column: "STRING"})
 
@@ -331,11 +341,11 @@ def with_text(schema: str, column: str) -> str:
 def check_header(
     path: FilePath, options: Mapping[str, Any], schema: str, *, by_name: bool
 ) -> Sequence[str]:
-    """Check that a csv file has the columns of a schema, and return the column of each field.
+    """Check that a csv file has the columns of a schema. Return the column of each field.
 
-    A file without a line fits any schema.
+    An empty file fits any schema.
 
-    :param by_name: whether to match fields to columns by the header, so that the file may lack columns.
+    :param by_name: whether to match fields to columns by the header. The file may then lack columns.
     :raises Misfit: the file has other columns.
     """
     written = CsvFormat.of(options)
@@ -348,13 +358,13 @@ def check_header(
 def check_first(
     written: CsvFormat, first: list[str], expected: Sequence[str], *, by_name: bool
 ) -> Sequence[str]:
-    """Compare the first line of a csv file with the columns of its schema, and return the column of each field.
+    """Compare the first line of a csv file with the columns of its schema. Return the column of each field.
 
     :param written: format of the file.
     :param first: fields of the first line.
     :param expected: columns of the schema.
     :param by_name: whether to match fields to columns by the header.
-    :raises Misfit: the columns differ in name or order; with `by_name`, a column is not in the schema.
+    :raises Misfit: the columns differ in name or order. With `by_name`, a column is not in the schema.
     """
     if not written.header:
         if len(first) != len(expected):
@@ -388,9 +398,10 @@ def _shown(names: Sequence[str]) -> str:
 
 
 # --- inferred schemas ---------------------------------------------------------------------------------------------
-# These rules match Spark's inference, with two exceptions. Whole numbers are BIGINT, since a later file may have larger
-# numbers. Times are TIMESTAMP_NTZ, since a time without a zone is the same in every session. If Python or Spark would
-# not accept a value, the column is a text.
+# These rules infer the same types as Spark, with two exceptions. Whole numbers are BIGINT, since a
+# later file may have larger numbers. Times are TIMESTAMP_NTZ, since a time without a time zone is
+# the same in every session. If Python or Spark would not accept a value, the type of the column is
+# STRING.
 
 _DATE = r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"
 _PATTERNS = {
@@ -406,10 +417,12 @@ _WIDER = {("BIGINT", "DOUBLE"): "DOUBLE", ("DATE", "TIMESTAMP_NTZ"): "TIMESTAMP_
 
 
 def find_schema(paths: Iterable[FilePath], options: Mapping[str, Any]) -> str | None:
-    """Infer the schema of csv files from the names in their header, and with `inferSchema` from the values.
+    """Infer the schema of csv files from the column names in the header.
 
-    :return: Spark DDL; None if only Spark can infer the schema, or no file has a line.
-    :raises ValueError: a file is not csv.
+    With `inferSchema`, infer the types from the values.
+
+    :return: Spark DDL, or None if only Spark can infer the schema or all files are empty.
+    :raises ValueError: a file is not a csv file.
     """
     try:
         written = CsvFormat.of(options)
@@ -437,7 +450,7 @@ def find_schema(paths: Iterable[FilePath], options: Mapping[str, Any]) -> str | 
 
 
 def _widened(kind: str | None, text: str) -> str:
-    """Return the narrowest type that covers the type found so far and the value in this text."""
+    """Return the narrowest type that includes the type of the values so far and the value in this text."""
     if kind == "STRING" or (kind and _PATTERNS[kind].fullmatch(text)):
         return kind
     own = next((each for each, pattern in _PATTERNS.items() if pattern.fullmatch(text)), "STRING")

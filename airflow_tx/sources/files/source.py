@@ -64,7 +64,7 @@ else:
 
 
 # --- arguments ----------------------------------------------------------------------------------------------------
-# The arguments of the sources of files: the location of the files, how to read them, and the limits of a batch.
+# The arguments of the sources of files: location, options of the reader, and batch limits.
 
 
 class FolderArguments(Source):
@@ -96,35 +96,35 @@ class FolderArguments(Source):
     ) -> None:
         """Set the location of the files, how to read them, and the limits of a batch.
 
-        :param path_glob: such as ``data/flights/*.csv``, on a disk that every worker and Spark driver mounts at the
-            same path; or ``s3://bucket/flights/*.csv``, as for Airflow's ObjectStoragePath. `begin` resolves a relative
-            path below `base`, else AIRFLOW_TX_DATA, else AIRFLOW_HOME. The metadata of the batch holds the result.
-        :param files_per_batch: maximum files in a transaction; by default 1, or no limit if you set
+        :param path_glob: glob of the files, such as ``s3://bucket/flights/*.csv`` as for Airflow's ObjectStoragePath,
+            or ``data/flights/*.csv`` on a disk. Every worker and Spark driver must mount the disk at the same path.
+            `begin` resolves a relative path below the first of `base`, AIRFLOW_TX_DATA and AIRFLOW_HOME that is set.
+            The metadata of the batch has the resulting path.
+        :param files_per_batch: maximum number of files in a transaction. The default is 1, or no limit if you set
             `max_bytes_per_batch` or `target_seconds`.
-        :param format: a format of Spark's reader. Without Spark: csv, json (one row a line), parquet, or text (one row
-            a line, in the column ``value``).
-        :param options: options of Spark's reader. A csv file has a header unless ``{"header": False}``. If files write
-            ``NA`` for a missing value, give ``{"nullValue": "NA"}``.
+        :param format: a format of Spark's reader. Without Spark, it must be csv, json (one row in each line), parquet,
+            or text (one row in each line, in the column ``value``).
+        :param options: options of Spark's reader. A csv file has a header unless you set ``{"header": False}``. If
+            files have ``NA`` for a missing value, set ``{"nullValue": "NA"}``.
         :param schema: Spark DDL, such as ``day INT, carrier STRING``. By default, the first csv files of the topology
             define the columns, as strings unless `options` has ``{"inferSchema": True}``.
-        :param base: folder that a relative glob starts from.
+        :param base: folder of a relative glob.
         :param kind: ``transactional`` or ``opaque``.
         :param max_bytes_per_batch: maximum bytes in a transaction, by file sizes. A single file may exceed it.
         :param conn_id: Airflow connection of the object storage, if it needs one.
         :param spark_folder: Spark's name of the folder before the first wildcard, for an object storage. The default is
             the same folder with Hadoop's scheme (``s3a`` for ``s3``).
         :param target_seconds: seconds that a batch should take. Its number of files follows from the speed of the last
-            transactions. Only for `FileSource`.
-        :param missing_columns: for csv files with a header and a `schema`. ``refuse`` stops at files with other
-            columns. ``null`` matches columns by name, and fills a missing column with NULL.
-        :param min_age: minimum seconds since the last change of a file, by the storage's time and this machine's clock.
-            A transactional source also postpones all files that sort after a younger file.
-        :param malformed: for csv files, and json files with a `schema`. ``refuse`` stops at a row that does not fit the
-            schema; ``reject`` puts the row into the `rejected` table of the `Transaction`. An unclosed quote, another
-            header or another encoding always stops the file.
-        :param read_by: for csv files, and json files with a `schema`, in Spark. With ``client``, the process that calls
-            `batch.read()` reads the files. With ``executors``, Spark's executors read them; their Python needs this
-            package and pyarrow.
+            transactions. This argument is only for `FileSource`.
+        :param missing_columns: how to handle csv files with a header and a `schema`. ``refuse`` stops at a file with
+            other columns. ``null`` matches columns by name, and fills a missing column with NULL.
+        :param min_age: minimum seconds since the last change of a file, by the clocks of the storage and this machine.
+            A transactional source also postpones all files after a younger file.
+        :param malformed: how to handle rows of csv files, or of json files with a `schema`, that do not fit the schema.
+            ``refuse`` stops at the row. ``reject`` writes it to the `rejected` table of the `Transaction`. An unclosed
+            quote, another header or encoding always stops the source.
+        :param read_by: how Spark reads csv files, and json files with a `schema`. With ``client``, the caller of
+            `batch.read()` reads them. With ``executors``, Spark's executors do, and need this package and pyarrow.
         """
         name = type(self).__name__
         if not path_glob.strip():
@@ -190,7 +190,7 @@ class FolderArguments(Source):
         ] = {}  # the files whose content is checked during reading
 
     def _check_glob(self, path_glob: str) -> None:
-        """Refuse a glob that this class cannot use, but another source of files can."""
+        """Raise an error for a glob that only the other source of files can use."""
 
     def _make_storage(self) -> Storage:
         if "://" in self.path_glob:
@@ -200,7 +200,7 @@ class FolderArguments(Source):
                 )
             bucket = split_glob(self.path_glob)[0].partition("://")[2].partition("/")[0]
             if "@" in bucket:
-                # Hide the glob in the error, since it may contain a password.
+                # Do not show the glob in the error, since it may contain a password.
                 raise self.unusable(
                     "path_glob", "...@...", "Name the connection separately: conn_id=..."
                 )
@@ -231,13 +231,13 @@ class FolderArguments(Source):
 
 
 # --- base ---------------------------------------------------------------------------------------------------------
-# The common part of the sources of files: decide the next files, and read the rows of given files.
+# Decide the next files, and read the rows of given files. All sources of files do this.
 
 
 log = logging.getLogger(__name__)
 
 MOST_SCHEMA = 250_000
-"""The most bytes of an inferred csv schema. A ledger record of at most a million bytes contains the schema twice."""
+"""Maximum bytes of an inferred csv schema. A ledger record, of up to a million bytes, has the schema twice."""
 
 
 def first_of(names: Iterable[str]) -> str:
@@ -247,7 +247,7 @@ def first_of(names: Iterable[str]) -> str:
 
 
 class FolderSource(FolderArguments):
-    """The base of `FileSource` and `PartitionedFileSource`."""
+    """The base class of `FileSource` and `PartitionedFileSource`."""
 
     def _next(
         self, folder: str, listing: Mapping[str, Listed], position: FilesPosition
@@ -270,7 +270,7 @@ class FolderSource(FolderArguments):
         return Batch(rows, after.to_json(), len(files), why, self.unit)
 
     def _schema(self, positions: Iterable[Any], metadata: Iterable[Any]) -> Any:
-        """Return the recorded schema for a batch, in the form of positions; None if the source needs no schema."""
+        """Return the recorded schema of a batch in the form of positions, or None if the source needs no schema."""
         if self.schema is not None or self.format != "csv":
             return None
         found = batch_files.recorded_schema(self._storage, self.options, positions, metadata)
@@ -305,21 +305,21 @@ class FolderSource(FolderArguments):
                 found = self._storage.fingerprint(folder, name, listed.info)
             except OSError as error:
                 if self.kind is SourceKind.OPAQUE and isinstance(error, FileNotFoundError):
-                    continue  # The file has vanished since the listing. If it comes back, a later batch takes it.
+                    continue  # the file vanished; if it returns, a later batch takes it
                 problem = f"file {below(folder, name)} cannot be read ({error.strerror or error})"
                 raise self.refused(problem, "Make it readable for this process.") from None
             count += 1
             yield {"name": name, **found}
 
     def _finished(self, folder: str, new: Mapping[str, Listed]) -> Iterator[tuple[str, Listed]]:
-        """Omit files younger than `min_age`. A transactional source stops at the first young file to keep the order."""
+        """Omit files younger than `min_age`. A transactional source stops at the first such file, to keep the order."""
         now = time.time()
         ages: dict[str, float] = {}
         try:
             for name, listed in new.items():
                 with suppress(
                     OSError
-                ):  # if the file is unreadable, the later read raises a clear error
+                ):  # if the file is unreadable, the later read raises a clearer error
                     if (
                         self.min_age
                         and (age := now - self._storage.modified(folder, name)) < self.min_age
@@ -381,7 +381,7 @@ class FolderSource(FolderArguments):
     def _staged_files(
         self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession
     ) -> DataFrame | None:
-        """Read the rows with the package's own readers, for Spark; None if only Spark can read the files."""
+        """Read the rows for Spark with the package's own readers. Return None if only Spark can read the files."""
         if not self._files_of(self.parts(metadata)[0][0]).has_reader:
             return None
         parts = self._folders(attempt, metadata)
@@ -396,11 +396,11 @@ class FolderSource(FolderArguments):
             return self._stage(spark, batches)
         asked = BatchStaging.current().asked_of(batches.schema, whole=self._may_use_others)
         reading = batch_files.ReadByExecutors(parts, batches.schema, asked)
-        self._by_executors = [*self._by_executors, reading]  # a new list, not shared with copies
+        self._by_executors = [*self._by_executors, reading]  # copies share the old list
         return reading.frame(spark)
 
     def _folders(self, attempt: TransactionAttempt, metadata: Json) -> list[BatchFiles]:
-        """Return the verified files of each folder of a batch."""
+        """Return the checked files of each folder of a batch."""
         parts = self.parts(metadata)
         return [replace(self._verified(attempt, each), named=named) for each, named in parts]
 
@@ -426,7 +426,7 @@ class FolderSource(FolderArguments):
                 yield from files.rows(path)
 
     def parts(self, metadata: Any) -> list[tuple[Any, Mapping[str, str | None]]]:
-        """Return the metadata of each folder of a batch, and the columns that the folder's name defines."""
+        """Return the metadata of each folder of a batch, with the columns that the folder's name defines."""
         return [] if metadata is None else [(metadata, {})]
 
     def row_types(self, attempt: TransactionAttempt, metadata: Json) -> RowTypes | None:
@@ -435,7 +435,7 @@ class FolderSource(FolderArguments):
         return _with_spelled(self._types(found), [columns for _, columns in parts])
 
     def _types(self, found: str | None) -> RowTypes | None:
-        """Return the types from the declared schema, or from the schema of the first files."""
+        """Return the types from the declared schema, or else from the schema of the first files."""
         return batch_files.declared_types(self.format, self.schema or batch_files.unpacked(found))
 
     def types_without_rows(self, attempt: TransactionAttempt, position: Json) -> RowTypes | None:
@@ -447,7 +447,7 @@ class FolderSource(FolderArguments):
         return _with_spelled(types, [columns for _, columns in self.parts(position)])
 
     def positions(self, position: Any) -> Mapping[str, Any]:
-        """Return the position in each folder, by its path below the root folder."""
+        """Return the position in each folder, by the path of the folder below the root folder."""
         return {"": position or {}}
 
     def _types_of_taken(self, folders: Mapping[str, Any]) -> RowTypes | None:
@@ -496,7 +496,7 @@ class FolderSource(FolderArguments):
             raise changed
 
     def _changed(self, attempt: TransactionAttempt) -> SourceError | None:
-        """Return the error for a file that changed before or while it was read; None if no file changed."""
+        """Return the error for a file that changed before or during the read. Return None if no file changed."""
         for (of, folder, name), before in self._looks.items():
             now = self._look(folder, name) if of == attempt else before
             if now != before:
@@ -527,7 +527,7 @@ class FolderSource(FolderArguments):
 
     def reaches(self, position: Any, what: str) -> bool | None:
         taken = self._position(position)
-        # A transactional source takes names in order, so it will take no file up to `last` any more.
+        # A transactional source takes names in order, so it never takes another file up to `last`.
         return what in taken.taken or (self.kind is not SourceKind.OPAQUE and what <= taken.last)
 
     def explain_error(self, attempt: TransactionAttempt, error: Exception) -> TxError | None:
@@ -561,7 +561,7 @@ class FolderSource(FolderArguments):
             expected = files.contents[path].expected
             raise self._other_content(attempt, str(path), expected, error.found) from None
         except ValueError as error:
-            self.check_read(attempt)  # the problem may come from a file that is being replaced
+            self.check_read(attempt)  # the problem may be caused by a file that is being replaced
             declared = files.declarable(path, error)
             place = UnfitText.place_of(error, within=str(path))
             raise self._unreadable(attempt, f"{path}: {error}", declared, place) from None
@@ -597,7 +597,7 @@ class FolderSource(FolderArguments):
 
     @contextmanager
     def _listable(self, folder: str) -> Iterator[None]:
-        """Refuse an incomplete listing, since files that sort after the missing names would be taken too early."""
+        """Raise an error if a listing is incomplete. Files after the missing names would be taken too early."""
         try:
             yield
         except OSError as error:
@@ -608,7 +608,7 @@ class FolderSource(FolderArguments):
             raise self.refused(problem, remedy) from error
 
     def _files(self, folder: str, pattern: str) -> dict[str, Listed]:
-        """Return the files that match. Refuse a folder that matches, since no batch would contain its files.
+        """Return the files that match. Raise an error if a folder matches, since no batch would contain its files.
 
         :raises OSError: a folder cannot be listed.
         """
@@ -628,7 +628,7 @@ class FolderSource(FolderArguments):
             raise OtherSource(source=repr(self), problem=f"position {error}") from None
 
     def _files_of(self, metadata: Any) -> BatchFiles:
-        """Return the files that the metadata of a folder names, without reading them."""
+        """Return the files in the metadata of a folder, without reading them."""
         folder = str(metadata["folder"])
         names = [file["name"] for file in metadata["files"]]
         root = self._storage.path(folder)
@@ -662,7 +662,7 @@ class FolderSource(FolderArguments):
                 if look is None or found != expected:
                     raise self._other_content(attempt, below(folder, name), expected, found)
             looks.setdefault((attempt, folder, name), look)
-        # Assign new dicts, which copies of this source do not share.
+        # Assign new dicts, since copies of this source share the old ones.
         self._looks = looks
         self._contents = checked
         return replace(files, contents=contents)
@@ -698,15 +698,15 @@ _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 class FileSource(FolderSource, TransactionalSource):
     """A source of new files. A transaction takes up to `files_per_batch` files.
 
-    The metadata of a batch holds the folder, and the name, size and digest of each file. If a file is gone or changed
-    after its batch was decided, reading fails. Move complete files into the folder: a file that still grows counts as
-    changed.
+    The metadata of a batch holds the folder, and the name, size and digest of each file. If a file is missing or
+    changed later, the read fails. Move complete files into the folder, since a growing file counts as changed.
 
-    ``kind="transactional"`` takes files in the order of their names, so files must arrive in this order. A file that
-    arrives after a greater name was taken is never read. `begin` logs a warning each time (see `late_files`).
+    With ``kind="transactional"``, the source takes files in the order of their names, and they must arrive in this
+    order. A file that arrives after a greater name was taken is never read. `begin` logs a warning each time (see
+    `late_files`).
 
-    ``kind="opaque"`` takes every file that was not taken yet, with any name. A replay takes the files that exist then,
-    so it takes a vanished file once the file is back. The position holds all names ever taken, at 2 to 5 bytes each.
+    With ``kind="opaque"``, the source takes every new file, with any name. A replay takes the files that exist then, so
+    it takes a missing file once it is back. The position has all names ever taken, with 2 to 5 bytes for each.
     """
 
     def initialize_transaction(self, txid: int, position: Json) -> Batch | None:
@@ -728,7 +728,7 @@ class FileSource(FolderSource, TransactionalSource):
         )
 
     def late_files(self, position: Json) -> list[str]:
-        """Return the files that arrived too late: they sort before the last file taken, and are never read.
+        """Return the files that arrived too late. They sort before the last file taken, and are never read.
 
         :raises SourceError: the folder is missing.
         """
@@ -749,8 +749,8 @@ class PartitionedFileSource(PartitionedTransactionalSource, FolderSource):
     """A `FileSource` for a glob with wildcards in its folders, such as ``data/orders/*/*.csv``.
 
     Every matching folder is a partition. A transaction takes the next `files_per_batch` files of each folder. You can
-    add a folder at any time. The rules of ``kind`` apply to the files within each folder. If a folder is gone, a
-    transactional source fails. An opaque source omits the folder, and later resumes it at its position.
+    add a folder at any time. The rules of ``kind`` apply to the files within each folder. If a folder is missing, a
+    transactional source fails. An opaque source omits the folder, and later resumes at its position in the folder.
 
     As in Spark, a folder named ``region=eu`` adds a text column ``region`` to its rows.
     """
@@ -771,7 +771,7 @@ class PartitionedFileSource(PartitionedTransactionalSource, FolderSource):
             log.warning("%r: no folder matches %s.", self, below(folder, pattern))
         return found
 
-    # Store one schema for all folders, since a schema for each of thousands of folders would not fit into a record.
+    # Store one schema for all folders, since thousands of schemas would not fit into a record.
 
     def decide(self, attempt: TransactionAttempt, position: Json) -> Batch | None:
         batch = super().decide(attempt, position)
@@ -895,6 +895,6 @@ class PartitionedFileSource(PartitionedTransactionalSource, FolderSource):
 def _with_spelled(
     types: RowTypes | None, folders: Iterable[Mapping[str, str | None]]
 ) -> RowTypes | None:
-    """Add the columns that folder names define and that no file has."""
+    """Add the columns that folder names define and that are not in the files."""
     spelled = {name: pa.string() for columns in folders for name in columns}
     return None if types is None else {**types, **{n: spelled[n] for n in spelled.keys() - types}}

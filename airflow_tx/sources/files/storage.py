@@ -1,6 +1,6 @@
 """List the files of a glob on a disk or in an object storage, and detect files that were taken or have changed.
 
-Airflow's `ObjectStoragePath` gives access to S3, Google Cloud Storage and Azure.
+Airflow's `ObjectStoragePath` provides access to S3, Google Cloud Storage and Azure.
 """
 
 from __future__ import annotations
@@ -25,17 +25,19 @@ if TYPE_CHECKING:
 
 
 # --- globs --------------------------------------------------------------------------------------------------------
-# Files and folders that match a glob. A folder that cannot be listed is an error. It never counts as empty.
+# The files and folders that match a glob. A folder that cannot be listed is an error, and never
+# counts as empty.
 
 
 Listing: TypeAlias = Callable[[str], Mapping[str, Listed]]
-"""Lists a folder by its path below the root, "" for the root itself. Raises OSError if the listing is incomplete."""
+"""A function that lists a folder by its path below the root folder. The path "" means the root folder. It raises
+OSError if the listing is incomplete."""
 
 
 def matching(pattern: str, listing: Listing) -> dict[str, Listed]:
     """Return the sorted matches of a glob pattern. Python's `glob` would skip folders that it cannot list.
 
-    :raises OSError: a folder on the way of the pattern cannot be listed.
+    :raises OSError: a folder that may contain matches cannot be listed.
     """
     return dict(sorted(_matching([part for part in pattern.split("/") if part], "", listing)))
 
@@ -51,7 +53,8 @@ def _matching(parts: Sequence[str], within: str, listing: Listing) -> Iterator[t
             continue
         if not rest:
             yield below, found
-        # Follow a link only if a part of the pattern matches it. "**" finds the linked files at their real place.
+        # Follow a link only if a part of the pattern matches it. "**" finds the linked files at
+        # their real location.
         if (
             found.is_folder
             if deep and not found.is_link
@@ -80,20 +83,20 @@ def _fits(name: str, part: str) -> bool:
 
 FilePath: TypeAlias = "Path | ObjectStoragePath"
 Fingerprint: TypeAlias = Mapping[str, Any]
-"""Size and digest of a file."""
+"""The size and the digest of a file."""
 Look: TypeAlias = Mapping[str, Any]
-"""Size of a file, and other details from its storage, such as times."""
+"""The size of a file, and other details from its storage, such as times."""
 
-# The digest of a file up to this size covers its whole content.
+# The digest of a file up to this size covers its entire content.
 HASHED_WHOLE = 64 * 1024 * 1024
 _SAMPLE = 1024 * 1024
 _WHOLE = "content:"
-"""The prefix of a digest that covers the whole content."""
+"""The prefix of a digest that covers the entire content."""
 _WILDCARDS = "*?["
 
 
 def below(folder: str, name: str) -> str:
-    """Return the path of a name below a folder; "." is the folder itself."""
+    """Return the path of a name below a folder. The name "." means the folder itself."""
     return folder if name == "." else f"{folder.rstrip('/')}/{name}"
 
 
@@ -109,7 +112,7 @@ def split_glob(path_glob: str) -> tuple[str, str]:
 
 
 class OtherContent(Exception):
-    """The content of a file differs from the metadata of the batch.
+    """Signals that the content of a file differs from the metadata of the batch.
 
     :ivar found: current size and digest of the file.
     """
@@ -122,7 +125,7 @@ class OtherContent(Exception):
 class Content:
     """The expected content of a file of a batch, which is checked while the file is read.
 
-    :param expected: fingerprint whose digest covers the whole content.
+    :param expected: fingerprint whose digest covers the entire content.
     :ivar is_read: whether the file was read to its end, with the expected content.
     """
 
@@ -131,7 +134,7 @@ class Content:
         self.is_read = False
 
     def digested(self, file: BinaryIO) -> BinaryIO:
-        """Wrap a file. At its end, the wrapper raises `OtherContent` if the content was not as expected."""
+        """Wrap a file. At the end of the file, the wrapper raises `OtherContent` if the content was not as expected."""
         return cast("BinaryIO", _Digested(file, self))
 
 
@@ -159,17 +162,20 @@ class _Digested:
 
 class Storage(ABC):
     conn_type = ""
-    """The type of the Airflow connection; "" for a disk."""
+    """The type of the Airflow connection, or "" for a disk."""
 
     def __init__(self, path_glob: str) -> None:
         self.folder, self.pattern = split_glob(path_glob)
 
     def root(self) -> str | None:
-        """Return the absolute folder before the first wildcard; None if a relative path has no base."""
+        """Return the absolute path of the folder before the first wildcard.
+
+        Return None if a relative path has no base.
+        """
         return self.folder
 
     def datasets(self) -> list[Dataset]:
-        """Return the folder before the first wildcard as a dataset."""
+        """Return the dataset of the folder before the first wildcard."""
         root = self.root()
         return [] if root is None else [Dataset.of_folder(root)]
 
@@ -183,27 +189,27 @@ class Storage(ABC):
     def is_folder(self, folder: str) -> bool:
         """Return whether a folder exists.
 
-        :raises OSError: the storage cannot tell.
+        :raises OSError: the storage does not answer.
         """
         return self.opened(folder).is_folder("")
 
     def listing(self, folder: str, pattern: str) -> Listing:
-        """Return a function that lists `folder` and the folders below it, for matches of `pattern`."""
+        """Return a function that lists `folder` and its subfolders. It may omit files that do not match `pattern`."""
         return self.opened(folder).entries
 
     def entries(self, folder: str, pattern: str) -> dict[str, Listed]:
-        """Return the files and folders that match, by path relative to `folder`, sorted, without hidden names.
+        """Return the files and folders that match, sorted by their path relative to `folder`, without hidden names.
 
-        :raises OSError: a folder cannot be listed, so its content is unknown.
+        :raises OSError: a folder cannot be listed.
         """
         return matching(pattern, self.listing(folder, pattern))
 
     def folders(self, folder: str, pattern: str) -> list[str]:
-        """Return the folders that match, by path relative to `folder`, sorted, without hidden names.
+        """Return the folders that match, sorted by their path relative to `folder`, without hidden names.
 
         "." is `folder` itself.
 
-        :raises OSError: a folder cannot be listed, so its content is unknown.
+        :raises OSError: a folder cannot be listed.
         """
         found = self.entries(folder, pattern)
         names = {name for name, each in found.items() if each.is_folder}
@@ -226,21 +232,26 @@ class Storage(ABC):
         """
 
     def changed(self, folder: str, names: Iterable[str]) -> int | None:
-        """Return the time of the latest change of some files, for `other`; None if the storage needs no time."""
+        """Return the time of the latest change of some files, as an argument of `other`.
+
+        Return None if the storage needs no time.
+        """
         return None
 
     @abstractmethod
     def other(
         self, folder: str, file: Mapping[str, Any], changed: int | None
     ) -> Fingerprint | None:
-        """Return the fingerprint of a file that has changed since its batch; None if it is the same or gone.
+        """Return the fingerprint of a file that has changed since its batch.
+
+        Return None if the file is unchanged or missing.
 
         :param file: fingerprint of the file in the batch.
-        :param changed: result of `changed` in the batch. A file that has not changed since then is not read.
+        :param changed: result of the method `changed` for the batch. A file without a later change is not read.
         """
 
     def lacks(self, folder: str, files: Iterable[Mapping[str, Any]]) -> str | None:
-        """Return a clause that names a missing or resized file of a batch; None if no file is missing or resized."""
+        """Return a clause that names a missing or resized file of a batch. Return None if there is no such file."""
         for file in files:
             path = below(folder, file["name"])
             try:
@@ -257,24 +268,27 @@ class Storage(ABC):
     ) -> Fingerprint:
         """Return the size and digest of a file, to detect a change.
 
-        :param info: details of the file, if the storage has just given them.
+        :param info: details of the file, if the storage has just returned them.
         :param like: earlier fingerprint, to compute the same kind of digest.
         :raises OSError: the file cannot be read.
         """
 
     def content(self, expected: Fingerprint) -> Content | None:
-        """Return the checker of a file during reading; None if its fingerprint does not cover the whole content."""
+        """Return the object that checks a file during the read.
+
+        Return None if the fingerprint does not cover the entire content.
+        """
         return None
 
     def for_spark(self, folder: str, name: str) -> str:
-        """Return the path of a file for Spark's readers, with wildcards in its name escaped."""
+        """Return the path of a file for Spark's readers. Wildcards in its name are escaped."""
         return literal(spark_uri(below(folder, name)))
 
 
 class Disk(Storage):
     """A disk that every worker and every Spark driver mounts at the same path.
 
-    :param base: folder that a relative glob starts from.
+    :param base: folder of a relative glob.
     """
 
     def __init__(self, path_glob: str, base: str | None) -> None:
@@ -339,7 +353,8 @@ class Disk(Storage):
         path = Path(folder, name)
         if like is None:
             return fingerprint(path)
-        # Repeat the kind of the earlier digest, so that HASHED_WHOLE may change between versions.
+        # Compute the same kind of digest as in `like`, since HASHED_WHOLE may differ between
+        # versions.
         return fingerprint(path, whole=-1 if like["digest"].startswith("sample:") else like["size"])
 
 
@@ -362,8 +377,9 @@ def _once(folder: str, found: Mapping[str, Listed], links: set[str]) -> dict[str
 def fingerprint(path: Path, whole: int = HASHED_WHOLE) -> Fingerprint:
     """Return the size and digest of a file, to detect a change.
 
-    The digest of a file up to `whole` bytes covers its content, so a copy or a touch does not change it. The digest of
-    a larger file covers the time of its last change, and its first and last MiB. Reading it whole would be too slow.
+    The digest of a file up to `whole` bytes covers the entire content, so a copy or a touch does not change it. The
+    digest of a larger file covers the time of its last change, and its first and last MiB. Reading such a file
+    completely would be too slow.
 
     :raises FileNotFoundError: the file does not exist.
     """
@@ -391,7 +407,10 @@ def change_of(before: Look, now: Look | None) -> str:
 
 
 def unspellable(path: str) -> tuple[str, str] | None:
-    """Return the problem and the remedy if the ledger or Spark cannot represent a file name; None if both can."""
+    """Return the problem and the remedy if the ledger or Spark cannot represent a file name.
+
+    Return None if both can.
+    """
     name = path.partition("://")[2] or path
     try:
         path.encode()
@@ -402,7 +421,7 @@ def unspellable(path: str) -> tuple[str, str] | None:
 
 
 def words_of(found: Fingerprint | None) -> str:
-    """Describe a file by its fingerprint."""
+    """Describe a file by its name and its fingerprint."""
     return f"{found['size']} bytes with {found['digest']}" if found else "missing or unreadable"
 
 
@@ -410,12 +429,12 @@ def words_of(found: Fingerprint | None) -> str:
 class FilesPosition:
     """The position of a source of files.
 
-    The greatest name taken does not tell which smaller names were taken, so the position holds all names taken. They
-    are compressed to 2 to 5 bytes each if they are similar, such as dates. A transactional source drops the names of
-    files that left the folder, so the position stays as small as the folder. An opaque source keeps these names, since
-    it would otherwise take a file twice that comes back.
+    The greatest name does not show which smaller names were taken, so the position has all names that were taken.
+    Similar names, such as dates, are compressed to 2 to 5 bytes each. A transactional source drops the names of files
+    that are no longer in the folder. Its position is therefore as small as the folder. An opaque source keeps these
+    names. Otherwise it would take a file again that was removed and comes back.
 
-    :param last: greatest name taken; "" for none.
+    :param last: greatest name that was taken, or "" for none.
     :param taken: names that were taken. A transactional source keeps only the names that are still in the folder.
     :param count: number of files ever taken.
     """
@@ -428,18 +447,19 @@ class FilesPosition:
         return [name for name in listing if name > self.last]
 
     def late(self, listing: Iterable[str]) -> list[str]:
-        """Return the names that will never be taken, since they arrived after a greater name was taken."""
+        """Return the names that will never be taken, since a greater name was taken before they arrived."""
         return [name for name in listing if name <= self.last and name not in self.taken]
 
     def not_taken(self, listing: Iterable[str]) -> list[str]:
-        """Return the names that were not taken, including late names."""
+        """Return the names that were not taken. They include late names."""
         return [name for name in listing if name not in self.taken]
 
     def after(self, chosen: list[str], listing: Iterable[str] | None = None) -> FilesPosition:
         """Return the position after the names `chosen`.
 
         :param chosen: next names that are taken.
-        :param listing: current names; all other names taken before are dropped. None to keep all names.
+        :param listing: current names in the folder. Earlier names that are not among them are dropped. None keeps all
+            names.
         """
         kept = self.taken if listing is None else self.taken.intersection(listing)
         return FilesPosition(max(self.last, *chosen), kept.union(chosen), self.count + len(chosen))
@@ -449,7 +469,7 @@ class FilesPosition:
 
     @classmethod
     def from_json(cls, value: Any) -> FilesPosition:
-        """Parse the result of `to_json`; None is the position before the first file.
+        """Parse the result of `to_json`. None means the position before the first file.
 
         :raises ValueError: the value is not a position of a source of files.
         """
@@ -487,8 +507,8 @@ _VERSIONS = (
 class Objects(Storage):
     """The objects of a glob such as ``s3://bucket/orders/*.csv``.
 
-    :param conn_id: Airflow connection; None if the storage needs no connection.
-    :param spark_folder: Spark's name of the folder before the first wildcard; None for the same folder with Hadoop's
+    :param conn_id: Airflow connection, or None if the storage needs no connection.
+    :param spark_folder: Spark's name of the folder before the first wildcard, or None for the same folder with Hadoop's
         scheme.
     """
 

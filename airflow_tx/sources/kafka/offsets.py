@@ -55,10 +55,11 @@ LATEST = "latest"
 class Extent:
     """The offsets that a partition has.
 
-    :param topic_id: id of the topic, which changes if the topic is deleted and created again; None before Kafka 2.8.
+    :param topic_id: id of the topic, or None before Kafka 2.8. The id changes if the topic is deleted and created
+        again.
     :param first: first available offset.
     :param end: offset after the last readable message, before the first open Kafka transaction.
-    :param waiting: number of offsets from `end` on, which wait for the open Kafka transaction.
+    :param waiting: number of offsets from `end` on. They wait for the end of the open Kafka transaction.
     """
 
     topic_id: str | None
@@ -97,14 +98,14 @@ class OffsetsSnapshot:
 
 @dataclass(frozen=True)
 class OffsetRange:
-    """A range of offsets of a partition, without `end`."""
+    """A range of offsets of a partition. The offset `end` is exclusive."""
 
     start: int
     end: int
 
     @property
     def count(self) -> int:
-        """Return the number of offsets, which is the maximum number of messages."""
+        """Return the number of offsets. It is the maximum number of messages."""
         return self.end - self.start
 
 
@@ -125,8 +126,9 @@ def position_json(
 
     :param topic_id: id of the topic.
     :param offset: next offset to read.
-    :param life: how often the partition was truncated or created again, so that positions stay unique; 0 is omitted.
-    :param last: last message before `offset`; None is omitted.
+    :param life: number of times that the partition was truncated or created again. It keeps positions unique. 0 is
+        omitted.
+    :param last: last message before `offset`. None is omitted.
     """
     position: dict[str, Any] = {"topic_id": topic_id, "offset": offset}
     if life:
@@ -135,18 +137,18 @@ def position_json(
 
 
 def last_message_json(last: LastMessage | None) -> dict[str, Any]:
-    """Return the last message as an entry of a position or of metadata; empty for None."""
+    """Return the last message as an entry of a position or of metadata. The entry is empty for None."""
     return {} if last is None else {"last": vars(last)}
 
 
 def last_message_of(spelled: Mapping[str, Any]) -> LastMessage | None:
-    """Return the last message that a position or metadata names; None if it names none."""
+    """Return the last message that a position or metadata has. Return None if it has none."""
     last = spelled.get("last")
     return None if last is None else LastMessage(**last)
 
 
 def end_position(rows: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the position after the rows that the metadata of a partition names."""
+    """Return the position after the rows in the metadata of a partition."""
     return position_json(rows["topic_id"], rows["to"], last=last_message_of(rows))
 
 
@@ -158,13 +160,13 @@ _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 
 
 class KafkaUnreachable(TxError):
-    """No broker of Kafka answers."""
+    """Signals that no broker of Kafka answers."""
 
     template = "Kafka of connection {conn_id} cannot be reached: {reason}."
 
 
 class KafkaRefused(TxError):
-    """Kafka refuses the login of a connection, or its access to these topics."""
+    """Signals that Kafka refuses the login of a connection, or its access to these topics."""
 
     template = "Kafka of connection {conn_id} refuses: {reason}."
 
@@ -217,7 +219,8 @@ class KafkaOffsets:
         give_up = time.monotonic() + self._timeout
         while True:
             extents, away = self._request(partitions, ids)
-            # A broker that has just started or become leader returns these errors for a moment.
+            # A broker that has just started, or has just become a leader, returns these errors for
+            # a short time.
             if not any(_passes(error) for error in away.values()) or time.monotonic() > give_up:
                 return extents, away
             self._admin.poll(0.1)
@@ -267,7 +270,7 @@ class KafkaOffsets:
         self._check_login()
 
     def _check_login(self) -> None:
-        # Kafka reports a refused login only to the error handler. The request itself would time out.
+        # Kafka reports a refused login only to the error handler. The request itself times out.
         kafka = needed("confluent_kafka").KafkaError
         for error in self._said:
             if error.code() in (kafka._AUTHENTICATION, kafka._SSL):
@@ -295,7 +298,7 @@ class KafkaOffsets:
 
     def _unreachable(self, error: KafkaError) -> KafkaUnreachable:
         kafka = needed("confluent_kafka").KafkaError
-        # Prefer the connection error to the timeout that it causes.
+        # Report the connection error and not the time-out that it causes.
         causes = [said for said in self._said if said.code() in (kafka._TRANSPORT, kafka._RESOLVE)]
         return KafkaUnreachable(
             conn_id=self._address.conn_id, reason=self._words(causes[-1] if causes else error)
@@ -319,7 +322,7 @@ def _passes(error: KafkaError) -> bool:
 def needed(module: str) -> Any:
     """Import a module of the client library.
 
-    :raises ConfigError: the library is not installed. The error names the command that installs it.
+    :raises ConfigError: the library is not installed. The error has the command that installs it.
     """
     from importlib import import_module
 
@@ -333,16 +336,17 @@ def needed(module: str) -> Any:
 
 
 # --- rows ---------------------------------------------------------------------------------------------------------
-# Read messages of Kafka as Python dicts, Arrow batches or with Spark's connector, and sample the sizes of messages.
+# Read messages of Kafka as Python dicts, as Arrow batches or with Spark's connector. Sample the
+# sizes of messages.
 
 
 KafkaMessage = dict[str, Any]
 
 SAMPLED_MESSAGES = 200
-"""The number of messages in a sample of sizes."""
+"""Number of messages in the sample that estimates message sizes."""
 _AT_ONCE = 1000
 _MANY = 20_000
-"""The number of offsets above which Arrow reads the messages."""
+"""The minimum number of offsets for which Arrow reads the messages."""
 _MESSAGES_OF_PAGE = 32_768
 _BYTES_OF_PAGE = 8 * 1024 * 1024
 CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:<Spark's version>"
@@ -360,13 +364,13 @@ _NO_TIME = 253_402_300_800_000
 
 
 class OffsetsGone(Exception):
-    """Offsets of a batch no longer exist in Kafka."""
+    """Signals that Kafka no longer has some offsets of a batch."""
 
 
 class MisfitMessage(Exception):
-    """A message has an unusable value. The error names the message and the reason.
+    """Signals that the value of a message is unusable. The error names the message and the reason.
 
-    :ivar place: place of the value that the error quotes; "" if it quotes no value.
+    :ivar place: place of the value that the error quotes, or "" if it quotes no value.
     """
 
     def __init__(self, problem: str, place: str = "a message") -> None:
@@ -375,7 +379,7 @@ class MisfitMessage(Exception):
 
 
 class MisfitTime(MisfitMessage):
-    """A message has a time that Python cannot represent."""
+    """Signals that a message has a time that Python cannot represent."""
 
 
 def read_messages(
@@ -388,13 +392,13 @@ def read_messages(
 ) -> Iterator[KafkaMessage | MalformedRow]:
     """Read messages in order, one partition after the other.
 
-    Arrow takes long to load, so it parses the messages only if there are many.
+    Since loading Arrow takes long, Arrow parses the messages only if there are many.
 
     :param offsets: offsets to read, by partition.
-    :param timeout: seconds to wait without any message.
-    :param columns: columns of JSON values; None for values that are bytes.
-    :param rejects: whether to yield a `MalformedRow` for a value that does not fit.
-    :raises MisfitMessage: a value does not fit.
+    :param timeout: maximum seconds without a message.
+    :param columns: columns of JSON values, or None for values that are bytes.
+    :param rejects: whether to yield a `MalformedRow` for a value that does not fit its columns.
+    :raises MisfitMessage: a value does not fit its columns.
     """
     if columns is not None and sum(each.count for each in offsets.values()) > _MANY:
         malformed: list[MalformedRow] = []
@@ -418,7 +422,7 @@ def read_pages(
     *,
     rejects: bool,
 ) -> Iterator[pa.RecordBatch]:
-    """Read the messages of `read_messages` as record batches.
+    """Read the same messages as `read_messages`, as record batches.
 
     :param malformed: list to which malformed rows are added.
     """
@@ -506,7 +510,7 @@ def sample(address: KafkaAddress, starts: Mapping[str, int], timeout: float) -> 
 
 @contextmanager
 def consumer_of(address: KafkaAddress, **settings: Any) -> Iterator[Consumer]:
-    """Open a consumer, and close it after the `with` block.
+    """Open a consumer, and close it at the end of the `with` block.
 
     :param settings: additional settings of the consumer.
     """
@@ -539,8 +543,8 @@ def _messages(
     while True:
         messages = some_messages(consumer)
         for message in messages:
-            # An end-of-partition event marks the end of the committed messages. Markers and aborted messages leave
-            # gaps in the offsets before it.
+            # An end-of-partition event marks the end of the committed messages. Markers and aborted
+            # messages leave gaps in the offsets before this end.
             ended = ends_partition(address, message)
             offset = message.offset() or 0
             if offset >= offsets.end:
@@ -557,13 +561,13 @@ def _messages(
 
 
 def some_messages(consumer: Consumer) -> list[Message]:
-    """Return the messages that have arrived, after a short wait for the first message."""
+    """Return the messages that have arrived. Wait for a short time for the first message."""
     first = consumer.poll(0.2)
     return [] if first is None else [first, *consumer.consume(_AT_ONCE, timeout=0)]
 
 
 def ends_partition(address: KafkaAddress, message: Message) -> bool:
-    """Return whether a message is the end-of-partition event. Raise any other error in the message."""
+    """Return whether a message is the end-of-partition event. Raise any other error of the message."""
     error = message.error()
     kafka = needed("confluent_kafka").KafkaError
     if error is None:
@@ -638,7 +642,7 @@ def read_frame(
     offsets: Mapping[str, OffsetRange],
     options: Mapping[str, str],
 ) -> DataFrame:
-    """Read exactly these messages of all partitions with Spark's connector. Values are bytes."""
+    """Read exactly these messages of all partitions with Spark's connector. The values are bytes."""
     wanted = {name: each for name, each in offsets.items() if each.count}
     if wanted:
         said = {**address.spark_options(), **options, **_exactly(wanted)}
@@ -668,7 +672,7 @@ def _exactly(offsets: Mapping[str, OffsetRange]) -> dict[str, str]:
 
 
 def _timely(rows: DataFrame) -> DataFrame:
-    """Make a query fail if it uses a time that Python cannot represent."""
+    """Add a check to a query. It fails at a time that Python cannot represent."""
     at = F.col("timestamp")
     problem = F.concat(F.lit("column timestamp = "), F.unix_millis(at), F.lit(" ms"))
     return rows.withColumn(
@@ -681,13 +685,13 @@ def _timely(rows: DataFrame) -> DataFrame:
 
 
 def _worded(problem: Column) -> Column:
-    """Return an error text of topic, partition, offset and problem."""
+    """Return an error text with topic, partition, offset and problem."""
     form = f"{REFUSED_VALUE}topic %s, partition %s, offset %s: %s"
     return F.format_string(form, "topic", "partition", "offset", problem)
 
 
 def misfit_in(error: Exception) -> MisfitTime | None:
-    """Return the error of `_timely` if a query failed with it, else None."""
+    """Return the error of `_timely` if a query failed because of it. Return None otherwise."""
     found = _WHERE.search(str(error))
     return MisfitTime(found[1]) if found else None
 

@@ -68,14 +68,15 @@ if TYPE_CHECKING:
 
 
 # --- log ----------------------------------------------------------------------------------------------------------
-# One partition of Kafka as a log: the next offsets, and the offsets that are gone. This code does no I/O.
+# One partition of Kafka as a log. It has the next offsets, and the offsets that Kafka has deleted.
+# This code does no I/O.
 
 
 @dataclass(frozen=True)
 class KafkaSnapshot(LogSnapshot):
     """The state of a partition after an offset.
 
-    :param begins: whether the batch gives the partition a position, even without rows.
+    :param begins: whether the batch sets a position for the partition, even without rows.
     """
 
     begins: bool = False
@@ -88,11 +89,11 @@ class KafkaLog(PartitionLog):
     :param name: name of the partition, such as orders-0.
     :param source: repr of the source, for errors.
     :param topic_id: current id of the topic with this name.
-    :param extent: available offsets; None if the topic has no such partition now.
-    :param away: reason why the partition cannot be reached; None if it can.
+    :param extent: available offsets, or None if the topic has no such partition now.
+    :param away: reason why the partition cannot be reached, or None if it can.
     :param new: whether no batch has read the topic yet.
-    :param latest: whether to begin a new topic at its end.
-    :param other: current last message before the position, if it differs from the message that was taken.
+    :param latest: whether the first batch of a topic begins at the end of the topic.
+    :param other: current message before the position, if it differs from the message that was taken.
     """
 
     name: str
@@ -113,14 +114,14 @@ class KafkaLog(PartitionLog):
         return KafkaSnapshot(position, max(end - position["offset"], 0), self._gone(position))
 
     def backlog(self, position: Any) -> int:
-        """Count the offsets after a position, including offsets that wait for an open Kafka transaction."""
+        """Count the offsets after a position. The number includes offsets that wait for an open Kafka transaction."""
         return super().backlog(position) + (self.extent.waiting if self.extent else 0)
 
     def _first(self) -> KafkaSnapshot:
-        """Return the first snapshot of a partition.
+        """Return the first snapshot of a partition. A partition that was added to a known topic begins at offset 0.
 
-        A partition that was added to a known topic begins at offset 0. If its first offsets are gone, it gets position
-        0 without rows. The next decision then reports the lost rows as for any partition.
+        If Kafka no longer has its first offsets, the partition gets position 0 without rows. The next decision then
+        reports the lost rows, as for any partition.
         """
         assert self.extent is not None
         start = 0
@@ -189,25 +190,24 @@ class KafkaLog(PartitionLog):
 
 
 # --- last message -------------------------------------------------------------------------------------------------
-# The last message taken from a partition shows whether the partition was truncated and written again.
-#
-# Offsets alone do not show this, since the partition may have grown again to the old end or beyond.
+# The last message that was taken shows whether a partition was truncated and written again. Offsets
+# alone do not show this, since the partition may have grown to the old end again.
 
 
 _BACK = 2
-"""The number of offsets to read first: the last message, and the marker that follows it in a Kafka transaction."""
+"""Number of offsets to read first. They are the last message, and the marker that follows it in a Kafka transaction."""
 _FURTHER = 16
-# Only one message of each partition is needed, so fetch little.
+# Fetch little data, since only one message of each partition is needed.
 _FETCHED = {"fetch.message.max.bytes": 65536, "queued.max.messages.kbytes": 16384}
 
 
 def last_messages(
     address: KafkaAddress, ranges: Mapping[str, OffsetRange], timeout: float
 ) -> dict[str, LastMessage]:
-    """Return the last message of each range; a range without a message is not in the result.
+    """Return the last message of each range. The result omits a range without a message.
 
     :param ranges: offsets to search, by partition. All partitions are searched in parallel.
-    :param timeout: seconds to wait without any message.
+    :param timeout: maximum seconds without a message.
     :raises KafkaUnreachable: no message came in time.
     """
     found: dict[str, LastMessage] = {}
@@ -274,7 +274,7 @@ def _described(message: Message) -> LastMessage:
 
 
 # --- topics -------------------------------------------------------------------------------------------------------
-# The arguments of a Kafka source, and its emitter half: the rows at given offsets.
+# The arguments of a Kafka source, and its emitter half, which reads the rows at given offsets.
 
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -295,7 +295,7 @@ _RETRIED = "Nothing is lost; the task can be tried again."
 
 
 class KafkaTopics(LogSource):
-    """The base of `KafkaSource`, with its arguments and its emitter half."""
+    """The base class of `KafkaSource`. It has the arguments and the emitter half."""
 
     rows_can_change: ClassVar[bool] = False
     always_written = ("starting", "value_schema", "timeout", "kind", "options")
@@ -456,7 +456,7 @@ class KafkaTopics(LogSource):
         return self.rows_refused(problem, Remedy((remedy, skip)), error.place)
 
     def _checked(self, attempt: TransactionAttempt, metadata: Any) -> dict[str, OffsetRange]:
-        """Return the offsets that the metadata names, after a check that Kafka still has them all."""
+        """Return the offsets in the metadata, after a check that Kafka still has all these offsets."""
         if not isinstance(metadata, dict) or not metadata:
             raise OtherSource(
                 source=repr(self), problem=f"{str(metadata)[:80]!r} names no partition"
@@ -505,14 +505,14 @@ class KafkaTopics(LogSource):
         if self._offsets is not None:
             with suppress(KafkaUnreachable):
                 return self._offsets.snapshot(wanted)
-        # A client whose node is lost may not connect to another node. A new client does.
+        # A client whose node is lost may not connect to another node. A new client connects to one.
         self._offsets = KafkaOffsets(self._address(), self.timeout)
         return self._offsets.snapshot(wanted)
 
     def _other_messages(
         self, snapshot: OffsetsSnapshot, positions: Mapping[str, Any]
     ) -> dict[str, LastMessage]:
-        """Return the current last message before each position where it differs from the message that was taken."""
+        """Return the message that Kafka now has before each position, if it differs from the message that was taken."""
         taken = {}
         ranges = {}
         for name, position in positions.items():
@@ -531,14 +531,15 @@ class KafkaTopics(LogSource):
     def _last_messages(self, ranges: Mapping[str, OffsetRange]) -> dict[str, LastMessage]:
         try:
             return last_messages(self._address(), ranges, self.timeout)
-        except kafka_rows.OffsetsGone as error:  # retention deleted them since the snapshot
+        except kafka_rows.OffsetsGone as error:  # retention deleted them after the snapshot
             raise KafkaUnreachable(conn_id=self.conn_id, reason=str(error)) from None
 
     @contextmanager
     def _refusals(self, if_unreachable: str | None = None) -> Iterator[None]:
         """Convert KafkaRefused to a SourceError.
 
-        :param if_unreachable: remedy for KafkaUnreachable, to convert it, too; None to raise it unchanged.
+        :param if_unreachable: remedy for the error KafkaUnreachable, which is also converted, or None to raise it
+            unchanged.
         """
         try:
             yield
@@ -572,14 +573,14 @@ class KafkaSource(KafkaTopics):
     """A source of Kafka topics. A transaction takes the next offsets of every partition.
 
     A row has the columns key, value, topic, partition, offset, timestamp and headers. The source reads only committed
-    messages (``read_committed``), so a batch ends before the first open Kafka transaction. It counts offsets. Markers
-    and aborted messages have offsets, too, so a batch may have fewer rows.
+    messages (``read_committed``), so a batch ends before the first open Kafka transaction. Limits count offsets.
+    Markers and aborted messages also have offsets, so a batch may have fewer rows.
 
-    If Kafka has deleted the next rows, or a topic was deleted and created again, both kinds of source stop until a
-    person accepts the loss. If a partition has no leader, a transactional source stops. An opaque source omits the
-    partition.
+    Both kinds of source stop if Kafka has deleted the next rows, or if a topic was deleted and created again. They
+    continue after a person has accepted the loss. If a partition has no leader, a transactional source stops, and an
+    opaque source omits the partition.
 
-    :param conn_id: Airflow connection of type kafka; its extra contains the settings of librdkafka.
+    :param conn_id: Airflow connection of type kafka. Its extra contains the settings of librdkafka.
     :param topic: one topic, or several topics with commas between them: ``orders,returns``.
     :param starting: where the first transaction begins to read a topic: ``earliest`` or ``latest``. A partition that is
         added later always begins with its first row.
@@ -588,8 +589,8 @@ class KafkaSource(KafkaTopics):
         offset.
     :param options: options of Spark's connector, such as ``{"minPartitions": "8", "kafka.fetch.max.bytes": "..."}``.
     :param timeout: seconds to wait for an answer from Kafka.
-    :param malformed: with a `value_schema`: ``refuse`` a message that does not fit it, or ``reject`` it into the
-        `rejected` table of the `Transaction`.
+    :param malformed: how to handle a message that does not fit the `value_schema`. ``refuse`` fails the batch.
+        ``reject`` writes the message to the `rejected` table of the `Transaction`.
     :param limits: the kind of the source, and the limits of a batch:
 
         - `kind`: ``transactional`` or ``opaque``;
@@ -618,7 +619,7 @@ class KafkaSource(KafkaTopics):
         self._warn_of_waiting(logs, batch)
         if batch is None or batch.count:
             return batch
-        # A batch without rows only records where partitions begin.
+        # A batch without rows only records the positions at which partitions begin.
         given: Any = batch.metadata
         return batch if any(logs[name].latest or not logs[name].new for name in given) else None
 
@@ -664,19 +665,20 @@ class KafkaSource(KafkaTopics):
         snapshot: OffsetsSnapshot,
         positions: Mapping[str, Any],
     ) -> Batch | None:
-        """Add the last message of each partition to the metadata and the position of a batch."""
+        """Add the last message of each partition to the metadata and to the position of a batch."""
         if batch is None:
             return None
         rows: Any = batch.metadata
         after: Any = batch.position
-        # The first batch of a partition may begin after existing messages. One of them may be the last message.
+        # The first batch of a partition may begin after older messages. The last message may be one
+        # of them.
         ranges = {
             name: OffsetRange(
                 each["from"] if name in positions else snapshot.extents[name].first, each["to"]
             )
             for name, each in rows.items()
         }
-        # If the batch has no message, keep the last message of an earlier batch.
+        # If the batch has no message of a partition, keep the last message of an earlier batch.
         last = {name: last_message_of(each) for name, each in after.items()} | self._last_messages(
             ranges
         )
@@ -691,7 +693,7 @@ class KafkaSource(KafkaTopics):
         )
 
     def _warn_of_waiting(self, logs: Mapping[str, KafkaLog], batch: Batch | None) -> None:
-        """Log a warning for each partition without new rows because of an open Kafka transaction."""
+        """Log a warning for each partition that has no new rows because of an open Kafka transaction."""
         taken: Any = {} if batch is None else batch.metadata
         for name, each in logs.items():
             if each.extent is None or not each.extent.waiting or taken.get(name):
@@ -714,7 +716,10 @@ class KafkaSource(KafkaTopics):
     def _logs_of(
         self, snapshot: OffsetsSnapshot, positions: Mapping[str, Json]
     ) -> dict[str, KafkaLog]:
-        """Return the logs of the existing partitions, and of known partitions that are gone from an existing topic."""
+        """Return the logs of the existing partitions.
+
+        Also return a log for each known partition that an existing topic no longer has.
+        """
         taken_up = {split_name(name)[0] for name in positions}
         lacking = {name for name in positions if split_name(name)[0] in snapshot.ids}
         others = self._other_messages(snapshot, positions)
@@ -734,7 +739,7 @@ class KafkaSource(KafkaTopics):
         return found
 
     def _check_begin(self, snapshot: OffsetsSnapshot, positions: Mapping[str, Json]) -> None:
-        """Refuse to begin a topic while it is missing, or while one of its partitions cannot be reached."""
+        """Raise an error if a topic without a batch is missing, or if one of its partitions cannot be reached."""
         taken_up = {split_name(name)[0] for name in positions}
         left_out = taken_up if self.kind is SourceKind.OPAQUE else set()
         if missing := [topic for topic in snapshot.missing if topic not in left_out]:

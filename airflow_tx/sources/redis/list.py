@@ -1,4 +1,4 @@
-"""The source of Redis lists that only grow. A transaction takes the next messages of every list."""
+"""The source of Redis lists to which writers only append. A transaction takes the next messages of every list."""
 
 from __future__ import annotations
 
@@ -20,13 +20,10 @@ from airflow_tx.sources.redis.source import (
 )
 
 # --- counted ------------------------------------------------------------------------------------------------------
-# The common part of numbered keys and lists, whose messages have consecutive numbers.
-#
-# A server that was killed and lost its latest messages gives their numbers to other messages. So a
-# position holds the next number, and a digest of the message before that number. If that message
-# differs now, the server went back.
-#
-# Source: Getting Started with Storm, chapter 8 (RQ).
+# The common part of numbered keys and lists, whose messages have consecutive numbers. A server that
+# was killed and lost its latest messages gives their numbers to other messages. A position
+# therefore has the next number, and a digest of the message before that number. If that message
+# differs later, the server went back. Source: Getting Started with Storm, chapter 8 (RQ).
 
 
 @dataclass(frozen=True)
@@ -34,8 +31,8 @@ class Cursor:
     """A position among numbered messages.
 
     :param next: number of the next message.
-    :param last: digest of the message before `next`; None if unknown.
-    :param life: how often the server went back, so that positions stay unique.
+    :param last: digest of the message before `next`, or None if it is unknown.
+    :param life: number of times that the server went back. It keeps positions unique.
     """
 
     next: int
@@ -47,7 +44,7 @@ class Cursor:
 
 
 def pages(first: int, end: int) -> list[range]:
-    """Divide the numbers from `first` to `end`, exclusive, into pages of one request each."""
+    """Divide the numbers from `first` to `end`, exclusive, into pages. One request reads a page."""
     return [range(start, min(start + PAGE, end)) for start in range(first, end, PAGE)]
 
 
@@ -56,7 +53,7 @@ class CountedMessages(MessageLog):
     id_column: ClassVar[str] = "number"
 
     def cursor(self, position: Json) -> Cursor:
-        """Parse a position of the ledger.
+        """Parse a position from the ledger.
 
         :raises OtherSource: the position belongs to another log.
         """
@@ -66,10 +63,10 @@ class CountedMessages(MessageLog):
             raise self.foreign(position) from None
 
     def loss(self, cursor: Cursor, end: int, before: bytes | None) -> Gone | None:
-        """Return the loss if the server went back, else None.
+        """Return the loss if the server went back. Otherwise return None.
 
         :param end: number that the next written message will get.
-        :param before: current message before the cursor; None if it is missing.
+        :param before: current message before the cursor, or None if it is missing.
         """
         went_back = f"{self.database.where} went back"
         if end < cursor.next:
@@ -85,9 +82,9 @@ class CountedMessages(MessageLog):
         return None
 
     def log_batch(self, snapshot: LogSnapshot, count: int, last: bytes) -> LogBatch:
-        """Return the batch of `count` messages from the cursor on.
+        """Return the batch with the next `count` messages.
 
-        :param last: the last of these messages.
+        :param last: last message of the batch.
         """
         cursor: Cursor = snapshot.position
         after = replace(cursor, next=cursor.next + count, last=message_digest(last))
@@ -96,9 +93,9 @@ class CountedMessages(MessageLog):
         return LogBatch(rows, after.to_json(), count, start=cursor.to_json(), ended=ended)
 
     def check_last(self, rows: Any, last: bytes | None) -> None:
-        """Refuse a batch whose messages were replaced.
+        """Raise an error if messages of the batch were replaced. The server assigns numbers in order.
 
-        The server gives numbers in order, so if any message was replaced, the last one was replaced, too.
+        If any message was replaced, the last one was also replaced.
         """
         if last is not None and message_digest(last) != rows["last"]:
             first = rows["from"]
@@ -114,7 +111,7 @@ class CountedMessages(MessageLog):
 
     @abstractmethod
     def check(self, client: Any, rows: Any) -> None:
-        """Refuse a batch with a message that is gone or replaced, in as few round trips as possible."""
+        """Raise an error if a message of the batch is missing or replaced. This uses as few round trips as possible."""
 
 
 # --- list ---------------------------------------------------------------------------------------------------------
@@ -128,17 +125,17 @@ class RedisListSource(RedisSource):
     A writer appends messages with RPUSH and never shortens a list. A message is a row ``{"partition": ..., "number":
     17, "message": "..."}``. Its number is its index in the list, from 0.
 
-    The source detects that a server lost messages: the list ends before the next number to take, or the message before
-    that number differs. The source then stops and names the loss, until the messages are back or a person accepts the
-    loss. It cannot detect two kinds of loss. The server may lose a message that no batch contains yet, and no message
-    is written afterwards. Or an equal message may replace the lost message.
+    The source detects that a server lost messages by one of two signs. The list ends before the next number to take, or
+    the message before that number differs. The source then stops and names the loss, until the messages are back or a
+    person accepts the loss. It cannot detect two kinds of loss. In the first, the server loses a message that no batch
+    contains yet, and no message is written afterwards. In the second, an equal message replaces the lost message.
 
     The source uses the commands LLEN, LINDEX and LRANGE.
 
     :param conn_id: one or several Airflow connections of type redis.
     :param lists: key of a list, or several keys.
-    :param schema: Spark DDL, such as ``user STRING, text STRING``, of messages that are JSON objects. The column
-        `message` is then a STRUCT. By default a message is a text.
+    :param schema: Spark DDL, such as ``user STRING, text STRING``, for messages that are JSON objects. The column
+        `message` is then a STRUCT. By default, a message is a text.
 
     The other parameters are the same as for `RedisSource`: `databases`, `malformed`, `kind`, `max_rows_per_batch`,
     `max_bytes_per_batch` and `target_seconds`.
@@ -163,7 +160,7 @@ class RedisListSource(RedisSource):
 
 @dataclass(frozen=True)
 class ListedMessages(CountedMessages):
-    """The messages of a list that only grows at its end (RPUSH). The number of a message is its index, from 0."""
+    """The messages of a list to which writers only append (RPUSH). The number of a message is its index, from 0."""
 
     def __str__(self) -> str:
         return f"the list {self.key}"

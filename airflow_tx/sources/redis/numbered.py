@@ -31,19 +31,20 @@ class RedisNumberedSource(RedisSource):
     A writer sets key n to message n, and then NEXT_WRITE to n + 1, or both in one MULTI. A message is a row
     ``{"partition": ..., "number": 17, "message": "..."}``. Each partition has its own numbers.
 
-    The source detects that a server lost messages. Then NEXT_WRITE is less than the next number to take, the message
-    before that number differs, or a number has no message. The source stops and names the loss, until the messages are
-    back or a person accepts the loss. It cannot detect two kinds of loss. The server may lose a message that no batch
-    contains yet, and no message is written afterwards. Or an equal message may replace the lost message.
+    The source detects that a server lost messages by one of three signs. NEXT_WRITE is less than the next number to
+    take, the message before that number differs, or a number has no message. The source stops and names the loss, until
+    the messages are back or a person accepts the loss. It cannot detect two kinds of loss. In the first, the server
+    loses a message that no batch contains yet, and no message is written afterwards. In the second, an equal message
+    replaces the lost message.
 
     The source uses the commands GET, MGET, EXISTS, STRLEN and TYPE, and SET for `move_cursor`.
 
     :param conn_id: one or several Airflow connections of type redis.
     :param prefix: prefix of every key, or several prefixes.
-    :param schema: Spark DDL, such as ``user STRING, text STRING``, of messages that are JSON objects. The column
-        `message` is then a STRUCT. By default a message is a text.
+    :param schema: Spark DDL, such as ``user STRING, text STRING``, for messages that are JSON objects. The column
+        `message` is then a STRUCT. By default, a message is a text.
     :param move_cursor: whether `begin` sets NEXT_READ to its position, as in the book. The first batch begins at
-        NEXT_READ if the key exists, else at 1.
+        NEXT_READ if the key exists. Otherwise it begins at 1.
 
     The other parameters are the same as for `RedisSource`: `databases`, `malformed`, `kind`, `max_rows_per_batch`,
     `max_bytes_per_batch` and `target_seconds`.
@@ -80,7 +81,7 @@ class RedisNumberedSource(RedisSource):
 
 @dataclass(frozen=True)
 class NumberedMessages(CountedMessages):
-    """Messages under numbered keys: key `17` holds message 17, and NEXT_WRITE holds the next number to write.
+    """Messages under numbered keys. Key `17` has message 17, and NEXT_WRITE has the next number to write.
 
     :param database: database of the messages.
     :param key: prefix of every key.
@@ -164,7 +165,7 @@ class NumberedMessages(CountedMessages):
         return Gone(what, Cursor(after, life=cursor.life).to_json())
 
     def _all_and_last(self, client: Any, first: int, end: int) -> tuple[bool, Any]:
-        """Return whether all messages from `first` to `end`, exclusive, exist, and the last message."""
+        """Return whether all messages from `first` to `end`, exclusive, exist. Also return the last message."""
         pipeline = client.pipeline(transaction=False)
         found = pages(first, end)
         for page in found:
@@ -175,7 +176,7 @@ class NumberedMessages(CountedMessages):
         return counts == list(map(len, found)), last
 
     def _with(self, client: Any, first: int, end: int, *, there: bool) -> Iterator[int]:
-        """Yield the numbers that have a message if `there` is set, else the numbers without a message."""
+        """Yield the numbers that have a message. If `there` is False, yield the numbers that have none."""
         for numbers in pages(first, end):
             pipeline = client.pipeline(transaction=False)
             for number in numbers:

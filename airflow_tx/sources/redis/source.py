@@ -55,15 +55,15 @@ if TYPE_CHECKING:
 
 
 # --- server -------------------------------------------------------------------------------------------------------
-# A database of a Redis server. Its failures become errors of this package.
+# A database of a Redis server. Errors of the server become errors of this package.
 
 
 @dataclass(frozen=True)
 class RedisPartition:
-    """The place of a partition, from the arguments of the source.
+    """The location of a partition, from the arguments of the source.
 
     :param conn_id: Airflow connection.
-    :param database: number of the database; None for the database of the connection.
+    :param database: number of the database, or None for the database of the connection.
     :param key: key of the list or stream, or prefix of numbered keys.
     """
 
@@ -106,7 +106,10 @@ class RedisDatabase:
         return make_client(self.parameters, needed_by=self.source)
 
     def failures(self) -> AbstractContextManager[None]:
-        """Convert errors of Redis to errors of this package: PartitionUnavailable if the server does not answer."""
+        """Convert errors of Redis to errors of this package.
+
+        PartitionUnavailable means that the server does not answer.
+        """
         return redis_failures(self.parameters, self._error)
 
     def _error(self, failure: RedisFailure) -> Exception:
@@ -127,14 +130,15 @@ class RedisDatabase:
 
 
 # --- log ----------------------------------------------------------------------------------------------------------
-# The ordered messages of one partition (numbered keys, a list or a stream), and their rows.
+# The ordered messages of one partition, and their rows. A partition is a set of numbered keys, a
+# list or a stream.
 
 
 RedisMessage: TypeAlias = "tuple[int | str, bytes | dict[bytes, bytes]]"
-"""The number or id of a message, and its bytes, or the fields of a stream's entry."""
+"""The number or id of a message, and its bytes. An entry of a stream has fields instead of bytes."""
 
 PAGE = 1_000
-"""The number of messages that one request reads."""
+"""Maximum number of messages that one request reads."""
 _SAMPLE = 100
 
 
@@ -147,7 +151,7 @@ class MessageLog(ABC):
     """
 
     id_column: ClassVar[str]
-    """The name of the column with a message's number or id."""
+    """The name of the column that has a message's number or id."""
 
     database: RedisDatabase
     key: str
@@ -156,7 +160,7 @@ class MessageLog(ABC):
     def snapshot(self, client: Any, position: Json) -> LogSnapshot:
         """Find the messages after a position, in one round trip.
 
-        :param position: position of the partition; None to begin at the first message.
+        :param position: position of the partition, or None to begin at the first message.
         :raises PartitionUnavailable: the key does not exist now.
         :raises SourceError: the key has another type, or the position belongs to another source.
         """
@@ -165,21 +169,21 @@ class MessageLog(ABC):
     def take(self, client: Any, snapshot: LogSnapshot, count: int) -> LogBatch | Gone | None:
         """Decide up to `count` next messages, and stop at a missing message.
 
-        :return: the messages; `Gone` if the first message is missing; None if there is no message.
+        :return: the messages, or `Gone` if the first message is missing, or None if there is no message.
         """
 
     @abstractmethod
     def parts(self, client: Any, rows: Any, size: int) -> list[dict[str, Any]]:
         """Divide the messages that `rows` names into parts of at most `size`.
 
-        :raises SourceError: a message is gone or replaced.
+        :raises SourceError: a message is missing or replaced.
         """
 
     @abstractmethod
     def read(self, client: Any, part: Any) -> Iterator[RedisMessage]:
         """Read exactly the messages of a part.
 
-        :raises SourceError: a message is gone.
+        :raises SourceError: a message no longer exists.
         """
 
     @abstractmethod
@@ -191,17 +195,17 @@ class MessageLog(ABC):
         """Return the description of a message, for errors."""
 
     def gone(self, what: str) -> SourceError:
-        """Return the error for a batch whose messages are gone."""
+        """Return the error for a batch whose messages no longer exist."""
         remedy = f"Bring them back, then clear the task; if they are gone permanently: {self.database.skip}"
         return self.database.refused(f"{what} ({self.database.where})", remedy)
 
     def foreign(self, position: Json) -> OtherSource:
-        """Return the error for a position of another log."""
+        """Return the error for a position that belongs to another log."""
         problem = f"position {str(position)[:80]!r} of partition {self.database.partition} does not fit {self}"
         return OtherSource(source=self.database.source, problem=problem)
 
     def checked(self, key: str, reply: Any) -> Any:
-        """Return a reply of a pipeline; raise SourceError if the key has another type."""
+        """Return a reply of a pipeline. Raise SourceError if the key has another type."""
         if isinstance(reply, Exception):
             if str(reply).startswith("WRONGTYPE"):
                 problem = (
@@ -213,7 +217,7 @@ class MessageLog(ABC):
 
 
 class RedisLog(PartitionLog):
-    """The messages of one partition, with a client that reads them."""
+    """The messages of one partition, with the client that reads them."""
 
     def __init__(self, messages: MessageLog, client: Any) -> None:
         self.messages = messages
@@ -235,7 +239,7 @@ class RedisLog(PartitionLog):
             )
 
     def set_text(self, name: str, value: Any) -> None:
-        """Set a key with the prefix of this partition."""
+        """Set the value of a key. The name of the key gets the prefix of this partition."""
         with self.messages.database.failures():
             self.client.set(f"{self.messages.key}{name}", value)
 
@@ -259,11 +263,11 @@ _AT_ONCE = 5_000
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a batch that is read at once. It can be pickled.
+    """A part of a batch that one call reads. It can be pickled.
 
     :param log: messages of the partition.
     :param messages: item of `MessageLog.parts`.
-    :param columns: columns of JSON messages; None for texts.
+    :param columns: columns of JSON messages, or None for texts.
     :param rejects: whether to yield a `MalformedRow` for a message that cannot be read.
     """
 
@@ -276,7 +280,7 @@ class Part:
         """Read the rows.
 
         :raises RowsRefused: a message cannot be read.
-        :raises SourceError: a message is gone.
+        :raises SourceError: a message no longer exists.
         """
         with self.log.database.failures():
             yield from self._rows(self.log.read(client, self.messages))
@@ -284,7 +288,7 @@ class Part:
     def batches(
         self, client: Any, types: Mapping[str, pa.DataType], malformed: list[MalformedRow]
     ) -> Iterator[pa.RecordBatch]:
-        """Read the rows as record batches; raises like `rows`.
+        """Read the rows as record batches. It raises the same errors as `rows`.
 
         :param malformed: list to which malformed rows are added.
         """
@@ -323,7 +327,7 @@ class Part:
         return pa.RecordBatch.from_pydict(values, pa.schema(types))
 
     def unreadable(self, id_: int | str, why: ValueError) -> RowsRefused:
-        """Return the error for a message that cannot be read, which fails the batch."""
+        """Return the error for a message that cannot be read. The error fails the batch."""
         database = self.log.database
         named = f"{self.log.named(id_)} in {database.where}, partition {database.partition},"
         problem = f"{named} cannot be read"
@@ -346,7 +350,7 @@ def message_digest(message: bytes) -> str:
 
 
 def spelled(numbers: Sequence[int]) -> str:
-    """Return numbers as text with ranges, such as "3, 7 to 9"."""
+    """Format numbers as text with ranges, such as "3, 7 to 9"."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][1] + 1:
@@ -361,19 +365,19 @@ def spelled(numbers: Sequence[int]) -> str:
 
 
 PART = 20_000
-"""The number of messages in a part."""
+"""Number of messages in one part of a batch."""
 
 
 class RedisSource(LogSource):
-    """The base of `RedisNumberedSource`, `RedisListSource` and `RedisStreamSource`.
+    """The base class of `RedisNumberedSource`, `RedisListSource` and `RedisStreamSource`.
 
     Every combination of a connection, a database and a key is a partition.
 
     :param conn_id: one or several Airflow connections of type redis.
     :param keys: keys or prefixes.
-    :param databases: numbers of databases of each connection; by default the database of the connection.
-    :param malformed: ``refuse`` a message that does not fit its `schema` or is not UTF-8, or ``reject`` it into the
-        `rejected` table of the `Transaction`.
+    :param databases: numbers of the databases of each connection. The default is the database of the connection.
+    :param malformed: how to handle a message that does not fit its `schema` or is not UTF-8. ``refuse`` fails the
+        batch. ``reject`` writes the message to the `rejected` table of the `Transaction`.
 
     The other parameters are the same as for `LogSource`.
     """
@@ -411,7 +415,7 @@ class RedisSource(LogSource):
             raise self.unusable("partitions", [each.name for each in partitions], remedy)
 
     def named_by(self, argument: str, value: str | Sequence[str], remedy: str) -> tuple[str, ...]:
-        """Parse an argument of one or several names.
+        """Parse an argument that is one name or several names.
 
         :raises ConfigError: there is no name, or a name is empty.
         """

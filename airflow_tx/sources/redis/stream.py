@@ -24,8 +24,8 @@ from airflow_tx.sources.redis.source import (
 
 FIRST = "0-0"
 _STEP = 10_000
-# Finds at most ARGV[3] entries after ARGV[1] up to ARGV[2]. Returns their number, the id of the last one, and the
-# server's description of the stream at that moment. The script changes nothing.
+# Find at most ARGV[3] entries after ARGV[1], up to ARGV[2]. Return their number, the id of the last
+# one, and the server's description of the stream at that moment. The script changes nothing.
 _FIND = """
 local found = {}
 if ARGV[3] ~= '0' then found = redis.call('XRANGE', KEYS[1], '(' .. ARGV[1], ARGV[2], 'COUNT', ARGV[3]) end
@@ -47,9 +47,9 @@ class RedisStreamSource(RedisSource):
     "1700000000000-0", "message": {"field": "value", ...}}``. In Spark, the message is a MAP<STRING, STRING>. The source
     writes nothing to the server and uses no consumer group, since the ledger stores the position.
 
-    Redis 7 counts the entries ever added to a stream. So the source detects entries that were trimmed or deleted before
-    it took them, and a server that went back. With Redis 6.2 it detects only that the last id went back. The source
-    then stops and names the loss, until the entries are back or a person accepts the loss.
+    Redis 7 counts the entries ever added to a stream. The source therefore detects entries that were trimmed or deleted
+    before it took them, and a server that went back. With Redis 6.2 it detects only that the last id went back. The
+    source then stops and names the loss, until the entries are back or a person accepts the loss.
 
     The source uses the commands XINFO, XRANGE and EVAL.
 
@@ -96,9 +96,9 @@ class StreamPosition:
     """A position in a stream.
 
     :param after: id of the last entry that was taken.
-    :param read: number of entries ever added up to `after`; None if the server does not count them.
+    :param read: number of entries ever added up to `after`, or None if the server does not count them.
     :param deleted: greatest id that was deleted before the batch was decided.
-    :param life: how often entries were lost, so that positions stay unique.
+    :param life: number of times that entries were lost. It keeps positions unique.
     """
 
     after: str = FIRST
@@ -116,17 +116,17 @@ class StreamPosition:
 
 @dataclass(frozen=True)
 class StreamInfo:
-    """The server's description of a stream, and of the entries after a position.
+    """The server's description of a stream, with the entries after a position.
 
     :param here: whether the entry at the position exists.
     :param found: number of entries found after the position.
     :param to: id of the last entry found.
     :param length: number of entries in the stream.
-    :param last: greatest id ever given.
-    :param first: id of the first entry; None if the stream is empty.
-    :param final: id of the last entry; None if the stream is empty.
-    :param added: number of entries ever added; None if the server does not count them.
-    :param deleted: greatest id ever deleted.
+    :param last: greatest id that the stream ever had.
+    :param first: id of the first entry, or None if the stream is empty.
+    :param final: id of the last entry, or None if the stream is empty.
+    :param added: number of entries ever added, or None if the server does not count them.
+    :param deleted: greatest id that was ever deleted.
     """
 
     here: bool
@@ -182,7 +182,7 @@ class StreamMessages(MessageLog):
     def _walk(
         self, client: Any, at: StreamPosition, count: int
     ) -> tuple[int, StreamPosition, Gone | None]:
-        """Advance by up to `count` entries.
+        """Advance the position by up to `count` entries.
 
         :return: the number of entries, the position after them, and the loss, if any.
         """
@@ -255,7 +255,7 @@ class StreamMessages(MessageLog):
 
     def _available(self, at: StreamPosition, said: StreamInfo) -> int:
         if at.read is None or said.added is None or self._all_after(at, said):
-            return said.length  # an upper bound
+            return said.length  # This number is an upper bound.
         return min(max(said.added - at.read, 0), said.length)
 
     @staticmethod
@@ -263,7 +263,10 @@ class StreamMessages(MessageLog):
         return said.first is None or order(said.first) > order(at.after)
 
     def _lost(self, at: StreamPosition, said: StreamInfo) -> Gone | None:
-        """Return the loss after a position that the server's counters show; None if they show no loss."""
+        """Return the loss after a position according to the counters of the server.
+
+        Return None if they show no loss.
+        """
         if order(said.last) < order(at.after):
             what = f"the stream {self.key} in {self.database.where} went back from {at.after} to {said.last}; its"
             what += f" entries after {at.after} are gone, and the {said.length} entries that it has count as taken"
@@ -274,19 +277,24 @@ class StreamMessages(MessageLog):
         return self._gap(at, said.length, said, f"before {said.first}" if said.first else "")
 
     def _doubtful(self, at: StreamPosition, said: StreamInfo) -> bool:
-        """Return whether entries may be missing after a position, so that they must be counted."""
+        """Return whether the entries after a position must be counted, since some may be missing."""
         if at.read is None or said.added is None:
             return False
-        # An entry was deleted since the last batch, and may not have been taken.
+        # An entry was deleted after the last batch was decided, and may not have been taken.
         deleted = order(said.deleted) > max(order(at.after), order(at.deleted))
-        # The counter and the last id disagree about whether entries follow the position.
+        # The counter and the last id contradict each other about whether entries follow the
+        # position.
         ended = said.final is None or order(said.final) <= order(at.after)
-        # The entry at the position is missing while earlier entries exist: it was deleted, or the server lost it.
+        # The entry at the position is missing while earlier entries exist. It was deleted, or the
+        # server lost it.
         forgotten = not said.here and not self._all_after(at, said)
         return deleted or forgotten or (said.added <= at.read) != ended
 
     def _gap(self, at: StreamPosition, found: int, said: StreamInfo, until: str) -> Gone | None:
-        """Return the loss if the number of entries after a position contradicts the server's count, else None."""
+        """Return the loss if the number of entries after a position differs from the server's count.
+
+        Otherwise return None.
+        """
         if at.read is None or said.added is None or not (missing := said.added - at.read - found):
             return None
         where = f"the stream {self.key} in {self.database.where}"

@@ -20,19 +20,19 @@ from airflow_tx.sources.run.partition import IntervalSource
 class DataIntervalSource(IntervalSource):
     """A source whose batch is the data interval of the run. It calls ``reader(start, end, spark=None, **options)``.
 
-    The run key is the interval, so another run of the same interval, as after a backfill, is the same transaction. Runs
-    may come in any order. The source refuses an interval that overlaps a taken interval, since common rows would count
-    twice. Intervals overlap if a schedule changes from daily to hourly. The source also refuses a run that Airflow
-    started before the end of its interval.
+    The run key is the interval. Another run of the same interval, such as after a backfill, therefore has the same
+    transaction. Runs may come in any order. The source refuses an interval that overlaps an interval of another
+    transaction, since common rows would count twice. Intervals overlap, for example, after a schedule changes from
+    daily to hourly. The source also refuses a run that Airflow started before the end of its interval.
 
     With `in_order`, txids follow the dates. A run that is ahead waits for the interval before its own. The source
-    refuses a late run, whose interval is before the last interval that has a txid.
+    refuses a late run. The interval of such a run is before the last interval that has a txid.
 
     :param reader: a function at the top of an importable module, or its path ``package.module.function``. It gets
         `start` (inclusive) and `end` (exclusive) in UTC, and returns a DataFrame, or rows as mappings. With None, a
-        task of the block reads the rows of its ``data_interval_start`` to ``data_interval_end``.
+        task of the block reads the rows from its ``data_interval_start`` to its ``data_interval_end``.
     :param options: additional arguments of the reader, as plain JSON.
-    :param kind: ``transactional`` if the reader always returns the same rows for an interval, else ``opaque``.
+    :param kind: ``transactional`` if the reader always returns the same rows for an interval. Otherwise ``opaque``.
     :param in_order: whether txids follow the data intervals, even if the runs come in another order.
     :param connections: ids of the Airflow connections that the reader looks up with
         ``airflow.sdk.BaseHook.get_connection``. A Spark driver on this machine gets them from the task.
@@ -52,10 +52,10 @@ class DataIntervalSource(IntervalSource):
 
 
 class NextIntervalSource(IntervalSource):
-    """A `DataIntervalSource` in order that needs no DAG run. A batch is the next interval that has ended.
+    """A `DataIntervalSource` with `in_order` that needs no DAG runs. A batch is the next interval that has ended.
 
     The schedule defines the intervals, and the source omits none. If the order of txids has begun, the first batch is
-    the next interval in this order. Else it is the interval of the first run that Airflow would create.
+    the next interval in this order. Otherwise it is the interval of the first run that Airflow would create.
 
     :param schedule: schedule of the DAG, or the result of its `to_json`.
     """
@@ -82,7 +82,7 @@ class NextIntervalSource(IntervalSource):
 
     @classmethod
     def of(cls, source: IntervalSource, schedule: IntervalSchedule) -> NextIntervalSource:
-        """Return the source that takes the same intervals without DAG runs."""
+        """Return a source with the same data intervals, which needs no DAG runs."""
         connections = source.conn_ids
         return cls(
             source.reader or None,

@@ -1,4 +1,4 @@
-"""The source whose batch is the partition of a run, and the bases of sources that call a function of the user."""
+"""The source whose batch is the partition of a run, and the base classes of sources that call a user's function."""
 
 from __future__ import annotations
 
@@ -40,9 +40,8 @@ if TYPE_CHECKING:
 
 
 # --- reader -------------------------------------------------------------------------------------------------------
-# Sources that read the data of a run with a function of the user.
-#
-# The source stores the path of the function, since a Spark driver must import it, too.
+# Sources that read the data of a run with a function of the user. A source stores the path of the
+# function, since a Spark driver must also import the function.
 
 
 _REMEDY = (
@@ -53,12 +52,14 @@ _Self = TypeVar("_Self", bound="ReaderSource")
 
 
 class ReaderSource(Source):
-    """The base of sources that call a function. A subclass decides which part a run gets; the function reads its rows.
+    """The base class of sources that call a function. A subclass decides which part of the data a run gets.
+
+    The function reads the rows of this part.
 
     :param reader: a function at the top of an importable module, or its path ``package.module.function``. With None,
         tasks of the block read the rows themselves.
     :param options: additional arguments of the function, as plain JSON.
-    :param kind: ``transactional`` if the function always returns the same rows for a part, else ``opaque``.
+    :param kind: ``transactional`` if the function always returns the same rows for a part. Otherwise ``opaque``.
     :param connections: ids of the Airflow connections that the function looks up.
     """
 
@@ -91,7 +92,7 @@ class ReaderSource(Source):
         self._key = self._whose = ""
 
     def _path(self, reader: str | Callable[..., Any]) -> str:
-        """Return the import path of a reader. A path in text form is imported only when rows are read.
+        """Return the import path of a reader. A reader that is given as a path is imported only when rows are read.
 
         :raises ConfigError: other processes cannot import the reader.
         """
@@ -123,7 +124,7 @@ class ReaderSource(Source):
         return bound
 
     def key_of_run(self) -> str:
-        """Return the key of the run whose batch is decided.
+        """Return the key of the run for which the batch is decided.
 
         :raises SourceError: the source belongs to no run.
         """
@@ -159,7 +160,10 @@ class ReaderSource(Source):
 
 
 def _importable(module: str) -> bool:
-    """Return whether another process can import a module. Only Airflow can import a DAG file by its module name."""
+    """Return whether another process can import a module.
+
+    Only Airflow itself can import a DAG file by its module name.
+    """
     top = module.partition(".")[0]
     finders = [finder for finder in sys.meta_path if hasattr(finder, "find_spec")]
     return module != "__main__" and any(finder.find_spec(top, None) for finder in finders)
@@ -171,14 +175,14 @@ def _importable(module: str) -> bool:
 class RunPartitionSource(ReaderSource):
     """A source whose batch is the partition of the run. It calls ``reader(partition=..., spark=None, **options)``.
 
-    The run key is the partition date, or the partition key if there is no date. So if a partitioned backfill creates a
-    second run next to a failed run, both runs are the same transaction.
+    The run key is the partition date, or the partition key if there is no date. A partitioned backfill may create a
+    second run for the partition of a failed run. Both runs then have the same transaction.
 
-    :param reader: a function at the top of an importable module, or its path ``package.module.function``. It gets
-        `partition`, the date in UTC (ISO 8601) or the key, and returns a DataFrame, or rows as mappings. With None, a
+    :param reader: a function at the top of an importable module, or its path ``package.module.function``. Its argument
+        `partition` is the date in UTC (ISO 8601) or the key. It returns a DataFrame, or rows as mappings. With None, a
         task of the block reads the rows.
     :param options: additional arguments of the reader, as plain JSON.
-    :param kind: ``transactional`` if the reader always returns the same rows for a partition, else ``opaque``.
+    :param kind: ``transactional`` if the reader always returns the same rows for a partition. Otherwise ``opaque``.
     :param connections: ids of the Airflow connections that the reader looks up, as for `DataIntervalSource`.
     """
 
@@ -221,7 +225,7 @@ class RunPartitionSource(ReaderSource):
         raise self.refused(f"run {run.run_id} has no partition date and no partition key", remedy)
 
     def _date(self, run_id: str, value: datetime | str) -> str:
-        """Convert a partition date to UTC, so that equal dates have equal texts."""
+        """Convert the date of a partition to UTC, so that equal dates have equal texts."""
         try:
             date = (
                 datetime.fromisoformat(value.replace("Z", "+00:00"))
@@ -244,14 +248,14 @@ class RunPartitionSource(ReaderSource):
 
 
 # --- interval -----------------------------------------------------------------------------------------------------
-# Batches that are data intervals: check overlaps and the order, and call the reader.
+# Batches that are data intervals. This part checks overlaps and the order, and calls the reader.
 
 
-_SKEW = timedelta(minutes=1)  # tolerated difference between the clocks of Airflow's hosts
+_SKEW = timedelta(minutes=1)  # The tolerated difference between the clocks of Airflow's hosts.
 
 
 class IntervalSource(ReaderSource, DatedSource):
-    """The base of sources whose batch is a data interval, with the arguments of `DataIntervalSource`."""
+    """The base class of sources whose batch is a data interval. It has the arguments of `DataIntervalSource`."""
 
     def __init__(
         self,
@@ -388,7 +392,7 @@ class IntervalSource(ReaderSource, DatedSource):
 
 
 def _merged(intervals: list[Interval]) -> list[Interval]:
-    """Join adjacent and overlapping intervals, so that a position stays small."""
+    """Merge adjacent and overlapping intervals, so that a position stays small."""
     merged: list[Interval] = []
     for start, end in sorted(intervals):
         if merged and merged[-1][1] >= start:

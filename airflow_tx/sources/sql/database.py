@@ -1,4 +1,4 @@
-"""Open the database of a connection for reading, and report its failures in one line without credentials."""
+"""Open the database of a connection for reading. A failure is reported in one line without credentials."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from airflow_tx.base.rows import READER, SETTINGS
 
 CONNECT_TIMEOUT = 10
 _EXTRAS = {"postgresql": "postgres", "mysql": "mysql"}
-# URL options that apply only to states.
+# Options of a database URL that apply only to states.
 _OF_STATES = ("lock_timeout", "idle_timeout")
 
 
 @dataclass(frozen=True)
 class TableErrors:
-    """Creates the errors of one table of a source.
+    """Creates the errors for one table of a source.
 
     :param source: repr of the source.
     :param conn_id: connection of the database.
-    :param partition: partition of the table; None for a source without partitions.
+    :param partition: partition of the table, or None for a source without partitions.
     :param replay: command that replays the transaction with its current rows.
     """
 
@@ -53,7 +53,7 @@ class TableErrors:
         return SourceError(source=self.source, problem=f"{self._where}{problem}", remedy=remedy)
 
     def rows_refused(self, problem: str, remedy: str, place: str) -> RowsRefused:
-        """Return the error for rows with a value that no reader accepts.
+        """Return the error for rows that have a value which no reader accepts.
 
         :param place: place of the value that `problem` quotes.
         """
@@ -103,18 +103,18 @@ class Database:
 
     @contextmanager
     def connected(self) -> Iterator[Connection]:
-        """Open a connection in autocommit mode, so that each statement sees all earlier commits."""
+        """Open a connection in autocommit mode. Each statement then sees all earlier commits."""
         with self.failures(), self._engine.connect() as connection:
             yield connection.execution_options(isolation_level="AUTOCOMMIT")
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """Open a connection with one transaction that reads from one snapshot of the database."""
+        """Open a connection with one transaction, which reads from one snapshot of the database."""
         with self.failures(), closing(self.hold()) as connection:
             yield connection
 
     def hold(self) -> Connection:
-        """Open a connection as in `reading`; the caller must close it."""
+        """Open a connection in the same way as `reading`. The caller must close it."""
         connection = self._engine.connect()
         if self.kind != "sqlite":
             connection = connection.execution_options(isolation_level="REPEATABLE READ")
@@ -138,7 +138,7 @@ class Database:
             raise self._errors.refused(problem, "Correct the table or the source.") from None
 
     def scrubbed(self, text: str) -> str:
-        """Return a text in one line, without the password."""
+        """Format a text as one line, without the password."""
         line = " ".join(text.split())
         return line.replace(self._secret, "***") if self._secret else line
 
@@ -154,7 +154,8 @@ class Database:
 
     def _made(self, url: URL, what: str) -> sa.Engine:
         try:
-            # Do not roll back before a close. If the server is away, a rollback logs an error.
+            # Do not roll back before a close. If the server does not respond, a rollback logs an
+            # error.
             engine = sa.create_engine(
                 url, poolclass=NullPool, hide_parameters=True, pool_reset_on_return=None
             )
@@ -164,7 +165,8 @@ class Database:
                 f"The driver {error.name} is missing: pip install 'airflow-provider-tx[{extra}]'."
             )
             raise ConfigError(option=f"{what} database", value=self.kind, remedy=remedy) from None
-        # Insert the listener first, because SQLAlchemy queries each new connection about quoting.
+        # Insert the listener before all others, because SQLAlchemy queries each new connection
+        # about quoting.
         sa.event.listen(engine, "connect", _prepared(self.kind), insert=True)
         return engine
 
@@ -187,7 +189,7 @@ def _with_options(url: URL) -> URL:
         return url.update_query_dict(
             {"connect_timeout": str(CONNECT_TIMEOUT), "charset": "utf8mb4"}
         )
-    # Open SQLite in read-only mode, which does not create a missing file.
+    # Open SQLite in read-only mode. This mode does not create a missing file.
     return url.set(database=f"file:{quote(url.database or '')}").update_query_dict(
         {"uri": "true", "mode": "ro"}
     )
@@ -196,7 +198,8 @@ def _with_options(url: URL) -> URL:
 def _prepared(kind: str) -> Callable[[Any, Any], None]:
     def prepare(connection: Any, record: Any) -> None:
         if kind == "sqlite":
-            # Accept texts that are not UTF-8 here. `Table.row` refuses them and names the row.
+            # Accept texts that are not UTF-8 here. `Table.row` refuses them, and its error names
+            # the row.
             connection.text_factory = lambda text: text.decode(errors="surrogateescape")
             return
         with closing(connection.cursor()) as cursor:
@@ -210,15 +213,15 @@ def _prepared(kind: str) -> Callable[[Any, Any], None]:
 # Check that a constraint of the database keeps the order of a table unique.
 
 
-Names = Sequence[str | None]  # an expression in an index has no name
+Names = Sequence[str | None]  # An expression in an index has no column name.
 log = logging.getLogger(__name__)
 
 _INVALID = """
 SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
 WHERE i.indrelid = CAST(:table AS regclass) AND NOT i.indisvalid
 """
-# The tables that inherit from an ordinary table. Partitions of a partitioned table do not matter, since its indexes
-# cover them.
+# The tables that inherit from an ordinary table. Partitions of a partitioned table are not among
+# them, since the indexes of that table cover them.
 _CHILDREN = """
 SELECT h.inhrelid::regclass::text FROM pg_inherits h JOIN pg_class c ON c.oid = h.inhparent
 WHERE c.oid = CAST(:table AS regclass) AND c.relkind = 'r' ORDER BY 1
@@ -232,8 +235,8 @@ class OrderOfTable:
     :param table: name of the table.
     :param columns: columns of the order.
     :param place: table and schema.
-    :param spelled: quoted name of the table in SQL.
-    :param errors: factory of the errors.
+    :param spelled: name of the table in SQL, with quotes.
+    :param errors: object that creates the errors.
     """
 
     table: str
@@ -243,7 +246,7 @@ class OrderOfTable:
     errors: TableErrors
 
     def check_unique(self, inspector: sa.Inspector, connection: Connection) -> None:
-        """Refuse an order in which two rows may be equal; log a warning if no index supports the order."""
+        """Raise an error if two rows may be equal in the order. Log a warning if no index supports the order."""
         invalid: set[str] = set()
         if connection.dialect.name == "postgresql":
             named = {"table": self.spelled}

@@ -37,22 +37,22 @@ if TYPE_CHECKING:
 
 
 # --- settled ------------------------------------------------------------------------------------------------------
-# Find the row up to which a table is settled: no transaction can commit a row at or below it any more.
-#
-# A database hands out ids in order, but transactions commit them in any order. Each kind of database has its own way to
-# find the transactions that may still commit a smaller id. The source waits for these transactions.
+# Find the row up to which a table is settled. No transaction can commit another row at or before
+# it. A database assigns ids in order, but transactions commit in any order. For each kind of
+# database, there is a way to find the transactions that may still commit a smaller id. The source
+# waits for these transactions.
 
 
 log = logging.getLogger(__name__)
 
 
 class Settling(ABC):
-    """Finds the row up to which a table is settled. Each subclass is for one kind of database.
+    """Finds the last row up to which a table is settled. Each subclass supports one kind of database.
 
     :param connection: connection in autocommit mode.
     :param table: table to read.
-    :param errors: factory of the errors.
-    :param deadline: monotonic time until which to wait for transactions.
+    :param errors: object that creates the errors.
+    :param deadline: monotonic time at which the wait for transactions ends.
     """
 
     first_pause: ClassVar[float] = 0.02
@@ -68,19 +68,22 @@ class Settling(ABC):
 
     @abstractmethod
     def end(self, after: RowKey | None) -> RowKey | None:
-        """Return the last settled key after `after`; None if there is none yet.
+        """Return the last settled key after `after`. Return None if there is none yet.
 
-        :raises SourceError: this server cannot tell which rows are settled.
+        :raises SourceError: the source cannot find out from this server which rows are settled.
         """
 
     @abstractmethod
     def drawn(self) -> int | None:
-        """Return the last id that the database has handed out; None if it hands out no ids, or does not show them."""
+        """Return the last id that the database has assigned.
+
+        Return None if the database assigns no ids, or does not show them.
+        """
 
     def identity(self) -> str | None:
-        """Return a value that changes when the table begins again (as after TRUNCATE), and seldom otherwise.
+        """Return a value that changes when the table begins again, such as after TRUNCATE.
 
-        Return None if the database has no such value.
+        It seldom changes otherwise. Return None if the database has no such value.
         """
         return None
 
@@ -88,9 +91,9 @@ class Settling(ABC):
     def earlier(
         self, key: sa.ColumnElement[object], kind: str, seconds: float
     ) -> sa.ColumnElement[bool]:
-        """Return the condition that a time is at least `seconds` ago, by the database's clock.
+        """Return the SQL condition that a time is at least `seconds` ago, by the clock of the database.
 
-        :param kind: "time" without a zone, which is in the database's zone, or "instant".
+        :param kind: "time" for a time without a time zone, which is in the time zone of the database, or "instant".
         """
 
     def newest(self, after: RowKey | None, *conditions: sa.ColumnElement[bool]) -> RowKey | None:
@@ -98,23 +101,31 @@ class Settling(ABC):
         return self.table.newest(self.connection, self.table.after(after), *conditions)
 
     def past(self) -> sa.ColumnElement[bool]:
-        """Return the condition that the time of a row is `settle` seconds old; true if no time orders the rows."""
+        """Return the SQL condition that a row is at least `settle` seconds old.
+
+        It is true if no time orders the rows.
+        """
         first = self.table.order[0]
         if first.kind not in ("time", "instant"):
             return sa.true()
         return self.earlier(self.table.keys[0], first.kind, self.table.spec.settle)
 
     def set_back(self, last: RowKey | None) -> int | None:
-        """Return the last id that was handed out if it is less than `last`, since new ids would count as taken."""
+        """Return the last assigned id if it is less than `last`.
+
+        The ids that follow it would count as already taken.
+        """
         if last is None or [column.kind for column in self.table.order] != ["integer"]:
             return None
         drawn = self.drawn()
         return drawn if drawn is not None and drawn < last[0] else None
 
     def pauses(self, waits_for: object) -> Iterator[None]:
-        """Sleep before each further attempt. At the deadline, stop, and log what the source has waited for.
+        """Pause before each further attempt.
 
-        :param waits_for: object whose `str` at the deadline names the transactions that the source waited for.
+        At the deadline, stop, and log the transactions for which the source has waited.
+
+        :param waits_for: object whose `str` names the transactions for which the source waited.
         """
         pause = self.first_pause
         while (left := self.deadline - time.monotonic()) > 0:
@@ -129,7 +140,7 @@ class Settling(ABC):
 
 
 class SqliteSettling(Settling):
-    """Every committed row is settled, since SQLite has one writer at a time, so ids commit in order."""
+    """In SQLite, every committed row is settled. SQLite has only one writer at a time, so ids commit in order."""
 
     def end(self, after: RowKey | None) -> RowKey | None:
         return self.newest(after, self.past())
@@ -160,10 +171,10 @@ class SqliteSettling(Settling):
 
 
 # --- settled mysql ------------------------------------------------------------------------------------------------
-# Find the row up to which a table of MySQL or MariaDB is settled.
-#
-# A transaction takes a metadata lock on a table before it draws an id, and holds the lock until it ends. So once the
-# source gets a lock on the table, all of these transactions are over. Under this lock it reads the last committed id.
+# Find the row up to which a table of MySQL or MariaDB is settled. A transaction takes a metadata
+# lock on a table before it gets an id, and holds the lock until it ends. Once the source gets a
+# lock on the table, all of these transactions have ended. Under this lock, the source reads the
+# last committed id.
 
 
 _LOCKED = (1205, 3572)
@@ -175,9 +186,9 @@ _EXTRA = f"SELECT extra FROM information_schema.columns WHERE {_OF_TABLE} AND co
 class MySqlSettling(Settling):
     """Holds a lock on the table while it reads the last key from the index.
 
-    It first requests a read lock, which delays no other statement. If writing transactions overlap all the time, the
-    server never grants this lock, since new writers overtake it. So it then requests a write lock, for which new
-    statements on the table wait. Each request lasts at most one second, with growing pauses between them.
+    It first requests a read lock, which delays no other statement. If writing transactions always overlap, the server
+    never grants this lock, since new writers get their locks first. It then requests a write lock. New statements on
+    the table wait for this lock. Each request lasts at most one second. The pauses between the requests become longer.
     """
 
     first_pause: ClassVar[float] = 1.0
@@ -185,7 +196,8 @@ class MySqlSettling(Settling):
 
     def end(self, after: RowKey | None) -> RowKey | None:
         self._check_server()
-        # Compute the time limit before the lock. Rows that wait for the lock may get times before its release.
+        # Compute the time limit before the lock. Rows that wait for the lock may get a time before
+        # the lock is released.
         past = self.past()
         if self.newest(after, past) is None or not self._locked():
             return None
@@ -203,7 +215,7 @@ class MySqlSettling(Settling):
         return None if found is None else int(found) - 1
 
     def _given_by_server(self) -> bool:
-        """Return whether the column that orders the rows has AUTO_INCREMENT."""
+        """Return whether the ordering column has AUTO_INCREMENT."""
         column = {**self._named(), "column": self.table.order[0].name}
         return (
             "auto_increment"
@@ -223,7 +235,10 @@ class MySqlSettling(Settling):
         return True
 
     def _granted(self, lock: str) -> bool:
-        """Request a lock, and return whether the server grants it within the session's lock timeout, one second."""
+        """Request a lock.
+
+        Return whether the server grants it within the lock timeout of the session, which is one second.
+        """
         name = self.connection.dialect.identifier_preparer.format_table(self.table.clause)
         try:
             self.connection.exec_driver_sql(f"LOCK TABLES {name} {lock}")
@@ -249,7 +264,7 @@ class MySqlSettling(Settling):
     def earlier(
         self, key: sa.ColumnElement[object], kind: str, seconds: float
     ) -> sa.ColumnElement[bool]:
-        # This session is in UTC.
+        # The session of this package is in UTC.
         now = (
             "UTC_TIMESTAMP(6)"
             if kind == "instant"
@@ -262,12 +277,11 @@ class MySqlSettling(Settling):
 
 
 # --- settled postgres ---------------------------------------------------------------------------------------------
-# Find the row up to which a table of PostgreSQL is settled.
-#
-# A transaction that has drawn a value of a sequence holds a lock on the sequence until it ends, even if the statement
-# was rolled back. Every running transaction holds a lock on its own virtual id. Any user can read both in `pg_locks`.
-# So the source lists the transactions that may have drawn an id below the last committed id, and waits for them. No
-# writer waits for the source.
+# Find the row up to which a table of PostgreSQL is settled. A transaction that has drawn a value of
+# a sequence holds a lock on the sequence until it ends. This is true even if its statement was
+# rolled back. Every running transaction holds a lock on its own virtual id. Any user can read both
+# locks in `pg_locks`. The source lists the transactions that may have drawn an id below the last
+# committed id, and waits for them. No writer waits for the source.
 
 
 _SEQUENCE = """
@@ -287,7 +301,7 @@ JOIN pg_depend d ON d.classid = 'pg_attrdef'::regclass AND d.objid = a.oid AND d
 JOIN pg_sequence s ON s.seqrelid = d.refobjid
 WHERE c.attrelid = CAST(:table AS regclass) AND c.attname = :column
 """
-# The zone of the session before this package set it.
+# The time zone of the session before this package set it.
 _ZONE = "SELECT reset_val FROM pg_settings WHERE name = 'TimeZone'"
 _DRAWN = """
 SELECT CASE WHEN has_sequence_privilege(CAST(:id AS oid), 'USAGE, SELECT')
@@ -314,14 +328,14 @@ FROM pg_prepared_xacts WHERE database = current_database()
 
 @dataclass(frozen=True)
 class Sequence:
-    """The sequence that hands out the ids."""
+    """The sequence that assigns the ids."""
 
     id: int
     name: str
 
 
 class PostgresSettling(Settling):
-    """Waits for the transactions that may have drawn a smaller id or time than the last committed row."""
+    """Waits for the transactions that may have drawn a smaller id, or an earlier time, than the last committed row."""
 
     def end(self, after: RowKey | None) -> RowKey | None:
         if self.connection.execute(sa.text("SELECT pg_is_in_recovery()")).scalar():
@@ -366,8 +380,8 @@ class PostgresSettling(Settling):
         return found
 
     def _over(self, sequence: Sequence | None) -> bool:
-        """Wait for the running transactions that may have drawn a smaller value; return False at the deadline."""
-        # If the sequence was never used, the ids come from elsewhere.
+        """Wait for the running transactions that may have drawn a smaller value. Return False at the deadline."""
+        # If the sequence was never used, another object assigns the ids.
         drawing = sequence if sequence is not None and self.drawn() is not None else None
         noted = self._running(drawing)
         if not noted:
@@ -375,7 +389,7 @@ class PostgresSettling(Settling):
         waiting = Holders(list(noted.values()))
         for _ in self.pauses(waiting):
             running = self._running(drawing)
-            # A listed transaction may have become a prepared one, which has another id.
+            # A listed transaction may have become a prepared transaction, which has another id.
             still = [
                 name
                 for each, name in running.items()
@@ -387,7 +401,7 @@ class PostgresSettling(Settling):
         return False
 
     def _running(self, sequence: Sequence | None) -> dict[str, str]:
-        """Return the running transactions that may have drawn a value, with their names for log lines."""
+        """Return the running transactions that may have drawn a value of the sequence, with their names for the log."""
         if sequence is None:
             found = self.connection.execute(sa.text(_OF_ALL), {"reader": READER})
         else:
@@ -418,7 +432,7 @@ class PostgresSettling(Settling):
 
 @dataclass
 class Holders:
-    """The transactions that the source waits for. The `str` of the object names them.
+    """The transactions for which the source waits. The `str` of the object has their names.
 
     :param names: names of the transactions.
     """
@@ -441,7 +455,7 @@ def _named(pid: int | None, application: str | None, since: Any) -> str:
 
 
 MOST_RANGES = 1_000
-"""The most ranges of a batch, since its metadata lists them all."""
+"""Maximum number of ranges in a batch, since its metadata lists all of them."""
 SAMPLED_ROWS = 100
 _AT_ONCE = 2_000
 _SETTLING: Mapping[str, type[Settling]] = {
@@ -456,20 +470,20 @@ _SETTLING: Mapping[str, type[Settling]] = {
 class ShardSnapshot(LogSnapshot):
     """The state of a table after a position.
 
-    :param end: last row that may be taken; None if no row may be taken.
+    :param end: last row that can be taken, or None if no row can be taken.
     """
 
     end: RowKey | None = None
 
     @property
     def range(self) -> KeyRange:
-        """The rows that may be taken, at least one."""
+        """The rows that can be taken. There is at least one."""
         assert self.end is not None
         return KeyRange(self.position.last, self.end)
 
 
 class Shard(PartitionLog):
-    """One table of one connection, for one decision or for the rows of one batch.
+    """One table of one connection. An object is used for one decision, or to read one batch.
 
     :param what: class name of the source, for errors.
     """
@@ -487,7 +501,7 @@ class Shard(PartitionLog):
     # --- deciding -------------------------------------------------------------------------------------------------
 
     def snapshot(self, position: Json) -> ShardSnapshot:
-        """Find the rows that may be taken. It waits for open transactions up to the source's `patience`."""
+        """Find the rows that can be taken. The method waits for open transactions, up to the source's `patience`."""
         at = self.position(position)
         with self.database.connected() as connection:
             settling = self._settling(connection, self._deadline)
@@ -495,7 +509,7 @@ class Shard(PartitionLog):
             gone = self._lost(settling, at, kept)
             if gone is not None:
                 return ShardSnapshot(at, 0, gone)
-            # Begin with the current count, so that a deleted row does not hide a late row.
+            # Begin with the current number of rows. A deleted row then does not hide a late row.
             at = replace(at, rows=kept)
             end = settling.end(at.last)
         return ShardSnapshot(at, 0 if end is None else None, end=end)
@@ -534,21 +548,24 @@ class Shard(PartitionLog):
         return LogBatch(rows.to_json(), after.to_json(), rows.count, ended=ended)
 
     def backlog(self, position: Json) -> int:
-        """Count the rows after a position, including rows that are not settled."""
+        """Count the rows after a position. The number includes rows that are not settled."""
         at = self.position(position)
         with self.database.connected() as connection:
             table = self.checked(connection)
             return table.count(connection, table.after(at.last))
 
     def gone(self, position: Json, most: int | None = None) -> Gone | None:
-        """Return the loss if late rows before the position are in no batch, or if the table begins again; else None."""
+        """Return the loss if the table begins again, or has late rows before the position that are in no batch.
+
+        Otherwise return None.
+        """
         at = self.position(position)
         with self.database.connected() as connection:
             settling = self._settling(connection)
             return self._lost(settling, at, self._kept(settling, at))
 
     def lacks(self, position: Json) -> str | None:
-        """Return a clause if the last id of the database, or the greatest key, shows that the table went back."""
+        """Return a clause that explains how the table went back, according to its last id or its greatest key."""
         at = self.position(position)
         if at.last is None:
             return None
@@ -556,7 +573,8 @@ class Shard(PartitionLog):
             settling = self._settling(connection)
             newest = settling.newest(None)
             drawn = settling.set_back(at.last)
-            # If the database knows the last id that it handed out, a smaller greatest key may only mean deleted rows.
+            # If the database knows the last id that it assigned, a smaller greatest key may only
+            # mean that rows were deleted.
             is_before = settling.drawn() is None and newest is not None and newest < at.last
             if drawn is None and not is_before and not self._is_other(settling, at.mark):
                 return None
@@ -569,7 +587,10 @@ class Shard(PartitionLog):
         )
 
     def _mark(self, settling: Settling, taken: KeyRange) -> Mark | None:
-        """Return the mark of the last rows taken. Return None unless an id alone orders them: only ids can restart."""
+        """Return digests that identify the last rows that were taken.
+
+        Return None unless an id alone orders the rows, since only ids can restart.
+        """
         table = settling.table
         if [column.kind for column in table.order] != ["integer"]:
             return None
@@ -577,7 +598,7 @@ class Shard(PartitionLog):
         return Mark.of(table.order[0].name, rows, settling.identity())
 
     def _is_other(self, settling: Settling, mark: Mark | None) -> bool:
-        """Return whether other rows have the ids of the last rows taken."""
+        """Return whether the ids of the last rows that were taken now belong to other rows."""
         if mark is None or not mark.rows:
             return False
         table = settling.table
@@ -586,7 +607,7 @@ class Shard(PartitionLog):
         return mark.is_other(table.order[0].name, rows, settling.identity())
 
     def _kept(self, settling: Settling, position: TablePosition) -> int:
-        """Count the current rows in the range that is checked for late rows."""
+        """Count the current rows in the range that is searched for late rows."""
         if position.last is None:
             return 0
         return settling.table.count(
@@ -620,7 +641,7 @@ class Shard(PartitionLog):
     def rows(self, metadata: Json) -> Iterator[Mapping[str, Any]]:
         """Read exactly the decided rows, in order.
 
-        :raises SourceError: at the end, if the table has more or fewer rows.
+        :raises SourceError: the table has more or fewer rows. This is detected at the end of the read.
         """
         rows = self.parsed(metadata)
         found = 0
@@ -639,7 +660,7 @@ class Shard(PartitionLog):
             return self.checked(connection).arrow_types()
 
     def changed(self, rows: Rows, found: int) -> SourceError:
-        """Return the error for a number of rows that differs from the decided number."""
+        """Return the error if the number of rows differs from the decided number."""
         after = "the beginning" if rows.after is None else shown(rows.after)
         problem = f"table {self.table} had {rows.count} rows behind {after} up to {shown(rows.ends[-1])}, and has "
         problem += f"{found}: rows were deleted, changed or inserted since the batch was decided"
@@ -651,9 +672,10 @@ class Shard(PartitionLog):
         return self.errors.refused(problem, remedy)
 
     def again(self, metadata: Json) -> Json:
-        """Return the metadata of the same keys with the current number of rows.
+        """Return the metadata of the same range of keys, with the current number of rows.
 
-        :raises SourceError: there are more rows than before. The position counts the new rows as rows of no batch.
+        :raises SourceError: there are more rows than before. According to the position, the new rows belong to no
+            batch.
         """
         rows = self.parsed(metadata)
         with self.database.connected() as connection:
@@ -688,7 +710,7 @@ class Shard(PartitionLog):
             raise self.errors.other_source(f"position {error}") from None
 
     def checked(self, connection: Connection) -> Table:
-        """Return the table, which is checked on the first call."""
+        """Return the table. The first call checks the table."""
         if self._checked is None:
             self._checked = Table(connection, self.table, self.spec, self.errors)
         return self._checked
@@ -700,14 +722,14 @@ def _size(value: Any) -> int:
 
 
 # --- jdbc ---------------------------------------------------------------------------------------------------------
-# Spark reads a batch of a SQL table over JDBC, with its ranges in parallel.
+# Spark reads a batch of a SQL table over JDBC. It reads the ranges of the batch in parallel.
 
 
 class JdbcRows:
     """Reads the rows of a batch as a DataFrame.
 
-    On PostgreSQL, Spark reads all rows from the snapshot in which they were counted, even if it takes long or reads
-    repeatedly. On MySQL and MariaDB, the rows are only counted before Spark reads them.
+    On PostgreSQL, Spark reads all rows from the snapshot in which they were counted. This also applies to a long or
+    repeated read. On MySQL and MariaDB, the rows are counted before Spark reads them, without a common snapshot.
 
     :param shard: reader of the table.
     :param rows: decided rows.
@@ -730,7 +752,7 @@ class JdbcRows:
             raise
 
     def close(self) -> None:
-        """Release the snapshot of the database. Afterwards Spark cannot read further rows."""
+        """Release the snapshot of the database. After this, Spark cannot read more rows."""
         held = self._held
         self._held = None
         if held is not None:
@@ -769,10 +791,10 @@ class Query:
 
     @property
     def name(self) -> str:
-        """The subquery that Spark selects from, as text."""
+        """The subquery from which Spark selects, as text."""
         keys = [key.label(f"tx_key_{number}") for number, key in enumerate(self._table.keys)]
         return f"({sql_text(sa.select(*self._table.selected, *keys), self._dialect)}) AS tx_rows"
 
     def predicate(self, rows: KeyRange) -> str:
-        """Return the condition of a range as text, since Spark accepts no query parameters."""
+        """Return the condition of a range as text, since Spark does not accept query parameters."""
         return sql_text(self._table.within(rows, self._keys), self._dialect)

@@ -1,6 +1,6 @@
-"""The sources of SQL tables. A transaction takes the next rows, by id or by time.
+"""The sources of SQL tables. A transaction takes the next rows, by id or by time. This module is fast to import.
 
-The import is cheap: modules that need SQLAlchemy load only when a batch is decided or read.
+Modules that need SQLAlchemy are imported only when a batch is decided or read.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 
 class SqlRows(LimitedSource):
-    """The base of the SQL sources. It has their arguments, and reads the rows of a batch of one table.
+    """The base class of the SQL sources. It has their arguments, and reads the rows of a batch from one table.
 
-    :param order_by: a column with unique, growing values, such as ``"id"``; or a time column and a unique column,
-        such as ``["updated_at", "id"]``.
-    :param columns: columns to read; None for all.
-    :param settle: minimum age of a row in seconds, by its time column; no effect if an id alone orders the rows.
+    :param order_by: column with unique, growing values, such as ``"id"``, or a time column and a unique column, such as
+        ``["updated_at", "id"]``.
+    :param columns: columns to read, or None for all columns.
+    :param settle: minimum age of a row in seconds, by its time column. It has no effect if an id alone orders the rows.
     :param patience: seconds that `begin` waits for running transactions that may still commit an earlier row. After
-        that, it takes no row, and logs the transactions.
-    :param rows_per_read: number of rows in each range that Spark reads in parallel.
+        this time, it takes no row, and logs the transactions.
+    :param rows_per_read: number of rows in a range. Spark reads the ranges in parallel.
 
     The other parameters are the same as for `LimitedSource`. Use `kind` ``transactional`` if rows are only ever added.
     """
@@ -81,13 +81,13 @@ class SqlRows(LimitedSource):
             self._read.pop().close()
 
     def dataset_of(self, conn_id: str, table: str) -> Dataset:
-        """Return the dataset of one table, which equals the dataset of a state of the same table."""
+        """Return the dataset of one table. It equals the dataset of a state in the same table."""
         from airflow_tx.state import SqlTable
 
         return SqlTable(conn_id, table=table).dataset()
 
     def accept(self) -> Remedy:
-        """Return the remedy for rows that are in no batch."""
+        """Return the remedy for rows that belong to no batch."""
         return (
             "Correct the table, for example give late rows ids that come last. Or accept it: "
         ) + self.command("accept-loss")
@@ -108,13 +108,13 @@ class SqlRows(LimitedSource):
         return Shard(conn_id, table, self.spec, errors, what=type(self).__name__)
 
     def partition_contains(self, partition: str, metadata: Json, what: str) -> bool | None:
-        """Return whether the rows of one table include an id or a time; None if only the database can tell."""
+        """Return whether the rows of one table include an id or a time. Return None if only the database can tell."""
         from airflow_tx.sources.sql.table import Rows
 
         return Rows.from_json(metadata, len(self.spec.order_by)).contains(what, self.zone)
 
     def partition_reaches(self, partition: str, position: Json, what: str) -> bool | None:
-        """Return whether the source took all rows of one table up to an id or a time; None if unknown."""
+        """Return whether the source has taken all rows of one table up to an id or a time. Return None if unknown."""
         from airflow_tx.sources.sql.table import TablePosition
 
         return TablePosition.from_json(position, len(self.spec.order_by)).reaches(what, self.zone)
@@ -131,7 +131,7 @@ class SqlRows(LimitedSource):
         return read.frame(spark)
 
     def types_of(self, shards: Iterable[Shard]) -> RowTypes:
-        """Return the column types of several tables together; None for a column with different types."""
+        """Return the column types of several tables. A column has the type None if its types differ."""
         found: dict[str, Any] = {}
         for shard in shards:
             for name, kind in shard.row_types().items():
@@ -140,10 +140,10 @@ class SqlRows(LimitedSource):
 
 
 class SqlSource(SqlRows, TransactionalSource):
-    """A source of a table in PostgreSQL, MySQL, MariaDB or SQLite. Each row is in exactly one batch.
+    """A source that reads a table of PostgreSQL, MySQL, MariaDB or SQLite. Each row is in exactly one batch.
 
-    Transactions of the database may commit in another order than their ids. The source finds the open transactions that
-    may still commit an earlier row, and waits for them. So it ends a batch only where no earlier row can appear any
+    Transactions of the database may commit in a different order than their ids. The source finds the open transactions
+    that may still commit an earlier row, and waits for them. It ends a batch only where no earlier row can appear any
     more. See docs/sql_source.md for the conditions and limits.
 
     :param conn_id: Airflow connection of type postgres, mysql or sqlite.
@@ -214,8 +214,8 @@ class PartitionedSqlSource(SqlRows, LogSource):
     """A `SqlSource` for several tables with the same columns. Every table of every connection is a partition.
 
     A partition is named ``<conn_id>.<table>``. You can add partitions at any time. If a partition cannot be reached, or
-    its table is gone, a transactional source fails. An opaque source omits the partition, and later resumes it at its
-    position. The limits apply to the whole batch, and partitions share them evenly.
+    its table is missing, a transactional source fails. An opaque source omits the partition, and later resumes at its
+    position. The limits apply to the entire batch, and the partitions share them evenly.
 
     :param conn_ids: one or several Airflow connections.
     :param tables: one or several tables.

@@ -1,4 +1,4 @@
-"""The arguments of the SQL sources: the order of rows, the columns, and how long to wait."""
+"""The arguments of the SQL sources: the order of the rows, the columns, and how long to wait."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROWS_PER_READ = 100_000
 
 @dataclass(frozen=True)
 class SqlSpec:
-    """How to take rows from a table. The parameters are the same as for `SqlRows`."""
+    """How a source takes rows from a table. The parameters are the same as for `SqlRows`."""
 
     order_by: tuple[str, ...]
     columns: tuple[str, ...] | None = None
@@ -70,7 +70,7 @@ class SqlSpec:
 
 
 def checked_text(source: str, option: str, value: Any, example: str) -> str:
-    """Check an argument that is a name.
+    """Check that an argument is a name.
 
     :raises ConfigError: the name is empty or not a text.
     """

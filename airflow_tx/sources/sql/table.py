@@ -1,4 +1,4 @@
-"""Check one table of a source, and build the statements that read it in the order of its rows."""
+"""Check one table of a source, and build the SQL statements that read it in the order of its rows."""
 
 from __future__ import annotations
 
@@ -36,17 +36,20 @@ from airflow_tx.sources.sql.spec import SqlSpec
 
 
 RowKey: TypeAlias = tuple[Any, ...]
-"""The values of a row in the columns of the order, as returned by the database driver."""
+"""The values of a row in the ordering columns, as the database driver returns them."""
 
 CHECKED_ROWS = 100_000
-"""The number of taken rows that each decision counts again to find late rows, but always at least the last batch."""
+"""Number of taken rows that each decision counts again to find late rows. At least the last batch is always counted."""
 MARKED_ROWS = 4
 MARKED_COLUMNS = 16
 
 
 @dataclass(frozen=True)
 class KeyRange:
-    """A range of rows: after the key `after` (None for the first row), up to and including the key `upto`."""
+    """A range of rows. It begins after the key `after`, or at the first row if `after` is None.
+
+    It includes the key `upto`.
+    """
 
     after: RowKey | None
     upto: RowKey
@@ -54,10 +57,12 @@ class KeyRange:
 
 @dataclass(frozen=True)
 class Mark:
-    """The content of the last rows taken. It shows whether the table has begun again, such as after TRUNCATE.
+    """The content of the last rows that were taken.
 
-    :param rows: digest of each column, by key. Columns with equal values in all rows are omitted.
-    :param identity: value of the database that changes when the table begins again; None if there is none.
+    It shows whether the table has begun again, such as after TRUNCATE.
+
+    :param rows: digest of each column, by key. A column with equal values in all rows is omitted.
+    :param identity: value of the database that changes when the table begins again, or None if there is none.
     """
 
     rows: Mapping[int, Mapping[str, str]]
@@ -65,11 +70,11 @@ class Mark:
 
     @classmethod
     def of(cls, key: str, rows: Sequence[Mapping[str, Any]], identity: str | None) -> Mark:
-        """Return the mark of some rows.
+        """Return the digests of the last rows that were taken.
 
         :param key: name of the id column.
-        :param rows: last rows taken.
-        :param identity: value of the database that changes when the table begins again; None if there is none.
+        :param rows: last rows that were taken.
+        :param identity: value of the database that changes when the table begins again, or None if there is none.
         """
         columns = [column for row in rows[:1] for column in row if column != key]
         digests = {
@@ -87,10 +92,11 @@ class Mark:
         return cls(kept, identity)
 
     def is_other(self, key: str, rows: Sequence[Mapping[str, Any]], identity: str | None) -> bool:
-        """Return whether the current rows with these keys are new rows, rather than updated rows.
+        """Return whether the current rows with these keys are new rows, and not updated rows.
 
         They are new rows only if every row differs. If the database has an identity for the table, the identity must
-        differ, too. Without an identity, at least two rows must differ, and each column in at least one of the rows.
+        also differ. Without an identity, at least two rows must differ, and each column must differ in at least one
+        row.
         """
         if None not in (identity, self.identity) and identity == self.identity:
             return False
@@ -127,13 +133,13 @@ class Mark:
 
 @dataclass(frozen=True)
 class TablePosition:
-    """The position in a table: every row up to `last` was taken.
+    """The position in a table. Every row up to `last` was taken.
 
-    :param last: key of the last row taken; None if no row was taken.
-    :param since: key after which rows are counted again to find late rows; None to count all rows up to `last`.
+    :param last: key of the last row that was taken, or None if no row was taken.
+    :param since: key after which rows are counted again to find late rows, or None to count all rows up to `last`.
     :param rows: number of rows between `since` and `last` when they were taken.
-    :param restarts: how often the table has begun again, so that positions stay unique.
-    :param mark: mark of the last rows; None if no id alone orders the rows, since only ids can restart.
+    :param restarts: number of times that the table has restarted its ids. It keeps positions unique.
+    :param mark: digests of the last rows, or None unless an id alone orders the rows. Only ids can restart.
     """
 
     last: RowKey | None = None
@@ -143,16 +149,18 @@ class TablePosition:
     mark: Mark | None = None
 
     def after(self, upto: RowKey, rows: int) -> TablePosition:
-        """Advance by `rows` rows, up to the key `upto`."""
+        """Advance the position by `rows` rows, up to the key `upto`."""
         if self.rows + rows <= CHECKED_ROWS:
             return TablePosition(upto, self.since, self.rows + rows, self.restarts)
         return TablePosition(upto, self.last, rows, self.restarts)
 
     def reaches(self, what: str, zone: str = "") -> bool | None:
-        """Return whether all rows up to an id or a time were taken; None if unknown, such as in an order of texts.
+        """Return whether all rows up to an id or a time were taken.
+
+        Return None if this is unknown, such as in an order of texts.
 
         :param what: id or time that a person typed.
-        :param zone: time zone of a time without a zone; "" is UTC.
+        :param zone: default time zone of the time, or "" for UTC.
         """
         if self.last is None:
             return False
@@ -161,7 +169,7 @@ class TablePosition:
             return True if what == last else None
         try:
             start, end = _typed(what, last, zone)
-            # Further rows with the same time may follow.
+            # More rows with the same time may follow.
             return bool(end < last if start == end and len(self.last) > 1 else end <= last)
         except (ValueError, ArithmeticError, TypeError):
             return None
@@ -177,7 +185,7 @@ class TablePosition:
 
     @classmethod
     def from_json(cls, value: Any, columns: int) -> TablePosition:
-        """Parse the result of `to_json`; None is the position before the first row.
+        """Parse the result of `to_json`. None means the position before the first row.
 
         :param columns: number of columns in the order.
         :raises ValueError: the value is not a position in this order.
@@ -199,7 +207,7 @@ class TablePosition:
 class Rows:
     """The rows of a batch, in consecutive ranges.
 
-    :param after: key before the first range; None to begin at the first row.
+    :param after: key before the first range, or None to begin at the first row.
     :param ends: last key of each range.
     :param counts: number of rows in each range.
     """
@@ -213,10 +221,12 @@ class Rows:
         return sum(self.counts)
 
     def contains(self, what: str, zone: str = "") -> bool | None:
-        """Return whether the ranges include an id or a time; None if unknown, such as in an order of texts.
+        """Return whether the ranges include an id or a time.
+
+        Return None if this is unknown, such as in an order of texts.
 
         :param what: id or time that a person typed.
-        :param zone: time zone of a time without a zone; "" is UTC.
+        :param zone: default time zone of the time, or "" for UTC.
         """
         low = None if self.after is None else self.after[0]
         high = self.ends[-1][0]
@@ -224,7 +234,7 @@ class Rows:
             return True if what == high else None
         try:
             start, end = _typed(what, high, zone)
-            # If the order has a second column, rows with the same first value may be in two batches.
+            # If the order has two columns, rows with the same first value may be in two batches.
             several = start == end and len(self.ends[-1]) > 1
             above = low is None or (low <= end if several else low < end)
             return bool(above and start <= high)
@@ -267,7 +277,7 @@ class Rows:
 
 
 def key_json(key: RowKey | None) -> list[Any] | None:
-    """Return a key as plain JSON. Times become ISO 8601, in UTC if they have a zone.
+    """Convert a key to plain JSON. Times become ISO 8601 texts, in UTC if they have a time zone.
 
     :raises ValueError: a value cannot order rows.
     """
@@ -275,7 +285,7 @@ def key_json(key: RowKey | None) -> list[Any] | None:
 
 
 def shown(key: RowKey) -> str:
-    """Return a key as text, for errors and log lines."""
+    """Format a key as text, for errors and log lines."""
     texts = [
         str(value["at"] if isinstance(value, dict) else value) for value in key_json(key) or ()
     ]
@@ -308,9 +318,9 @@ def _required(value: Sequence[Any], columns: int) -> RowKey:
 
 
 def _typed(what: str, like: Any, zone: str) -> tuple[Any, Any]:
-    """Parse an id or time that a person typed as a value of the type of `like`.
+    """Parse an id or time that a person typed. The result has the type of `like`.
 
-    :return: start and end; they are equal unless the text is a day.
+    :return: start and end. They are equal unless the text is a day.
     :raises ValueError, ArithmeticError, TypeError: the text has another type.
     """
     if isinstance(like, datetime):
@@ -388,13 +398,13 @@ class Table:
 
     @cached_property
     def clause(self) -> sa.TableClause:
-        """The table for statements. Its columns have no types, so the driver chooses the types of values."""
+        """The table for SQL statements. Its columns have no types, so the driver chooses the types of the values."""
         names = dict.fromkeys([*self.spec.order_by, *self.columns])
         table, schema = self.place
         return sa.table(table, *map(sa.column, names), schema=schema)
 
     def spelled(self, dialect: Dialect) -> str:
-        """Return the quoted name of the table, without the doubled percent signs that Python's driver needs."""
+        """Return the quoted name of the table. Percent signs are not doubled, unlike for Python's driver."""
         return dialect.identifier_preparer.format_table(self.clause).replace("%%", "%")
 
     @property
@@ -412,14 +422,14 @@ class Table:
     def within(self, rows: KeyRange, keys: Sequence[Element] = ()) -> sa.ColumnElement[bool]:
         """Return the condition of a range.
 
-        :param keys: columns of the order, if they have other names.
+        :param keys: columns of the order, if the query has other names for them.
         """
         columns = keys or self.keys
         after = sa.true() if rows.after is None else _beyond(columns, rows.after, ge, gt, gt)
         return sa.and_(after, _beyond(columns, rows.upto, le, lt, le))
 
     def newest(self, connection: Connection, *conditions: sa.ColumnElement[bool]) -> RowKey | None:
-        """Return the last key of the rows that meet all conditions; None if no row does."""
+        """Return the last key of the rows that meet all conditions. Return None if no row does."""
         query = self._last_first(self._selected_keys(self.clause), *conditions).limit(1)
         row = connection.execute(query).first()
         return None if row is None else self._key(tuple(row))
@@ -427,7 +437,7 @@ class Table:
     def count(
         self, connection: Connection, *conditions: sa.ColumnElement[bool], most: int | None = None
     ) -> int:
-        """Count the rows that meet all conditions; stop the count at `most`."""
+        """Count the rows that meet all conditions. Stop the count at `most`."""
         if most is None:
             query = sa.select(sa.func.count()).select_from(self.clause).where(*conditions)
         else:
@@ -465,17 +475,17 @@ class Table:
         return [(self._key(tuple(row[:-1])), int(row[-1])) for row in connection.execute(query)]
 
     def read(self, *conditions: sa.ColumnElement[bool], most: int | None = None) -> sa.Select[Any]:
-        """Return the query that selects rows in order. `row` converts its result rows."""
+        """Return the query that selects the rows in order. The method `row` converts each row of its result."""
         return sa.select(*self.selected).where(*conditions).order_by(*self.keys).limit(most)
 
     @cached_property
     def read_exactly(self) -> ExactColumns:
-        """The columns of a row, for the readers of Python and Spark."""
+        """The columns of a row, as the readers of Python and Spark need them."""
         return ExactColumns(self.exact, self.unfit)
 
     @cached_property
     def selected(self) -> list[sa.Label[Any]]:
-        """The selected columns of a row, and its key as text if the reader may refuse a value."""
+        """The columns to select for a row. If the reader may refuse a value, they include the key as text."""
         return self.read_exactly.selected(self.clause, self.keys)
 
     def row(self, selected: Sequence[Any]) -> dict[str, Any]:
@@ -576,7 +586,7 @@ class Table:
                 raise self._no_place(column, value) from error
             if self._backend == "sqlite" and isinstance(key, str) == (column.kind == "integer"):
                 raise self._no_place(column, value)
-            # MySQL compares only times without a zone; its session is in UTC.
+            # MySQL compares only times without a time zone. Its session is in UTC.
             naive = isinstance(key, datetime) and self._backend != "postgresql"
             found.append(key.replace(tzinfo=None) if naive else key)
         return tuple(found)
@@ -611,10 +621,10 @@ def _kind_of(declared: Any, backend: str) -> str:
 def _beyond(
     columns: Sequence[Any], key: RowKey, inner: Comparison, outer: Comparison, last: Comparison
 ) -> sa.ColumnElement[bool]:
-    """Return a comparison of keys that can use an index on the first column in every database.
+    """Return a comparison of keys that can use an index on the first column, in every database.
 
-    :param inner: comparison of the first of two columns, which always must hold.
-    :param outer: comparison of the first of two columns that decides alone, for any value of the second.
+    :param inner: comparison of the first column, which must always be true.
+    :param outer: comparison of the first column that is sufficient for any value of the second column.
     :param last: comparison of the last column.
     """
     if len(columns) == 1:

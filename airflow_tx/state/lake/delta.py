@@ -1,11 +1,11 @@
 """Delta tables through deltalake, without Spark and without a JVM.
 
-`max_commit_retries=0` makes each commit a compare-and-set of the version. With retries, the library would commit an
-outranked writer on top of the raise that outranked it.
+`max_commit_retries=0` makes each commit a compare-and-set of the version. With retries, deltalake would commit the
+change of an outranked writer after the raise that outranked it.
 
 The fence is not a property of the table. With a property, deltalake also commits a protocol that requires readers of
-tables with local timestamps to support the type VARIANT. A raise commits two numbers, its own and a random one.
-Together they name the file with the text of the fence.
+tables with local timestamps to support the type VARIANT. A raise commits its own number and a random number. Both are
+in the name of the file with the text of the fence.
 """
 
 from __future__ import annotations
@@ -56,11 +56,12 @@ else:
 
 
 # --- folder -------------------------------------------------------------------------------------------------------
-# The files in the folder of a table, live or not, on any storage that deltalake reaches.
+# The files in the folder of a table, on any storage that deltalake supports. They may be live or
+# not.
 
 
 class Folder:
-    """A folder that is named by its URI.
+    """A folder on any storage, named by its URI.
 
     :param options: storage options of deltalake.
     """
@@ -95,7 +96,7 @@ class Folder:
 
     @contextmanager
     def writing(self, path: str) -> Iterator[Any]:
-        """Write a file, which exists once the block has ended."""
+        """Open a file for writing. The file exists only after the end of the `with` block."""
         if self._is_local:
             os.makedirs(self._uri, exist_ok=True)
         parent = path.rpartition("/")[0]
@@ -105,7 +106,7 @@ class Folder:
         out.close()
 
     def remove(self, path: str) -> None:
-        """Delete a file and the folders that become empty. An object store has no folders."""
+        """Delete a file, and the folders that are then empty. An object store has no folders."""
         self._handler.delete_file(path)
         if self._is_local:
             with suppress(OSError):
@@ -113,7 +114,7 @@ class Folder:
 
 
 class _Bytes:
-    """Passes pyarrow's buffers to a stream that accepts only bytes."""
+    """Wraps a stream that accepts only bytes, so that pyarrow can write buffers to it."""
 
     closed = False
 
@@ -125,22 +126,22 @@ class _Bytes:
         return len(data)
 
     def flush(self) -> None:
-        """Do nothing, because the stream ends with its block."""
+        """Do nothing, because the end of the `with` block closes the stream."""
 
     def close(self) -> None:
-        """Do nothing; see `flush`."""
+        """Do nothing, as `flush` does."""
 
 
 # --- manifest -----------------------------------------------------------------------------------------------------
-# The manifest of an appended output: the Parquet files that tasks have written into the folder of a
-# table.
+# The manifest of an output that is appended to a table. It lists the Parquet files that tasks have
+# written into the folder of the table.
 #
 # A task stages one row per file, like any other output. No row of a file is in the table before its
 # commit.
 
 
 FENCES = f"{STAGED}/_fence"
-"""The folder for the texts of fences."""
+"""The folder for the files that have the texts of fences."""
 _TEXTS = ("path", "partition", "stats", "schema")
 _NUMBERS = ("size", "rows")
 # Names of files that this package writes. It never deletes other files of the folder.
@@ -155,7 +156,7 @@ class TableFile:
     :param path: path relative to the table, in the spelling of the storage.
     :param size: size in bytes.
     :param rows: number of rows.
-    :param partition: value as text, by partition column; None is NULL.
+    :param partition: values as texts by partition column; None is NULL.
     :param stats: Delta's statistics, as JSON text.
     :param schema: Spark's schema of the file, partition columns included, as JSON text.
     """
@@ -168,14 +169,14 @@ class TableFile:
     schema: str
 
     def to_row(self) -> dict[str, Any]:
-        """Return the file as a row of a staged output."""
+        """Return the description of the file as a row of a staged output."""
         return {**vars(self), "partition": json.dumps(dict(self.partition))}
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> TableFile:
-        """Read a row that `to_row` made.
+        """Read a row that `to_row` returned.
 
-        :raises ValueError: `to_row` did not make this row.
+        :raises ValueError: `to_row` cannot have returned this row.
         """
         texts = all(isinstance(row.get(name), str) for name in _TEXTS)
         numbers = all(type(row.get(name)) is int for name in _NUMBERS)
@@ -185,18 +186,18 @@ class TableFile:
 
 
 def names_digest(files: Iterable[TableFile]) -> int:
-    """Digest the names of files as a number of 63 bits. No two tries write files of the same name."""
+    """Return a 63-bit digest of the names of files. No two tries write files of the same name."""
     text = "\n".join(sorted(each.path for each in files))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
 def txid_of(path: str) -> int | None:
-    """Return the txid of the transaction that has staged a file; None if no transaction staged it."""
+    """Return the txid of the transaction that has staged a file. Return None if no transaction has staged it."""
     return _number(_STAGED_FILE.fullmatch(path))
 
 
 def raise_of(path: str) -> int | None:
-    """Return the number of the raise whose fence is in a file; None if the file has no fence."""
+    """Return the number of the raise whose fence is in a file. Return None if the file has no fence."""
     return _number(_FENCE_FILE.fullmatch(path))
 
 
@@ -214,8 +215,8 @@ _CONFLICTS = (
     "Tried committing existing table version",
     "already exists",
 )
-# Temporary failures: the request got no answer, or the server is busy or broken. The pattern is
-# strict, since the name of a path or a column may contain such words.
+# Temporary failures: the server did not answer, or is busy or broken. The pattern is strict,
+# because the name of a path or a column may contain such words.
 _PASSES = re.compile(
     r" HTTP error\b|\berror sending request\b|\bdispatch failure\b|\bstatus code\W+(?:\d+m\W+)*(?:408|425|429|5\d\d) "
     r"|<Code>(?:RequestTimeout|SlowDown|InternalError|ServiceUnavailable|OperationAborted)<"
@@ -239,12 +240,14 @@ _REMEDY = (
 def check_conditional_puts(
     folder: Folder, uri: str, options: Mapping[str, str], *, state: str
 ) -> None:
-    """Probe the server of a table, once per table and server. A file in the table names each server that has passed.
+    """Check that the server of a table refuses conflicting puts.
 
-    Threads race to make the same table, as committers do, because deltalake offers no other conditional put.
+    A file in the table records each server that has passed.
 
-    :raises ConfigError: two threads made the table.
-    :raises StateUnavailable: no two threads met, so the result is unknown.
+    Several threads create the same table at once, because deltalake offers no other conditional put.
+
+    :raises ConfigError: two threads have created the table.
+    :raises StateUnavailable: no two puts met, so the result is unknown.
     """
     if uri.partition("://")[0] not in S3_SCHEMES:
         return
@@ -265,7 +268,11 @@ def check_conditional_puts(
 
 
 def _race(folder: Folder, uri: str, options: Mapping[str, str]) -> bool | None:
-    """Return whether the server refused a put; None if each loser had seen the table before its put."""
+    """Let threads create the same table.
+
+    Return True if the server refused a put that came second, and False if it accepted two puts. Return None if no two
+    puts met.
+    """
     place = f"{STAGED}/_probe/{uuid.uuid4().hex}"
     start = Barrier(_RACERS)
     try:
@@ -282,7 +289,10 @@ def _race(folder: Folder, uri: str, options: Mapping[str, str]) -> bool | None:
 
 
 def _made(uri: str, options: Mapping[str, str], start: Barrier) -> bool | None:
-    """Make a table. Return False if the put of its first version was refused, or None if the table existed before."""
+    """Create a table.
+
+    Return False if the server refused the put of its first version. Return None if the table already existed.
+    """
     schema = deltalake.Schema.from_json(json.dumps(struct([TXID_FIELD])))
     once = deltalake.CommitProperties(max_commit_retries=0)
     start.wait()
@@ -302,7 +312,7 @@ def _made(uri: str, options: Mapping[str, str], start: Barrier) -> bool | None:
 
 
 def is_conflict(error: Exception) -> bool:
-    """Return whether deltalake reports that another commit came first, and not that the storage failed."""
+    """Return whether deltalake reports a conflict with another commit. Otherwise the storage has failed."""
     return any(each in str(error) for each in _CONFLICTS)
 
 
@@ -321,7 +331,7 @@ COMMIT_NOTE = "userMetadata"
 NOBODYS = {TXID: "CAST(NULL AS BIGINT)"}
 OWNED = f"{TXID} IS NOT NULL"
 RELEASED = {"released": True}
-"""The note of a release: receipts before it belong to another ledger."""
+"""The note of a commit that releases the table. Receipts of earlier commits belong to another ledger."""
 _DENIED = re.compile(
     "(permission|access) ?denied|operation not permitted|read-only file system|necessary privileges"
     "|valid authentication|40[13] (forbidden|unauthorized)",
@@ -338,7 +348,7 @@ class TableVersion:
 
     :param fence: the text of the last raise; "" if there is none.
     :param number: number of the last raise; 0 before the first one.
-    :param applied: number of the last raise whose updates were all committed; None if there is none.
+    :param applied: number of the last raise whose updates are all committed; None if there is no such raise.
     :param written: number of rows of that update.
     :param given: digest of the files of that update.
     :param empty: whether no file is live.
@@ -363,7 +373,7 @@ class LiveFile:
     :param rows: number of rows; None if unknown.
     :param least: the least txid in the file; None if unknown.
     :param most: the greatest txid in the file; None if unknown.
-    :param nobodys: number of rows that belong to no transaction; None if unknown.
+    :param nobodys: number of rows without a txid; None if unknown.
     :param removable: whether this store can remove the file by a commit.
     """
 
@@ -383,13 +393,13 @@ class LiveFile:
         return any(self.least <= txid <= self.most for txid in txids)
 
     def is_of(self, txids: Collection[int]) -> bool:
-        """Return whether all rows of the file are of one of these transactions."""
+        """Return whether each row of the file belongs to one of these transactions."""
         alone = self.least is not None and self.least == self.most and self.nobodys == 0
         return alone and self.least in txids
 
 
 TableChange: TypeAlias = Callable[[Any], None]
-"""A method of `DeltaStore` that commits the version after the version that it gets."""
+"""A method of `DeltaStore` that commits a change as the version after the given version."""
 
 
 # --- the table -------------------------------------------------------------------------------------------------------
@@ -398,7 +408,8 @@ TableChange: TypeAlias = Callable[[Any], None]
 class DeltaStore:
     """A Delta table.
 
-    The state relies on `cas`: a change is committed on exactly the version that it was made for, or not at all.
+    The state relies on `cas`, which commits a change only as the next version after the version that it was planned
+    for.
     """
 
     def __init__(self, uri: str, *, state: str, options: Mapping[str, str]) -> None:
@@ -413,9 +424,9 @@ class DeltaStore:
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def load(self) -> TableVersion | None:
-        """Read the current table; None if there is none.
+        """Read the current version of the table. Return None if there is no table.
 
-        :raises StateError: the table has a feature that this store cannot keep right.
+        :raises StateError: the table has a feature that this store does not support.
         :raises StateUnavailable: the table cannot be read.
         """
         with self.reached():
@@ -453,17 +464,17 @@ class DeltaStore:
             ) from None
 
     def live_files(self, at: TableVersion) -> list[LiveFile]:
-        """List all live files of a version."""
+        """Return all live files of a version."""
         with self.reached():
             found = pa.table(at.handle.get_add_actions(flatten=True))
         return [_live(row, at) for row in found.to_pylist()]
 
     def files_of(self, at: TableVersion, txids: Collection[int]) -> list[LiveFile]:
-        """List the live files that may have rows of these transactions."""
+        """Return the live files that may have rows of these transactions."""
         return [each for each in self.live_files(at) if each.may_hold(txids)]
 
     def asked(self, at: TableVersion, query: str) -> list[dict[str, Any]]:
-        """Run an SQL query on a version of the table. The query uses the table name `QUERIED`."""
+        """Run an SQL query on a version of the table. In the query, the table has the name `QUERIED`."""
         with self.reached():
             try:
                 found = deltalake.QueryBuilder().register(QUERIED, at.handle).execute(query)
@@ -473,7 +484,7 @@ class DeltaStore:
                 raise deltalake.exceptions.DeltaError(str(error)) from error
 
     def history(self) -> list[dict[str, Any]]:
-        """Read the log entry of each commit, the newest first."""
+        """Return the log entry of each commit, the newest first."""
         with self.reached():
             return deltalake.DeltaTable(self._uri, storage_options=self._options).history()
 
@@ -484,9 +495,9 @@ class DeltaStore:
     ) -> None:
         """Commit a change as the version after `at`, or as the first version if `at` is None.
 
-        :param outcome_known: whether the caller may treat a failed commit as one that did nothing. Pass False if this
-            could lose an update or count it twice.
-        :raises FenceMoved: another commit has happened, or may have. Load the table again.
+        :param outcome_known: whether the caller may assume that a failed commit changed nothing. Pass False if this
+            assumption could lose an update or count it twice.
+        :raises FenceMoved: another commit has come first, or may have come first. Load the table again.
         :raises StateUnavailable: the storage failed. Load the table again.
         :raises StateOutcomeUnknown: the storage failed, and the change may be committed.
         """
@@ -495,8 +506,8 @@ class DeltaStore:
         try:
             change(at)
         except (deltalake.exceptions.DeltaError, OSError) as error:
-            # The conflict may be our own put, if its reply was lost and it was sent again. Loading
-            # the table again shows this.
+            # The conflict may be with our own put, if its reply was lost and the client sent it
+            # again. The next load of the table shows this.
             if is_conflict(error):
                 raise FenceMoved from None
             is_known = outcome_known or is_denied(error)
@@ -505,10 +516,10 @@ class DeltaStore:
     def raise_fence(
         self, at: TableVersion | None, *, text: str, number: int, applied: bool = False
     ) -> None:
-        """Write a new fence, and make the table if it does not exist.
+        """Write a new fence. Create the table if it does not exist.
 
         :param number: number of the raise, one more than in the version before.
-        :param applied: whether the updates under the fence are in the table already.
+        :param applied: whether the updates under the fence are already in the table.
         """
         raised = self.name_fence(text, number)
         once = _once(app_transactions=raised + [deltalake.Transaction(_APPLIED, number)] * applied)
@@ -530,7 +541,7 @@ class DeltaStore:
         )
 
     def name_fence(self, text: str, number: int) -> list[deltalake.Transaction]:
-        """Write the text of a fence before its commit, and return the numbers that name the text.
+        """Write the text of a fence into a file before the commit, and return the numbers that name the file.
 
         :param text: the text; "" for no fence.
         :param number: number of the raise.
@@ -543,14 +554,14 @@ class DeltaStore:
         return [deltalake.Transaction(_RAISE, number), deltalake.Transaction(_NAME, name)]
 
     def widen(self, at: TableVersion, *, fields: Sequence[FieldJson]) -> None:
-        """Add columns, which are NULL in existing rows."""
+        """Add columns to the table. They are NULL in existing rows."""
         added = [deltalake.Field.from_json(json.dumps(each)) for each in fields]
         at.handle.alter.add_columns(added, commit_properties=_once())
 
     def release(self, at: TableVersion, *, number: int, owned: bool) -> None:
-        """Remove the fence and the txid of each row, because the next ledger has the same txids.
+        """Remove the fence, and the txid of each row. The next ledger allocates the same txids again.
 
-        One commit does both, so a killed release has done everything or nothing.
+        One commit does both, so a release that is killed has removed everything or nothing.
 
         :param number: number of this raise.
         :param owned: whether any row has a txid. The commit rewrites each file with such a row.
@@ -565,8 +576,10 @@ class DeltaStore:
     def define(
         self, at: TableVersion | None, *, schema: Schema, partition_by: Sequence[str] = ()
     ) -> None:
-        """Make the table, or replace the columns of a table without files. Only this method can change partition
-        columns."""
+        """Create the table, or replace the columns of a table without files.
+
+        Only this method changes partition columns.
+        """
         if at is None:
             return self._create(schema, partition_by, _once())
         empty = pa.schema(deltalake.Schema.from_json(json.dumps(schema)).to_arrow()).empty_table()
@@ -593,11 +606,11 @@ class DeltaStore:
     ) -> None:
         """Add files to the table and remove files from it.
 
-        :param raised: the numbers from `name_fence` if this commit also raises the fence; else empty.
+        :param raised: numbers from `name_fence` if this commit also raises the fence; otherwise empty.
         :param applied: number of the raise whose updates are complete with this commit.
-        :param written: how many rows are added, without rows that only move to other files.
-        :param given: digest of the files of the update, of 63 bits.
-        :param note: JSON that the log keeps with the commit.
+        :param written: number of added rows, without rows that only move to other files.
+        :param given: 63-bit digest of the files of the update.
+        :param note: JSON object that Delta's log keeps with the commit.
         """
         now = time.time_ns() // 1_000_000
         adds = [
@@ -606,7 +619,8 @@ class DeltaStore:
             )
             for each in added
         ]
-        # A deletion timestamp of now keeps the file for readers of older versions.
+        # With the current time as deletion timestamp, VACUUM keeps the file for readers of older
+        # versions.
         removes = [
             deltalake.transaction.RemoveAction(
                 each.path, True, now, each.size, dict(each.partition)
@@ -655,7 +669,7 @@ def _fence_path(number: int, name: int) -> str:
 
 def _live(row: Mapping[str, Any], at: TableVersion) -> LiveFile:
     partition = {name: text_of(row[f"partition.{name}"]) for name in at.partition_by}
-    # The log has paths as URLs, and a RemoveAction encodes its path as a URL again.
+    # Paths in the log are encoded as in URLs. A RemoveAction encodes its path again.
     return LiveFile(
         path=unquote(row["path"]),
         size=row["size_bytes"],
@@ -669,9 +683,10 @@ def _live(row: Mapping[str, Any], at: TableVersion) -> LiveFile:
 
 
 def _spelled(path: str) -> str:
-    """Spell a path as deltalake does in a commit.
+    """Encode a path as deltalake does in a commit.
 
-    Spark spells letters such as é differently. A remove action that is not spelled like its add action removes nothing.
+    Spark encodes letters such as é differently. A remove action removes nothing if its path differs from the path of
+    its add action.
     """
     return quote(path, safe="!$&'()+,/:;=@~")
 
@@ -681,7 +696,7 @@ def _once(**also: Any) -> deltalake.CommitProperties:
 
 
 def is_denied(error: Exception) -> bool:
-    """Return whether a client reports that it has no permission."""
+    """Return whether the error of a client says that it has no permission."""
     return isinstance(error, PermissionError) or _DENIED.search(str(error)) is not None
 
 
@@ -702,7 +717,10 @@ def unreached(
     options: Mapping[str, str],
     outcome_known: bool = True,
 ) -> StateError:
-    """Make the error for a table that cannot be read or written. The error is final unless the failure is temporary."""
+    """Return the error for a table that cannot be read or written.
+
+    The error is final unless the failure is temporary.
+    """
     reason = scrubbed(str(error), options)
     if is_denied(error):
         problem = f"this process may not read or write {uri} ({reason})"
@@ -712,7 +730,7 @@ def unreached(
         kind = StateUnavailable if outcome_known else StateOutcomeUnknown
         return kind(state=state, where=uri, reason=reason)
     if not isinstance(error, OSError):
-        reason = scrubbed(first_line(error), options)  # a Rust stack follows the first line
+        reason = scrubbed(first_line(error), options)  # a stack of Rust follows
     problem = f"deltalake refuses the table {uri}: {reason.rstrip('.')}"
     remedy = "Repair it, or give the state another one, then clear the task."
     return StateDiffers(state=state, problem=problem, remedy=remedy)

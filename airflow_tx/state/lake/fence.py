@@ -1,4 +1,4 @@
-"""The fence of a lake table, as the text that a raise writes. Source: protocol.md §7."""
+"""The fence of a lake table, in the form that a raise writes into a file. Source: protocol.md §7."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class RaisedFence:
-    """A fence, with the facts that a write under the fence needs.
+    """A fence, and the facts that a write under this fence needs.
 
     :param number: number of the raise. The commit of the files notes it, to prove that it belongs to this raise.
     :param again: whether an earlier grant may have added rows of this transaction.
@@ -30,7 +30,7 @@ class RaisedFence:
 
     @property
     def text(self) -> str:
-        """Write the fence as JSON."""
+        """Return the fence as JSON."""
         fence = self.fence
         return json.dumps(
             {
@@ -48,7 +48,7 @@ class RaisedFence:
 
     @classmethod
     def of(cls, text: str, applied: int | None) -> RaisedFence | None:
-        """Read a text that `text` wrote; None if there is no fence.
+        """Read a fence from JSON that `text` returned. Return None if there is no fence.
 
         :param applied: number of the raise whose updates are all in the table.
         :raises ValueError: a later release or another program has written the text.
@@ -77,7 +77,7 @@ class RaisedFence:
         return self.fence.token == grant.token
 
     def took_out(self, txid: int, birth: str, incarnation: str) -> bool:
-        """Return whether this transaction is a restatement that has removed the rows of another transaction."""
+        """Return whether this transaction is a restatement that has removed the rows of its original transaction."""
         written = self.replaces is not None and self.fence.applied
         given = [self.fence] if self.taken or written else []
         return holds_for_good(given, txid, birth, incarnation)
@@ -89,7 +89,7 @@ def next_raise(
     """Return the fence that the raise of a grant writes.
 
     :param found: the fence in the table; None if there is none.
-    :param fence: the new fence, by the rules of `airflow_tx.state.fence`.
+    :param fence: the new fence, from the rules of `airflow_tx.state.fence`.
     :param number: number of this raise, which no other raise of the table has.
     """
     replaces = grant.replaces

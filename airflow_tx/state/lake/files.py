@@ -46,13 +46,13 @@ else:
 # --- statistics ---------------------------------------------------------------------------------------------------
 # Delta's statistics of a file, computed from its Parquet footer without I/O.
 #
-# Readers use them to skip files, so a bound that is too narrow silently loses rows. An uncertain
-# bound is left out. Doubles have no bounds because of NaN. Decimals have none because some readers
-# parse them as doubles.
+# Readers use the statistics to skip files. So a bound that is too narrow silently loses rows, and
+# an uncertain bound is left out. Doubles have no bounds because of NaN. Decimals have none because
+# some readers parse them as doubles.
 
 
 INDEXED = 32
-"""Number of columns with statistics, the same as for Delta's own writers."""
+"""Maximum number of columns with statistics, as in files of Delta's own writers."""
 TEXT = 32
 """Maximum length of a text in the statistics, in characters."""
 _WHOLE = ("byte", "short", "integer", "long")
@@ -65,12 +65,12 @@ Bounds = tuple[Any, Any]
 
 
 def statistics(metadata: Any, fields: Sequence[Mapping[str, Any]]) -> str:
-    """Make the statistics of a file, as JSON text.
+    """Return Delta's statistics of a file, as JSON text.
 
     :param metadata: pyarrow's metadata of the footer.
     :param fields: Spark's fields of the columns in the file.
     """
-    # A name with a dot would be read as the path of a nested field.
+    # Readers would treat a name with a dot as the path of a nested field.
     plain = [each for each in fields if isinstance(each["type"], str) and "." not in each["name"]]
     kinds = {each["name"]: each["type"] for each in plain}
     chosen = [*list(kinds)[:INDEXED], *([TXID] if TXID in kinds else [])]
@@ -111,26 +111,26 @@ def _add(
 
 
 def bounds_of(kind: str, column: Any) -> Callable[[Any, Any], Bounds] | None:
-    """Choose the function that writes the bounds of a column; None if the column has no bounds."""
+    """Return the function that converts the bounds of a column. Return None if a column of this type has no bounds."""
     if kind in _WHOLE:
         return whole_bounds
     if kind == "date":
         return date_bounds
     if kind == "string":
         return text_bounds
-    # INT96 has no order, and Delta tables have no other unit than microseconds.
+    # INT96 has no order. The only other unit of timestamps in Delta tables is microseconds.
     if kind.startswith("timestamp") and _MICROS in str(column.logical_type):
         return utc_bounds if kind == "timestamp" else local_bounds
     return None
 
 
 def whole_bounds(least: int, most: int) -> Bounds:
-    """Return whole numbers unchanged."""
+    """Return the bounds of a column of whole numbers unchanged."""
     return least, most
 
 
 def date_bounds(least: int, most: int) -> Bounds:
-    """Write days since 1970 as dates. A date that Python cannot represent gives no bound."""
+    """Convert bounds in days since 1970 to dates. A date that Python cannot represent gives no bound."""
     return _day(least), _day(most)
 
 
@@ -142,12 +142,15 @@ def _day(days: int) -> str | None:
 
 
 def utc_bounds(least: int, most: int) -> Bounds:
-    """Write microseconds since 1970 in milliseconds, with the bounds rounded outwards."""
+    """Convert bounds in microseconds since 1970 to timestamps in milliseconds.
+
+    Round the lower bound down and the upper bound up.
+    """
     return _millis(least // _MILLIS, "Z"), _millis(-(-most // _MILLIS), "Z")
 
 
 def local_bounds(least: int, most: int) -> Bounds:
-    """Write local timestamps as `utc_bounds` does."""
+    """Return the bounds of local timestamps in milliseconds, rounded as in `utc_bounds`."""
     return _millis(least // _MILLIS, ""), _millis(-(-most // _MILLIS), "")
 
 
@@ -160,7 +163,7 @@ def _millis(millis: int, zone: str) -> str | None:
 
 
 def text_bounds(least: bytes | str, most: bytes | str) -> Bounds:
-    """Cut long texts, and round the upper bound upwards."""
+    """Cut the bounds of a text column to `TEXT` characters. Round the upper bound up."""
     try:
         low = least.decode() if isinstance(least, bytes) else least
         high = most.decode() if isinstance(most, bytes) else most
@@ -170,7 +173,7 @@ def text_bounds(least: bytes | str, most: bytes | str) -> Bounds:
 
 
 def _next(text: str) -> str | None:
-    """Return a text that is greater than every text that begins with this one."""
+    """Return a text that is greater than every text with this beginning. Return None if there is no such text."""
     for end in range(len(text), 0, -1):
         point = ord(text[end - 1]) + 1
         point = _SURROGATES.stop if point in _SURROGATES else point
@@ -196,11 +199,11 @@ def read_footer(
     partition_fields: Sequence[Mapping[str, Any]],
     shared: bool = False,
 ) -> TableFile:
-    """Describe a file for the manifest.
+    """Return the description of a file for the manifest.
 
     :param path: path relative to the table.
     :param partition: value as text, by partition column. The file lacks these columns.
-    :param partition_fields: the fields of these columns in Spark's schema.
+    :param partition_fields: fields of the partition columns in Spark's schema.
     :param shared: whether the file may have rows of several transactions.
     :raises Misfit: the file cannot be part of a Delta table.
     """
@@ -251,14 +254,17 @@ def _columns(footer: Any) -> Schema:
 # --- files --------------------------------------------------------------------------------------------------------
 
 
-# How many footers are read in parallel. Each takes one or two requests to an object store.
+# Number of footers that are read in parallel. Each footer takes one or two requests to an object
+# store.
 READERS = 16
 
 
 def staged_files(
     table: Folder, folder: str, partition_fields: Sequence[Mapping[str, Any]]
 ) -> list[TableFile]:
-    """Describe the Parquet files with rows in the folder of a try. Only their footers are read.
+    """Return a description of each Parquet file in the folder of a try. Leave out files without rows.
+
+    Only the footers of the files are read.
 
     :param folder: path relative to the table.
     :raises Misfit: a file cannot be part of a Delta table.
@@ -272,7 +278,7 @@ def staged_files(
 
 
 def staged_schema(listed: Sequence[TableFile]) -> pa.Schema:
-    """Return the columns of staged files, with the partition columns and without the txid column."""
+    """Return the Arrow schema of staged files. It includes the partition columns, but not the txid column."""
     fields = dict[str, pa.DataType]()
     for each in listed:
         found = json.loads(each.schema)["fields"]
@@ -293,10 +299,10 @@ def file_rows(
     names: Sequence[str],
     txids: Collection[int] = (),
 ) -> Iterator[pa.RecordBatch]:
-    """Read columns of a file with the types in the file. Partition columns are texts.
+    """Read columns of a file, in the types of the file. Partition columns are texts.
 
-    :param txids: transactions to read. Row groups without rows of these transactions are left out; empty to read all
-        row groups.
+    :param txids: transactions whose rows are read; empty for all rows. Row groups without rows of these transactions
+        are skipped.
     """
     with table.open(file.path) as opened:
         parquet = pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")
@@ -328,7 +334,7 @@ def _groups(metadata: Any, txids: Collection[int]) -> Iterator[int]:
 
 
 def count_rows(table: Folder, path: str, txids: Collection[int]) -> dict[int, int]:
-    """Count the rows of each of these transactions in a file. Transactions without rows are left out."""
+    """Count the rows of each of these transactions in a file. Leave out transactions without rows."""
     with table.open(path) as opened:
         file = pq.ParquetFile(opened)
         if TXID not in file.schema_arrow.names:
@@ -339,14 +345,14 @@ def count_rows(table: Folder, path: str, txids: Collection[int]) -> dict[int, in
 
 
 def is_of(column: Any, txids: Collection[int]) -> Any:
-    """Return for each txid of a column whether it is one of these transactions."""
+    """Return, for each txid of a column, whether it is one of these txids."""
     return pc.is_in(column, value_set=pa.array(sorted(txids), pa.int64()))
 
 
 def _is_data(path: str, folder: str) -> bool:
     *folders, name = path.removeprefix(f"{folder}/").split("/")
-    # The name of a partition folder may begin with _ as well, but Spark's temporary folders have no
-    # "=".
+    # The name of a partition folder may begin with _, too. It has a "=", unlike Spark's temporary
+    # folders.
     unfinished = any(each.startswith("_") and "=" not in each for each in folders)
     return name.endswith(".parquet") and name[0] not in "_." and not unfinished
 
@@ -363,12 +369,13 @@ def _described(
 
 
 # --- python rows --------------------------------------------------------------------------------------------------
-# Rows of Python tasks as files of a table: the committer writes one Parquet file per partition.
+# Write the rows of Python tasks as files of a table. The committer writes one Parquet file per
+# partition.
 
 
 _Row = Mapping[str, Any]
 _DECIMAL = "decimal(38,18)"
-"""The type that Spark also gives to Python's Decimal."""
+"""The type of a Decimal column, which Spark also uses for Python's Decimal."""
 
 
 def write_python_rows(
@@ -376,7 +383,7 @@ def write_python_rows(
 ) -> list[dict[str, Any]]:
     """Write rows into the folder of a table, and return the manifest entries of their files.
 
-    A column gets the type that it has in the table.
+    Each column gets the type that it has in the table.
 
     :param state: the table.
     :raises StateError: the rows do not fit the table, or its folder cannot be written.
@@ -389,7 +396,7 @@ def write_python_rows(
         fields = of_arrow(table.schema)["fields"]
         check_columns(fields, state.partition_by)
         files = Folder(state.uri, options)
-        # Another try of the committer writes into another folder.
+        # Each try of the committer writes into a folder of its own.
         folder = staged_folder(attempt, uuid.uuid4().hex)
         own = [each for each in fields if each["name"] in state.partition_by]
         parts = list(_parts(table, state.partition_by, attempt.txid))
@@ -406,7 +413,7 @@ def write_python_rows(
 
 
 def as_arrow(rows: Sequence[_Row], schema: Mapping[str, Any] | None) -> pa.Table:
-    """Make an Arrow table of rows.
+    """Create an Arrow table from rows.
 
     :param schema: Spark's schema of the table; None if there is no table yet.
     :raises Misfit: a value does not have the type of its column.
@@ -447,7 +454,7 @@ def _nested(kind: Mapping[str, Any]) -> pa.DataType:
 def _parts(
     table: pa.Table, partition_by: Sequence[str], txid: int
 ) -> Iterator[tuple[dict[str, str | None], pa.Table]]:
-    """Divide rows by partition, and leave out the partition columns."""
+    """Divide rows by partition. Leave out the partition columns, and add the txid column."""
     rows_of = dict[tuple[str | None, ...], list[int]]()
     values = {name: table.column(name).to_pylist() for name in partition_by}
     if empty := [name for name, column in values.items() if "" in column]:

@@ -35,13 +35,13 @@ else:
 
 @dataclass(frozen=True)
 class VersionSnapshot(TableSnapshot):
-    """A table at one version. Later commits keep its files until the retention has passed."""
+    """One version of a table. Its files remain after later commits, until the retention has passed."""
 
     at: TableVersion
 
 
 class CommittedFiles(CommittedTable):
-    """A lake table whose rows are read file by file."""
+    """A lake table that is read file by file."""
 
     uri: str
     conn_id: str | None
@@ -126,10 +126,10 @@ class CommittedFiles(CommittedTable):
         txids: Collection[int],
         types: Mapping[str, pa.DataType],
     ) -> Iterator[pa.RecordBatch]:
-        """Read the files one after the other, by the least txid in each, with one row group in memory."""
+        """Read one file after the other, in the order of their least txids. Only one row group is in memory."""
         own = {name: kind for name, kind in types.items() if name != UPSTREAM_TXID}
-        # The txid column is last, so that a refused value in another column of a row is found
-        # first.
+        # The txid column comes last, so that a refused value in another column of the row is
+        # reported first.
         read = pa.schema({**own, TXID: pa.int64()})
         named = [TXID if name == UPSTREAM_TXID else name for name in types]
         files = sorted(_files(store, at, txids), key=lambda each: (each.least or 0, each.path))

@@ -1,4 +1,4 @@
-"""The schema of a table and of its files, in the JSON that Spark and Delta share. All functions are pure."""
+"""The schema of a table and of its files, in the JSON form that Spark and Delta use. All functions are pure."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ else:
 FieldJson = dict[str, Any]
 Schema = dict[str, Any]
 DELTA_TYPES = {each.delta: each for each in COLUMN_TYPES.values()}
-"""The types that are not nested, by their names in Delta. Decimals of other sizes are also allowed."""
+"""The plain types, by their names in Delta. Decimals of other sizes are also allowed."""
 _SHOWN = 100
-"""Maximum length of a rule in a message, in characters."""
+"""Maximum length, in characters, of a rule that a message shows."""
 _DECIMAL = re.compile(r"decimal\(\d+, ?\d+\)")
 TXID_FIELD: FieldJson = {"name": TXID, "type": "long", "nullable": True, "metadata": {}}
 
 
 def nullable(kind: Any, *, column: str = "") -> Any:
-    """Make a type nullable at every depth, and drop the metadata of its fields.
+    """Return a type that is nullable at every depth. Its fields have no metadata.
 
     Delta readers refuse a table with a nested field that is not nullable.
 
@@ -67,7 +67,7 @@ def _unknown(column: str, kind: Any) -> Misfit:
 
 
 def cast_to(column: str, kind: str) -> str:
-    """Write the remedy for a column of a wrong type."""
+    """Return the remedy for a column of a wrong type."""
     name = column.partition(".")[0]
     if name != column:
         return f"Cast {column} to another type, such as {kind}, then clear the task."
@@ -81,12 +81,12 @@ def _field(field: Mapping[str, Any], column: str) -> FieldJson:
 
 
 def struct(fields: Sequence[FieldJson]) -> Schema:
-    """Make a schema of fields."""
+    """Return a schema with these fields."""
     return {"type": "struct", "fields": list(fields)}
 
 
 def new_fields(table: Schema, found: Schema) -> list[FieldJson]:
-    """List the fields of a file that its table does not have yet.
+    """Return the fields of a file that its table does not have yet.
 
     :param table: columns of the table.
     :param found: columns of the file, partition columns included.
@@ -113,9 +113,9 @@ def new_fields(table: Schema, found: Schema) -> list[FieldJson]:
 def check_partition(
     found: Schema, partition: Mapping[str, str | None], columns: Sequence[str]
 ) -> None:
-    """Refuse a file that does not have a value for each partition column.
+    """Refuse a file unless it has one value for each partition column.
 
-    :raises Misfit: a partition column is missing, or the file has one too many.
+    :raises Misfit: the file lacks a partition column, or is also partitioned by another column.
     """
     names = {each["name"] for each in found["fields"]}
     if missing := [name for name in columns if name not in names or name not in partition]:
@@ -165,7 +165,7 @@ def _of_plain(kind: Any, column: str) -> str:
 
 
 def shown_type(kind: Any) -> str:
-    """Write a type in Spark's SQL, for `cast`."""
+    """Return a type in Spark's SQL, for `cast`."""
     if isinstance(kind, str):
         return kind
     if kind["type"] == "array":
@@ -179,12 +179,12 @@ def shown_type(kind: Any) -> str:
 
 
 def _parts(kind: Mapping[str, Any]) -> list[Any]:
-    """List the types of the elements, the keys and the values of a type."""
+    """Return the types of the elements, the keys and the values of a nested type."""
     return [kind[name] for name in ("elementType", "keyType", "valueType") if name in kind]
 
 
 def deepest(kind: Any, asked: Callable[[str], bool]) -> bool:
-    """Return whether `asked` is true for any plain type within a type."""
+    """Return whether `asked` returns true for any plain type inside a type."""
     if isinstance(kind, str):
         return asked(kind)
     inner = [*_parts(kind), *(each["type"] for each in kind.get("fields", ()))]
@@ -192,8 +192,7 @@ def deepest(kind: Any, asked: Callable[[str], bool]) -> bool:
 
 
 def declared_in(field: FieldJson) -> Iterator[tuple[str, str]]:
-    """Yield what the metadata of a field, or of a nested field, requires of a writer, such as a rule, a length or a
-    default."""
+    """Yield the requirements in the metadata of a field and its nested fields, such as rules, lengths or defaults."""
     for name, value in sorted(field.get("metadata", {}).items()):
         if name.startswith(_ASKS) and not name.startswith(_MAPPED):
             yield name, " ".join(str(value).split())[:_SHOWN]
@@ -218,8 +217,8 @@ def is_optional(kind: Any) -> bool:
 
 
 # --- requirements -------------------------------------------------------------------------------------------------
-# The requirements of a Delta table. Commits of metadata alone keep a table exact only if it meets
-# them.
+# The requirements for a Delta table. Commits that change only metadata are exact only if the table
+# meets them.
 
 
 _VECTORS = "deletionVectors"
@@ -230,8 +229,8 @@ _MAPPING = "delta.columnMapping.mode"
 _PREFIXES = "delta.randomizeFilePrefixes"
 _FORGETS = "delta.setTransactionRetentionDuration"
 _CONSTRAINT = "delta.constraints."
-# Beginnings of names in the metadata of a field. All except the first one require something of a
-# writer.
+# Prefixes of names in the metadata of a field. Metadata with one of these prefixes, except for
+# `_MAPPED`, is a requirement for a writer.
 _MAPPED = "delta.columnMapping."
 _ASKS = (
     "delta.",
@@ -244,9 +243,9 @@ _ASKS = (
 
 @dataclass(frozen=True)
 class TableRequirements:
-    """Refuses a table that this writer cannot write correctly.
+    """Checks that a table has no feature that this writer would violate.
 
-    :param uri: URI of the table, as given to the state.
+    :param uri: URI of the table, as in the arguments of the state.
     """
 
     state: str
@@ -255,7 +254,7 @@ class TableRequirements:
     def check(self, table: DeltaTable) -> None:
         """Check one version of the table.
 
-        :raises StateDiffers: the table has a feature that this writer cannot keep right. The message says how to remove
+        :raises StateDiffers: the table has a feature that this writer does not support. The message says how to remove
             it.
         """
         self._check_settings(table)
@@ -293,8 +292,8 @@ class TableRequirements:
         if 2 < writer < 7 or writer > 7:
             problem = f"asks for a writer of version {writer}, which may check constraints or generate columns"
             raise self._refusal(problem, self._copied(table))
-        # Delta removes a file with a vector only if the commit names the vector, which deltalake
-        # cannot do.
+        # Delta removes a file with a deletion vector only if the commit names the vector. deltalake
+        # cannot name it.
         if _VECTORS in features and _has_vectors(table):
             raise self._refusal("has deletion vectors", self._purged)
 
@@ -363,7 +362,7 @@ def _has_vectors(table: DeltaTable) -> bool:
 
 
 def rewritten(uri: str, rows: str) -> str:
-    """Write the remedy that moves rows into new files whose paths every writer spells alike.
+    """Return the remedy for rows in files whose paths deltalake cannot spell. It moves the rows into new files.
 
     :param rows: an SQL condition.
     """
@@ -378,7 +377,7 @@ def rewritten(uri: str, rows: str) -> str:
 
 
 def spark_table(uri: str) -> str:
-    """Name a table by its URI in Spark's SQL."""
+    """Return the name of a table in Spark's SQL, from its URI."""
     return f"delta.`{uri.replace('s3://', 's3a://', 1)}`"
 
 
@@ -388,16 +387,16 @@ def spark_table(uri: str) -> str:
 
 
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
-"""The folder name of NULL in Hive, Spark and Delta."""
+"""The folder name for NULL in Hive, Spark and Delta."""
 _LONGEST = 255
-"""Maximum bytes of a folder name in nearly every file system."""
+"""Maximum length of a folder name in bytes, in nearly every file system."""
 _TYPES = re.compile(r"string|boolean|byte|short|integer|long|date|decimal\(.*\)")
 _ESCAPED = re.compile(r"""[\x00-\x1f"#%'*/:=?\\\x7f{\[\]^]""")
 _IMPOSSIBLE = re.compile(r"[ ,;{}()\n\t=]")
 
 
 def check_columns(fields: Iterable[Mapping[str, Any]], partition_by: Sequence[str]) -> None:
-    """Refuse rows that cannot become files of a table.
+    """Refuse rows from which no files of a table can be written.
 
     :param fields: fields of Spark's schema of the rows.
     :raises Misfit: a column does not fit. The message names it.
@@ -428,7 +427,7 @@ def check_columns(fields: Iterable[Mapping[str, Any]], partition_by: Sequence[st
 
 
 def text_of(value: Any) -> str | None:
-    """Spell a value as Delta's log does; None is NULL."""
+    """Return a value as the text in Delta's log. None is NULL."""
     if value is None or value == "":
         return None
     if isinstance(value, bool):
@@ -439,7 +438,7 @@ def text_of(value: Any) -> str | None:
 
 
 def empty_in(name: str) -> str:
-    """Describe the problem of an empty text in a partition column."""
+    """Return the problem with an empty text in a partition column."""
     return (
         f"partition column {name} has an empty text, which readers of a Delta table read as NULL: "
         "give NULL or another text"
@@ -447,12 +446,15 @@ def empty_in(name: str) -> str:
 
 
 def folder_of(partition: Mapping[str, str | None]) -> str:
-    """Spell the folders of a partition as Spark does: ``day=2026-01-01/``; "" for no partition."""
+    """Return the folders of a partition, spelled as in Spark: ``day=2026-01-01/``.
+
+    Return "" without partition columns.
+    """
     return "".join(f"{_escaped(name)}={_escaped(text)}/" for name, text in partition.items())
 
 
 def new_folder(partition: Mapping[str, str | None]) -> str:
-    """Spell the folders of a partition, and check that they can be made.
+    """Return the folders of a partition. Check that a file system can have them.
 
     :raises Misfit: a value is too long for the name of a folder.
     """
@@ -467,7 +469,7 @@ def new_folder(partition: Mapping[str, str | None]) -> str:
 
 
 def values_in(folder: str) -> dict[str, str | None]:
-    """Read partition values from their folders, as `folder_of` spells them."""
+    """Return the partition values that the folders of a partition name, as `folder_of` spells them."""
     found = dict[str, str | None]()
     for part in filter(None, folder.split("/")):
         name, _, text = part.partition("=")

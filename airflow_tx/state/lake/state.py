@@ -1,7 +1,7 @@
 """A table of a lake to which transactions append rows. Source: protocol.md §7.
 
-Tasks write the files, in parallel, before the turn. The commit publishes them, in txid order, by one commit of
-metadata.
+Tasks write the files in parallel, before the turn. Committers publish the files in txid order. Each publication is one
+commit of metadata.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ else:
 
 @dataclass(frozen=True)
 class TableFit:
-    """Compares the files of one attempt with a table.
+    """Checks whether the files of one attempt fit a table.
 
     :param partition_by: the partition columns of the state.
     """
@@ -107,7 +107,9 @@ class TableFit:
     store: DeltaStore
 
     def change(self, at: TableVersion | None, files: Sequence[TableFile]) -> TableChange | None:
-        """Return the change of columns that a table needs before the files are added; None if it needs no change.
+        """Return the change of columns that the table needs before the files are added.
+
+        Return None if it needs no change.
 
         :param at: the version of the table; None if there is no table yet.
         :raises StateError: a file does not fit. Nothing was committed.
@@ -160,7 +162,7 @@ class TableFit:
 
 
 def check_there(folder: Folder, files: Sequence[TableFile]) -> None:
-    """Check that the storage has the files with their sizes, because readers fail if a size differs.
+    """Check that the storage has the files in their sizes, because readers fail if a size differs.
 
     :raises Misfit: a file is missing, or has another size.
     """
@@ -178,29 +180,30 @@ def check_there(folder: Folder, files: Sequence[TableFile]) -> None:
 
 
 def is_undefined(at: TableVersion) -> bool:
-    """Return whether a raise has made the table, and no rows have given it columns yet."""
+    """Return whether a raise of the fence has created the table, and no rows have decided its columns yet."""
     return at.empty and not at.partition_by and at.schema["fields"] == [TXID_FIELD]
 
 
 # --- sweep --------------------------------------------------------------------------------------------------------
-# Clean up staged files that were never published, or that a commit has taken out again.
+# Clean up staged files that were never published, or that a commit has removed from the table.
 #
-# VACUUM ignores the folder of staged files. A file may be deleted once its transaction is over and
-# the table no longer has the file. It stays as long as readers of older versions may need it. Delta
-# does not record when a file was taken out, so the first sweep that finds it dead notes the time.
+# VACUUM ignores the folder of staged files. A file is dead if its transaction is final and the
+# table does not have the file. It stays as long as readers of older versions may need it. Delta
+# does not record when a file was removed, so the first clean-up that finds it dead records the
+# time.
 
 
 NOTES = f"{STAGED}/_dead.json"
 FENCES_KEPT = 100
-"""How many texts of fences are kept, for processes that have read an older version."""
+"""Number of fences whose text is kept, for processes that have read an older version."""
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class DeadFiles:
-    """Files that no version needs once the retention has passed.
+    """Staged files that are not in the table. No reader needs them once the retention has passed.
 
-    :param since: by path, the time in seconds at which a sweep first found the file dead.
+    :param since: by path, the time in seconds at which a clean-up first found the file dead.
     :param over: paths of the files that may be deleted.
     """
 
@@ -221,8 +224,8 @@ def dead_files(
 
     :param there: paths of all files in the folder.
     :param live: paths of the files of the table.
-    :param known: by path, the time at which a sweep first found the file dead.
-    :param txid: a committed transaction. All transactions before it are over.
+    :param known: by path, the time at which a clean-up first found the file dead.
+    :param txid: a committed transaction. All earlier transactions are final.
     """
     since = dict[str, float]()
     over = set[str]()
@@ -239,7 +242,7 @@ def dead_files(
 
 
 def old_fences(there: Iterable[str], number: int) -> set[str]:
-    """List the texts of fences that are no longer read. `number` is the number of the last raise."""
+    """Return the paths of fences that no process reads any longer. `number` is the number of the last raise."""
     numbers = {path: raise_of(path) for path in there}
     return {
         path
@@ -251,10 +254,12 @@ def old_fences(there: Iterable[str], number: int) -> set[str]:
 def sweep(
     folder: Folder, live: Collection[str], number: int, *, txid: int, now: float, retention: float
 ) -> int:
-    """Delete the staged files of transactions before `txid` that have been dead for the retention.
+    """Delete staged files of transactions before `txid` that have been dead for the retention period.
 
-    :param number: number of the last raise. Texts of much older fences are deleted, too.
-    :return: how many staged files were deleted.
+    Also delete much older fences.
+
+    :param number: number of the last raise.
+    :return: number of deleted staged files.
     """
     there = folder.listed(STAGED)
     found = dead_files(there, live, _notes(folder, there), txid=txid, now=now, retention=retention)
@@ -262,7 +267,7 @@ def sweep(
         try:
             folder.remove(path)
         except FileNotFoundError:
-            continue  # another committer sweeps as well
+            continue  # another committer has deleted the file at the same time
     if found.since or NOTES in there:
         with folder.writing(NOTES) as out:
             out.write(json.dumps(found.since).encode())
@@ -270,7 +275,10 @@ def sweep(
 
 
 def _notes(folder: Folder, there: Collection[str]) -> dict[str, float]:
-    """Read the notes of earlier sweeps; {} if they are unreadable. Files are then only kept longer."""
+    """Read the times at which earlier clean-ups found files dead.
+
+    Return {} if this record is unreadable. The files are then only kept longer.
+    """
     if NOTES not in there:
         return {}
     try:
@@ -283,17 +291,17 @@ def _notes(folder: Folder, there: Collection[str]) -> dict[str, float]:
 
 
 # --- taken back ---------------------------------------------------------------------------------------------------
-# The rows that a commit takes out of a table: whole files, and rows of a transaction in shared
-# files.
+# The rows that a commit removes from a table. It removes complete files, and copies the other rows
+# of shared files.
 
 
 @dataclass(frozen=True)
 class TakenBack:
-    """The files that leave a table, and the files that keep the other rows of shared files.
+    """The files to remove from a table, and new files with the rows of other transactions in the removed files.
 
     :param removed: files to remove from the table.
     :param kept: new files with the rows of other transactions.
-    :param rows: how many rows leave the table.
+    :param rows: number of rows that the table loses.
     """
 
     removed: Sequence[LiveFile] = ()
@@ -303,9 +311,9 @@ class TakenBack:
 
 @dataclass(frozen=True)
 class TakeBack:
-    """Takes the rows of transactions out of files, with one row group in memory at a time.
+    """Removes the rows of transactions from files, with one row group in memory.
 
-    :param into: the folder for the rows of other transactions.
+    :param into: the folder for the copied rows of other transactions.
     :param schema: schema of the table.
     """
 
@@ -316,7 +324,7 @@ class TakeBack:
     schema: pa.Schema = field(repr=False)
 
     def of(self, found: Sequence[LiveFile]) -> TakenBack:
-        """Take the rows out of these live files. A file may also have no such rows."""
+        """Prepare the removal of the rows from these live files. A file may also have none of the rows."""
         removed = list[LiveFile]()
         kept = list[TableFile]()
         gone = 0
@@ -326,7 +334,7 @@ class TakeBack:
             if not whole:
                 mine = sum(count_rows(self.folder, live.path, self.txids).values())
             if not whole and not mine:
-                continue  # the file has rows only of earlier and of later transactions
+                continue  # the file only has rows of earlier and later transactions
             if not live.removable:
                 raise Misfit(f"deltalake cannot spell the path {live.path}")
             removed.append(live)
@@ -337,7 +345,7 @@ class TakeBack:
         return TakenBack(removed, kept, gone)
 
     def _others(self, live: LiveFile) -> TableFile | None:
-        """Write the rows of other transactions in a shared file into a new file."""
+        """Copy the rows of other transactions from a shared file into a new file."""
         path = f"{self.into}/{folder_of(live.partition)}{uuid.uuid4().hex}.parquet"
         with self.folder.open(live.path) as opened, self.folder.writing(path) as out:
             self._copy(opened, out, live.partition)
@@ -365,7 +373,7 @@ class TakeBack:
                 writer.write_table(rows.filter(pc.invert(is_of(group.column(TXID), self.txids))))
 
     def _written_schema(self, found: pa.Schema, partition: Collection[str]) -> pa.Schema:
-        """Return the schema of a copy: the columns of the file, in the types of the table.
+        """Return the schema of a copy of a file. It has the columns of the file, in the types of the table.
 
         Spark's INT96 has no time zone. UPDATE and MERGE of delta-spark leave the partition columns in the files.
         """
@@ -381,7 +389,7 @@ class TakeBack:
 
 _RECEIPT = ("txid", "attempt", "receipt", "hash")
 SWEPT_EVERY = 50
-"""How many raises of the fence pass between two sweeps of staged files."""
+"""Number of raises of the fence between two clean-ups of staged files."""
 _DAY = 86_400
 _NO_FILES = "Use append(output, state=...): its tasks write the files."
 
@@ -389,17 +397,17 @@ _NO_FILES = "Use append(output, state=...): its tasks write the files."
 class DeltaTable(CommittedFiles, AppendTable):
     """A Delta Lake table to which transactions append rows, each exactly once.
 
-    Tasks write Parquet files into the folder of the table. The commit publishes them by one commit of the table,
-    without Spark. Each row has the column `tx_txid`. A replay removes the rows of the attempt before it, in the same
+    Tasks write Parquet files into the folder of the table. The committer publishes these files by one commit to Delta's
+    log, without Spark. Each row has the column `tx_txid`. A replay removes the rows of the earlier attempt in the same
     commit. docs/stores.md explains how, and which tables are refused.
 
-    :param uri: the table, as an absolute path or as a URI that deltalake reaches. One table is one state.
+    :param uri: the table, as an absolute path or as a URI that deltalake supports. One table is one state.
     :param partition_by: columns whose values are in the path of each file.
-    :param retention_days: how long files without live rows are kept. Choose more than the longest query, and more than
-        the time from the first task of a transaction to its commit.
+    :param retention_days: how long files without live rows are kept. This must be longer than the longest query, and
+        longer than the time from the first task of a transaction to its commit.
     :param conn_id: Airflow connection of type aws for a table on S3, looked up when the table is used. None for the
         environment variables (AWS_*), or the role of the machine.
-    :param storage_options: options of deltalake, which override the connection. They may be secret, and are never
+    :param storage_options: options of deltalake, which override the connection. They may contain secrets, and are never
         shown.
     """
 
@@ -437,7 +445,7 @@ class DeltaTable(CommittedFiles, AppendTable):
         return self
 
     def options(self) -> dict[str, str]:
-        """Return the storage options of deltalake, which may be secret."""
+        """Return the storage options for deltalake. They may contain secrets."""
         if not self._is_on_s3:
             return dict(self._options)
         found = (
@@ -450,7 +458,7 @@ class DeltaTable(CommittedFiles, AppendTable):
         return self.uri.partition("://")[0] in S3_SCHEMES
 
     def table_schema(self) -> Schema | None:
-        """Read the columns of the table as Spark spells them; None if no rows have given it columns."""
+        """Return the columns of the table as Spark spells them. Return None if no rows have decided its columns."""
         at = self._store.load()
         return None if at is None or is_undefined(at) else at.schema
 
@@ -493,7 +501,7 @@ class DeltaTable(CommittedFiles, AppendTable):
             raise unreached(error, state=self.name, uri=self.uri, options=options) from None
 
     def undo(self, grant: Grant) -> None:
-        """Do nothing, because the commit that appends the new rows removes these rows."""
+        """Do nothing. The commit that appends the new rows also removes the rows of the replaced attempt."""
 
     def fence(self) -> Fence | None:
         at = self._store.load()
@@ -526,8 +534,8 @@ class DeltaTable(CommittedFiles, AppendTable):
 
     def at(self, txid: int, newest: int) -> str:
         commits = self._store.history()
-        # The newest commit comes first. A release has no txid, and commits before it are of another
-        # ledger.
+        # The newest commit comes first. The note of a release has no txid. Commits before a release
+        # are of another ledger.
         notes = [(int(commit["version"]), _note_of(commit)) for commit in commits]
         later = list(takewhile(lambda each: not each[1] or each[1].get("txid", 0) > txid, notes))
         after = [version for version, note in later if note]
@@ -561,9 +569,10 @@ class DeltaTable(CommittedFiles, AppendTable):
         return [kept[txid] for txid in sorted(kept)]
 
     def sweep(self, txid: int) -> int:
-        """Delete staged files of transactions before a committed one, if they are no longer needed.
+        """Delete the staged files of earlier transactions that no reader needs any longer.
 
-        :return: how many files were deleted. Files that cannot be deleted now are left for the next sweep.
+        :param txid: a committed transaction. All earlier transactions are final.
+        :return: number of deleted files. If an error occurs, the next clean-up deletes the files.
         """
         from deltalake.exceptions import DeltaError
 
@@ -593,7 +602,7 @@ class DeltaTable(CommittedFiles, AppendTable):
         self._between_commits(self._releasing)
 
     def _between_commits(self, plan: Callable[[TableVersion], TableChange]) -> None:
-        """Change the fence, if there is one, in a separate commit."""
+        """Change the fence in a separate commit. Do nothing if there is no fence."""
         store = self._store
         for _ in range(10):
             at = store.load()
@@ -626,7 +635,7 @@ class DeltaTable(CommittedFiles, AppendTable):
         return True
 
     def _newest_txid(self, at: TableVersion) -> int | None:
-        """Read the greatest txid of the rows; None if no row has one."""
+        """Read the greatest txid of the rows. Return None if no row has a txid."""
         if at.empty or all(each["name"] != TXID for each in at.schema["fields"]):
             return None
         (found,) = self._store.asked(at, f"SELECT max({TXID}) AS newest FROM {QUERIED}")
@@ -634,7 +643,7 @@ class DeltaTable(CommittedFiles, AppendTable):
         return newest
 
     def check_numbers(self, at: TableVersion) -> None:
-        """Refuse rows that came without their fence, such as in a copy, because their txids are of another ledger."""
+        """Refuse rows with txids in a table without a fence, such as a copy. Their txids are of another ledger."""
         newest = self._newest_txid(at)
         if newest is not None:
             table = f"from deltalake import DeltaTable; DeltaTable({self.uri!r})"
@@ -643,7 +652,10 @@ class DeltaTable(CommittedFiles, AppendTable):
 
     @property
     def _store(self) -> DeltaStore:
-        """Return the store of the table. No connection is kept, because a process may outlive a session token."""
+        """Return a new store of the table.
+
+        A kept connection would fail, because a process may outlive a session token.
+        """
         return DeltaStore(self.uri, state=self.name, options=self.options())
 
     @contextmanager
@@ -665,7 +677,7 @@ class DeltaTable(CommittedFiles, AppendTable):
 
 
 class _TableTransaction:
-    """One write: a raise of the fence, a commit of files, or both in one commit."""
+    """One write to a table. It raises the fence, commits files, or does both in one commit."""
 
     def __init__(
         self, state: DeltaTable, store: DeltaStore, write: StateWrite, files: list[TableFile]
@@ -695,7 +707,8 @@ class _TableTransaction:
 
     @property
     def _is_done(self) -> bool:
-        # If the commit phase runs again, its committer has the same grant, and may have other rows.
+        # If the commit phase runs again, its committer has the same grant but may have other rows.
+        # So compare the files.
         return self._at is not None and self._has_written and self._at.given == self._given
 
     def put(self) -> int:
@@ -722,7 +735,7 @@ class _TableTransaction:
             self._state.sweep(self._write.grant.txid)
 
     def _next_raise(self, held: RaisedFence | None) -> RaisedFence | None:
-        """Return the fence that this grant must write, or None if the fence already holds the grant."""
+        """Return the fence that this grant must write. Return None if the fence already holds the grant."""
         at = self._at
         grant = self._write.grant
         stored = None if held is None else held.fence
@@ -742,9 +755,11 @@ class _TableTransaction:
         return next_raise(held, raised, grant, number=number)
 
     def _raise(self, raised: RaisedFence) -> None:
-        """Raise the fence. In a complete write, the commit of the files raises it instead.
+        """Raise the fence in a separate commit, unless the write is complete.
 
-        New columns are committed first. Until the raise, every other attempt finds the fence unchanged.
+        The commit of the files of a complete write raises the fence.
+
+        New columns are committed before that. Until the fence is raised, every other attempt finds it unchanged.
         """
         # Refuse files that do not fit before anything changes.
         change = self._fit.change(self._at, self._files)
@@ -759,10 +774,10 @@ class _TableTransaction:
     def _change_columns(self, change: TableChange | None) -> None:
         if change is not None:
             self._store.cas(self._at, change)
-            raise FenceMoved  # begin again on the version that has the columns
+            raise FenceMoved  # begin again with the version that has the new columns
 
     def _take_back(self, at: TableVersion) -> None:
-        """Find the rows that this commit removes: rows of an outranked attempt, or of a restated transaction."""
+        """Prepare the removal of rows of an outranked attempt, or of the restated transaction."""
         txids = set[int]()
         if self._held.again or self._has_written:
             txids.add(self._write.grant.txid)
@@ -840,7 +855,7 @@ def _checked_uri(uri: str) -> str:
 
 
 def _files(write: StateWrite, state: str) -> list[TableFile]:
-    """Read the manifest. Files without rows are left out."""
+    """Read the manifest. Leave out files without rows."""
     try:
         found = [TableFile.from_row(row) for row in write.listed]
     except ValueError as error:

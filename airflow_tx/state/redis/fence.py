@@ -1,4 +1,4 @@
-"""The fence of a Redis state: a hash, raised by compare-and-set. Its rules are in `airflow_tx.state.fence`."""
+"""The fence of a Redis state. It is a hash that compare-and-set raises. Its rules are in `airflow_tx.state.fence`."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ from airflow_tx.state.api import (
 from airflow_tx.state.redis.scripts import KEYS, RAISE, RECEIPTS_KEPT, RECOUNT, UNDO
 
 # --- connection ---------------------------------------------------------------------------------------------------
-# A Redis server, as a state uses it.
+# The client by which a state uses a Redis server.
 
 
 class RedisServer:
-    """A Redis server whose failures become errors of this package.
+    """A Redis server. Its failures are raised as errors of this package.
 
     :param parameters: parameters of `redis.Redis`.
     :param state: name of the state, for messages.
@@ -67,7 +67,7 @@ class RedisServer:
 
     @contextmanager
     def client(self, *, last: bool = False) -> Iterator[Any]:
-        """Yield the client, which never repeats a command by itself.
+        """Yield the client. It never repeats a command by itself.
 
         :param last: whether the answer decides if the update is complete.
         :raises StateUnavailable: the server does not answer, or refuses the connection.
@@ -90,11 +90,11 @@ class RedisServer:
         whole: bool = False,
         last: bool = False,
     ) -> Any:
-        """Run scripts one after another in one round trip, and return the reply of each script.
+        """Run scripts one after another in one round trip. Return the reply to each script.
 
         :param calls: script, keys and arguments of each call.
         :param whole: whether the scripts run as one transaction.
-        :param last: see `client`.
+        :param last: whether the answer decides if the update is complete, as for `client`.
         """
         with self.client(last=last) as client:
             if len(calls) == 1:
@@ -103,7 +103,8 @@ class RedisServer:
             pipeline = client.pipeline(transaction=whole)
             for script, keys, arguments in calls:
                 pipeline.eval(script, len(keys), *keys, *arguments)
-            # The message of an error that a pipeline raises would contain the whole command.
+            # Raise errors here. If the pipeline raised an error, its message would contain the
+            # whole command.
             replies = pipeline.execute(raise_on_error=False)
             for reply in replies:
                 if isinstance(reply, Exception):
@@ -125,7 +126,7 @@ class RedisServer:
 
 
 def server_of(conn_id: str, url: str | None, *, state: str) -> RedisServer:
-    """Return the server of a URL if there is one, else of a connection id."""
+    """Return the server of a URL. Without a URL, return the server of a connection id."""
     if url is not None:
         return RedisServer(parameters_of_url(url), state=state, where="Redis server")
     return RedisServer(
@@ -136,7 +137,7 @@ def server_of(conn_id: str, url: str | None, *, state: str) -> RedisServer:
 
 
 def checked_prefix(prefix: str, what: str) -> str:
-    """Refuse a prefix that cannot be the hash tag of a key."""
+    """Refuse a prefix that cannot be the hash tag of a Redis key."""
     if not prefix or "{" in prefix or "}" in prefix:
         raise ConfigError(
             option=f"{what}(prefix=)", value=prefix, remedy="Give a text without braces."
@@ -153,11 +154,12 @@ Call = tuple[str, list[str], list[Any]]
 
 @dataclass(frozen=True)
 class FenceReading:
-    """The content of a fence.
+    """The content of a fence in Redis, and the schema of its state.
 
     :param row: the fence; None if no grant has raised it.
-    :param identity: the grant, in the form that scripts compare.
-    :param schema: names and types of the columns; None before the first update."""
+    :param identity: the grant, as the text that scripts compare.
+    :param schema: names and types of the columns; None before the first update.
+    """
 
     row: Fence | None
     identity: str
@@ -168,13 +170,13 @@ class FenceReading:
 
 
 def grant_text(row: Fence | Grant) -> str:
-    """Write a grant in the form that scripts compare."""
+    """Return a grant as the text that scripts compare."""
     token = row.token
     return "|".join(map(str, (row.incarnation, *token.rank, token.nonce)))
 
 
 def receipt_arguments(grant: Grant, receipt: Receipt | None) -> list[Any]:
-    """Return the four arguments of a script for a receipt. With None, the script keeps no receipt."""
+    """Return the four arguments by which a script stores a receipt. With None, the script stores no receipt."""
     text = ["", ""] if receipt is None else [receipt.text, receipt.hash]
     return [grant.txid, grant.token.attempt, *text]
 
@@ -185,7 +187,7 @@ def _stored_receipt(fields: Mapping[bytes, bytes]) -> StoredReceipt:
 
 
 class RedisFence:
-    """The fence of one state, under keys that begin with its prefix, in braces."""
+    """The fence of one state. Its keys in Redis begin with the prefix of the state, in braces."""
 
     def __init__(self, server: RedisServer, *, prefix: str, state: str, kind: StateKind) -> None:
         self.keys = [f"{{{prefix}}}:{name}" for name in KEYS]
@@ -195,7 +197,7 @@ class RedisFence:
         self._kind = kind
 
     def read(self) -> FenceReading:
-        """Read the fence and, at the same moment, the schema."""
+        """Read the fence and the schema, both as of the same moment."""
         with self.server.client() as client:
             pipeline = client.pipeline(transaction=True)
             pipeline.hgetall(self.key["fence"])
@@ -206,8 +208,9 @@ class RedisFence:
         return FenceReading(row, "" if row is None else grant_text(row), schema)
 
     def raised(self, held: FenceReading, grant: Grant) -> Fence:
-        """Compute the raised fence, by the rules that all states share."""
-        # The script checks the values, because writers may change them until the script runs.
+        """Return the raised fence, by the rules that all states share."""
+        # Only the script checks the values, because other writers may change them until the script
+        # runs.
         return fence.raised(held.row, grant, state=self._state, holds=lambda: False)
 
     def raise_calls(
@@ -234,12 +237,14 @@ class RedisFence:
         ]
 
     def has_raised(self, reply: list[Any], held: FenceReading, grant: Grant) -> bool:
-        """Read the reply to `raise_calls`, and finish a long roll-back. If the result is False, read the fence again.
+        """Return whether the script has raised the fence, as its reply says.
 
-        :raises StateBehind: keys have vanished.
-        :raises StateDiffers: the state has values and no fence.
-        :raises OutputChanged: the state has rows of the transaction that this grant does not write.
-        :raises SkipRefused: the same, for a grant that skips.
+        Finish a long roll-back. If the result is False, read the fence again.
+
+        :raises StateBehind: the state has lost keys.
+        :raises StateDiffers: the state has values but no fence.
+        :raises OutputChanged: this grant does not write some rows of the transaction that the state already has.
+        :raises SkipRefused: the grant skips the transaction, and the state has rows of it that cannot be undone.
         """
         if reply[0] == b"moved":
             return False
@@ -263,7 +268,7 @@ class RedisFence:
         return None if held.row is None else fence.if_held(held.row, grant, state=self._state)
 
     def outranked(self, grant: Grant) -> FenceOutranked:
-        """Make the error for a refused write, with the grant that the fence holds now."""
+        """Return the error for a refused write. It names the grant that the fence holds now."""
         try:
             fence.check_write(self.read().row, grant, state=self._state)
         except FenceOutranked as error:
@@ -273,7 +278,7 @@ class RedisFence:
         )
 
     def vanished(self, reply: list[Any]) -> str:
-        """Describe the numbers in the reply "counts"."""
+        """Return a text for the difference of counts that the reply "counts" reports."""
         found, noted = (list(map(int, part.split(b":"))) for part in reply[1:])
         if found == noted:
             return (
@@ -314,9 +319,9 @@ class RedisFence:
 
 
 class RedisTransaction:
-    """One write: its scripts compare the fence before they change anything.
+    """One write to a state. Each of its scripts compares the fence before it changes anything.
 
-    The first script is sent with the raise of the fence, in one transaction of the server.
+    If the write raises the fence, its first script runs in the same transaction of the server.
 
     :cvar scripts_at_once: number of scripts that are sent before the reply to the first one is read.
     """
@@ -336,11 +341,11 @@ class RedisTransaction:
             self._raised = replace(self._held.row, applied=False)
 
     def put(self) -> int:
-        """Prepare the data that the scripts write, and return the number of keys."""
+        """Compute the data that the scripts write. Return the number of keys."""
         raise NotImplementedError
 
     def end(self, receipt: Receipt | None) -> None:
-        """Send the scripts."""
+        """Send the scripts to the server."""
         write = self._write
         only_raises = write.rows is None and not write.complete
         calls = [] if only_raises else self._calls(receipt)
@@ -349,11 +354,11 @@ class RedisTransaction:
         self._send(calls)
 
     def _calls(self, receipt: Receipt | None) -> list[Call]:
-        """Return the scripts of the write, at least one."""
+        """Return the scripts of the write. There is at least one script."""
         raise NotImplementedError
 
     def _check(self, reply: list[Any]) -> None:
-        """Raise the error that the reply of a script names."""
+        """Raise the error that the reply to a script names."""
         answer = reply[0]
         if answer == b"outranked":
             raise self._fence.outranked(self._write.grant)
@@ -361,7 +366,7 @@ class RedisTransaction:
             raise self._fence.server.restarted()
 
     def _raise_with(self, calls: list[Call]) -> list[Call]:
-        """Raise the fence and run the first script, and return the remaining scripts."""
+        """Raise the fence and run the first script. Return the remaining scripts."""
         grant = self._write.grant
         raising = self._fence.raise_calls(
             self._held, self._raised, grant, undoing=self._write.undoing
@@ -378,7 +383,7 @@ class RedisTransaction:
         return calls[1:]
 
     def _send(self, calls: list[Call]) -> None:
-        # The script that completes the update is sent after the replies to all other scripts.
+        # Send the script that completes the update only after the replies to all other scripts.
         others = len(calls) - 1 if self._write.complete else len(calls)
         for start in range(0, others, self.scripts_at_once):
             for reply in self._fence.server.run_scripts(

@@ -25,7 +25,7 @@ from airflow_tx.state.redis.fence import (
 )
 from airflow_tx.state.redis.scripts import COMMANDS
 
-# A longer command overflows Lua's stack.
+# Maximum number of parts of a command. A longer command overflows Lua's stack.
 LONGEST_COMMAND = 7_000
 COMMANDS_AT_ONCE = 5_000
 _PART = (str, bytes, int, float, Decimal)
@@ -35,7 +35,7 @@ RedisCommands: TypeAlias = Callable[[list[dict[str, Any]]], Iterable[RedisComman
 
 
 class RedisGuard(FencedInRedis):
-    """Commands that run once per transaction, in one script that also notes the txid.
+    """Redis commands that run once per transaction. The script that runs them also stores the txid.
 
         def commands(rows):
             for row in rows:
@@ -44,8 +44,8 @@ class RedisGuard(FencedInRedis):
         RedisGuard("redis_default", prefix="tweets", commands=commands)
 
     If a commit is tried again, the guard finds the txid and runs nothing. The fence refuses a committer that was
-    declared dead. If a command fails, Redis does not undo earlier commands, of this script or of earlier scripts (5,000
-    commands each). Once you have removed the cause, the next try continues with the same command (docs/stores.md).
+    declared dead. If a command fails, Redis does not undo the commands before it. A script has up to 5,000 commands.
+    Once you have removed the cause, the next try continues with the same command (docs/stores.md).
 
     Commands that have run are not undone. So a replay must have the same output, as with every transactional state, and
     an opaque source is refused.
@@ -74,14 +74,14 @@ class RedisGuard(FencedInRedis):
         return last is not None and int(last) == txid and int(done) > 0
 
     def last_txid(self) -> int | None:
-        """Read the last transaction whose commands began to run; None if there is none."""
+        """Return the last transaction whose commands began to run. Return None if there is none."""
         with self._server.client() as client:
             found = client.hget(self._fence.key["fence"], "LAST_COMMIT")
         return None if found is None else int(found)
 
 
 class _CommandsOnce(RedisTransaction):
-    """Runs the commands of an update, unless they have already run. A skip runs no commands."""
+    """Runs the commands of an update, unless they have already run. It runs no commands for a skip."""
 
     def __init__(self, held_by: RedisFence, write: StateWrite, commands: RedisCommands) -> None:
         super().__init__(held_by, write)
@@ -111,7 +111,7 @@ class _CommandsOnce(RedisTransaction):
         return calls
 
     def _digest(self) -> str:
-        """Digest all commands; "" for a skip."""
+        """Return the digest of all commands. Return "" for a skip."""
         if self._write.rows is None:
             return ""
         digest = hashlib.sha256()

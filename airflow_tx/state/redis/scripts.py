@@ -1,7 +1,7 @@
 """The Lua scripts of a Redis state. Every script compares the fence before it changes anything.
 
-Redis runs a script completely, and nothing else during it. No script calculates values, since Lua's numbers are
-doubles. Values and txids are texts that scripts compare and store.
+Redis runs no other command while a script runs. Scripts do not compute values, because Lua's numbers are doubles. For
+scripts, values and txids are texts to compare and store.
 
 A state has six keys. The state's name is their hash tag, so a server that shards keys keeps all six on one node:
 
@@ -12,19 +12,22 @@ A state has six keys. The state's name is their hash tag, so a server that shard
 * schema, a text: names and types of the columns
 * receipts, a stream: one receipt per transaction, only for the last transactions
 
-`touched` is used to undo an attempt, and to skip a transactional value that already has the transaction. It replaces
-the txid, token, chunk and previous value in each row of an SQL state. This is enough, because only the transaction in
-the fence can be undone.
+`touched` is used to undo an attempt, and to skip a transactional value that already has the transaction. An SQL state
+has the txid, token, chunk and previous value in each row instead. Only the transaction in the fence can be undone, so
+`touched` is enough.
 """
 
 from __future__ import annotations
 
 KEYS = ("fence", "values", "touched", "undo", "schema", "receipts")
 RECEIPTS_KEPT = 10_000
-"""Approximate maximum number of kept receipts. It is limited because a server holds them in memory."""
+"""Approximate maximum number of receipts that a state keeps.
 
-# Lua's stack has 8000 entries. It overflows if unpack() returns too many values, since the command
-# needs some entries as well.
+The number is limited because Redis holds receipts in memory.
+"""
+
+# Lua's stack has 8000 entries. It overflows if unpack() returns too many values, because the
+# command also needs some entries.
 _COMMON = """
 local FENCE, VALUES, TOUCHED, UNDO, SCHEMA, RECEIPTS = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local SLICE = 7000
@@ -191,8 +194,8 @@ return {'ok', cursor}
 """
 )
 
-# Count again, after a person has changed the values on purpose. ARGV: the grant that the fence must
-# hold; the new batch of the fence.
+# Count the keys again, after a person has changed the values by hand. ARGV: the grant that the
+# fence must hold; the new batch of the fence.
 RECOUNT = (
     _COMMON
     + """
@@ -206,11 +209,11 @@ return {'ok'}
 )
 
 # Return the values from which the update of each key starts, as one JSON array. JSON null means
-# that there is no such key. JSON false means that a transactional value already has this
+# that the key does not exist. JSON false means that a transactional value already contains this
 # transaction.
 #
 # ARGV: the grant that the fence must hold; "1" if it has this txid; "1" if the state is opaque.
-# Then the token of this writer if the fence holds it, else "". Then this writer; the keys.
+# Then the token of this writer if the fence holds it, or "". Then this writer; the keys.
 FETCH = (
     _COMMON
     + """

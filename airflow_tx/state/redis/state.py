@@ -75,7 +75,7 @@ class RedisRows:
 
     @classmethod
     def stored(cls, columns: Columns, kind: StateKind, schema: bytes) -> RedisRows:
-        """Make the object for the stored schema, and raise StateError if the schema has other columns."""
+        """Return the columns of the stored schema. Raise StateError if the schema has other columns than the state."""
         try:
             found = json.loads(schema)
             known = found["format"]
@@ -104,14 +104,14 @@ class RedisRows:
     # --- keys -----------------------------------------------------------------------------------------------------
 
     def fields(self, portion: Sequence[Sequence[Any]]) -> list[Field]:
-        """Write the keys of a portion of rows."""
+        """Return the keys of a portion of rows, in their stored form."""
         named = self._named(portion)
         if not self._keys:
             return [b"[]"]
         return encode_keys(self._types_of_keys, [named[key] for key in self._keys])
 
     def field(self, key: Cells) -> Field:
-        """Write one key, whose values have the order and the types of the state's key columns."""
+        """Return a key in its stored form. Its values are in the order and the types of the state's key columns."""
         named = dict(zip(self.columns.keys, key, strict=True))
         return encode_key(self._types_of_keys, [named[name] for name in self._keys])
 
@@ -123,7 +123,8 @@ class RedisRows:
     def updated(self, portion: Sequence[Sequence[Any]], bases: Sequence[Any]) -> list[Value]:
         """Combine stored values with the deltas of a portion.
 
-        :param bases: start values of each key, as plain JSON; None for a new key, False for a key that must not change.
+        :param bases: values from which each key starts, as plain JSON; None for a new key; False for a key that must
+            not change.
         :raises StateError: values cannot be combined, or the result does not fit.
         """
         if (
@@ -145,7 +146,10 @@ class RedisRows:
         return result
 
     def _summed(self, portion: Sequence[Sequence[Any]], bases: Sequence[Any]) -> list[Value] | None:
-        """Add up all rows in one pass. Return None if a sum does not fit."""
+        """Add up the values and the deltas of a portion of integer sums.
+
+        Return None if a sum does not fit into 64 bits.
+        """
         named = self._named(portion)
         nothing = [None] * len(self._values)
         stored = zip(*[nothing if base is None else base for base in bases], strict=True)
@@ -201,7 +205,7 @@ def _shown(schema: bytes) -> str:
 # --- state --------------------------------------------------------------------------------------------------------
 
 
-# Most keys in one script. A script of this size blocks the server for about 10 ms.
+# Maximum number of keys in one script. A script of this size blocks the server for about 10 ms.
 KEYS_AT_ONCE = 5_000
 KEYS_READ_AT_ONCE = 10_000
 # Number of scripts that are sent before the reply to the first one is read.
@@ -218,12 +222,12 @@ class RedisState(FencedInRedis, QueryableState):
     """Values per key in Redis that transactions add to, each exactly once.
 
     The values are in the hash `{<prefix>}:values`, which anyone may read: field `["AA","JFK"]`, value `[42,-7]`, both
-    in the order of the column names. A writer that a later grant has outranked changes nothing. A replay undoes what
-    the attempt before it wrote. Sums are exact, or refused.
+    in the order of the column names. A writer that a later grant has outranked changes nothing. A replay undoes the
+    writes of the earlier attempt. Sums are exact, or refused.
 
-    One script writes up to 5,000 keys, completely or not at all. If a commit with several scripts breaks off, the next
-    try undoes or completes it. If Redis loses data after its answer, the next commit detects this. docs/stores.md lists
-    the settings with which Redis loses nothing.
+    One script writes up to 5,000 keys, completely or not at all. If a commit stops between two scripts, the next try
+    undoes or completes it. If Redis loses data after it has confirmed a write, the next commit detects the loss.
+    docs/stores.md lists the settings with which Redis loses nothing.
 
     :param conn_id: Airflow connection of type redis, looked up when the state is used, not when Airflow parses a DAG.
         It has host, port, login and password. Its extras are db, ssl, ssl_*, socket_timeout and socket_connect_timeout.
@@ -307,18 +311,20 @@ class RedisState(FencedInRedis, QueryableState):
         return self._copy_at(self._url or redis_url(self.conn_id, what="RedisState"))
 
     def stored_rows(self, held: FenceReading) -> RedisRows | None:
-        """Read the stored columns, and raise StateError if they differ from the columns of the state. Return None
-        before the first update."""
+        """Read the stored schema.
+
+        Raise StateError if its columns differ from the columns of the state. Return None before the first update.
+        """
         return (
             None if held.schema is None else RedisRows.stored(self.columns, self.kind, held.schema)
         )
 
 
 class _RedisUpdate(RedisTransaction):
-    """An update of values, which is computed from the stored values before anything is written.
+    """An update of values. The new values are computed from the stored values before anything is written.
 
-    The stored values may be read before or after the raise of the fence. The result is the same, because a key that the
-    transaction has updated starts from the values before the transaction.
+    The stored values may be read before or after the fence is raised, with the same result. If the transaction has
+    already updated a key, the update starts from the values before the transaction.
     """
 
     def __init__(self, state: RedisState, held_by: RedisFence, write: StateWrite) -> None:
@@ -335,7 +341,7 @@ class _RedisUpdate(RedisTransaction):
         if first is None:
             return 0
         checked = CheckedRows(self._columns)
-        # Check the names before the types of the store.
+        # Check the names of the columns before the types that the store has.
         types = checked.key_types(first)
         self._rows = known = self._rows or RedisRows(self._columns, self._kind, types)
         portions = list(
@@ -349,7 +355,7 @@ class _RedisUpdate(RedisTransaction):
         return sum(len(portion.fields) for portion in self._portions)
 
     def _bases(self, rows: RedisRows, fields: list[list[bytes]]) -> list[list[Any]]:
-        """Read the values that the keys of several portions start from, in one round trip."""
+        """Read the values from which the updates of several portions start, in one round trip."""
         held = self._held
         grant = self._write.grant
         mine = held.identity == grant_text(grant)
@@ -412,7 +418,7 @@ class _RedisUpdate(RedisTransaction):
 
 
 def _token(grant: Grant) -> str:
-    # The text needs no nonce, because the fence admits one nonce per rank.
+    # The text needs no nonce, because the fence accepts only one nonce per rank.
     return ".".join(map(str, grant.token.rank)) + "/"
 
 

@@ -1,4 +1,4 @@
-"""The database of a state: its transactions, its failures, and the tables of this package beside the values."""
+"""The database of a state: transactions, errors of the database, and the tables of this package."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from airflow_tx.state.sql.schema import (
 from airflow_tx.state.sql.sqlite import Sqlite
 
 # --- durable ------------------------------------------------------------------------------------------------------
-# Tables that a crash empties, or that have no transactions. They are refused before anything is
+# Some tables have no transactions, or are empty after a crash. They are refused before anything is
 # read.
 
 
@@ -70,7 +70,8 @@ _MYSQL = """
       AND COALESCE(e.transactions, 'NO')
         <> 'YES'
 """
-# By name of SQLAlchemy's dialect: the query, the problem, and the change that solves it.
+# By the name of SQLAlchemy's dialect: a query for unsafe tables, their problem, and the change that
+# solves it.
 _CHECKS: Mapping[str, tuple[str, str, str]] = {
     "postgresql": (
         _POSTGRES,
@@ -89,7 +90,7 @@ _CHECKS = {**_CHECKS, "mariadb": _CHECKS["mysql"]}
 def check_durable(
     connection: Connection, schema: str | None, tables: Sequence[str], *, state: str
 ) -> None:
-    """Refuse tables whose content does not survive a crash or a roll-back.
+    """Refuse tables whose content does not survive a crash or a rollback.
 
     :raises StateDiffers: such a table exists. The message has the DDL that changes it.
     """
@@ -104,7 +105,7 @@ def check_durable(
 def not_durable(
     connection: Connection, schema: str | None, tables: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield the problem, and the DDL that solves it, for each table whose content does not survive."""
+    """Yield the problem and the DDL that solves it, for each table that a crash or a rollback may leave incomplete."""
     if connection.dialect.name not in _CHECKS:
         return
     text, problem, change = _CHECKS[connection.dialect.name]
@@ -133,7 +134,7 @@ NOTHING = "No row of this update was written."
 
 
 class OfState(Exception):
-    """An error of the driver in the part of one state in a transaction that several states share."""
+    """Raised for an error of the driver while one state works in a transaction that several states share."""
 
     def __init__(self, database: StateDatabase, error: Exception) -> None:
         super().__init__(error)
@@ -142,16 +143,16 @@ class OfState(Exception):
 
 
 class StateDatabase:
-    """The database of one state, inside transactions that `transaction()` opens.
+    """The database of one state. Its methods run inside transactions that `transaction()` opens.
 
     :param state: name of the state, for messages.
-    :param table: schema, if one is given, and name of the table beside the fence.
+    :param table: schema (None for the default) and name of the table that is beside the fence table.
     :param where: name of the database in messages, without address or password.
-    :param definition: aggregator by value column. A state whose values another aggregator made is refused.
+    :param definition: name of the aggregator by value column. Values that another aggregator has computed are refused.
     """
 
-    # Whether the session has the settings that our statements need; if False, the settings of its
-    # user.
+    # Whether the session has the settings that our statements need. If False, the session has the
+    # settings that the user has chosen.
     runs_own_statements = True
     # Whether to keep the connection between transactions, because only our statements change the
     # session.
@@ -181,28 +182,28 @@ class StateDatabase:
         made = keeping_engine(self._dialect, url) if self._keeps else self._dialect.engine(url)
         self._engine = made
         self._schema, self._name = table
-        # Two spellings of one table name are one state, and share its fence.
+        # Two spellings of the name of a table mean the same state, which has one fence.
         self._identity = self._name
         self._definition = dict(definition or {})
         self._fence: sa.Table = fence_table(self._schema)
         self._portions: sa.Table = portions_table(self._schema)
         self._receipts: sa.Table = receipts_table(self._schema)
         self._placed = False
-        # What this object has found in the database. It looks again after a transaction that
-        # failed.
+        # What this object has read about tables of the database. After a failed transaction, it
+        # reads again.
         self._facts: dict[str, Any] = {}
 
     @contextmanager
     def transaction(
         self, *, reading: bool = False, frozen: bool = False, beside: Sequence[StateDatabase] = ()
     ) -> Iterator[Connection]:
-        """Open a transaction of the database, which commits at the end, or is undone by any error.
+        """Open a transaction of the database. It commits at the end of the `with` block. Any error undoes it.
 
         :param reading: whether the transaction only reads.
-        :param frozen: whether all statements see the database as of the first statement.
+        :param frozen: whether all statements see the snapshot of the first statement.
         :param beside: other states of the same database that take part in the transaction.
         :raises StateUnavailable: the database does not answer.
-        :raises StateOutcomeUnknown: the database does not answer to the commit.
+        :raises StateOutcomeUnknown: the database does not answer the COMMIT.
         :raises StateError: the database refuses a statement.
         """
         committing = False
@@ -233,9 +234,9 @@ class StateDatabase:
 
     @contextmanager
     def at_work(self, connection: Connection, *, switched: bool) -> Iterator[None]:
-        """Do the work of this state in a shared transaction, so that its errors name this state.
+        """Run the statements of one state in a shared transaction. Errors in the `with` block name this state.
 
-        :param switched: whether the states in the transaction need different settings of the session.
+        :param switched: whether the states in the transaction need different session settings.
         """
         if switched:
             self._dialect.set_forms(connection, own=self.runs_own_statements)
@@ -245,7 +246,7 @@ class StateDatabase:
             raise OfState(self, error) from None
 
     def _place(self, connection: Connection) -> None:
-        """Find the schema of the tables, which the user may have left to the database."""
+        """Find the schema of the tables. If the user named no schema, the database decides it."""
         if not self._placed:
             self._schema, self._identity = self._dialect.place(connection, self._schema, self._name)
             self._fence = fence_table(self._schema)
@@ -262,7 +263,7 @@ class StateDatabase:
         return self._dialect.has_table(connection, self._schema, name)
 
     def _ensure_tables(self, connection: Connection) -> None:
-        """Make the tables of this package that are beside the states of a schema."""
+        """Create the tables of fences, portions and receipts in the schema of the state, if they do not exist."""
         if COMPLETE in self._facts:
             return
         if self._missing(connection):
@@ -271,18 +272,18 @@ class StateDatabase:
         self._facts[COMPLETE] = True
 
     def _make_table(self, connection: Connection, table: sa.Table) -> None:
-        """Make a table, unless another writer made it while this writer waited."""
+        """Create a table, unless another writer has created it while this writer waited for the lock."""
         with self._dialect.ddl(connection) as ddl:
             if not self._has_table(ddl, table.name):
                 self._make_tables(ddl, [table])
 
     def _make_tables(self, connection: Connection, tables: Sequence[sa.Table]) -> None:
-        """Make tables.
+        """Create tables.
 
-        :raises StateError: the database refuses this. The message has the statements, for a person with the right to
-            run them.
+        :raises StateError: the database refuses a statement. The message has the statements, for a person who may run
+            them.
         """
-        # Write the statements now, because a database may answer no query after a refusal.
+        # Compile the statements now, because a database may refuse all queries after an error.
         statements = "; ".join(self._statement_for(connection, table) for table in tables)
         try:
             for table in tables:
@@ -305,13 +306,13 @@ class StateDatabase:
             ) from None
 
     def _statement_for(self, connection: Connection, table: sa.Table) -> str:
-        """Write the statement that makes a table in one line. Spaces within names stay unchanged."""
+        """Return the statement that creates a table, in one line. Spaces within names stay unchanged."""
         return re.sub(r"\s*\n\s*", " ", self._dialect.definition(connection.dialect, table))
 
     def owner_ddl(self, connection: Connection) -> list[str]:
-        """List the statements with which the owner of the tables makes or alters what the state needs.
+        """Return the statements with which the owner creates or alters the tables that the state needs.
 
-        :raises StateError: no statement helps.
+        :raises StateError: no statement can give the state what it needs.
         """
         made = self._missing(connection, durable=False)
         own = self._own_table(connection)
@@ -333,18 +334,24 @@ class StateDatabase:
         return [*statements, *lost, *self._own_changes(connection)]
 
     def _own_table(self, connection: Connection) -> sa.Table | None:
-        """Describe the table of the state itself; None if it has no table, or if the first rows decide its columns."""
+        """Describe the table of the state itself.
+
+        Return None if it has no table, or if the first rows decide its columns.
+        """
         return None
 
     def _own_changes(self, connection: Connection) -> Iterator[str]:
-        """Yield the DDL that the table of the state needs, or a comment that explains why there is no DDL."""
+        """Yield the DDL that the table of the state needs.
+
+        If no DDL is possible, yield an SQL comment that explains why.
+        """
         return iter(())
 
     def _missing(self, connection: Connection, *, durable: bool = True) -> list[sa.Table]:
-        """List the tables that do not exist.
+        """Return the missing tables of fences, portions and receipts.
 
         :param durable: whether to refuse tables whose content does not survive.
-        :raises StateError: the table of receipts has other columns.
+        :raises StateError: the table of receipts lacks a column.
         """
         tables = (self._fence, self._portions, self._receipts)
         found = self._dialect.column_names(
@@ -378,8 +385,8 @@ class StateDatabase:
         if self._dialect.is_lock_timeout(error):
             kind = StateLocked
         elif not self._dialect.is_unavailable(error):
-            # The table that refuses the commit, such as one with a deferred constraint, may be of
-            # any state.
+            # The error may concern the table of any state. For example, a table with a deferred
+            # constraint may refuse the commit.
             return _refusal(names, reason) if beside else self._refused(reason)
         elif committing:
             kind = StateOutcomeUnknown

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
 # --- engines ------------------------------------------------------------------------------------------------------
-# Engines that keep a connection between transactions: one engine per process and server address.
+# Engines that keep a connection between transactions. A process has one engine per server address.
 #
 # Connecting takes several times as long as a small commit, and a process may commit a hundred per
 # second.
@@ -44,14 +44,16 @@ _engines: dict[tuple[type[MakesEngines], URL], Engine] = {}
 
 
 class MakesEngines(Protocol):
-    """The method of `Dialect` that this section needs."""
+    """The method of `Dialect` that `keeping_engine` needs."""
 
     def engine(self, url: URL, pool: Mapping[str, Any]) -> Engine: ...
 
 
 def keeping_engine(dialect: MakesEngines, url: URL) -> Engine:
-    """Return the engine of an address, which the first call makes. If there are too many engines, the oldest one is
-    closed."""
+    """Return the engine for an address.
+
+    The first call creates it. If there are too many engines, the oldest one is closed.
+    """
     address = (type(dialect), url)
     if address not in _engines:
         _engines[address] = dialect.engine(url, _KEEPING)
@@ -74,26 +76,26 @@ os.register_at_fork(after_in_child=_leave_to_parent)
 
 PARAM = "tx_p"
 WRITER_PARAM = "tx_w"
-# Parameters have other names than columns, because SQLAlchemy would also set a column of that name
-# in another table of the statement. The prefixes are for columns that are changed or inserted.
-# `OWN` names the state.
+# The names of parameters must differ from the names of columns. Otherwise SQLAlchemy would also set
+# a column of that name in another table of the statement. The prefixes are for changed and for
+# inserted columns. `OWN` is the parameter for the name of the state.
 _CHANGED = "tx_changed_"
 _INSERTED = "tx_inserted_"
 OWN = "tx_own"
 OTHER_COLLATION = "with another collation"
-# The column with the number of a row within its statement.
+# Name of the column with the number of a row within its statement.
 ORDINAL = "tx_number"
 Constants = dict[str, Any]
 Assignments = Sequence[tuple[str, Any]]
 Arrays = Sequence[Sequence[Any]]
-# Names, types and values of the columns of some rows.
+# Names, types and values of the columns of a portion of rows.
 RowPortion = tuple[tuple[str, ...], tuple[str, ...], Arrays]
 Wanted = Sequence[sa.Column[Any]]
 
 
 @dataclass(frozen=True)
 class PrimaryKeys:
-    """Keys of wanted rows, with the type of each column of the primary key, and the values by column."""
+    """Keys of the rows to read, with the type of each column of the primary key. Values are given column by column."""
 
     table: sa.Table
     kinds: Sequence[str]
@@ -101,16 +103,16 @@ class PrimaryKeys:
 
     @classmethod
     def leading(cls, table: sa.Table, kinds: Sequence[str], arrays: Arrays) -> PrimaryKeys:
-        """Take the keys from columns that begin with the primary key."""
+        """Return the keys in these columns. The first columns are the primary key."""
         width = len(table.primary_key.columns)
         return cls(table, kinds[:width], arrays[:width])
 
 
 @cache
 def row_of_state(table: sa.Table, lock: str | None = None) -> sa.Select[Any]:
-    """Select the row of the state that the parameter `OWN` names.
+    """Return a query for the row of the state that the parameter `OWN` names.
 
-    SQLAlchemy takes longer to build a small statement than to send it, so each statement is built once.
+    Building a small statement with SQLAlchemy takes longer than sending it, so each statement is built once.
 
     :param lock: "update", "share" or None; held until the transaction ends.
     """
@@ -120,23 +122,23 @@ def row_of_state(table: sa.Table, lock: str | None = None) -> sa.Select[Any]:
 
 @cache
 def update_of(table: sa.Table, names: Sequence[str]) -> sa.Update:
-    """Update these columns of the row of a state. `changed` makes the parameters."""
+    """Return a statement that updates these columns of the row of a state. `changed` returns its parameters."""
     own = table.c.state == sa.bindparam(OWN)
     return table.update().where(own).values(_given(table, names, _CHANGED))
 
 
 def changed(state: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Make the parameters of `update_of`."""
+    """Return the parameters of `update_of`."""
     return {OWN: state, **{f"{_CHANGED}{name}": value for name, value in values.items()}}
 
 
 def values_of_row(table: sa.Table) -> Constants:
-    """Write SQL for the values of an inserted row. `inserted` makes the parameters."""
+    """Return SQL parameters for the values of an inserted row. `inserted` returns their values."""
     return _given(table, table.c.keys(), _INSERTED)
 
 
 def inserted(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Make the parameters of `values_of_row`."""
+    """Return the parameters of `values_of_row`."""
     return {f"{_INSERTED}{name}": value for name, value in values.items()}
 
 
@@ -145,18 +147,21 @@ def _given(table: sa.Table, names: Iterable[str], prefix: str) -> Constants:
 
 
 def statement_text(sql: sa.Dialect, statement: Any) -> str:
-    """Write a statement in one line, in the form that a person types."""
+    """Return a statement in one line, in the form that a person types."""
     text = str(statement.compile(dialect=sql, compile_kwargs={"literal_binds": True}))
     return " ".join(map(str.rstrip, as_typed(sql, text).splitlines()))
 
 
 def as_typed(sql: sa.Dialect, text: str) -> str:
-    """Convert a text for a driver to the form that a person types. Names in the text may contain a percent sign."""
+    """Convert SQL text for a driver to the form that a person types.
+
+    In SQL for some drivers, each percent sign is doubled.
+    """
     return text.replace("%%", "%") if sql.paramstyle in ("format", "pyformat") else text
 
 
 def writer_parameters(writer: Sequence[int]) -> dict[str, Any]:
-    """Make the parameters of `Dialect.writer`."""
+    """Return the parameters of `Dialect.writer`."""
     return {f"{WRITER_PARAM}{i}": number for i, number in enumerate(writer)}
 
 
@@ -170,7 +175,7 @@ def own_type(kind: str) -> pa.DataType:
 
 
 class SumRefused(Exception):
-    """The value column with this number cannot store a sum."""
+    """Raised if the value column with this number cannot store a sum."""
 
     def __init__(self, column: int) -> None:
         super().__init__(column)
@@ -178,7 +183,7 @@ class SumRefused(Exception):
 
 
 class ValueRefused(Exception):
-    """A value that this database cannot store.
+    """Raised for a value that this database cannot store.
 
     :param row: number of its row within the portion.
     :param column: number of the column within the statement; None if the whole row is refused.
@@ -205,14 +210,14 @@ class TextLength:
     in_bytes: bool = False
 
     def refused(self, text: str) -> str:
-        """Return the length of a text that is too long, with its unit; "" if it is not too long."""
+        """Return the length of a text that is too long, with its unit. Return "" if the text fits."""
         size = len(text.encode()) if self.in_bytes else len(text)
         unit = "bytes" if self.in_bytes else "characters"
         return f"{size} {unit}" if size > self.most else ""
 
 
 def check_lengths(lengths: Mapping[str, TextLength], names: Sequence[str], arrays: Arrays) -> None:
-    """Refuse a text that is longer than its column, even by trailing spaces, which a database would cut.
+    """Refuse a text that is longer than its column. Trailing spaces count, because a database would cut them.
 
     :raises ValueRefused: the first text that is too long.
     """
@@ -229,15 +234,15 @@ def check_lengths(lengths: Mapping[str, TextLength], names: Sequence[str], array
 
 
 class Dialect:
-    """The differences of one database."""
+    """The differences between one database and the others."""
 
     # SQLAlchemy type by column type of states.
     types: ClassVar[Mapping[str, TypeEngine[Any]]]
-    # Whether a column with a length cuts trailing spaces.
+    # Whether the database cuts trailing spaces that do not fit into a column.
     cuts_texts: ClassVar[bool] = True
     # Whether connecting is expensive, and a kept connection blocks no other session.
     keeps_connection: ClassVar[bool] = True
-    # Options of a transaction whose statements all read the same moment.
+    # Options for a transaction in which all statements see the same moment of the database.
     one_moment: ClassVar[Mapping[str, Any]] = {"isolation_level": "REPEATABLE READ"}
     # Whether an assignment of an upsert sees the results of earlier assignments.
     assigns_in_order: ClassVar[bool] = False
@@ -246,25 +251,26 @@ class Dialect:
         "SELECT table_name AS t, column_name AS c FROM information_schema.columns "
         "WHERE table_schema = :schema AND table_name IN :tables"
     )
-    # The SQL type as which readers read a column, by type of states, if it is not the declared
-    # type.
+    # The SQL type that readers use for a column, by type of states. Other columns are read as their
+    # declared types.
     read_as: ClassVar[Mapping[str, TypeEngine[Any]]] = {}
-    # Whether other sessions can see the same moment of the database as a transaction.
+    # Whether a second session can use the snapshot that a transaction of another session sees.
     shares_moments: ClassVar[bool] = False
     # The scheme of this database's servers in OpenLineage, and their default port.
     lineage: ClassVar[tuple[str, int]]
-    # Query for the user of the connection, as written in GRANT; "" if the database has no
+    # Query that returns the user of the connection as GRANT spells it; "" if the database has no
     # privileges.
     grantee_query: ClassVar[str] = ""
-    # Query for the shape of the table :tx_name in :tx_schema, as one text; NULL if there is no
-    # table. The text changes as soon as the database would keep a value of a column differently.
+    # Query that returns the shape of table :tx_name in :tx_schema as one text, or NULL if there is
+    # no such table. The text changes whenever the database would store a value of a column
+    # differently.
     shape_query: ClassVar[str]
 
     def __init__(self) -> None:
         self._inserts: dict[Any, Any] = {}
 
     def engine(self, url: URL, pool: Mapping[str, Any] = NOTHING_KEPT) -> Engine:
-        """Make an engine.
+        """Create an engine of SQLAlchemy.
 
         :param pool: the options of its connection pool.
         """
@@ -273,30 +279,29 @@ class Dialect:
     def place(
         self, connection: Connection, schema: str | None, name: str
     ) -> tuple[str | None, str]:
-        """Return schema and name of a table, the same for all spellings that mean one table."""
+        """Return schema and name of a table. They are the same for all spellings of the table's name."""
         raise NotImplementedError
 
     def set_forms(self, connection: Connection, *, own: bool) -> None:
-        """If a session has settings for the text form of values, set the values that our statements need, or the user's
-        values."""
+        """Set how the session writes values as text: as our statements need it, or as the user has configured it."""
 
     # --- tables ---------------------------------------------------------------------------------------------------
 
     @contextmanager
     def ddl(self, connection: Connection) -> Iterator[Connection]:
-        """Yield a connection for making tables. Only one of several writers at a time may use it."""
+        """Yield a connection for DDL. Only one writer at a time can use it."""
         yield connection
 
     @contextmanager
     def alone(self, connection: Connection, table: str) -> Iterator[None]:
-        """Lock a table against all other sessions while it is changed. `table` is its quoted name."""
+        """Lock a table against all other sessions while its columns are changed. `table` is its quoted name."""
         yield
 
     def create(self, connection: Connection, table: sa.Table) -> None:
         connection.execute(sa.schema.CreateTable(table, if_not_exists=True))
 
     def definition(self, sql: sa.Dialect, table: sa.Table) -> str:
-        """Write the statement that makes a table, for a person or for a driver without parameters."""
+        """Return the statement that creates a table, for a person or for a driver without parameters."""
         made = str(sa.schema.CreateTable(table, if_not_exists=True).compile(dialect=sql)).strip()
         return as_typed(sql, made)
 
@@ -304,7 +309,7 @@ class Dialect:
         return sa.inspect(connection).has_table(name, schema=schema)
 
     def shape(self, schema: str | None, name: str) -> sa.ScalarSelect[Any]:
-        """Write SQL for `shape_query`. As a part of another statement, it costs no round trip."""
+        """Return `shape_query` as an SQL expression. As a part of another statement, it needs no round trip."""
         query = sa.text(self.shape_query).bindparams(tx_schema=schema, tx_name=name)
         return query.columns(sa.column("shape", sa.Text())).scalar_subquery()
 
@@ -313,16 +318,21 @@ class Dialect:
         return found
 
     def found(self, connection: Connection, table: sa.Table) -> tuple[dict[str, str], list[str]]:
-        """Read the columns of a table, with their types of states, and its primary key."""
+        """Read the columns of a table with their types, and its primary key.
+
+        The types are types of states, if one fits.
+        """
         raise NotImplementedError
 
     def family(self, connection: Connection, table: sa.Table) -> Sequence[tuple[str, str]]:
-        """Return schema and name of each table that shares rows with this table and is in a schema with a fence
-        table."""
+        """Return schema and name of each table that shares rows with this table.
+
+        Search only schemas that have a fence table.
+        """
         return ()
 
     def spelled(self, sql: sa.Dialect) -> dict[str, str]:
-        """Return the SQL declaration of each type of states."""
+        """Return the declaration in SQL of each type of states."""
         columns = [
             sa.Column(f"tx_{kind}", made, comment=self.comment(kind), autoincrement=False)
             for kind, made in self.types.items()
@@ -334,36 +344,39 @@ class Dialect:
     def reading(
         self, sql: sa.Dialect, kind: str, declared: TypeEngine[Any]
     ) -> tuple[Exact, pa.DataType]:
-        """Return how Python and Spark read a column exactly, and its type in Arrow.
+        """Return how Python and Spark read a column exactly, and the type of the column in Arrow.
 
         :param kind: a type of states, or a type of the database if no type of states fits.
-        :raises Unreadable: no reader supports its values.
+        :raises Unreadable: no reader supports the values of the column.
         """
         found = self.read_as.get(kind, declared)
         backend = "mariadb" if getattr(sql, "is_mariadb", False) else sql.name
         return exact(found, backend), arrow_type_of(found, backend)
 
     def dataset(self, url: URL, schema: str | None, name: str) -> Dataset:
-        """Name the place of a table for lineage."""
+        """Return the place of a table for lineage."""
         scheme, port = self.lineage
         places = (*self.databases(url), schema or "", name)
         server = f"{scheme}://{url.host or 'localhost'}:{url.port or port}"
         return Dataset(server, ".".join(filter(None, places)))
 
     def databases(self, url: URL) -> tuple[str, ...]:
-        """Return the database name in an address if tables also have a schema, else ()."""
+        """Return the name of the database in a URL, if its tables also have a schema. Otherwise, return ()."""
         return ()
 
     def changes_others(self, connection: Connection, table: sa.Table) -> bool:
-        """Return whether a statement that inserts rows may change other rows, for example by a trigger."""
+        """Return whether inserting rows may change other rows, for example by a trigger."""
         return False
 
     def numbered(self, connection: Connection, table: sa.Table) -> frozenset[str]:
-        """Name the columns in which a NULL becomes a number, even without NOT NULL."""
+        """Return the names of the columns in which NULL becomes a number, even without NOT NULL."""
         return frozenset()
 
     def lengths(self, connection: Connection, table: sa.Table) -> Mapping[str, TextLength]:
-        """Read the maximum lengths of columns. Trailing spaces beyond them are cut without an error."""
+        """Read the maximum lengths of columns.
+
+        The database cuts trailing spaces beyond these lengths without an error.
+        """
         if not self.cuts_texts:
             return {}
         columns = sa.inspect(connection).get_columns(table.name, schema=table.schema)
@@ -372,21 +385,22 @@ class Dialect:
         return {name: each for name, each in found.items() if each is not None}
 
     def length_of(self, kind: TypeEngine[Any]) -> TextLength | None:
-        """Read the maximum length of a type; None if it has none."""
+        """Return the maximum length of a type. Return None if it has none."""
         return TextLength(kind.length) if isinstance(kind, sa.VARCHAR) and kind.length else None
 
     def kept_as(self, kind: str) -> str:
-        """Return the type of states whose values a column keeps unchanged or refuses, even if it compares them
-        differently.
+        """Return the type of states whose values a column stores unchanged or refuses.
 
-        :param kind: type from `found`; returned if there is no such type of states.
+        The column may compare values differently.
+
+        :param kind: type from `found`. It is returned if no type of states fits.
         """
         return kind.removesuffix(f" {OTHER_COLLATION}")
 
     def column_names(
         self, connection: Connection, schema: str | None, tables: Sequence[str]
     ) -> dict[str, set[str]]:
-        """Read the column names of some tables, in one statement; empty for a table that does not exist.
+        """Read the column names of some tables in one statement. A table that does not exist has no names.
 
         :param schema: the schema from `place`.
         """
@@ -397,36 +411,43 @@ class Dialect:
         return found
 
     def checks(self, column: sa.Column[Any], kind: str) -> list[sa.CheckConstraint]:
-        """Return the constraints without which the column would not be exact."""
+        """Return the constraints that a column needs so that its values are exact."""
         return []
 
     def key_type(self, kind: str) -> TypeEngine[Any]:
         return self.types[kind]
 
     def comment(self, kind: str) -> str | None:
-        """Return the comment of a column, if the database has one type for two types of states."""
+        """Return the comment that a column needs, if the database uses one type for two types of states."""
         return None
 
     def needs_own_key(self, kinds: Sequence[str]) -> bool:
-        """Return whether keys of these types are too long for an index. The index is then on a column of this
-        package."""
+        """Return whether keys of these types are too long for an index.
+
+        If so, the index is on a column of this package.
+        """
         return False
 
     # --- failures -------------------------------------------------------------------------------------------------
 
     def is_lock_timeout(self, error: sa.exc.DBAPIError) -> bool:
-        """Return whether a statement gave up because another session holds a lock."""
+        """Return whether a statement timed out because another session holds a lock."""
         raise NotImplementedError
 
     def is_unavailable(self, error: sa.exc.DBAPIError) -> bool:
-        """Return whether a later try may succeed: the database does not answer, is full or is starting. Any other error
-        is final."""
+        """Return whether a later try may succeed, because the database does not answer, is full or is starting.
+
+        Any other error is final.
+        """
         raise NotImplementedError
 
     # --- statements -----------------------------------------------------------------------------------------------
 
     def combined(self, name: str, kind: str, base: Any, delta: Any, column: int) -> Any:
-        """Write SQL that combines two values of the column with this number, with an aggregator of `PUSHED_DOWN`."""
+        """Return SQL that combines two values of a column with an aggregator of `PUSHED_DOWN`.
+
+        `column` is the column's number.
+        """
         if name == "first":
             return sa.func.coalesce(base, delta)
         if name == "last":
@@ -439,25 +460,31 @@ class Dialect:
         return self.added(kind, base, delta, column)
 
     def less(self, kind: str, a: Any, b: Any) -> Any:
-        """Write SQL for a < b in the order of Python. It is not true if one of them is NULL."""
+        """Return SQL for a < b in the order of Python. The SQL is not true if a or b is NULL."""
         return a < b
 
     def added(self, kind: str, base: Any, delta: Any, column: int) -> Any:
-        """Write SQL for base + delta, where NULL changes nothing. It fails if the sum cannot be stored."""
+        """Return SQL for base + delta, where NULL changes nothing. The SQL fails if the column cannot store the sum."""
         return sa.func.coalesce(base + delta, base, delta)
 
     def insert_if_absent(self, table: sa.Table) -> Any:
-        """Insert a row unless it exists, after waiting for another first writer. `inserted` makes the parameters."""
+        """Return a statement that inserts a row unless it exists.
+
+        It waits for another first writer. `inserted` returns its parameters.
+        """
         raise NotImplementedError
 
     def insert_or_replace(self, table: sa.Table) -> Any:
-        """Insert a row, or replace the values of the existing row. `inserted` makes the parameters."""
+        """Return a statement that inserts a row, or replaces the values of the existing row.
+
+        `inserted` returns its parameters.
+        """
         raise NotImplementedError
 
     def update_and_put(
         self, connection: Connection, update: sa.Update, table: sa.Table, values: dict[str, Any]
     ) -> None:
-        """Run an update from `update_of` on one table, and insert or replace a row of another table.
+        """Run a statement from `update_of` on one table. Also insert or replace a row of another table.
 
         :param values: the parameters of both statements.
         """
@@ -465,8 +492,10 @@ class Dialect:
         connection.execute(self.insert_or_replace(table), values)
 
     def writer(self, names: Sequence[str]) -> Constants:
-        """Write SQL for the writer's numbers, which are parameters of `execute_rows`. All writers share the
-        statement."""
+        """Return SQL parameters for the numbers of the writer.
+
+        `execute_rows` sets them, so all writers share one statement.
+        """
         return {
             name: sa.bindparam(f"{WRITER_PARAM}{i}", type_=sa.BigInteger())
             for i, name in enumerate(names)
@@ -480,21 +509,24 @@ class Dialect:
         also: Constants,
         copied: Mapping[str, str],
     ) -> Any:
-        """Insert many rows.
+        """Return a statement that inserts many rows.
 
         :param also: columns with the same value in all rows.
-        :param copied: by column, the column in `columns` from which its value is copied.
+        :param copied: for further columns, the column in `columns` whose value they get.
         """
         raise NotImplementedError
 
     def given(self, insert: Any) -> Any:
-        """Return SQL for the values that `insert` would insert, by column."""
+        """Return SQL expressions for the values that `insert` would insert, by column."""
         return insert.excluded
 
     def or_update(
         self, insert: Any, table: sa.Table, assignments: Assignments, allowed: Any
     ) -> Any:
-        """Make `insert` update existing rows that are `allowed`. The assignments of the writer come last."""
+        """Change `insert` so that it updates existing rows that meet the condition `allowed`.
+
+        The writer's assignments come last.
+        """
         return insert.on_conflict_do_update(
             index_elements=list(table.primary_key.columns), set_=dict(assignments), where=allowed
         ).execution_options(preserve_rowcount=True)
@@ -507,20 +539,22 @@ class Dialect:
         kinds: Sequence[str],
         columns: Arrays,
     ) -> int:
-        """Run a statement of `or_update` for one portion of rows, and return how many rows were `allowed`.
+        """Run a statement from `insert_rows` or `or_update` for one portion of rows.
 
-        :param writer: numbers of the writer, in the order of `writer`.
-        :raises SumRefused: a sum cannot be stored, if the dialect itself finds this.
-        :raises ValueRefused: a value cannot be stored, if the dialect itself finds this.
+        Return the number of rows that it wrote.
+
+        :param writer: numbers of the writer, in the order of the names that `writer` got.
+        :raises SumRefused: the dialect detects that a sum cannot be stored.
+        :raises ValueRefused: the dialect detects that a value cannot be stored.
         """
         raise NotImplementedError
 
     def append_rows(
         self, connection: Connection, table: sa.Table, txid: int, portions: Iterable[RowPortion]
     ) -> int:
-        """Insert rows of a transaction, portion after portion, and return the number of rows.
+        """Insert the rows of a transaction in portions. Return the number of rows.
 
-        :raises ValueRefused: a value of the newest portion cannot be stored, if the dialect itself finds this.
+        :raises ValueRefused: the dialect detects that a value of the last portion cannot be stored.
         """
         written = 0
         for names, kinds, arrays in portions:
@@ -535,6 +569,8 @@ class Dialect:
     def look_up(
         self, connection: Connection, keys: PrimaryKeys, wanted: Wanted
     ) -> Iterator[Sequence[Any]]:
-        """Read the columns `wanted` of the rows with these keys, in one statement. Each row begins with the number of
-        its key."""
+        """Yield the columns `wanted` of the rows with these keys, from one statement.
+
+        Each row begins with the number of its key.
+        """
         raise NotImplementedError

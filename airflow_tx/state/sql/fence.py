@@ -1,4 +1,7 @@
-"""The common part of all states in a database: the fence row, and the notes beside it. Source: protocol.md §7."""
+"""The common part of all states in a database: the fence row, and the tables of portions and receipts.
+
+Source: protocol.md §7.
+"""
 
 from __future__ import annotations
 
@@ -44,26 +47,28 @@ from airflow_tx.state.sql.schema import (
 # The imprint of a table is kept beside its fence. The next raise compares it with the table, to
 # detect lost rows. Source: protocol.md §7.
 #
-# Its cost per commit does not grow with the table. The rows of a small table are counted. In a
-# larger table, some rows of the last writer are looked up.
+# The cost per commit does not depend on the size of the table. The rows of a small table are
+# counted. In a larger table, some rows of the last writer are looked up.
 
 
 COUNTED = 1_000
-"""Maximum number of rows of a table that is counted."""
+"""Maximum number of rows in a table whose rows are counted."""
 SAMPLED = 8
-"""Number of keys of an update that are kept."""
-# The key of the imprint in a definition, beside the aggregators, whose columns have other names.
+"""Number of keys of an update that an imprint keeps."""
+# The key of the imprint in the definition of a fence row. The definition also has the aggregator of
+# each value column.
 IMPRINT = "tx_imprint"
 
 
 @dataclass(frozen=True)
 class Imprint:
-    """The imprint of a table. Rows are never deleted, and their txids never fall, unless an attempt is undone.
+    """The imprint of a table. Rows are deleted, or get smaller txids, only if an attempt is undone.
 
-    :param txid: the transaction that wrote the keys, or that a guard has noted; for counted rows, the greatest txid.
-    :param keys: some keys, as text.
+    :param txid: the transaction that wrote the keys, or that a guard has noted. If the rows are counted, their greatest
+        txid.
+    :param keys: some keys of the last write, as text.
     :param types: type by key column.
-    :param rows: number of rows; None if the table has too many to count.
+    :param rows: number of rows; None if the table has more than `COUNTED` rows.
     :param txids: sum of the txids of counted rows.
     """
 
@@ -75,7 +80,10 @@ class Imprint:
 
     @classmethod
     def of(cls, definition: Mapping[str, object]) -> Imprint | None:
-        """Read the imprint of a definition; None if no update was complete since the fence was made or put back."""
+        """Read the imprint from the definition in a fence row.
+
+        Return None if it has no imprint, because no update is complete yet.
+        """
         found = definition.get(IMPRINT)
         if not isinstance(found, dict):
             return None
@@ -92,13 +100,15 @@ class Imprint:
         return replace(self, rows=now.rows, txids=now.txids)
 
     def with_keys(self, wrote: Imprint, types: Mapping[str, str]) -> Imprint:
-        """Return a copy with the keys of a write, if it had any."""
+        """Return a copy with the keys of a write, if the write has keys."""
         if not wrote.keys:
             return self
         return replace(self, txid=wrote.txid, keys=wrote.keys[:SAMPLED], types=dict(types))
 
     def missing_keys(self, txids: Sequence[int | None]) -> str:
-        """Describe the first key that is missing or older than in the imprint; "" if there is none.
+        """Describe the first key that is missing, or whose row is older than the imprint.
+
+        Return "" if there is no such key.
 
         :param txids: the txid of each key's row; None if there is no such row.
         """
@@ -110,7 +120,7 @@ class Imprint:
         return ""
 
     def missing(self, now: Imprint) -> str:
-        """Describe what a table has lost since the imprint; "" if no loss shows."""
+        """Describe what a table has lost since this imprint. Return "" if no loss is visible."""
         if self.rows is None:
             if now.rows is None:
                 return ""
@@ -125,7 +135,7 @@ class Imprint:
 
 
 def sampled(kinds: Sequence[str], keys: Sequence[Sequence[object]]) -> list[str]:
-    """Choose some keys, evenly spread from the first to the last. The keys are given column by column.
+    """Choose some keys at equal distances from the first to the last. The keys are given column by column.
 
     :param kinds: type of each column.
     """
@@ -137,12 +147,12 @@ def sampled(kinds: Sequence[str], keys: Sequence[Sequence[object]]) -> list[str]
 
 
 def sample_text(keys: Sequence[str]) -> str:
-    """Write the sampled keys of a portion as text."""
+    """Return the sampled keys of a portion as text."""
     return json.dumps(list(keys))
 
 
 def sample_of(texts: Sequence[str | None]) -> list[str]:
-    """Choose keys from the samples of portions."""
+    """Choose keys from the sampled keys of several portions."""
     return [key for text in texts if text for key in json.loads(text)[:1]][:SAMPLED]
 
 
@@ -156,7 +166,7 @@ class FencedStore(StateDatabase):
     """The fence of one state in a database."""
 
     def begun(self, connection: Connection, write: StateWrite) -> SqlTransaction:
-        """Begin a write: raise the fence, or refuse the write unless the fence holds the grant."""
+        """Begin a write. Raise the fence, or check that it already holds the grant."""
         if write.raising:
             kept = self.raise_fence(connection, write.grant)
         else:
@@ -168,14 +178,16 @@ class FencedStore(StateDatabase):
 
     @property
     def place(self) -> tuple[str, str]:
-        """Return schema and name of the fence row. Every writer locks the rows of one database transaction in the order
-        of these names."""
+        """Return the schema and the name of the fence row.
+
+        Every writer locks the fence rows of a database transaction in the order of these names.
+        """
         return self._schema or "", self._identity
 
     def put(self, connection: Connection, write: StateWrite, sample: list[str]) -> int:
         """Add the rows of a write to the values, and return the number of keys.
 
-        :param sample: list to which some of the keys are added, as text.
+        :param sample: list to which the method adds some of the keys, as text.
         """
         raise NotImplementedError
 
@@ -184,10 +196,10 @@ class FencedStore(StateDatabase):
     def read_fence(
         self, connection: Connection, *, lock: str | None = None, of: str = ""
     ) -> Fence | None:
-        """Read the fence row, under a lock ("update", "share" or None) until the transaction ends.
+        """Read the fence row. Lock it ("update", "share" or None) until the transaction ends.
 
-        :param of: the earlier place of a state that was moved here; "" to read the row of this state.
-        :raises StateError: the values of the earlier place are not here.
+        :param of: the earlier table of a state that was moved here; "" to read the row of this state.
+        :raises StateError: the values of the earlier table were not moved here.
         """
         found = self._read(connection, lock, self._identity_at(connection, of) if of else None)
         if of and found is not None:
@@ -195,12 +207,12 @@ class FencedStore(StateDatabase):
         return None if found is None else found[0]
 
     def raise_fence(self, connection: Connection, grant: Grant) -> Imprint | None:
-        """Raise the fence under its lock and undo what outranked tokens of this txid wrote.
+        """Raise the fence under its lock. Undo the writes of outranked tokens of this txid.
 
         :return: the imprint of the values.
-        :raises FenceOutranked: see `airflow_tx.state.fence.raised`, also for FenceForeign, StateBehind and
-            LedgerBehind.
-        :raises StateError: the values in the store were made by other aggregators.
+        :raises FenceOutranked: see `airflow_tx.state.fence.raised`. FenceForeign, StateBehind and LedgerBehind are also
+            raised as there.
+        :raises StateError: other aggregators have computed the stored values.
         """
         self._ensure_tables(connection)
         found = self._read(connection, "update")
@@ -232,40 +244,41 @@ class FencedStore(StateDatabase):
         )
         self._check_definition(found[1])
         if raised_before is None or fence.may_have_written(raised_before, grant.token):
-            # A look must not hide a loss: after it, commits are refused as before.
+            # A look must not hide a loss. If values are missing, keep the old imprint, so that
+            # commits are still refused.
             keeps = grant.token.is_look and self._has_lost(connection, found[1])
             self.roll_back(connection, grant)
             kept = kept if keeps else self.imprint(connection)
-        elif self.state in grant.grants:  # not in a roll forward, which may find later rows
+        elif self.state in grant.grants:  # a roll forward may find later rows
             self.check_later(connection, raised_before.txid)
         connection.execute(*self._update(self._fence_values(raised, kept)))
         return kept
 
     def _check_numbers(self, connection: Connection) -> None:
-        """Refuse values that came without their fence, such as in a copy, because their txids are of another ledger."""
+        """Refuse values with txids in a table without a fence, such as a copy. Their txids are of another ledger."""
         newest = self._newest_txid(connection)
         if newest:
             release = statement_text(connection.dialect, self._releasing(connection))
             raise fence.of_nobody(newest, state=self.state, release=release)
 
     def check_later(self, connection: Connection, txid: int) -> None:
-        """Refuse values of transactions after the transaction in the fence, which was the last one."""
+        """Refuse values of transactions after the transaction in the fence. It was the last transaction."""
 
     def _newest_txid(self, connection: Connection) -> int:
-        """Read the greatest txid of the values; 0 if they have none."""
+        """Read the greatest txid of the values. Return 0 if no value has a txid."""
         raise NotImplementedError
 
     def _releasing(self, connection: Connection) -> Any:
-        """Write the statement that removes the txids of this ledger from the values, and keeps the values."""
+        """Return the statement that removes the txids of this ledger from the values, and keeps the values."""
         raise NotImplementedError
 
     def _has_lost(self, connection: Connection, definition: Mapping[str, Any]) -> bool:
-        """Return whether the values lack something that the fence names, so that a commit is refused."""
+        """Return whether values that the fence records are missing. A commit would then be refused."""
         lost = self._missing_since(connection, definition, Imprint.of(definition))
         return bool(lost) or not self._is_there(connection)
 
     def put_back(self, connection: Connection, grant: Grant) -> None:
-        """Put back the fence that a look covers, with the imprint that the look has left.
+        """Replace a look by the fence that it covers. Keep the imprint that the look has stored.
 
         :raises FenceOutranked: the fence no longer holds this look.
         """
@@ -281,34 +294,34 @@ class FencedStore(StateDatabase):
         return "" if kept is None else self.missing(connection, kept)
 
     def missing(self, connection: Connection, kept: Imprint) -> str:
-        """Describe what the values have lost since an imprint; "" if no loss shows."""
+        """Describe what the values have lost since an imprint. Return "" if no loss is visible."""
         raise NotImplementedError
 
     def imprint(
         self, connection: Connection, kept: Imprint | None = None, wrote: Imprint | None = None
     ) -> Imprint | None:
-        """Make an imprint of the current values; None if there are no values.
+        """Return an imprint of the current values. Return None if there are no values.
 
-        :param kept: the previous imprint, if nothing was undone since.
-        :param wrote: transaction, keys and number of rows of a write since the previous imprint.
+        :param kept: the previous imprint, if nothing was undone after it.
+        :param wrote: transaction, keys and number of rows of a write after the previous imprint.
         """
         raise NotImplementedError
 
     def check_columns(self, connection: Connection) -> None:
-        """Refuse a write if the columns have changed, because the database may have rounded the written values.
+        """Refuse a write if the columns of the table have changed. The database may have rounded the written values.
 
         :raises StateError: another session has changed the table since its columns were read.
         """
 
     def accept_values(self, connection: Connection, change: int) -> None:
-        """Make a new imprint, after a person has changed the values on purpose."""
+        """Store a new imprint, after a person has changed the values by hand."""
         found = self._read(connection, "update")
         if found is not None:
             row = self._fence_values(fence.with_change(found[0], change), self.imprint(connection))
             connection.execute(*self._update(row))
 
     def _is_there(self, connection: Connection) -> bool:
-        """Return whether the table or row for the values of the state exists."""
+        """Return whether the table or the row that has the values of the state exists."""
         raise NotImplementedError
 
     def _has_nothing(self, connection: Connection) -> bool:
@@ -322,40 +335,40 @@ class FencedStore(StateDatabase):
         raise NotImplementedError
 
     def roll_back(self, connection: Connection, grant: Grant) -> None:
-        """Undo what was written under this txid, if the state can."""
+        """Undo the writes under this txid, if the state can undo them."""
 
     def check_write(
         self, connection: Connection, grant: Grant, *, complete: bool
     ) -> Imprint | None:
-        """Refuse a write unless the fence holds exactly this grant, and lock the fence until the transaction ends.
+        """Lock the fence until the transaction ends. Refuse the write unless the fence holds exactly this grant.
 
-        Writers of one grant share the lock. Only the writer that will set `applied` locks alone, since two writers that
-        upgrade a shared lock would wait for each other.
+        Writers of one grant share the lock. Only the writer that will set `applied` takes an exclusive lock. Two
+        writers that upgraded shared locks would wait for each other.
         """
         stored = self._read(connection, "update" if complete else "share")
         fence.check_write(None if stored is None else stored[0], grant, state=self.state)
         return None if stored is None else Imprint.of(stored[1])
 
     def undo(self, connection: Connection, grant: Grant) -> None:
-        """Undo what the grant in the fence has written."""
+        """Undo the writes of the grant that the fence holds."""
         found = self._read(connection, "update")
         assert found is not None
         portions = self._portions.delete().where(self._portions.c.state == self._identity)
         if not connection.execute(portions).rowcount and not found[0].applied:
-            return  # most grants have written nothing yet, so the table is not searched
+            return  # most grants have written nothing yet, so do not search the table
         self.roll_back(connection, grant)
         row = self._fence_values(replace(found[0], applied=False), self.imprint(connection))
         connection.execute(*self._update(row))
 
     def note_portion(self, connection: Connection, write: StateWrite, sample: list[str]) -> None:
-        """Note a portion in the transaction that writes it."""
+        """Store a note of a portion in the transaction that writes the portion."""
         self._ensure_tables(connection)
         row = {"state": self._identity, "chunk": write.chunk, SAMPLE: sample_text(sample)}
         row["nonce"] = write.grant.token.nonce
         connection.execute(self._dialect.insert_or_replace(self._portions), inserted(row))
 
     def check_portions(self, connection: Connection, grant: Grant) -> list[str]:
-        """Compare the noted portions with the confirmed portions, and delete the notes.
+        """Compare the number of noted portions with the number of confirmed portions. Delete the notes.
 
         :return: some of the written keys.
         :raises PortionsLost: the store has lost a portion.
@@ -373,9 +386,9 @@ class FencedStore(StateDatabase):
     def set_applied(
         self, connection: Connection, receipt: Receipt | None, imprint: Imprint | None
     ) -> None:
-        """Note that all updates of the grant in the fence are in the store, and keep their receipt.
+        """Store in the fence that all updates of its grant are in the store. Keep their receipt.
 
-        :param receipt: the receipt of the transaction, which replaces the receipt of an earlier grant.
+        :param receipt: the receipt of the transaction. It replaces the receipt of an earlier grant.
         """
         noted = {"applied": True, WROTE: self._is_there(connection)}
         update, values = self._update({**noted, DEFINITION: self._definition_text(imprint)})
@@ -386,34 +399,34 @@ class FencedStore(StateDatabase):
             self._dialect.update_and_put(connection, update, self._receipts, values)
 
     def at(self, connection: Connection, txid: int, newest: int) -> str:
-        """Write the query for the values as of a final transaction, see `FencedState.at`."""
+        """Return the query for the values as of a final transaction. See `FencedState.at`."""
         raise NotImplementedError
 
     def _is_of(self, connection: Connection, txid: int, newest: int, kept: int = 0) -> Any:
-        """Write an SQL condition that is true until the values as of a transaction are replaced.
+        """Return an SQL condition that is true until a later transaction replaces the values as of this transaction.
 
         :param kept: number of transactions for which the state keeps the earlier values.
-        :raises StateError: the values are replaced already.
+        :raises StateError: a later transaction has already replaced the values.
         """
         held = self.read_fence(connection)
         fence.check_as_of(held, txid, newest, state=self.state, kept=kept)
         return self._of_fence("txid") <= txid + kept
 
     def _of_fence(self, column: str) -> sa.ScalarSelect[Any]:
-        """Write SQL for a column of the fence row."""
+        """Return SQL for the value of a column of the fence row."""
         row = self._fence.alias("f").c
         return sa.select(row[column]).where(row.state == self._identity).scalar_subquery()
 
     def receipts(self, connection: Connection) -> list[StoredReceipt]:
-        """Read the kept receipts, ordered by txid."""
+        """Return the receipts that the state keeps, ordered by txid."""
         if not self._has_table(connection, RECEIPTS_TABLE):
             return []
         return read_receipts(connection, self._receipts, self._identity)
 
     def take_over(self, connection: Connection, place: str) -> None:
-        """Take over the fence row of a state that was moved here from the table `place`.
+        """Take over the fence row of the table `place`, from which the state was moved here.
 
-        :raises StateError: the values are not here.
+        :raises StateError: the values were not moved here.
         """
         self._ensure_tables(connection)
         identity = self._identity_at(connection, place)
@@ -424,12 +437,12 @@ class FencedStore(StateDatabase):
             )
 
     def _identity_at(self, connection: Connection, place: str) -> str:
-        """Return the name of the fence row of a state that was moved here from the table `place`."""
+        """Return the name of the fence row of the table `place`, from which the state was moved here."""
         schema, _, name = place.rpartition(".")
         return self._dialect.place(connection, schema or None, name)[1]
 
     def _check_moved(self, connection: Connection, place: str) -> None:
-        """Refuse the fence of the table `place` if its values are not here."""
+        """Refuse to take over the fence of the table `place` if its values were not moved here."""
         if not self._is_there(connection):
             schema, _, name = place.rpartition(".")
             quote = connection.dialect.identifier_preparer
@@ -446,7 +459,7 @@ class FencedStore(StateDatabase):
             connection.execute(self._fence.delete().where(self._fence.c.state == self._identity))
 
     def release(self, connection: Connection) -> None:
-        """Delete the fence row, and remove the txids from the values, which stay."""
+        """Delete the fence row. Remove the txids from the values, and keep the values."""
         FencedStore.clear(self, connection)
         if self._is_there(connection):
             connection.execute(self._releasing(connection))
@@ -472,7 +485,7 @@ class FencedStore(StateDatabase):
         return read, json.loads(row[DEFINITION])
 
     def _check_definition(self, made: Mapping[str, Any]) -> None:
-        """Refuse values that another aggregator made, such as a sum in place of a maximum."""
+        """Refuse values that another aggregator has computed, such as sums if the state now keeps maxima."""
         for name, aggregator in self._definition.items():
             if made.get(name, aggregator) != aggregator:
                 problem = f"the stored values of column {name!r} were made by {made[name]!r}, "
@@ -501,12 +514,12 @@ class FencedStore(StateDatabase):
 
 @dataclass(frozen=True)
 class SqlTransaction:
-    """One write, in a transaction of the database.
+    """One write to a state, in a transaction of the database.
 
     :param kept: the imprint of the values before the write.
-    :param switched: whether the states in the transaction need different settings of the session.
+    :param switched: whether the states in the transaction need different session settings.
     :param sample: some of the written keys.
-    :param rows: number of keys or rows of each put.
+    :param rows: number of keys or rows that each `put` has written.
     """
 
     store: FencedStore
@@ -541,7 +554,7 @@ class SqlTransaction:
 def begun_together(
     connection: Connection, pairs: Sequence[tuple[FencedStore, StateWrite]]
 ) -> list[SqlTransaction]:
-    """Begin the writes of several states in one transaction, in the same order for every writer."""
+    """Begin the writes of several states in one transaction. Every writer begins them in the same order."""
     switched = len({store.runs_own_statements for store, _ in pairs}) > 1
     begun = dict[tuple[str, str], SqlTransaction]()
     for store, write in sorted(pairs, key=lambda pair: pair[0].place):
@@ -554,23 +567,30 @@ def begun_together(
 # The table of a state in a database: its rows and their imprint.
 
 
-# One portion of rows: large enough for the database, small enough for memory and for one statement.
+# Number of rows in a portion. It is large enough for the database, and small enough for memory and
+# for one statement.
 ROWS_AT_ONCE = 10_000
 FOUND = "the table, as the database has it"
 _SHAPE = "what the table was when it was found"
 LOOK_AGAIN = 10.0
-"""Seconds between two looks at a table of the same shape, since a lane raises the fence many times a second."""
+"""Seconds between two comparisons of a table whose shape has not changed.
+
+A lane raises the fence many times a second.
+"""
 _Found = TypeVar("_Found")
 
 
 class OneTableStore(FencedStore, Generic[_Found]):
-    """The store of a state whose values are in one table. It compares the columns of the table from time to time."""
+    """The store of a state whose values are in one table.
+
+    From time to time, it compares the columns of the table with the state.
+    """
 
     _looked_at = 0.0
 
     @property
     def _bare(self) -> sa.Table:
-        """The table of the state without its columns, for queries that read its columns from the database."""
+        """The table object of the state without columns, for queries that read the columns from the database."""
         return sa.Table(self._name, sa.MetaData(), schema=self._schema)
 
     def raise_fence(self, connection: Connection, grant: Grant) -> Imprint | None:
@@ -584,13 +604,15 @@ class OneTableStore(FencedStore, Generic[_Found]):
         return kept
 
     def _check_numbers(self, connection: Connection) -> None:
-        # Check this first, because the rows may belong to another table that has a fence.
+        # Check this first, because the txids may be of another table that shares rows and has a
+        # fence.
         self._check_family(connection)
         super()._check_numbers(connection)
 
     def _check_family(self, connection: Connection) -> None:
-        """Refuse a table that shares rows with another table that has a fence, because each would delete rows of
-        the other.
+        """Refuse a table that shares rows with another table that has a fence.
+
+        Each state would delete rows of the other one.
 
         :raises StateDiffers: the message names both tables.
         """
@@ -613,7 +635,7 @@ class OneTableStore(FencedStore, Generic[_Found]):
                 )
 
     def _found(self, connection: Connection) -> _Found | None:
-        """Return the table with the columns of the last comparison; None if there is no table."""
+        """Return the table, with the columns that were read last. Return None if there is no table."""
         found: _Found | None = self._facts.get(FOUND)
         shape = None if found is not None else self._shape_now(connection)
         if shape is not None:
@@ -634,15 +656,17 @@ class OneTableStore(FencedStore, Generic[_Found]):
         self._check_shape(self._shape_now(connection))
 
     def _check_shape(self, shape: str | None) -> None:
-        """Compare the shape of the table with its shape at the last look. After a write, the transaction locks out
-        changes of the shape."""
+        """Raise StateError if the shape of the table has changed since its columns were read.
+
+        After a write, the open transaction prevents such changes.
+        """
         if shape != self._facts.get(_SHAPE, shape):
             problem = f"table {self._name} was changed while it was written to"
             remedy = "Nothing was written. Clear the commit task: it compares the columns again."
             raise StateError(state=self.state, problem=problem, remedy=remedy)
 
     def _look(self, connection: Connection) -> _Found:
-        """Read the table from the database. Raises StateDiffers if it does not fit the state."""
+        """Read the table from the database. Raise StateDiffers if it does not fit the state."""
         raise NotImplementedError
 
     def _is_there(self, connection: Connection) -> bool:

@@ -23,7 +23,7 @@ Statements: TypeAlias = Callable[[list[dict[str, Any]]], Iterable[Statement]] | 
 class SqlGuard(FencedInSql["GuardStore"]):
     """SQL statements that run once per transaction, in the database transaction that notes its txid.
 
-    If a commit is tried again, by this process or another, the guard finds the txid in the table `airflow_tx_guard` and
+    If this process or another one tries the commit again, the guard finds the txid in the table `airflow_tx_guard` and
     runs nothing. The fence refuses a committer that was declared dead. Statements that have run are not undone. So a
     replay must have the same output, as with every transactional state, and an opaque source is refused.
 
@@ -33,9 +33,9 @@ class SqlGuard(FencedInSql["GuardStore"]):
 
     :param conn_id: Airflow connection of type sqlite, postgres or mysql, looked up when the state is used.
     :param name: name of the guard. Two guards in one database need two names.
-    :param statements: a list of statements, or a function that makes it from the rows of the update. A statement is
-        `(sql, parameters)`: it runs once for a mapping, or once for each mapping of a list. SQL without parameters runs
-        once for each row of the update, with the row's columns as parameters.
+    :param statements: a list of statements, or a function that returns this list for the rows of the update. A
+        statement is `(sql, parameters)`. It runs once if the parameters are a mapping, or once for each mapping in a
+        list. SQL without parameters runs once for each row of the update, with the row's columns as parameters.
     """
 
     kind = StateKind.TRANSACTIONAL
@@ -59,7 +59,7 @@ class SqlGuard(FencedInSql["GuardStore"]):
         shown: Any = statements
         if not callable(shown):
             shown = [each if isinstance(each, str) else each[0] for each in shown]
-        # Parameters may be secrets.
+        # Do not show the parameters, because they may be secrets.
         self.normalize(statements=named(shown))
 
     def holds(self, txid: int) -> bool:
@@ -69,7 +69,7 @@ class SqlGuard(FencedInSql["GuardStore"]):
         return self._asked(self._store.holds_for_good, txid, birth, incarnation)
 
     def last_txid(self) -> int | None:
-        """Read the last transaction whose statements ran, at least in part; None if there is none."""
+        """Return the last transaction whose statements ran, at least partly. Return None if there is none."""
         noted = self._asked(self._store.noted)
         return None if noted is None else abs(noted)
 

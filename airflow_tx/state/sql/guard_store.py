@@ -36,7 +36,7 @@ _ENDING_IN_MYSQL = {
     "revoke",
 }
 _ENDING_IN_MYSQL |= {"repair", "set", "truncate", "unlock", "xa"}
-# The parts of a statement that are not code: texts, quoted names, comments. MySQL runs a comment
+# Parts of a statement that are not code: texts, quoted names and comments. MySQL runs a comment
 # that begins with an exclamation mark.
 _NO_CODE = re.compile(
     r"""(?<!\w)[eE]'(?:[^'\\]|\\.|'')*' | '(?:[^']|'')*' | "(?:[^"]|"")*" | `[^`]*` | \$(\w*)\$.*?\$\1\$
@@ -48,19 +48,19 @@ _NO_CODE_IN_MYSQL = re.compile(
     re.DOTALL | re.VERBOSE,
 )
 _FIRST_WORD = re.compile(r"[\s(]*(?:/\*m?!\d*\s*)?([a-z]+)")
-# The savepoint is gone as soon as the database transaction has ended, for any reason.
+# The savepoint is lost as soon as the database transaction ends, for any reason.
 _SAVEPOINT = "airflow_tx_guard"
 
 
 class GuardStore(FencedStore):
-    """Runs the statements of a SqlGuard, inside transactions that it opens with `transaction()`.
+    """Runs the statements of a SqlGuard inside transactions that `transaction()` opens.
 
     Before the statements run, the guard notes the txid as a negative number. After they have run, it makes the number
-    positive, if the transaction is still the one that began. If another session can see a negative number, the
-    statements ended the transaction while they ran. They do not run again.
+    positive, if the transaction has not ended. If another session sees a negative number, the statements have ended the
+    transaction. The statements of that transaction do not run again.
 
     :param guard: name of the guard in this database.
-    :param statements: the statements, or a function that makes them from the rows of an update.
+    :param statements: the statements, or a function that returns them for the rows of an update.
     """
 
     runs_own_statements = False
@@ -75,7 +75,7 @@ class GuardStore(FencedStore):
 
     def _place(self, connection: Connection) -> None:
         super()._place(connection)
-        # A guard has no table of its own.
+        # A guard has no separate table, so its identity has its name.
         self._identity = f"guard:{self._guard_name}"
         self._guard = _guard_table(self._schema)
 
@@ -84,7 +84,10 @@ class GuardStore(FencedStore):
         return super().raise_fence(connection, grant)
 
     def roll_back(self, connection: Connection, grant: Grant) -> None:
-        """Set the note back if it is from another transaction with the same txid, which a person has accepted."""
+        """Set the noted txid to 0 if it is of another transaction of this number.
+
+        A person has accepted the values of that one.
+        """
         before = self.read_fence(connection)
         own = [before] if before is not None and before.txid == grant.txid else []
         if own and not holds_for_good(own, grant.txid, grant.token.birth, grant.incarnation):
@@ -102,7 +105,7 @@ class GuardStore(FencedStore):
 
     def missing(self, connection: Connection, kept: Imprint) -> str:
         noted = abs(self.noted(connection) or 0)
-        # A person sets 0 if statements have ended the transaction and none of their rows was
+        # A person sets the number to 0 if the statements have ended the transaction and no row was
         # written.
         if noted == 0 or noted >= kept.txid:
             return ""
@@ -119,7 +122,7 @@ class GuardStore(FencedStore):
     def holds_for_good(
         self, connection: Connection, txid: int, birth: str, incarnation: str
     ) -> bool:
-        # The note has no birth. It was made under the fence of its txid.
+        # The note has no birth, but it was written under the fence of its txid.
         noted = abs(self.noted(connection) or 0)
         last = self.read_fence(connection)
         if last is None or last.txid != noted:
@@ -127,7 +130,10 @@ class GuardStore(FencedStore):
         return holds_for_good([last], txid, birth, incarnation)
 
     def noted(self, connection: Connection) -> int | None:
-        """Read the last transaction whose statements ran; negative if they ended the database transaction."""
+        """Return the last transaction whose statements ran.
+
+        The txid is negative if they ended the database transaction.
+        """
         if not self._has_table(connection, GUARD_TABLE):
             return None
         query = sa.select(self._guard.c.txid).where(self._guard.c.guard == self._guard_name)
@@ -135,10 +141,12 @@ class GuardStore(FencedStore):
         return found
 
     def put(self, connection: Connection, write: StateWrite, sample: list[str]) -> int:
-        """Run the statements and note the txid under the lock of the fence row. Do nothing if the txid is noted.
+        """Run the statements and note the txid, under the lock of the fence row.
+
+        Do nothing if this txid is already noted.
 
         :raises TxidBehind: a later transaction has run its statements.
-        :raises StateError: a statement cannot run here.
+        :raises StateError: a statement cannot run in the guard's transaction.
         """
         grant = write.grant
         rows = list(map(dict, write.listed))
@@ -162,7 +170,8 @@ class GuardStore(FencedStore):
         return len(rows)
 
     def at(self, connection: Connection, txid: int, newest: int) -> str:
-        # Only the person knows which tables the statements write.
+        # The query names no table, because only the author of the statements knows which tables
+        # they write.
         query = sa.select(sa.text("...")).select_from(sa.text("..."))
         return statement_text(
             connection.dialect, query.where(self._is_of(connection, txid, newest))
@@ -175,7 +184,7 @@ class GuardStore(FencedStore):
             connection.execute(self._guard.update().where(other).values(guard=self._guard_name))
 
     def _check_moved(self, connection: Connection, place: str) -> None:
-        """Do nothing, because a guard has no table of its own."""
+        """Do nothing, because a guard has no table with columns."""
 
     def _identity_at(self, connection: Connection, place: str) -> str:
         return f"guard:{place}"
@@ -219,7 +228,7 @@ class GuardStore(FencedStore):
                 connection.execute(text, given)
 
     def _check(self, connection: Connection, number: int, sql: str) -> None:
-        """Refuse statements whose first word would end the transaction, also within a text of several statements."""
+        """Refuse a statement whose first word would end the transaction. A text may contain several statements."""
         mysql = connection.dialect.name in ("mysql", "mariadb")
         ending = _ENDING | _ENDING_IN_MYSQL if mysql else _ENDING
         code = (_NO_CODE_IN_MYSQL if mysql else _NO_CODE).sub(" ", sql).lower().lstrip("; \n\t\r")
@@ -233,9 +242,9 @@ class GuardStore(FencedStore):
                 raise StateError(state=self.state, problem=problem, remedy=remedy)
 
     def _check_open(self, connection: Connection, txid: int) -> None:
-        """Refuse to continue if the transaction has ended, for example by a procedure.
+        """Raise an error if the transaction has already ended, for example by a procedure.
 
-        The fence and the noted txid may then not match the tables. The statements do not run again.
+        Then the fence and the noted txid may not match the tables. The statements do not run again.
         """
         try:
             connection.exec_driver_sql(f"RELEASE SAVEPOINT {_SAVEPOINT}")
@@ -263,7 +272,10 @@ class GuardStore(FencedStore):
         )
 
     def _refused(self, reason: str) -> StateError:
-        """Make the error of a failed statement. It warns if an earlier statement has ended the transaction."""
+        """Return the error for a failed statement.
+
+        If an earlier statement has ended the transaction, the error says this.
+        """
         with suppress(sa.exc.DBAPIError), self._engine.connect() as connection:
             noted = self.noted(connection)
             if noted is not None and noted < 0:

@@ -1,7 +1,7 @@
 """The differences of MySQL and MariaDB.
 
-In these databases, DDL ends a transaction, so tables are made on another connection. An upsert cannot have a condition.
-Instead, a row that must stay gets an assignment that fails, which makes the whole statement fail.
+In these databases, DDL ends a transaction, so tables are created on another connection. An upsert cannot have a
+condition. Instead, an assignment fails for a row that must not change. Then the complete statement fails.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from airflow_tx.state.sql.schema import (
 )
 
 # --- mysql rows ---------------------------------------------------------------------------------------------------
-# Rows for MySQL and MariaDB as one JSON document, so that thousands of rows are one parameter.
+# Pass rows to MySQL and MariaDB as one JSON document, so that thousands of rows are one parameter.
 
 
 DOC = "tx_rows"
@@ -78,13 +78,13 @@ def read_row(kind: str, number: int) -> str:
 
 
 def source(kinds: Sequence[str]) -> Any:
-    """Write the document as a table, `DOC`, whose columns `read_row` reads."""
+    """Return the document as an SQL table with the name `DOC`. `read_row` reads its columns."""
     columns = [f"{ORDINAL} FOR ORDINALITY"]
     for number, kind in enumerate(kinds):
         declared = _READ_AS.get(kind, "LONGTEXT CHARACTER SET utf8mb4")
         columns.append(f"c{number} {declared} PATH '$[{number}]' ERROR ON ERROR")
-    # The document is a literal, because PyMySQL takes longer to quote a parameter than the server
-    # to read it.
+    # The document is a literal, because PyMySQL would need more time to quote it as a parameter
+    # than the server needs to read it.
     document = sa.bindparam(DOC, type_=sa.Text(), literal_execute=True)
     return sa.text(f"JSON_TABLE(:{DOC}, '$[*]' COLUMNS({', '.join(columns)})) AS {DOC}").bindparams(
         document
@@ -95,7 +95,7 @@ def source(kinds: Sequence[str]) -> Any:
 def looking_up(
     table: sa.Table, kinds: tuple[str, ...], wanted: tuple[sa.Column[Any], ...]
 ) -> sa.Select[Any]:
-    """Select columns of the rows whose primary keys are in the document, with the number of each key."""
+    """Return a query for columns of the rows whose primary keys are in the document, with the number of each key."""
     primary = enumerate(zip(kinds, table.primary_key.columns, strict=True))
     on = [sa.literal_column(read_row(kind, i)) == column for i, (kind, column) in primary]
     query: Any = sa.select(sa.literal_column(f"{DOC}.{ORDINAL}"), *wanted).prefix_with(
@@ -122,7 +122,7 @@ _WRITE: Mapping[str, Callable[[Any], Any]] = {
 def parts(
     connection: Connection, kinds: Sequence[str], columns: Arrays
 ) -> Iterator[tuple[int, str]]:
-    """Yield the rows as documents that the server accepts: the number of rows, and the text."""
+    """Yield JSON documents that the server accepts. Each one is a pair: the number of its rows, and its text."""
     ready = []
     for number, (kind, values) in enumerate(zip(kinds, columns, strict=True)):
         if kind == "numeric":
@@ -139,7 +139,7 @@ def parts(
 
 def _cut(rows: Sequence[Any], start: int, limit: int, packet: int) -> Iterator[tuple[int, str]]:
     document = json.dumps(rows, ensure_ascii=False, separators=(",", ":"))
-    # These characters are doubled in a statement.
+    # In a literal, these characters are doubled.
     size = len(document.encode()) + sum(map(document.count, "'\\"))
     if size <= limit:
         yield len(rows), document
@@ -159,7 +159,7 @@ def _cut(rows: Sequence[Any], start: int, limit: int, packet: int) -> Iterator[t
 
 
 def _check_digits(number: int, values: Sequence[Decimal | None]) -> None:
-    """Refuse more digits than DECIMAL(65,30) has, which would round them."""
+    """Refuse numbers with more digits than DECIMAL(65,30) has, because the server would round them."""
     for row, value in enumerate(values):
         if value is None or not value:
             continue
@@ -188,13 +188,12 @@ _SIGNS_OF_LIFE = {
     socket.TCP_KEEPINTVL: 5,
     socket.TCP_KEEPCNT: 4,
 }
-if sys.platform == "linux":  # other systems lack these options, or name them differently
+if sys.platform == "linux":  # other systems lack these options, or have other names for them
     _SIGNS_OF_LIFE |= {socket.TCP_KEEPIDLE: 10, socket.TCP_USER_TIMEOUT: 30_000}
-# Time-outs in seconds. The query of the URL, or the extra of the connection, may set them under
-# these names.
+# Time-outs in seconds, by their names in the query of the URL and in the extra of the connection.
 _TIMEOUTS = {"lock_timeout": "30", "idle_timeout": "60"}
-# Errors of the client, except for a statement that is too long. Also errors of a server that is
-# full, has a full disk, is stopping, is read-only for some time, or refuses this user.
+# Codes of temporary errors. They are errors of the client, except for a statement that is too long.
+# Others are from a server that is full, stopping or read-only, or that refuses this user.
 _UNAVAILABLE = {
     *(set(range(2000, 3000)) - {2020}),
     0,
@@ -214,8 +213,9 @@ _UNAVAILABLE = {
     1160,
 }
 _UNAVAILABLE |= {1114, 1161, 1184, 1203, 1226, 1290, 1836, 1927, 4031}
-# Values that do not fit are errors. The text that describes a table's columns may have any length.
-# No result is cut, no check is left out, and a commit begins no other transaction.
+# With these settings, values that do not fit are errors, and the text that describes the columns of
+# a table may have any length. No result is cut, no check is skipped, and a commit does not begin
+# another transaction.
 _SETTINGS: Mapping[str, Any] = {
     "sql_mode": "'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO'",
     "time_zone": "'+00:00'",
@@ -273,7 +273,7 @@ class MySql(Dialect):
         "bytes": mysql.LONGBLOB(),
         "json": ExactJson(),
     }
-    # As many digits before the point as Spark allows with 18 digits after it.
+    # The number of digits before the point that Spark allows with 18 digits after it.
     read_as: ClassVar[Mapping[str, TypeEngine[Any]]] = {
         "numeric": sa.Numeric(56, 18),
         "boolean": sa.Boolean(),
@@ -292,10 +292,11 @@ class MySql(Dialect):
     )
 
     def engine(self, url: URL, pool: Mapping[str, Any] = NOTHING_KEPT) -> Engine:
-        """Make an engine with READ COMMITTED and strict mode, for any defaults of the server.
+        """Create an engine with READ COMMITTED and strict mode, for any defaults of the server.
 
-        The statement after a lock must see the rows of the lock's last holder, and a value that does not fit must
-        fail."""
+        A statement that follows a lock must see the rows that the last holder of the lock has written. A value that
+        does not fit must be an error.
+        """
         times = {
             name: self._seconds(name, url.query.get(name, default))
             for name, default in _TIMEOUTS.items()
@@ -369,7 +370,7 @@ class MySql(Dialect):
     @contextmanager
     def ddl(self, connection: Connection) -> Iterator[Connection]:
         with connection.engine.connect() as other:
-            # Do not keep this connection: closing it releases the lock.
+            # Do not keep this connection, because closing it releases the lock.
             other.detach()
             other.execute(sa.text("SELECT GET_LOCK('airflow_tx', 30)"))
             yield other
@@ -391,7 +392,7 @@ class MySql(Dialect):
 
     def has_table(self, connection: Connection, schema: str | None, name: str) -> bool:
         # SQLAlchemy would describe the table. If the table is missing, MySQL locks its name until
-        # the transaction ends, and the connection that makes the table waits for this lock.
+        # the transaction ends, and the connection that creates the table waits for this lock.
         of_table = {"schema": schema, "name": name}
         return _when_made(
             connection, lambda made: made.execute(_HAS_TABLE, of_table).first() is not None
@@ -524,7 +525,7 @@ class MySql(Dialect):
 
 
 def check_version(dialect: Any) -> None:
-    """Refuse a server without the collation of keys (MySQL) or without JSON_TABLE (MariaDB).
+    """Refuse a MySQL server without the collation of keys, or a MariaDB server without JSON_TABLE.
 
     :raises ConfigError: the server is too old.
     """
@@ -539,10 +540,11 @@ def check_version(dialect: Any) -> None:
 
 
 def _when_made(connection: Connection, describe: Callable[[Connection], _T]) -> _T:
-    """Describe a table, on another connection if this one cannot.
+    """Describe a table. Use another connection if this one cannot.
 
-    While the table is made, the server refuses a connection that holds locks, and lets another connection wait. While
-    it is altered, MariaDB returns an empty answer with a warning to such a connection.
+    While another session creates the table, the server refuses a connection that holds locks, and lets other
+    connections wait. While another session alters the table, MariaDB returns an empty result with a warning to a
+    connection that holds locks.
     """
     try:
         found = describe(connection)
@@ -558,7 +560,10 @@ def _when_made(connection: Connection, describe: Callable[[Connection], _T]) -> 
 def _connect_with_signs_of_life(
     dialect: Any, record: Any, args: Sequence[Any], options: dict[str, Any]
 ) -> Any:
-    """Connect PyMySQL, for SQLAlchemy's event `do_connect`."""
+    """Connect PyMySQL, with socket options that detect a lost server.
+
+    SQLAlchemy's event `do_connect` calls this function.
+    """
     import pymysql  # type: ignore[import-untyped]
 
     connection = pymysql.connect(*args, **options, defer_connect=True)
@@ -582,8 +587,10 @@ def _code(error: sa.exc.DBAPIError) -> int:
 
 
 def _kind_of(declared: str, exact: bool, comment: str) -> str:
-    """Return the type of states for a declared type, or the type itself if it would cut a value or compare
-    differently."""
+    """Return the type of states for a declared type.
+
+    Return the declared type itself if it would cut values, or compare them differently.
+    """
     if not exact:
         return f"{declared} {OTHER_COLLATION}"
     if declared == _COMMENTED.get(comment):

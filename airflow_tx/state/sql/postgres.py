@@ -50,12 +50,11 @@ _CHOSEN = (
 _SET_TIMEOUTS = (
     "SELECT set_config(name, timeout, true) "
     f"FROM (VALUES {', '.join(map(str, _TIMEOUTS.items()))}) AS timeouts(name, timeout) WHERE name NOT IN ({_CHOSEN}) "
-    # Otherwise the server loses confirmed commits in a crash.
+    # With other values, the server loses confirmed commits in a crash.
     "UNION ALL SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'"
 )
-# The values of our statements depend on these settings, for which a user, a database or a
-# connection may set other values. When it connects, the driver itself reads the settings for quotes
-# and backslashes.
+# Our statements need these values of the settings. A user, a database or a connection may set other
+# values. The driver reads the settings for quotes and backslashes when it connects.
 _FORMS = {
     "array_nulls": "on",
     "bytea_output": "hex",
@@ -71,7 +70,7 @@ _SET_FORMS = (
 _RESET_FORMS = (
     f"SELECT set_config(name, reset_val, true) FROM pg_settings WHERE name IN {tuple(_FORMS)}"
 )
-# Columns whose collation treats different strings as equal.
+# Query for the columns whose collation treats different strings as equal.
 _COMPARED_OTHERWISE = sa.text(
     "SELECT a.attname FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid "
     "JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_collation l ON l.oid = a.attcollation "
@@ -81,7 +80,7 @@ _HAS_TABLE = sa.text(
     "SELECT true FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
     "WHERE n.nspname = :schema AND c.relname = :name AND c.relkind IN ('r', 'p', 'v', 'm', 'f')"
 )
-# Parents and children of a table, at any depth, in schemas that have a fence table.
+# Query for the parents and children of a table, at any depth, in schemas that have a fence table.
 _FAMILY = sa.text(
     " ".join(
         (
@@ -96,18 +95,19 @@ _FAMILY = sa.text(
         )
     )
 )
-# Whether the table or one of its partitions has triggers, or the table has rules.
+# Query that finds whether the table or one of its partitions has triggers, or the table has rules.
 _CHANGES_OTHERS = sa.text(
     "SELECT true FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
     "WHERE n.nspname = :schema AND c.relname = :name AND (c.relhasrules OR EXISTS (SELECT FROM pg_trigger t "
     "WHERE NOT t.tgisinternal AND (t.tgrelid = c.oid OR t.tgrelid IN (SELECT relid FROM pg_partition_tree(c.oid)))))"
 )
-# A longer statement, in characters, is split in two: the server's limit is 1 GB per parameter.
+# Maximum length of a statement in characters. A longer statement is split in two, because the
+# server limits a parameter to 1 GB.
 STATEMENT = 2**26
 
 
-# Codes, and beginnings of codes, of temporary errors. They concern connections, other sessions and
-# the disk, or the server lacks resources, is stopping or starting, or is a standby. An error of the
+# Codes, and prefixes of codes, of temporary errors. Their causes are connections, other sessions,
+# the disk, missing resources, or a server that is stopping, starting or a standby. An error of the
 # driver has no code.
 _PASSES = tuple("08 25006 25P03 25P04 28 3D000 40001 40003 53000 53100 53200 53300 57P 58".split())
 
@@ -126,9 +126,9 @@ _COPIED: Mapping[str, Callable[[Any], str]] = {
 
 
 class _Lines:
-    """Rows as the lines that COPY reads.
+    """Rows as a stream of lines for COPY.
 
-    :ivar error: the error that ended the reading. It is kept here, since the driver keeps only its text.
+    :ivar error: the error that has ended the stream. The driver would keep only its text.
     """
 
     error: BaseException | None = None
@@ -164,8 +164,10 @@ def _code(error: sa.exc.DBAPIError) -> str | None:
 
 
 def _has_row_security(connection: Connection, place: str) -> bool:
-    """Return whether policies choose the table's rows for this user, so that COPY is refused. The query runs once per
-    connection."""
+    """Return whether row security applies to this user, because COPY would then be refused.
+
+    The query runs once per connection and table.
+    """
     known: dict[str, bool] = connection.info.setdefault(_POLICIES, {})
     if place not in known:
         own = {"place": as_typed(connection.dialect, place)}
@@ -205,7 +207,7 @@ class Postgres(Dialect):
         "timestamp": sa.TIMESTAMP(),
         "timestamptz": sa.TIMESTAMP(timezone=True),
         "bytes": sa.LargeBinary(),
-        # Not JSONB, which returns numbers in another form.
+        # JSONB is not used, because it returns numbers in another form.
         "json": sa.JSON(),
     }
     shares_moments = True
@@ -275,8 +277,8 @@ class Postgres(Dialect):
         yield
 
     def has_table(self, connection: Connection, schema: str | None, name: str) -> bool:
-        # SQLAlchemy's inspector takes longer than this statement, and a lane checks this for each
-        # transaction.
+        # Use this statement, because SQLAlchemy's inspector takes longer and a lane checks the
+        # table for each transaction.
         found = connection.execute(_HAS_TABLE, {"schema": schema, "name": name})
         return found.first() is not None
 
@@ -366,7 +368,7 @@ class Postgres(Dialect):
     def append_rows(
         self, connection: Connection, table: sa.Table, txid: int, portions: Iterable[RowPortion]
     ) -> int:
-        """Copy the rows in one stream, so that the server stores rows while this process writes the next ones."""
+        """Copy the rows in one stream. The server stores rows while this process encodes the next rows."""
         quote = connection.dialect.identifier_preparer
         place = quote.format_table(table)
         if connection.dialect.driver != "psycopg2" or _has_row_security(connection, place):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
 ROW = "tx_row"
-"""The column with the number of a row in the output of its transaction."""
+"""The column with the number of the row in the output of its transaction."""
 ROWS_A_PART = 100_000
 """Maximum number of rows in a Spark partition, if the table has row numbers that divide its rows."""
 _BUFFERED = 2_000
@@ -30,20 +30,20 @@ _KEYS = ("tx_key_0", "tx_key_1")
 
 @dataclass(frozen=True)
 class HeldSnapshot(TableSnapshot):
-    """The moment of a database that an open transaction sees."""
+    """A snapshot of a database, which an open transaction keeps."""
 
     connection: Connection
     held: ExitStack
 
     def close(self) -> None:
-        # The rows are read already, so ignore it if the server has ended the session.
+        # All rows have been read, so ignore the error if the server has ended the session.
         with suppress(StateError):
             self.held.close()
 
 
 @dataclass(frozen=True)
 class UpstreamRows:
-    """A table, and how to read the rows that given transactions have committed to it.
+    """Reads the rows that given transactions have committed to a table.
 
     :param columns: columns of the rows without the columns of this package.
     :param types: Arrow type by column.
@@ -63,14 +63,14 @@ class UpstreamRows:
         return {number: found.get(number, 0) for number in txids}
 
     def read(self, connection: Connection, txids: Collection[int]) -> Iterator[dict[str, Any]]:
-        """Read the rows of these transactions in their order, with only some rows in memory."""
+        """Read the rows of these transactions in the order of the txids. Only some rows are in memory."""
         selected = self.columns.selected(self.table, self.order)
         query = sa.select(*selected).where(self.order[0].in_(txids)).order_by(*self.order)
         streamed = query.execution_options(stream_results=True, max_row_buffer=_BUFFERED)
         return map(self.columns.row, connection.execute(streamed))
 
     def query(self, dialect: sa.Dialect, counts: Mapping[int, int], in_session: str) -> JdbcQuery:
-        """Build the query for Spark: the query of Python, divided into parts.
+        """Build the query for Spark. It is the query that Python uses, divided into parts.
 
         :param counts: number of rows by txid.
         """
@@ -81,7 +81,10 @@ class UpstreamRows:
         return JdbcQuery(text, self.columns.in_spark(), parts or ["1 = 0"], in_session)
 
     def _parts(self, counts: Mapping[int, int]) -> Iterator[sa.ColumnElement[bool]]:
-        """Divide the rows. Several small transactions are one part, and a large transaction is several parts."""
+        """Yield conditions that divide the rows into parts.
+
+        Several small transactions form one part. A large transaction has several parts.
+        """
         txid, row = [sa.column(name, sa.BigInteger) for name in _KEYS]
         is_numbered = len(self.order) > 1
         few = list[int]()
@@ -98,7 +101,10 @@ class UpstreamRows:
 
 
 def _ranges(row: sa.ColumnClause[Any], count: int) -> Iterator[sa.ColumnElement[bool]]:
-    """Divide row numbers into ranges. The first range includes NULL, and the last has no end."""
+    """Yield conditions that divide row numbers into ranges.
+
+    The first range includes NULL, and the last range has no end.
+    """
     cuts = range(ROWS_A_PART, count, ROWS_A_PART)
     yield sa.or_(row < cuts[0], row.is_(None))
     for start in cuts[:-1]:
@@ -115,12 +121,12 @@ def upstream_rows(
     state: str,
     upstream_txid: bool,
 ) -> UpstreamRows:
-    """Return the object that reads the rows of a table.
+    """Return an object that reads the rows of a table.
 
     :param place: the table, without columns.
     :param kinds: type by column: a type of states, or a type of the database if no type of states fits.
-    :raises StateDiffers: no reader supports the values of a column, the table has no txids, or it has a column
-        `upstream_txid`.
+    :raises StateDiffers: no reader supports the values of a column, the table has no txid column, or it already has a
+        column `upstream_txid`.
     """
     with warnings.catch_warnings():
         # SQLAlchemy warns of types that it does not know. `exact` handles them.
@@ -169,7 +175,7 @@ def upstream_rows(
 def rejected_query(
     table: sa.FromClause, wanted: RejectedFilter, most: int, *, counting: bool
 ) -> sa.Select[Any]:
-    """Write the query of `CommittedTable.select_rejected`, which the engine of a lake understands, too."""
+    """Return the query of `CommittedTable.select_rejected`. It also works in the engine of a lake."""
     if counting:
         return _counts(table, wanted).limit(most)
     columns = [table.c[name] for name in REJECTED_COLUMNS]
@@ -180,7 +186,7 @@ def rejected_query(
 def _counts(table: sa.FromClause, wanted: RejectedFilter) -> sa.Select[Any]:
     txid, task, reason = (table.c[name] for name in (TXID, *REJECTED_COLUMNS[:2]))
     rows = sa.func.count()
-    # A window is computed over all groups, before LIMIT.
+    # The window functions cover all groups, because they are computed before LIMIT.
     query = sa.select(
         task,
         reason,

@@ -1,4 +1,4 @@
-"""The tables of a SQL state: the fence with a row per state table, and the values with the protocol's columns.
+"""The tables of a SQL state: the fence table with a row per state, and the table of values.
 
 Key and value columns have the user's names. Columns of this package begin with `tx_`.
 """
@@ -34,17 +34,21 @@ from airflow_tx.state.sql.dialect import Dialect, as_typed
 
 OWN_KEY = "tx_key"
 OWN_KEY_BYTES = 255
-# No UTF-8 text and no number has this byte, so no short key equals a long key.
+# A long key begins with this byte. No UTF-8 text and no number has it, so no short key equals a
+# long key.
 _LONG = b"\xff"
 
 
 def has_own_key(table: sa.Table) -> bool:
-    """Return whether the primary key of a table is a column of this package."""
+    """Return whether the primary key of a table is the column `OWN_KEY` of this package."""
     return OWN_KEY in table.c
 
 
 def own_values(kinds: Sequence[str], keys: Sequence[Sequence[Any]], rows: int) -> Sequence[Any]:
-    """Make the values of the own key column from the key columns. Only equal keys have equal values."""
+    """Return the values of the column `OWN_KEY`, which are computed from the key columns.
+
+    Only equal keys have equal values.
+    """
     if not keys:
         return [0] * rows
     forms = _forms(kinds, keys)
@@ -60,7 +64,7 @@ def _forms(kinds: Sequence[str], keys: Sequence[Sequence[Any]]) -> list[bytes]:
     columns = [_column_forms(kind, values) for kind, values in zip(kinds, keys, strict=True)]
     if len(columns) == 1:
         return columns[0]
-    # Lengths keep the keys "ab", "c" and "a", "bc" apart.
+    # Include the lengths, so that the keys "ab", "c" and "a", "bc" differ.
     return [
         b"".join(b"%d:%b" % (len(form), form) for form in row) for row in zip(*columns, strict=True)
     ]
@@ -75,17 +79,18 @@ def _column_forms(kind: str, values: Sequence[Any]) -> list[bytes]:
 
 
 # --- types --------------------------------------------------------------------------------------------------------
-# Column types that are named as in `airflow_tx.state.aggregators`, for databases that lack them or
-# name them differently.
+# SQLAlchemy types for the column types of states that a database lacks or names differently.
 
 
-# The length of key columns in MySQL: as long as the longest key.
+# Length of key columns in MySQL, which is the maximum length of a key.
 KEY_LENGTH = 1024
 
 
 class ExactDecimal(UserDefinedType[Decimal]):
-    """A Decimal in SQLite, as text, because SQLite would convert a number to a float. The declared name gives text
-    affinity."""
+    """A Decimal in SQLite, stored as text, because SQLite would convert a number to a float.
+
+    The name of the type gives it text affinity.
+    """
 
     cache_ok = True
 
@@ -106,7 +111,7 @@ class ExactDecimal(UserDefinedType[Decimal]):
 
 
 class UtcTimestamp(TypeDecorator[dt.datetime]):
-    """A time with zone in SQLite, which stores no zone: stored as UTC."""
+    """A time with zone in SQLite, stored as UTC, because SQLite stores no time zone."""
 
     impl = sa.TIMESTAMP
     cache_ok = True
@@ -119,7 +124,10 @@ class UtcTimestamp(TypeDecorator[dt.datetime]):
 
 
 class JsonText(UserDefinedType[Any]):
-    """Plain JSON in SQLite, as text. The declared name distinguishes it from other texts, and gives text affinity."""
+    """Plain JSON in SQLite, stored as text.
+
+    The name of the type distinguishes it from other texts, and gives it text affinity.
+    """
 
     cache_ok = True
 
@@ -134,9 +142,10 @@ class JsonText(UserDefinedType[Any]):
 
 
 class ExactText(TypeDecorator[str]):
-    """A text of MySQL or MariaDB that equals only itself: case, accents and trailing spaces count.
+    """A text in MySQL or MariaDB that equals only itself. Case, accents and trailing spaces make a difference.
 
-    Without a length, it cannot have an index."""
+    A column without a length cannot have an index.
+    """
 
     impl = sa.Text
     cache_ok = True
@@ -152,12 +161,15 @@ class ExactText(TypeDecorator[str]):
 
 
 def collation(dialect: Any) -> str:
-    """Return the collation of MySQL or MariaDB that compares characters, and also trailing spaces."""
+    """Return the collation of MySQL or MariaDB by which a text equals only itself."""
     return "utf8mb4_nopad_bin" if dialect.is_mariadb else "utf8mb4_0900_bin"
 
 
 class ExactJson(ExactText):
-    """Plain JSON in MySQL or MariaDB, as text, because their own JSON type sorts, rounds or refuses some values."""
+    """Plain JSON in MySQL or MariaDB, stored as text.
+
+    The JSON type of these servers sorts, rounds or refuses some values.
+    """
 
     cache_ok = True
 
@@ -166,7 +178,7 @@ class ExactJson(ExactText):
 
 
 class UtcDatetime(UtcTimestamp):
-    """A time with zone in MySQL, whose own type ends in 2038: stored as UTC."""
+    """A time with zone in MySQL, stored as UTC in a DATETIME. MySQL's own type for such times ends in 2038."""
 
     cache_ok = True
 
@@ -175,7 +187,7 @@ class UtcDatetime(UtcTimestamp):
 
 
 class ShortDecimal(TypeDecorator[Decimal]):
-    """A Decimal in MySQL's longest fixed form. Its values are read without trailing zeros."""
+    """A Decimal in MySQL's longest DECIMAL type. Its values are read without trailing zeros."""
 
     impl = mysql.DECIMAL
     cache_ok = True
@@ -192,8 +204,8 @@ def _without_zeros(value: Decimal) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-# Columns of this package's own tables. MySQL needs lengths, and compares texts by the server's
-# collation unless a column names one.
+# Column types of this package's own tables. MySQL needs lengths. It compares texts by the server's
+# collation, unless the column names another one.
 NAME = sa.String(255).with_variant(ExactText(255), "mysql", "mariadb")
 LONG_TEXT = sa.Text().with_variant(ExactText(), "mysql", "mariadb")
 
@@ -212,18 +224,21 @@ _SQLITE_NAMES = {
 
 
 def sqlite_type(declared: str) -> str:
-    """Return the type of states for a declared type of SQLite, or the declared type if there is none."""
+    """Return the type of states for a declared type of SQLite. Return the declared type if no type of states fits."""
     declared = declared.upper().removesuffix(" GENERATED ALWAYS")
     # SQLite converts texts in a NUMERIC or JSON column to numbers.
     named = f"SQLite's {declared.lower()}" if declared in ("NUMERIC", "JSON") else declared.lower()
-    # SQLite decides by parts of the type's name how it stores values.
+    # SQLite stores values in a form that depends on parts of the type's name.
     parts = {"INT": "bigint", "CHAR": "text", "CLOB": "text"}
     kept = next((kind for part, kind in parts.items() if part in declared), named)
     return _SQLITE_NAMES.get(declared, kept)
 
 
 def pg_type(found: TypeEngine[Any]) -> str:
-    """Return the type of states for a PostgreSQL type, or the type's own name if it would cut, pad or round a value."""
+    """Return the type of states for a PostgreSQL type.
+
+    Return the name of the PostgreSQL type if it would cut, pad or round a value.
+    """
     if isinstance(found, sa.TIMESTAMP):
         precision = getattr(found, "precision", None)
         rounded = "" if precision in (None, 6) else f"({precision})"
@@ -242,7 +257,7 @@ def pg_type(found: TypeEngine[Any]) -> str:
         "bigint": sa.Integer,
     }
     if isinstance(found, postgresql.JSONB):
-        return "jsonb"  # it returns numbers in another form
+        return "jsonb"  # JSONB returns numbers in another form
     others |= {"double": sa.Double, "json": sa.JSON, "bytes": sa.LargeBinary}
     return next(
         (name for name, kind in others.items() if isinstance(found, kind)), str(found).lower()
@@ -268,7 +283,7 @@ _ARRAY_ITEM: Mapping[str, Callable[[Any], str]] = {
 
 
 def array_literal(kind: str, values: Sequence[Any]) -> str:
-    """Write a column of values as a PostgreSQL array, which every driver can send."""
+    """Return a column of values as a PostgreSQL array, which every driver can send."""
     item = _ARRAY_ITEM[kind]
     return "{" + ",".join(["NULL" if value is None else item(value) for value in values]) + "}"
 
@@ -284,14 +299,14 @@ RAISED_BY = "raised_by"
 DEFINITION = "definition"
 WROTE = "wrote"
 SAMPLE = "sample"
-# The writer of a row: its token without the nonce (the fence admits one nonce per rank), and its
-# chunk.
+# The columns for the writer of a row. They are its chunk and its token without the nonce, because
+# the fence accepts only one nonce per rank.
 WRITER = ("tx_txid", "tx_generation", "tx_attempt", "tx_epoch", "tx_chunk")
 
 
 @cache
 def fence_table(schema: str | None) -> sa.Table:
-    """Describe the fence table of a schema, which is beside the state tables."""
+    """Describe the fence table of a schema. It has a row for each state of the schema."""
     return sa.Table(
         FENCE_TABLE,
         sa.MetaData(),
@@ -305,8 +320,8 @@ def fence_table(schema: str | None) -> sa.Table:
         sa.Column("nonce", sa.String(64), nullable=False),
         sa.Column("applied", sa.Boolean, nullable=False),
         sa.Column("batch", LONG_TEXT, nullable=False),
-        # The state's name at the raise, its aggregators, whether values were written, and the
-        # birth.
+        # The name of the state that raised the fence, its aggregators, whether values were written,
+        # and the birth of the transaction.
         sa.Column(RAISED_BY, LONG_TEXT),
         sa.Column(DEFINITION, LONG_TEXT),
         sa.Column(WROTE, sa.Boolean),
@@ -317,10 +332,9 @@ def fence_table(schema: str | None) -> sa.Table:
 
 @cache
 def portions_table(schema: str | None) -> sa.Table:
-    """Describe the table of the portions that the grant in a fence has written, beside the fence table.
+    """Describe the table of portions of a schema. It notes the portions that the grant in each fence has written.
 
-    Portions have a separate table, because the writers of a grant share the lock of the fence, and must not wait for
-    each other.
+    Portions are not in the fence row, because the writers of a grant share its lock and must not wait for each other.
     """
     return sa.Table(
         PORTIONS_TABLE,
@@ -336,9 +350,9 @@ def portions_table(schema: str | None) -> sa.Table:
 
 @cache
 def receipts_table(schema: str | None) -> sa.Table:
-    """Describe the table of receipts of a schema, for all of its states. It is beside the fence table.
+    """Describe the table of receipts of a schema. All states of the schema share it.
 
-    Rows of two incarnations may have one txid, because a ledger that was emptied begins with transaction 1 again.
+    Two incarnations may have rows of the same txid, because an emptied ledger begins again with transaction 1.
     """
     return sa.Table(
         RECEIPTS_TABLE,
@@ -355,7 +369,7 @@ def receipts_table(schema: str | None) -> sa.Table:
 
 
 def check_receipts_table(table: sa.Table, found: Collection[str], *, state: str) -> None:
-    """Refuse a table of receipts that this package did not make.
+    """Refuse a table of receipts that this package has not created.
 
     :raises StateDiffers: the table lacks a column. The message names it, and what to do.
     """
@@ -371,7 +385,7 @@ def check_receipts_table(table: sa.Table, found: Collection[str], *, state: str)
 
 
 def row_of(receipt: Receipt, identity: str) -> dict[str, Any]:
-    """Make the row of a receipt.
+    """Return the row that stores a receipt.
 
     :param identity: name of the state in its fence row.
     """
@@ -385,7 +399,7 @@ def row_of(receipt: Receipt, identity: str) -> dict[str, Any]:
 
 
 def read_receipts(connection: Connection, table: sa.Table, identity: str) -> list[StoredReceipt]:
-    """Read the receipts of a state, ordered by txid."""
+    """Return the receipts of a state, ordered by txid."""
     wanted = (table.c.txid, table.c.attempt, table.c.receipt, table.c.hash)
     query = (
         sa.select(*wanted)
@@ -404,7 +418,7 @@ def state_table(
     schema: str | None,
     name: str,
 ) -> sa.Table:
-    """Describe the table of a state with these key types."""
+    """Describe the table of a state, for these types of its keys."""
     types = dialect.types
     made = list[sa.schema.SchemaItem]()
     for key in columns.keys:
@@ -425,8 +439,8 @@ def state_table(
         made += [column, *dialect.checks(column, aggregator.type)]
     made += [sa.Column(writer, sa.BigInteger, nullable=False) for writer in WRITER]
     if kind is StateKind.OPAQUE:
-        # A row with only NULLs is not the same as no row, so a separate column notes that there was
-        # no row before.
+        # A row with only NULLs differs from a missing row. So a separate column notes that the
+        # transaction has created the row.
         made.append(sa.Column("tx_created", sa.Boolean, nullable=False))
         for value, aggregator in columns.values.items():
             made.append(
@@ -446,7 +460,7 @@ def existing_table(
     schema: str | None,
     name: str,
 ) -> tuple[sa.Table, dict[str, str]]:
-    """Read the table and its key types from the database. Raises StateDiffers if this state needs another table.
+    """Read the table and its key types from the database. Raise StateDiffers if this state needs another table.
 
     :param make: describes the table for given key types.
     """
@@ -484,7 +498,7 @@ def lost_key(
     schema: str | None,
     name: str,
 ) -> Iterator[str]:
-    """Write the statement that adds the primary key that this state needs to a table without one.
+    """Yield the statement that adds a primary key to a table without one.
 
     :param make: see `existing_table`.
     """
@@ -507,7 +521,10 @@ def _known_types(found: Mapping[str, str], columns: Columns, dialect: Dialect) -
 
 
 def _key_type(found: str, dialect: Dialect) -> str:
-    """Return the type for a key column that the state does not name: `found` if it is a type of states, else text."""
+    """Return the type of a key column whose type the state does not name.
+
+    Return `found` if it is a type of states, and text otherwise.
+    """
     return found if found in dialect.types else "text"
 
 
@@ -530,7 +547,8 @@ def _only_in(columns: Mapping[str, str], others: Mapping[str, str]) -> str:
 
 
 # --- conditional upsert -------------------------------------------------------------------------------------------
-# For the same transaction it starts from the previous value, else from the stored value.
+# The upsert starts from the previous value if the same transaction has written the row, and from
+# the stored value otherwise.
 
 
 def upsert(
@@ -543,7 +561,9 @@ def upsert(
     kind: StateKind,
     pushed: bool,
 ) -> Any:
-    """Make an upsert of many rows, for any writer. Rows that the writer may not update stay, and do not count.
+    """Return an upsert of many rows, for any writer.
+
+    Rows that the writer may not update stay unchanged, and are not counted.
 
     :param names: columns that differ between rows: the key columns, then the value columns.
     :param pushed: whether the rows have deltas. If False, they have new values, which were computed from the stored
@@ -556,8 +576,8 @@ def upsert(
     copied = dict[str, str]()
     if opaque:
         constants["tx_created"] = sa.true()
-        # A previous value of fixed size is stored from the start, because the database moves a row
-        # that grows later.
+        # Store a previous value of fixed size when a row is inserted, because the database moves a
+        # row that grows later.
         copied = {
             PREV + value: value
             for value, each in values.items()
@@ -580,7 +600,7 @@ def upsert(
         updated.append((value, new if opaque else sa.case((same, stored), else_=new)))
     if opaque:
         updated.append(("tx_created", sa.case((same, table.c.tx_created), else_=sa.false())))
-    # The txid comes last, because all earlier assignments read the old txid.
+    # Assign the txid last, because all other assignments read the old txid.
     updated += [(name, given[name]) for name in reversed(WRITER)]
     return dialect.or_update(insert, table, updated, may_update(table, writer))
 
@@ -594,12 +614,12 @@ def writer_of(writer: Writer) -> dict[str, int]:
 
 
 def of_another(table: sa.Table, writer: Mapping[str, Any]) -> Any:
-    """Write an SQL condition for rows of another attempt, or of another grant of the same attempt."""
+    """Return an SQL condition for rows of another attempt, or of another grant of the same attempt."""
     return sa.or_(*[table.c[name] != writer[name] for name in WRITER[1:4]])
 
 
 def may_update(table: sa.Table, writer: Mapping[str, Any]) -> Any:
-    """Write an SQL condition for rows of an earlier transaction, of another attempt of this one, or of this writer."""
+    """Return an SQL condition for rows of an earlier transaction, of another attempt of this one, or of this writer."""
     mine = sa.or_(of_another(table, writer), table.c.tx_chunk == writer["tx_chunk"])
     return sa.or_(
         table.c.tx_txid < writer["tx_txid"], sa.and_(table.c.tx_txid == writer["tx_txid"], mine)

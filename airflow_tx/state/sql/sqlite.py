@@ -39,18 +39,20 @@ from airflow_tx.state.sql.schema import ExactDecimal, JsonText, UtcTimestamp, sq
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
-# SQL as literals, because a bulk statement has no parameters except for the values of the rows.
+# These SQL expressions are literals, because the only parameters of a bulk statement are the values
+# of its rows.
 LARGEST_DOUBLE: sa.ColumnClause[float] = sa.literal_column(repr(sys.float_info.max))
 REAL: sa.ColumnClause[str] = sa.literal_column("'real'")
 REFUSED = "tx_refused"
-# SQLite's default limit is 32,766 parameters per statement.
+# Maximum number of parameters of a statement. SQLite's default limit is 32,766.
 PARAMETERS = 30_000
-# With one row per statement, a write takes half as long again. More rows per statement save no
-# time.
+# Number of rows per statement. With one row per statement, a write takes 1.5 times as long. More
+# rows save no time.
 ROWS_A_STATEMENT = 500
 _ROWS = "(VALUES (tx_rows))"
-# A placeholder for a number of the writer until the text is ready. No name has this character.
-# Since Python 3.14, a sequence of parameters is refused if the text numbers them, as in ?1.
+# A placeholder for a number of the writer, until the SQL text is complete. No name has this
+# character. Since Python 3.14, sqlite3 refuses a sequence of parameters for numbered placeholders
+# such as ?1.
 _MARK = "\0"
 _NUMBER = re.compile(f"{_MARK}(\\d)")
 # These functions write the same texts as SQLAlchemy, in a third of the time.
@@ -58,7 +60,7 @@ _WRITTEN: Mapping[str, Callable[[Any], str]] = {
     "date": str,
     "timestamp": lambda value: value.isoformat(" ", "microseconds"),
 }
-# Temporary errors, which come from the file, its disk or its folder, or from other processes.
+# Messages of temporary errors. The cause is the file, its disk, its folder or another process.
 _PASSES = (
     "is locked",
     "locking protocol",
@@ -75,7 +77,7 @@ _PRIMARY_COLLATIONS = sa.text(
     "SELECT c.name, c.coll FROM pragma_index_list(:name, :schema) i, pragma_index_xinfo(i.name, :schema) c "
     "WHERE i.origin = 'pk' AND c.key"
 )
-# An INTEGER PRIMARY KEY is the number of the row, so it needs no index.
+# Query for an INTEGER PRIMARY KEY. It is the number of the row, so it needs no index.
 _ROW_NUMBERS = sa.text(
     "SELECT name FROM pragma_table_info(:name, :schema) WHERE pk "
     "AND NOT EXISTS (SELECT 1 FROM pragma_index_list(:name, :schema) WHERE origin = 'pk')"
@@ -84,7 +86,7 @@ _ROW_NUMBERS = sa.text(
 
 @dataclass(frozen=True)
 class _Part:
-    """The part of a statement before or after its rows.
+    """The part of a bulk statement before or after its rows.
 
     :param numbers: for each parameter, the index of its value among the writer's numbers.
     """
@@ -101,7 +103,10 @@ class _Part:
 
 
 class Sqlite(Dialect):
-    """SQLite: one writer at a time. Its transactions begin with BEGIN IMMEDIATE, which is the lock on the fence."""
+    """SQLite, which allows one writer at a time.
+
+    Transactions begin with BEGIN IMMEDIATE, which also locks the fence.
+    """
 
     types: ClassVar[Mapping[str, TypeEngine[Any]]] = {
         "bigint": sa.BigInteger(),
@@ -120,7 +125,7 @@ class Sqlite(Dialect):
         "SELECT group_concat(printf('%s %s %d %s %d', name, type, \"notnull\", dflt_value, pk)) AS shape "
         "FROM pragma_table_info(:tx_name, coalesce(:tx_schema, 'main'))"
     )
-    # A read-only transaction sees one moment in any case.
+    # In SQLite, every read-only transaction sees one moment.
     one_moment: ClassVar[Mapping[str, Any]] = {}
     cuts_texts = False
     # Opening a file is fast, and an open file must not outlive a fork.
@@ -191,7 +196,10 @@ class Sqlite(Dialect):
     def _compared_otherwise(
         connection: Connection, table: sa.Table, texts: Sequence[str]
     ) -> Iterator[str]:
-        """Yield the columns whose collation, in the table or in its primary key, treats different strings as equal."""
+        """Yield the columns with a collation that treats different strings as equal.
+
+        The collation may be of the table or of its primary key.
+        """
         keys = connection.execute(
             _PRIMARY_COLLATIONS, {"name": table.name, "schema": table.schema or "main"}
         )
@@ -199,7 +207,7 @@ class Sqlite(Dialect):
         quote = connection.dialect.identifier_preparer
         for name in texts:
             column = f"SELECT {quote.quote(name)} AS t FROM {quote.format_table(table)} WHERE false"
-            # A compound select compares its texts like its first column.
+            # A compound SELECT compares texts by the collation of its first column.
             exact = f"SELECT count(DISTINCT t) = 3 FROM ({column} UNION ALL VALUES ('a'), ('A'), ('a '))"
             if (
                 collations.get(name, "BINARY") != "BINARY"
@@ -233,9 +241,10 @@ class Sqlite(Dialect):
         return any(each in str(error.orig) for each in _PASSES)
 
     def added(self, kind: str, base: Any, delta: Any, column: int) -> Any:
-        """Add decimals in Python, since SQLite would add them as floats, and refuse sums that overflow.
+        """Return SQL that adds decimals in Python, because SQLite would add them as floats.
 
-        An integer sum that overflows would become a float, and a float sum infinite, permanently."""
+        The SQL refuses sums that overflow. SQLite would convert an integer sum to a float, and a float sum to infinity.
+        """
         number: sa.ColumnClause[int] = sa.literal_column(str(column))
         if kind == "numeric":
             return sa.func.tx_add(base, delta, number)
@@ -296,7 +305,7 @@ class Sqlite(Dialect):
             for start in range(0, rows, most):
                 count = min(most, rows - start)
                 text = f"{before.text}(VALUES {', '.join([marks] * count)}){after.text}"
-                # Fill the rows column by column.
+                # Fill the list of parameters column by column.
                 values = [None] * (count * width)
                 for number, column in enumerate(ready):
                     values[number::width] = column[start : start + count]
@@ -395,10 +404,11 @@ class Sqlite(Dialect):
         dbapi_connection.isolation_level = None
         dbapi_connection.create_function("tx_less", 2, less, deterministic=True)
         dbapi_connection.create_function("tx_add", 3, add_texts, deterministic=True)
-        # Not deterministic, because SQLite calls a deterministic function of constants even if it
-        # does not use the result.
+        # Do not mark this function as deterministic. SQLite calls a deterministic function of
+        # constants even if it does not use the result.
         dbapi_connection.create_function("tx_refuse", 1, refuse)
-        # 64 MiB. With SQLite's 2 MiB, a large commit reads and writes its pages again and again.
+        # Set a cache of 64 MiB. With SQLite's default of 2 MiB, a large commit reads and writes the
+        # same pages many times.
         dbapi_connection.execute("PRAGMA cache_size = -65536")
         # The default of a library build may be lower, and a crash would then undo a commit.
         dbapi_connection.execute("PRAGMA synchronous = FULL")

@@ -53,7 +53,7 @@ class FencedInSql(Addressed[_Store], StoredState):
             yield [*begun_together(connection, pairs)]
 
     def _asked(self, question: Callable[..., _Answer], *given: Any) -> _Answer:
-        """Run a query of the store in a read-only transaction."""
+        """Call a query method of the store in a read-only transaction."""
         with self._store.transaction(reading=True) as connection:
             return question(connection, *given)
 
@@ -101,12 +101,13 @@ class FencedInSql(Addressed[_Store], StoredState):
 class SqlState(FencedInSql["SqlStore"], SoleWriterState):
     """A table of values per key that transactions add to, each exactly once.
 
-    The first update makes the table, with your names for key and value columns. You can read it with plain SQL. Columns
-    of this package begin with `tx_`. The table `airflow_tx_fence` beside it holds the fence.
+    The first update creates the table, with your names for key and value columns. You can read it with plain SQL.
+    Columns of this package begin with `tx_`. The table `airflow_tx_fence` beside it holds the fence.
 
-    The database combines sums, counts, minima, maxima, first and last values: one statement for 10,000 keys. With any
-    other aggregator, such as CollectSet or your own, a commit reads the values, combines them in Python and writes them
-    back. This takes two statements in the same transaction. docs/stores.md describes time-outs, versions and limits.
+    The database itself combines sums, counts, minima, maxima, first and last values, with one statement per 10,000
+    keys. With any other aggregator, such as CollectSet or your own, a commit reads the values, combines them in Python
+    and writes them back. This takes two statements in the same transaction. docs/stores.md describes time-outs,
+    versions and limits.
 
     :param conn_id: Airflow connection of type sqlite, postgres or mysql, looked up when the state is used, not when
         Airflow parses a DAG.
@@ -160,7 +161,7 @@ class SqlState(FencedInSql["SqlStore"], SoleWriterState):
 
     @contextmanager
     def reading(self) -> Iterator[StateReading]:
-        """Read one moment of the database, row by row."""
+        """Read all rows as of one moment of the database, row by row."""
         with self._store.transaction(reading=True, frozen=True) as connection:
             fence = self._store.read_fence(connection)
             types = self._store.key_types(connection)
@@ -184,11 +185,12 @@ class SqlState(FencedInSql["SqlStore"], SoleWriterState):
         from airflow_tx.base.connections import parsed_url, url_of_connection
 
         url = parsed_url(self._url) if self._url is not None else url_of_connection(self.conn_id)
-        # SQLite allows one writer, and its path on another machine would be another file.
+        # SQLite allows only one writer. On another machine, the same path would be another file.
         if url.get_backend_name() == "sqlite" and not local:
             return None
         copied = self._copy_at(url.render_as_string(hide_password=False))
-        # A worker process of Spark outlives its tasks, and there may be hundreds of workers.
+        # Do not keep the connection. A worker process of Spark outlives its tasks, and there may be
+        # hundreds of workers.
         copied._keeps_connection = False
         return copied
 

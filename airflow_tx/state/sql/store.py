@@ -1,7 +1,9 @@
-"""The values of a state in a database: roll-back, and the upsert of thousands of keys. Source: protocol.md §7.
+"""The values of a state in a database.
+
+This module rolls values back, and updates thousands of keys by upserts. Source: protocol.md §7.
 
 If SQL can express every aggregator, 10,000 keys take one statement. Otherwise a commit reads the values, combines them
-and writes them: two statements.
+in Python and writes them, by two statements.
 """
 
 from __future__ import annotations
@@ -53,21 +55,23 @@ from airflow_tx.state.sql.schema import (
     writer_of,
 )
 
-# Sums are computed in two halves of 32 bits.
+# The divisor for halves of 32 bits, in which sums are computed.
 _HALF = 2**32
 
 
 @lru_cache
 def _count(table: sa.Table, most: int, shape: sa.ScalarSelect[Any]) -> sa.Select[Any]:
-    """Count the rows, up to one more than `most`. The query is built once, since building it takes longer than sending
-    it."""
+    """Return a query that counts at most `most` + 1 rows.
+
+    Building the query takes longer than sending it, so it is built once.
+    """
     some = sa.select(table.c.tx_txid).limit(most + 1).subquery()
     numbers = [sa.func.coalesce(each(some.c.tx_txid), 0) for each in (sa.func.sum, sa.func.max)]
     return sa.select(sa.func.count(), *numbers, shape).select_from(some)
 
 
 class StateTable(OneTableStore[tuple[sa.Table, dict[str, str]]]):
-    """The table of a SqlState, inside transactions that `transaction()` opens."""
+    """The table of a SqlState. Its methods run inside transactions that `transaction()` opens."""
 
     def __init__(
         self,
@@ -110,7 +114,7 @@ class StateTable(OneTableStore[tuple[sa.Table, dict[str, str]]]):
         ]
 
     def each_row(self, connection: Connection) -> Iterator[Cells]:
-        """Read all rows, key columns first, in any order. The driver has only some rows in memory."""
+        """Read all rows in any order. Key columns come first in a row. The driver has only some rows in memory."""
         found = self._found(connection)
         if found is None:
             return
@@ -118,8 +122,8 @@ class StateTable(OneTableStore[tuple[sa.Table, dict[str, str]]]):
         try:
             yield from map(tuple, connection.execute(query))
         except sa.exc.DBAPIError as error:
-            # Raise the error here. A caller that reads two states would take it for an error of the
-            # other state.
+            # Raise the error here. A caller that reads two states would assign it to the other
+            # state.
             raise self._failure(error, committing=False) from None
 
     def _every_row(self, table: sa.Table) -> sa.Select[Any]:
@@ -139,14 +143,15 @@ class StateTable(OneTableStore[tuple[sa.Table, dict[str, str]]]):
     def totals(
         self, connection: Connection, names: Collection[str], without: int = 0
     ) -> dict[str, int]:
-        """Sum up columns.
+        """Return the sum of each column over all keys.
 
-        :param without: the transaction whose writes are left out; 0 for none.
+        :param without: the transaction whose writes are ignored; 0 for none.
         """
         found = self._found(connection)
         if found is None or not names:
             return dict.fromkeys(names, 0)
-        # Sum two parts, because a total may exceed the 64 bits of SQLite's sums.
+        # Sum the upper and the lower half of each number, because a total may exceed the 64 bits of
+        # SQLite's sums.
         half = sa.literal(_HALF, sa.BigInteger())
         columns = [_before(found[0], name, without) for name in names]
         parts = [
@@ -182,7 +187,7 @@ class StateTable(OneTableStore[tuple[sa.Table, dict[str, str]]]):
     def sole_values(
         self, connection: Connection, keys: Sequence[Cells], txids: Collection[int], own: int
     ) -> list[Cells | None]:
-        """Read keys, see `SoleWriterState.sole_values`."""
+        """Read the values of keys. See `SoleWriterState.sole_values`."""
         nothing: Cells = (None,) * len(self.columns.values)
         result = list[Cells | None]([nothing] * len(keys))
         found = self._found(connection)
@@ -198,7 +203,7 @@ class StateTable(OneTableStore[tuple[sa.Table, dict[str, str]]]):
                 connection, primary, wanted
             ):
                 if created and txid == own:
-                    continue  # an earlier try of this transaction has made the row
+                    continue  # an earlier try of this transaction has created the row
                 alone = replaces(chunk) or (created and txid in txids)
                 values = tuple(row[count:] if txid == own else row[:count])
                 result[start + number] = values if alone else None
@@ -251,7 +256,7 @@ class StateTable(OneTableStore[tuple[sa.Table, dict[str, str]]]):
         return now if wrote is None else now.with_keys(wrote, found[1])
 
     def _counted(self, connection: Connection, table: sa.Table) -> Imprint:
-        """Count the rows of a small table."""
+        """Count the rows of a small table. Return an empty imprint for a large table."""
         rows, txids, last, shape = connection.execute(
             _count(table, fence.COUNTED, self._shape)
         ).one()
@@ -261,7 +266,7 @@ class StateTable(OneTableStore[tuple[sa.Table, dict[str, str]]]):
     # --- tables ---------------------------------------------------------------------------------------------------
 
     def _keys(self, table: sa.Table, key_types: Mapping[str, str]) -> tuple[list[str], list[str]]:
-        """Return the columns that make a key, the primary key first, and their types."""
+        """Return the columns of a key and their types. The columns of the primary key come first."""
         names = list(self.columns.keys)
         kinds = [key_types[key] for key in names]
         if not has_own_key(table):
@@ -269,7 +274,10 @@ class StateTable(OneTableStore[tuple[sa.Table, dict[str, str]]]):
         return [OWN_KEY, *names], ["bytes" if names else "bigint", *kinds]
 
     def _make(self, key_types: Mapping[str, str]) -> sa.Table:
-        """Describe the table. Equal types return the same object, so that SQLAlchemy reuses compiled statements."""
+        """Describe the table for these key types.
+
+        Equal types return the same object, so that SQLAlchemy reuses compiled statements.
+        """
         types = tuple(key_types.items())
         if types not in self._made:
             self._made[types] = state_table(
@@ -314,7 +322,7 @@ class StateTable(OneTableStore[tuple[sa.Table, dict[str, str]]]):
 
 
 def _before(table: sa.Table, name: str, txid: int) -> Any:
-    """Write SQL for the value that a column had before a transaction wrote it."""
+    """Return SQL for the value that a column had before a transaction wrote it."""
     if not txid:
         return table.c[name]
     wrote = sa.and_(table.c.tx_txid == txid, table.c.tx_epoch != 0)
@@ -323,7 +331,7 @@ def _before(table: sa.Table, name: str, txid: int) -> Any:
 
 
 class SqlStore(StateTable):
-    """Reads and writes the values of a SqlState, inside transactions that it opens with `transaction()`."""
+    """Reads and writes the values of a SqlState inside transactions that `transaction()` opens."""
 
     @cached_property
     def _upserts(self) -> dict[tuple[sa.Table, bool], Any]:
@@ -334,7 +342,7 @@ class SqlStore(StateTable):
         return all(name in PUSHED_DOWN for name in self._definition.values())
 
     def put(self, connection: Connection, write: StateWrite, sample: list[str]) -> int:
-        """Combine rows with the stored values, one portion after the other, and return the number of keys."""
+        """Combine the rows with the stored values in portions. Return the number of keys."""
         iterator = iter(write.rows or ())
         first = next(iterator, None)
         if first is None:
@@ -409,10 +417,10 @@ class SqlStore(StateTable):
         arrays: Arrays,
         writer: Writer,
     ) -> Arrays:
-        """Compute the new values from the deltas, for aggregators that SQL cannot express.
+        """Compute the new values from stored values and deltas, for aggregators that SQL cannot express.
 
-        No other writer changes the rows before they are written back. Writers of other grants wait for the fence, and
-        the upsert refuses other writers of this grant.
+        No other writer changes the rows before these values are written. Writers of other grants wait for the fence,
+        and the upsert refuses other writers of this grant.
         """
         split = len(arrays) - len(self.columns.values)
         keys = arrays[:split]
@@ -453,7 +461,8 @@ class SqlStore(StateTable):
         values: list[Any] = [table.c[name] for name in self.columns.values]
         asked = [self._is_of(connection, txid, newest, kept)]
         if kept:
-            # The next transaction may be undone and written again, so its previous values are read.
+            # The next transaction may be undone and written again, so read the previous values of
+            # its rows.
             wrote = sa.and_(table.c.tx_txid == txid + 1, table.c.tx_epoch != 0)
             values = [
                 sa.case((wrote, table.c[PREV + name]), else_=table.c[name]).label(name)
@@ -478,8 +487,10 @@ class SqlStore(StateTable):
         return self.kind is not StateKind.OPAQUE and is_own and self.holds(connection, txid)
 
     def _fence_of(self, connection: Connection, txid: int) -> list[Fence]:
-        """Return the fence in a list, or [] if it has another txid. A row has no birth, but was written under the fence
-        of its txid."""
+        """Return a list with the fence, or [] if the fence has another txid.
+
+        A row has no birth, but was written under the fence of its txid.
+        """
         last = self.read_fence(connection)
         return [last] if last is not None and last.txid == txid else []
 
@@ -523,13 +534,16 @@ class SqlStore(StateTable):
         written = table.c.tx_txid == grant.txid
         connection.execute(table.delete().where(written, table.c.tx_created))
         restored = {table.c[value]: table.c[PREV + value] for value in self.columns.values}
-        # No grant has epoch 0, so any writer may write next, and a row is rolled back only once.
+        # Set epoch 0, which no grant has. So any writer may write the row next, and a row is rolled
+        # back only once.
         epoch = table.c.tx_epoch
         connection.execute(table.update().where(written, epoch != 0).values({**restored, epoch: 0}))
 
     def _forget_another(self, connection: Connection, table: sa.Table, grant: Grant) -> None:
-        """Remove the txid from rows that another transaction with the same txid wrote, and that a person has
-        accepted."""
+        """Remove the txid from rows that another transaction with the same txid has written.
+
+        A person has accepted these rows.
+        """
         own = self._fence_of(connection, grant.txid)
         if own and not holds_for_good(own, grant.txid, grant.token.birth, grant.incarnation):
             of_it = table.update().where(table.c.tx_txid == grant.txid)
@@ -561,7 +575,8 @@ class SqlStore(StateTable):
                 continue
             if txid > writer.txid:
                 return TxidBehind(txid=writer.txid, stored=txid)
-            # A state without keys has one row, whose key belongs to this package and is not shown.
+            # A state without keys has one row. Its key is a column of this package, and is not
+            # shown.
             shown = dict(zip(self.columns.keys, key, strict=False))
             return ChunkConflict(
                 state=self.state, key=shown, found=found, chunk=writer.chunk, txid=writer.txid

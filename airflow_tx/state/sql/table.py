@@ -24,24 +24,25 @@ if TYPE_CHECKING:
 
 
 class SqlTable(FencedInSql["TableStore"], CommittedTable):
-    """A table of SQLite, PostgreSQL, MySQL or MariaDB to which each transaction appends its rows, exactly once.
+    """A table in SQLite, PostgreSQL, MySQL or MariaDB to which each transaction appends its rows exactly once.
 
         updates=[append(orders.output["rows"], state=SqlTable("warehouse", table="orders"))]
 
     One transaction of the database inserts the rows of the topology's transaction. It first deletes the rows of
-    replaced attempts, and of the transaction that is restated. A reader finds all rows of a transaction, or none.
+    replaced attempts, and of the transaction that is restated. A reader finds all rows of a transaction or no row.
 
     The column `tx_txid` has the txid of each row. `tx_row` is the number of the row in the output, in the order of the
-    map indexes, the files and the rows. If the first rows make the table, both columns are its primary key. A table of
-    your own needs a column `tx_txid` and an index that begins with it. It may lack `tx_row`.
+    map indexes, the files and the rows. If the first rows create the table, both columns are its primary key. A table
+    of your own needs a column `tx_txid` and an index that begins with it. It may lack `tx_row`.
 
     :param conn_id: Airflow connection of type sqlite, postgres or mysql, looked up when the state is used.
     :param table: "table" or "schema.table".
     :param types: type by column: bigint, double, numeric, text, boolean, date, timestamp, timestamptz, bytes or json.
         The first rows decide the type of any other column.
-    :param add_columns: whether rows add the columns that the table lacks; if False, such rows are refused.
-    :param journal_rows: whether the journal keeps the rows, from which a restored table gets the rows that it lacks. If
-        False, only a newer backup helps. docs/journal.md describes the cost.
+    :param add_columns: whether a commit adds the columns that the table lacks; if False, it refuses rows with such
+        columns.
+    :param journal_rows: whether the journal keeps the rows. A restored table then gets the rows that it lacks from the
+        journal. If False, only a newer backup has them. docs/journal.md describes the cost.
     """
 
     def __init__(

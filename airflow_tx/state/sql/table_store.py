@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
 _OURS = {TXID: "bigint", ROW: "bigint"}
-# The receipt of every restatement contains this text.
+# The receipt of a restatement contains this text.
 _RESTATING = '"replaces":{'
 _FILLED = "the table has rows"
 _AGAIN = "then clear the commit task"
@@ -70,12 +70,12 @@ _Columns = Mapping[str, Sequence[Any]]
 
 @dataclass(frozen=True)
 class FoundTable:
-    """The table of a state, with the facts that were found in the database.
+    """The table of a state, and what the database says about it.
 
     :param state: name of the state that owns the table.
-    :param types: type by column: a column type of states, or the type's name in the database if there is none.
+    :param types: type by column. It is a type of states, or the type's name in the database if no type of states fits.
     :param filled: the columns that do not accept NULL.
-    :param required: the columns of `filled` without a default, which every row must have.
+    :param required: columns of `filled` without a default. Every row must have them.
     :param lengths: maximum length by text column, for the columns that have one.
     :param changes_others: whether a statement that inserts rows may change other rows.
     :param defaults: columns that get a value other than NULL in a row that lacks them.
@@ -95,9 +95,9 @@ class FoundTable:
     spelled: Mapping[str, str]
 
     def check_columns(self, names: Sequence[str], start: int) -> None:
-        """Refuse rows with these columns, unless they fit the table.
+        """Refuse rows unless these columns fit the table.
 
-        :param start: number of the first of these rows.
+        :param start: number of the first row with these columns.
         """
         if not names:
             raise _differs(self.state, "a row has no columns", "Give it some.")
@@ -124,7 +124,7 @@ class FoundTable:
     def converted(self, name: str, values: Sequence[Any], start: int) -> Sequence[Any]:
         """Convert the values of a column to its type.
 
-        :param start: number of the first row, for the error.
+        :param start: number of the first row, for the error message.
         """
         kind = self.types[name]
         try:
@@ -149,7 +149,7 @@ class FoundTable:
         raise AssertionError("a column that does not fit has a value that does not")
 
     def misfit(self, row: int, name: str | None, problem: str, remedy: str) -> StateError:
-        """Make the error for a value, or for a row, that the table cannot store."""
+        """Return the error for a value, or for a row, that the table cannot store."""
         where = f"row {row}" if name is None else f"row {row}, column {name}"
         return StateError(
             state=self.state, problem=f"{where}: {problem}", remedy=f"{NOTHING} {remedy}"
@@ -157,10 +157,10 @@ class FoundTable:
 
 
 class TableLacks(FenceMoved):
-    """Signals which columns, with their types, a table needs before rows can be written.
+    """Raised if a table needs further columns before rows can be written. The exception has their types.
 
     :param store: the store that adds the columns; None if a person must add them.
-    :param replaced: the columns that the table has with another type, while it has no rows.
+    :param replaced: the columns of an empty table whose types must change.
     """
 
     def __init__(
@@ -180,10 +180,10 @@ class TableLacks(FenceMoved):
 
 
 class _GivenRows(Iterator[RowPortion]):
-    """The rows of an update, in portions, in the form that the database accepts.
+    """Yields the rows of an update in portions, in the form that the database accepts.
 
-    :ivar start: number of the first row of the newest portion, whose columns are `names`.
-    :ivar count: number of rows up to now.
+    :ivar start: number of the first row of the last portion, whose columns are `names`.
+    :ivar count: number of rows in all portions up to now.
     """
 
     def __init__(
@@ -215,7 +215,10 @@ class _GivenRows(Iterator[RowPortion]):
         return (*names, ROW), (*kinds, "bigint"), [*arrays, range(self.start, self.count)]
 
     def _check_defaults(self, names: Collection[str]) -> None:
-        """Refuse rows if only some of them have a column with a default, because one statement inserts many rows."""
+        """Refuse rows if only some of them have a column with a default value.
+
+        One statement inserts many rows with the same columns.
+        """
         defaults = self._found.defaults
         if not defaults:
             return
@@ -230,7 +233,7 @@ class _GivenRows(Iterator[RowPortion]):
 
 
 class TableStore(OneTableStore[FoundTable]):
-    """Reads and writes the table of a SqlTable, inside transactions that it opens with `transaction()`."""
+    """Reads and writes the table of a SqlTable inside transactions that `transaction()` opens."""
 
     keeps_connection = True
 
@@ -253,9 +256,9 @@ class TableStore(OneTableStore[FoundTable]):
     # --- a write --------------------------------------------------------------------------------------------------
 
     def put(self, connection: Connection, write: StateWrite, sample: list[str]) -> int:
-        """Delete the rows that this transaction replaces, insert its rows, and return the number of inserted rows.
+        """Delete the rows that this transaction replaces, and insert its rows. Return the number of inserted rows.
 
-        :param sample: list to which the txids of the deleted rows are added.
+        :param sample: list to which the method adds the txids of deleted rows, as text.
         """
         if not write.complete:
             problem = "it was given a part of an update, and a table takes the whole update"
@@ -266,7 +269,7 @@ class TableStore(OneTableStore[FoundTable]):
         found = self._found(connection) if first is None else self._fitting(connection, first)
         if found is None:
             return 0
-        # The raise of the fence has not deleted these rows, because readers would miss them until
+        # Raising the fence has not deleted the replaced rows, because readers would miss them until
         # this write. A committer that runs again under the same grant may have other rows, so its
         # own rows are always deleted.
         taken = _replaced(write.grant)
@@ -294,7 +297,7 @@ class TableStore(OneTableStore[FoundTable]):
         return written
 
     def _count_others(self, connection: Connection, found: FoundTable, txid: int) -> int:
-        """Count the rows that an insert must leave unchanged; 0 if no insert changes other rows."""
+        """Count the rows that an insert must not change. Return 0 if no insert can change other rows."""
         if not found.changes_others:
             return 0
         own = found.table.c[TXID].is_not_distinct_from(txid)
@@ -308,7 +311,7 @@ class TableStore(OneTableStore[FoundTable]):
     # --- the fence ------------------------------------------------------------------------------------------------
 
     def roll_back(self, connection: Connection, grant: Grant) -> None:
-        """Delete the rows of the transaction if the grant is for a skip or a look, because no write follows."""
+        """If the grant is for a skip or a look, delete the rows of the transaction, because no write follows."""
         found = self._found(connection)
         if found is not None and (grant.is_skip or grant.token.is_look):
             self._take_out(connection, found, [grant.txid])
@@ -316,7 +319,7 @@ class TableStore(OneTableStore[FoundTable]):
     def holds_for_good(
         self, connection: Connection, txid: int, birth: str, incarnation: str
     ) -> bool:
-        """Return whether this transaction has deleted the rows of the transaction that it restates."""
+        """Return whether this transaction is a restatement that has deleted the rows of its original transaction."""
         if not self._has_table(connection, RECEIPTS_TABLE):
             return False
         receipts = self._receipts
@@ -343,8 +346,8 @@ class TableStore(OneTableStore[FoundTable]):
         found = self._found(connection)
         if found is None:
             return None
-        # Never take the imprint of a transaction without rows: it would hide the loss of all other
-        # rows.
+        # Never use a transaction without rows for the imprint, because it would hide the loss of
+        # all other rows.
         now = self._newest(connection, found)
         if wrote is not None:
             self._check_count(connection, found, now, wrote)
@@ -355,14 +358,14 @@ class TableStore(OneTableStore[FoundTable]):
     def _check_count(
         self, connection: Connection, found: FoundTable, now: Imprint, wrote: Imprint
     ) -> None:
-        """Compare the rows of a transaction in the table with the number of written rows."""
+        """Compare the number of rows that a transaction has in the table with the number of rows that were written."""
         there = now.rows if now.txid == wrote.txid else self._rows_of(connection, found, wrote.txid)
         if there != wrote.rows:
             problem = f"{wrote.rows} rows of transaction {wrote.txid} were written, {there} are in the table"
             raise StateError(state=self.state, problem=problem, remedy=_CHANGED)
 
     def _newest(self, connection: Connection, found: FoundTable) -> Imprint:
-        """Count the rows of the newest transaction that has rows."""
+        """Return an imprint with the row count of the newest transaction that has rows."""
         txid = found.table.c[TXID]
         newest = sa.select(sa.func.max(txid)).where(txid > 0).scalar_subquery()
         query = sa.select(sa.func.max(txid), sa.func.count(), self._shape).where(txid == newest)
@@ -399,7 +402,8 @@ class TableStore(OneTableStore[FoundTable]):
         later = sa.select(receipts.receipt).where(mine, receipts.txid > txid)
         for text in connection.execute(later.order_by(receipts.txid)).scalars():
             self._check_kept(Receipt.from_json(json.loads(text)), txid, newest)
-        # A restatement that is not final yet may have deleted rows, or may delete them at any time.
+        # A restatement that is not final may already have deleted rows, or may delete them at any
+        # time.
         restating = sa.func.replace(receipts.receipt, _RESTATING, "") != receipts.receipt
         taken = sa.select(receipts.txid).where(mine, receipts.txid > newest, restating)
         is_of = found.table.c[TXID] <= txid
@@ -409,7 +413,7 @@ class TableStore(OneTableStore[FoundTable]):
         return statement_text(connection.dialect, query)
 
     def _check_kept(self, later: Receipt, txid: int, newest: int) -> None:
-        """Refuse to read rows as of a transaction if a later transaction has deleted some of them."""
+        """Refuse to read rows as of a transaction if a later transaction has deleted some of these rows."""
         restated = 0 if later.replaces is None else later.replaces.txid
         if restated and (later.txid > newest or (later.takes_out and restated <= txid)):
             why = f"{later.txid} restates {restated}, whose rows are gone"
@@ -423,7 +427,8 @@ class TableStore(OneTableStore[FoundTable]):
         query = sa.select(txid, sa.func.count()).group_by(txid)
         counts: dict[int | None, int] = {}
         for number, count in map(tuple, connection.execute(query)):
-            # Other rows are from an earlier topology, or a person has inserted them.
+            # Rows without a positive txid are from an earlier topology, or a person has inserted
+            # them.
             own = number if number is not None and number > 0 else None
             counts[own] = counts.get(own, 0) + count
         return counts
@@ -448,7 +453,7 @@ class TableStore(OneTableStore[FoundTable]):
     # --- as a source ----------------------------------------------------------------------------------------------
 
     def counts(self, txids: Collection[int]) -> TableCounts:
-        """Count the rows of transactions, see `CommittedTable`."""
+        """Count the rows of transactions. See `CommittedTable.counts`."""
         wanted = owned(txids)
         snapshot = self._hold() if self._dialect.shares_moments else None
         try:
@@ -463,7 +468,7 @@ class TableStore(OneTableStore[FoundTable]):
         return TableCounts(counts, snapshot)
 
     def row_types(self, *, upstream_txid: bool) -> dict[str, pa.DataType]:
-        """Return the types of the rows, or the declared types if there is no table."""
+        """Return the types of the columns. If there is no table yet, return the types that the state declares."""
         with self._moment(None) as connection:
             rows = self._upstream(connection, upstream_txid=upstream_txid)
         return self._row_types(rows, upstream_txid)
@@ -475,7 +480,7 @@ class TableStore(OneTableStore[FoundTable]):
         return {**types, UPSTREAM_TXID: own_type("bigint")} if upstream_txid else types
 
     def arrow(self, counted: TableCounts, *, upstream_txid: bool) -> pa.RecordBatchReader:
-        """Stream the rows of transactions, see `CommittedTable`."""
+        """Stream the rows of transactions. See `CommittedTable.arrow`."""
         import pyarrow as pa
 
         with self._moment(counted.snapshot) as connection:
@@ -494,7 +499,7 @@ class TableStore(OneTableStore[FoundTable]):
         return pa.RecordBatchReader.from_batches(pa.schema(types), batches())
 
     def frame(self, spark: Any, counted: TableCounts, *, upstream_txid: bool) -> Any:
-        """Return a DataFrame of the rows of transactions, see `CommittedTable`."""
+        """Return a DataFrame of the rows of transactions. See `CommittedTable.frame`."""
         url = self._engine.url
         if url.get_backend_name() not in JDBC_DATABASES:
             remedy = "Read it in a Python task, or keep the table in PostgreSQL, MySQL or MariaDB."
@@ -515,7 +520,7 @@ class TableStore(OneTableStore[FoundTable]):
     def _upstream(
         self, connection: Connection, *, upstream_txid: bool = False
     ) -> UpstreamRows | None:
-        """Return the object that reads the rows, or None if there is no table yet."""
+        """Return an object that reads the rows. Return None if there is no table yet."""
         if not self._has_table(connection, self._name):
             return None
         kinds = self._declared(connection)
@@ -529,7 +534,7 @@ class TableStore(OneTableStore[FoundTable]):
         )
 
     def _hold(self) -> HeldSnapshot:
-        """Open a transaction that sees one moment of the database, and stays open while Spark or a task reads."""
+        """Open a transaction that sees one moment of the database. It stays open while Spark or a task reads rows."""
         held = ExitStack()
         connection = held.enter_context(self.transaction(reading=True, frozen=True))
         connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
@@ -537,7 +542,7 @@ class TableStore(OneTableStore[FoundTable]):
 
     @contextmanager
     def _moment(self, snapshot: TableSnapshot | None) -> Iterator[Connection]:
-        """Read in the transaction of a snapshot, or in a new transaction."""
+        """Yield the connection of a snapshot. Without a snapshot, open a new transaction."""
         if not isinstance(snapshot, HeldSnapshot):
             with self.transaction(reading=True, frozen=True) as connection:
                 yield connection
@@ -575,7 +580,8 @@ class TableStore(OneTableStore[FoundTable]):
         found = self._found(connection)
         assert found is not None
         txid = found.table.c[TXID]
-        # Another topology begins with transaction 1 again, and its txids must not equal these.
+        # Make the txids negative. Another topology begins again with transaction 1, and its txids
+        # must differ from these.
         least = connection.execute(sa.select(sa.func.min(txid))).scalar_one() or 0
         free = min(least, 0)
         return found.table.update().where(txid > after).values({TXID: sa.literal(free) - txid})
@@ -585,7 +591,8 @@ class TableStore(OneTableStore[FoundTable]):
     def _look(self, connection: Connection) -> FoundTable:
         """Read the columns and the indexes of the table.
 
-        :raises StateDiffers: the table cannot have rows of transactions. The message has the DDL that changes this.
+        :raises StateDiffers: transactions cannot append rows to the table. The message has the DDL that changes the
+            table.
         """
         types = self._declared(connection)
         for problem, remedy, ddl in self._lacks(connection, types):
@@ -619,16 +626,16 @@ class TableStore(OneTableStore[FoundTable]):
         )
 
     def _declared(self, connection: Connection) -> dict[str, str]:
-        """Read the types of the columns in the database."""
+        """Return the types of the columns in the database, by column."""
         found, _ = self._dialect.found(connection, self._bare)
         return {name: self._dialect.kept_as(kind) for name, kind in found.items()}
 
     def _lacks(
         self, connection: Connection, types: Mapping[str, str]
     ) -> Iterator[tuple[str, str, str]]:
-        """Yield the problem, the remedy and the DDL for everything that the table lacks for rows of transactions.
+        """Yield the problem, the remedy and the DDL for each column or index that the table needs and lacks.
 
-        :raises StateDiffers: no DDL helps.
+        :raises StateDiffers: no DDL can solve the problem.
         """
         if types.get(TXID) != "bigint":
             problem, ddl = self._without_txid(connection, types)
@@ -645,8 +652,10 @@ class TableStore(OneTableStore[FoundTable]):
             yield problem, "Make one", as_typed(connection.dialect, ddl)
 
     def _without_txid(self, connection: Connection, types: Mapping[str, str]) -> tuple[str, str]:
-        """Describe that a table lacks the txid column. Return the problem, and the statement that adds this column or
-        renames another one."""
+        """Return the problem of a table without a txid column, and the statement that solves it.
+
+        The statement adds the column, or renames another column.
+        """
         quote = connection.dialect.identifier_preparer.quote
         place = self._quoted(connection)
         alike = next((name for name in types if name.casefold() == TXID), "")
@@ -661,7 +670,7 @@ class TableStore(OneTableStore[FoundTable]):
         return problem, f"ALTER TABLE {place} RENAME COLUMN {quote(alike)} TO {other}"
 
     def _check_is_table(self, inspector: sa.Inspector) -> None:
-        """Refuse a view, which cannot have an index."""
+        """Refuse a view, because a view cannot have an index."""
         if self._name not in inspector.get_table_names(schema=self._schema):
             problem = f"{self._name} is a view, or another kind of table that takes no index"
             raise _differs(self.state, problem, "Give the state the table behind it.")
@@ -676,10 +685,10 @@ class TableStore(OneTableStore[FoundTable]):
             yield f"-- table {self._name}: name the types of its columns in types= of the state"
 
     def _fitting(self, connection: Connection, rows: _Columns) -> FoundTable:
-        """Return the table with the columns of the rows, or make it.
+        """Return the table, if it has the columns of the rows. Create the table if it does not exist.
 
-        :raises TableLacks: the table may get the missing columns.
-        :raises StateDiffers: the table may not get them. The message has the DDL.
+        :raises TableLacks: the table lacks columns, and the state may add them.
+        :raises StateDiffers: the table lacks columns, and the state may not add them. The message has the DDL.
         """
         names = dict.fromkeys([*rows, *self._types])
         self._check_names(names)
@@ -695,8 +704,8 @@ class TableStore(OneTableStore[FoundTable]):
         lacks = self._types_of(rows, [name for name in names if name not in found.types])
         others = {} if _FILLED in self._facts else self._others(rows, found)
         if (others or lacks) and self._is_empty(connection, found) and self._is_made(connection):
-            # The types of the table come from rows that are gone. The database may have kept the
-            # table when it undid the rows.
+            # The types of the table come from rows that do not exist any longer. The database may
+            # have kept the table when it undid the rows.
             raise TableLacks({**lacks, **others}, self, tuple(others))
         if lacks and not self._adds_columns:
             problem = f"table {self._name} lacks column {next(iter(lacks))} of the rows"
@@ -710,9 +719,11 @@ class TableStore(OneTableStore[FoundTable]):
         return found
 
     def _note_made(self, connection: Connection) -> None:
-        """Note the shape of the table that this state has made. The state changes the columns of no other table.
+        """Store a note with the shape of the table that this state has created.
 
-        The note is a row of the portions table, and is written in the transaction that makes the state's table. Some
+        The state changes the columns of no other table.
+
+        The note is a row of the portions table. It is written in the transaction that creates the state's table. Some
         databases keep both when they undo the rows.
         """
         with self._dialect.ddl(connection) as ddl:
@@ -721,7 +732,7 @@ class TableStore(OneTableStore[FoundTable]):
             ddl.execute(self._dialect.insert_or_replace(self._portions), inserted(row))
 
     def _is_made(self, connection: Connection) -> bool:
-        """Return whether the table still has the shape in which this state made it."""
+        """Return whether the table still has the shape that it had when this state created it."""
         noted = sa.select(self._portions.c[SAMPLE]).where(self._portions.c.state == self._made)
         return connection.execute(noted).scalar_one_or_none() == self._shape_now(connection)
 
@@ -730,7 +741,7 @@ class TableStore(OneTableStore[FoundTable]):
         return f"columns of {self._identity}"
 
     def _check_names(self, names: Iterable[object]) -> None:
-        """Refuse names that no database accepts, or that some database would cut."""
+        """Refuse a name that no database accepts, or that some database would cut."""
         for name in names:
             if not is_name(name):
                 problem = f"{name!r} cannot be the name of a table or column"
@@ -752,7 +763,7 @@ class TableStore(OneTableStore[FoundTable]):
         return connection.execute(query).first() is None
 
     def _others(self, rows: _Columns, found: FoundTable) -> dict[str, str]:
-        """Return the columns that would have other types if these rows had made the table."""
+        """Return the columns that would have another type if these rows had created the table."""
         told = [
             name
             for name in rows
@@ -789,8 +800,10 @@ class TableStore(OneTableStore[FoundTable]):
         return kind
 
     def _without_type(self, name: str, values: Sequence[Any]) -> StateError:
-        """Make the error for a column whose values have no common type. The message names a type that fits all values,
-        if there is one."""
+        """Return the error for a column whose values have no common type.
+
+        If some type fits all values, the message names it.
+        """
         present = [value for value in values if value is not None]
         kinds = {_kind_of(value) or type(value).__name__ for value in present}
         shown = f"its values are {', '.join(sorted(kinds))}" if kinds else "all are NULL"
@@ -829,8 +842,7 @@ class TableStore(OneTableStore[FoundTable]):
     def _changes(
         self, connection: Connection, lacks: TableLacks, found: FoundTable | None = None
     ) -> Iterator[str]:
-        """Write the DDL for the columns that the table lacks. `found` has columns that another writer may have
-        added."""
+        """Yield the DDL for the columns that the table lacks. Another writer may have added the columns in `found`."""
         place = self._quoted(connection)
         quote = connection.dialect.identifier_preparer.quote
         for name in lacks.replaced:
@@ -852,7 +864,7 @@ class TableStore(OneTableStore[FoundTable]):
 
 
 def _has_default(column: Mapping[str, Any]) -> bool:
-    """Return whether the column gets a value other than NULL if a statement does not name it."""
+    """Return whether the column gets a value other than NULL if an INSERT does not name it."""
     default = column.get("default")
     is_null = default is None or str(default).upper().startswith("NULL")
     return not is_null or column.get("autoincrement") is True or column.get("identity") is not None
@@ -875,12 +887,12 @@ def _fits(kind: str, values: Sequence[Any]) -> bool:
 
 
 def _common(kinds: set[str | None]) -> str | None:
-    """Return the one type that represents all these values exactly, or None if there is no such type."""
+    """Return a type that represents the values of all these types exactly. Return None if there is no such type."""
     if len(kinds) == 1:
         return next(iter(kinds))
     return next((wide for wide in ("double", "numeric") if kinds == {"bigint", wide}), None)
 
 
 def _replaced(grant: Grant) -> list[int]:
-    """Return the transactions whose rows a write deletes: its own, and the transaction that it restates."""
+    """Return the transactions whose rows a write deletes: its own transaction, and the transaction that it restates."""
     return [grant.txid] if grant.replaces is None else [grant.txid, grant.replaces]

@@ -1,4 +1,7 @@
-"""The base of all servers that tests start: a port, a folder, one way to start and several ways to end."""
+"""The base class of all servers that tests start.
+
+A server has a port, a folder, one way to start and several to end.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +28,14 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-# The system gives clients ports from 32768 (Linux) or 49152 up. A client could get such a port before the server
-# starts, or a poll that waits for the server could connect to itself. So use lower ports.
+# The system assigns clients ports from 32768 (Linux) or 49152 up. A client could get such a port
+# before the server starts. A poll that waits for the server could also connect to itself. So lower
+# ports are used.
 _SERVER_PORTS = range(10_000, 32_768)
 
 
 def free_ports(count: int) -> list[int]:
-    """Return different ports of 127.0.0.1 that no server uses, and that the system gives to no client."""
+    """Return different ports of 127.0.0.1. No server uses them, and the system assigns them to no client."""
     found: set[int] = set()
     while len(found) < count:
         port = secrets.choice(_SERVER_PORTS)
@@ -42,7 +46,7 @@ def free_ports(count: int) -> list[int]:
 
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
-        # Without this option a connection that has just ended would make the port look used.
+        # Without this option, the port would look used after the end of a connection.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
@@ -56,29 +60,29 @@ def free_port() -> int:
 
 
 def clean_environment(*folders: str) -> dict[str, str]:
-    """Return an environment without variables such as PGDATA and MYSQL_HOME, which would change a server.
+    """Return an environment without variables that would change a server, such as PGDATA and MYSQL_HOME.
 
-    :param folders: further folders of its PATH.
+    :param folders: further folders for PATH.
     """
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), *folders])
     return {"PATH": path, "LC_ALL": "C", "TZ": "UTC"}
 
 
 def pyspark_jars(pattern: str) -> list[Path]:
-    """Return the jars of pyspark whose names match; empty if pyspark is missing or has no jars."""
-    # Ask the import system, because an import of pyspark takes a second.
+    """Return the jars of pyspark whose names match. Return none if pyspark is missing or has no jars."""
+    # Query the import system, since an import of pyspark takes a second.
     spec = importlib.util.find_spec("pyspark")
     folders = (spec.submodule_search_locations or []) if spec else []
     return sorted(jar for folder in folders for jar in (Path(folder) / "jars").glob(pattern))
 
 
 def find_program(title: str, *names: str, package: str, folder: str = "") -> str:
-    """Find the program of a server, on PATH or in Debian's folder.
+    """Return the path of a server's program. It is searched on PATH and in the folder of its Debian package.
 
-    :param title: name of the server, for the error.
-    :param names: possible names of the program.
-    :param package: Debian package.
-    :param folder: folder in which Debian installs the program; "": on PATH.
+    :param title: the name of the server, for the error.
+    :param names: the possible names of the program.
+    :param package: the Debian package of the program.
+    :param folder: the folder in which Debian installs the program, or "" if this folder is on PATH.
     :raises TxError: the program is not installed.
     """
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), folder])
@@ -91,7 +95,7 @@ def find_program(title: str, *names: str, package: str, folder: str = "") -> str
 
 
 def find_java() -> str:
-    """Find the program `java`, in JAVA_HOME if it is set, else on PATH.
+    """Return the path of the program `java`. It is searched in JAVA_HOME if this is set, otherwise on PATH.
 
     :raises TxError: Java is not installed.
     """
@@ -106,14 +110,15 @@ def find_java() -> str:
 
 
 class LocalServer(ABC):
-    """One server on 127.0.0.1 with its own folder; a context manager that starts and stops it.
+    """A server on 127.0.0.1 with its own folder. It is a context manager that starts and stops the server.
 
-    A subclass defines the names, the command line, and the check that the server answers. The server ends with this
-    process, even if this process is killed.
+    A subclass defines the names, the command line, and the check that the server answers. The server ends when this
+    process ends, even if this process is killed.
 
-    :param data_dir: folder of the server, which is kept; None: a temporary folder, removed at the end.
-    :param port: port to listen on; None: a free port, the same for the life of the object.
-    :param start_timeout: seconds that a start may take.
+    :param data_dir: the folder of the server, which is kept. If it is None, a temporary folder is used and removed at
+        the end.
+    :param port: the port to listen on. If it is None, a free port is used for the life of the object.
+    :param start_timeout: the longest time that a start may take, in seconds.
     """
 
     title: ClassVar[str]
@@ -121,9 +126,9 @@ class LocalServer(ABC):
     slug: ClassVar[str]
     """Name of the server in file names."""
     end_signal: ClassVar[signal.Signals] = signal.SIGTERM
-    """Signal that :meth:`stop` sends."""
+    """The signal that :meth:`stop` sends."""
     poll_interval: ClassVar[float] = 0.05
-    """Seconds between two checks of a server that is starting."""
+    """Seconds between two checks whether a starting server answers."""
 
     def __init__(
         self,
@@ -152,13 +157,13 @@ class LocalServer(ABC):
 
     @abstractmethod
     def _serves(self) -> bool:
-        """Return whether the server answers; an exception counts as "not yet"."""
+        """Return whether the server answers. An exception has the same effect as False."""
 
     def _environment(self) -> Mapping[str, str]:
         return clean_environment()
 
     def _prepare(self) -> None:
-        """Prepare a start, for example create data and settings."""
+        """Prepare a start. For example, create data and settings."""
 
     def _remove_data(self) -> None:
         if self._temporary:
@@ -176,13 +181,13 @@ class LocalServer(ABC):
 
     @property
     def mark(self) -> str:
-        """Return the mark of all its processes, see `processes.marked`."""
+        """Return the mark of all processes of the server, see `processes.marked`."""
         return self._family.mark
 
     def start(self) -> Self:
-        """Start the server and wait until it answers; do nothing if it is running.
+        """Start the server, and wait until it answers. Do nothing if the server is running.
 
-        :raises TxError: a program is not installed, the port is taken, or the server does not start.
+        :raises TxError: a program is not installed, another process uses the port, or the server does not start.
         """
         if self.running:
             return self
@@ -209,19 +214,19 @@ class LocalServer(ABC):
         return self
 
     def stop(self, timeout: float = 10.0) -> None:
-        """Shut down the server, after `timeout` seconds with SIGKILL. A later :meth:`start` finds its data."""
+        """Stop the server. After `timeout` seconds, kill it. A later :meth:`start` finds its data."""
         if self._process is not None and self.running:
             self._process.send_signal(self.end_signal)
-            # A stopped process (SIGSTOP) sees the signal only after it resumes.
+            # A stopped process (SIGSTOP) receives the signal only after it continues.
             signal_process(self._process.pid, signal.SIGCONT)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout)
         self.kill()
 
     def kill(self) -> None:
-        """End the server with SIGKILL, like a crash. A later :meth:`start` finds its stored data."""
+        """Kill the server with SIGKILL, like a crash. A later :meth:`start` finds its stored data."""
         if self._process is not None:
-            # Kill this process first, as it takes a moment to find the rest of the family.
+            # Kill this process first, since the search for the rest of the family takes a moment.
             self._process.kill()
             self._family.end()
             self._process = None
@@ -252,7 +257,7 @@ class LocalServer(ABC):
         self.close()
 
     def _require_free_port(self) -> None:
-        # Check this before the start, as another server on the port could answer the poll.
+        # Check this before the start, since another server on the port could answer the poll.
         if not _is_free(self.port):
             told = f"{self.title} cannot start: port {self.port} is taken. Free it, or use another one."
             raise TxError(message=told)
@@ -268,7 +273,7 @@ class LocalServer(ABC):
         )
 
     def _run_program(self, *command: str) -> None:
-        """Run a program that prepares a start, and wait for its end.
+        """Run a program that prepares a start, and wait until the program ends.
 
         :raises TxError: the program failed.
         """
@@ -287,14 +292,14 @@ def _last_lines(log: str) -> str:
 
 
 class JavaServer(LocalServer):
-    """A server that is one Java process, with this process's environment."""
+    """A server that is one Java process. It has the environment of this process."""
 
     def _environment(self) -> Mapping[str, str]:
         return os.environ
 
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
-        """Make the server hang during the block: connections stay open, but requests get no answer.
+        """Make the server hang until the `with` block ends. Connections stay open, but requests get no answer.
 
         The threads of the server stop one after the other, so a thread may still answer for a moment.
         """
@@ -306,6 +311,7 @@ class JavaServer(LocalServer):
         try:
             yield
         finally:
-            # Check that the process still runs: after its end another process may have its pid.
+            # Check that the process still runs. After its end, another process may have the same
+            # pid.
             if self.running:
                 signal_process(pid, signal.SIGCONT)

@@ -15,8 +15,8 @@ from airflow_tx.testing.servers.server import LocalServer, pyspark_jars
 
 _MAIN = "org.apache.spark.sql.connect.service.SparkConnectServer"
 # Settings for small batches and a server that runs for minutes: no UI, and few partitions. Java
-# uses only its first compiler. The client reads the files, so Spark has too little work to repay
-# the second compiler (docs/lane.md, Costs).
+# uses only its first compiler. The client reads the files, so Spark has too little work for the
+# second compiler to save time (docs/lane.md, Costs).
 _CONF = {
     "spark.driver.memory": "700m",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
@@ -30,16 +30,17 @@ _CONF = {
 
 
 class LocalSparkConnect(LocalServer):
-    """One Spark Connect server on 127.0.0.1 at a free port; a context manager that starts and stops it.
+    """A Spark Connect server on 127.0.0.1 at a free port. It is a context manager that starts and stops the server.
 
-    Its executors are threads of the server, and its Python is this Python. The server ends with this process, even if
+    Its executors are threads of the server, and it uses this Python. The server ends when this process ends, even if
     this process is killed.
 
-    :param folder: folder of its log and temporary files, which is kept; None: a temporary folder, removed at the end.
-    :param master: Spark master, such as ``local[2]``.
+    :param folder: the folder of the log and of temporary files, which is kept. If it is None, a temporary folder is
+        used and removed at the end.
+    :param master: the Spark master, such as ``local[2]``.
     :param conf: further settings of Spark.
-    :param env: more environment variables for its processes.
-    :param start_timeout: seconds until a start counts as failed.
+    :param env: additional environment variables for the processes of the server.
+    :param start_timeout: the longest time that a start may take, in seconds.
     """
 
     title = "Spark Connect"
@@ -108,7 +109,8 @@ def _spark_submit() -> str:
 
 
 def _inherited() -> dict[str, str]:
-    # Variables that make this process a client of Spark Connect would make the server a client, too.
+    # Some variables make this process a client of Spark Connect. They would also make the server a
+    # client.
     ours = (
         "SPARK_REMOTE",
         "SPARK_LOCAL_REMOTE",

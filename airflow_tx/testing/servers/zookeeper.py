@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kazoo.client import KazooClient  # type: ignore[import-untyped]
 
 _MAIN = "org.apache.zookeeper.server.ZooKeeperServerMain"
-_DATA = "version-2"  # the folder in which ZooKeeper keeps snapshots and logs
+_DATA = "version-2"  # The folder in which ZooKeeper stores snapshots and logs.
 _CLOSE_SESSION = -11
 _CONFIG = """\
 tickTime=500
@@ -40,16 +40,19 @@ maxClientCnxns=0
 
 
 class LocalZooKeeper(JavaServer):
-    """One ZooKeeper server on 127.0.0.1 with a real data directory; a context manager that starts and stops it.
+    """A ZooKeeper server on 127.0.0.1 with a real data directory.
 
-    Sessions and data survive :meth:`restart`, and :meth:`kill` with a :meth:`start`, as on a real ensemble. It is one
-    server, without a quorum or a leader election.
+    It is a context manager that starts and stops the server.
 
-    :param data_dir: folder of its data, which is kept; None: a temporary folder, removed at the end.
-    :param port: port to listen on; None: a free port, the same for the life of the object.
-    :param fsync: whether to force every write to the disk, as in production. Without it writes are faster, and still
-        survive the death of the process.
-    :param start_timeout: seconds until a start counts as failed.
+    Sessions and data are kept at a :meth:`restart`, and at a :meth:`kill` followed by a :meth:`start`, as in a real
+    ensemble. It is one server, without a quorum or a leader election.
+
+    :param data_dir: the folder of the data, which is kept. If it is None, a temporary folder is used and removed at the
+        end.
+    :param port: the port to listen on. If it is None, a free port is used for the life of the object.
+    :param fsync: whether every write is forced to the disk, as in production. Without it, writes are faster. They are
+        kept if the process dies.
+    :param start_timeout: the longest time that a start may take, in seconds.
     """
 
     title = "ZooKeeper"
@@ -72,12 +75,12 @@ class LocalZooKeeper(JavaServer):
         return f"127.0.0.1:{self.port}"
 
     def snapshot_to(self, path: str | os.PathLike[str]) -> None:
-        """Replace the content of the folder ``path`` by a copy of all data; a running server stops for a moment."""
+        """Replace the content of the folder ``path`` by a copy of all data. A running server stops for a moment."""
         with self._stopped():
             _replace_tree(self.data_dir / _DATA, Path(path) / _DATA)
 
     def restore_from(self, path: str | os.PathLike[str]) -> None:
-        """Restore a copy of :meth:`snapshot_to`, as an operator restores the last backup of a lost ensemble.
+        """Restore a copy that :meth:`snapshot_to` has made, as an operator restores the last backup of a lost ensemble.
 
         :raises TxError: ``path`` has no such copy.
         """
@@ -90,18 +93,19 @@ class LocalZooKeeper(JavaServer):
             _replace_tree(source, self.data_dir / _DATA)
 
     def expire_session(self, client: KazooClient) -> None:
-        """End the session of a connected client on the server, as if the client had been silent for too long.
+        """End the session of a connected client on the server, as if the client had sent no message for too long.
 
-        Its ephemeral nodes are gone when this returns. The client reconnects immediately, and then learns the end.
+        When this method returns, the ephemeral nodes of the client do not exist any more. The client reconnects
+        immediately, and then receives the end of its session.
         """
         self._take_over(client, end_session=True)
 
     def lose_connection(self, client: KazooClient) -> None:
-        """Cut the connection of one client, which keeps its session and reconnects."""
+        """Cut the connection of one client. The client keeps its session and reconnects."""
         self._take_over(client, end_session=False)
 
     def drop_connections(self) -> None:
-        """Cut the connections of all clients with a crash and a restart of the server; sessions survive."""
+        """Cut the connections of all clients by a crash and a restart of the server. The sessions continue."""
         self.kill()
         self.start()
 
@@ -110,7 +114,8 @@ class LocalZooKeeper(JavaServer):
             "-Xmx128m",
             "-XX:+UseSerialGC",
             "-XX:TieredStopAtLevel=1",
-            # The default log file is 64 MiB of zeros, too much to copy in a test of a restored ensemble.
+            # The default log file has 64 MiB of zeros. This is too much to copy in a test of a
+            # restored ensemble.
             "-Dzookeeper.preAllocSize=1024",
             f"-Dzookeeper.forceSync={'yes' if self._fsync else 'no'}",
         ]
@@ -140,8 +145,9 @@ class LocalZooKeeper(JavaServer):
             self.start()
 
     def _take_over(self, client: KazooClient, *, end_session: bool) -> None:
-        # The server serves a session on only one connection: a second one with the same id and password makes it close
-        # the first. This code speaks the protocol itself, as a client library would close the session at its end.
+        # The server serves a session on a single connection. If a second connection has the same id
+        # and password, the server closes the first. This code uses the protocol directly, since a
+        # client library would close the session at its end.
         identity = client.client_id
         if identity is None:
             raise TxError(
@@ -155,12 +161,13 @@ class LocalZooKeeper(JavaServer):
             + b"\0"
         )
         frames = [hello, struct.pack(">ii", 1, _CLOSE_SESSION)] if end_session else [hello]
-        # The client reconnects immediately. If it takes back its session first, the second connection gets no answer.
+        # The client reconnects immediately. If it continues its session first, the second
+        # connection gets no answer.
         while not self._answers(frames):
             pass
 
     def _answers(self, frames: Sequence[bytes]) -> bool:
-        """Send a greeting and requests together; return whether all are answered, or the session is over."""
+        """Send a greeting and requests. Return whether all are answered or the session has ended."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=60) as twin:
             twin.sendall(b"".join(struct.pack(">i", len(each)) + each for each in frames))
             welcome = _read_frame(twin)
@@ -189,7 +196,7 @@ def _replace_tree(source: Path, target: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a server until SIGINT or SIGTERM, for trials. Its data survive, but there is no second copy."""
+    """Run a server for trials until SIGINT or SIGTERM. Its data are kept, but there is no second copy."""
     parser = argparse.ArgumentParser(
         prog="python -m airflow_tx.testing.servers.zookeeper", description=main.__doc__
     )

@@ -71,7 +71,7 @@ class Product:
 
 @dataclass(frozen=True)
 class Balance:
-    """A reducer without partial values: a balance that never falls below zero."""
+    """A reducer without partial values. Its value is a balance that is never below zero."""
 
     name: ClassVar[str] = "balance"
     type: ClassVar[str] = "bigint"
@@ -85,7 +85,7 @@ class Balance:
 
 @dataclass(frozen=True)
 class LastTwo:
-    """A reducer that keeps a list, and changes it in place."""
+    """A reducer whose value is a list. It changes the list in place."""
 
     name: ClassVar[str] = "last_two"
     type: ClassVar[str] = "json"
@@ -107,9 +107,9 @@ class Case:
     """A test case of an aggregator.
 
     :param aggregator: the aggregator.
-    :param deltas: delta of each transaction.
-    :param expected: value after all transactions.
-    :param wrong: deltas of earlier attempts, which replays replace.
+    :param deltas: the delta of each transaction.
+    :param expected: the value after all transactions.
+    :param wrong: the deltas of earlier attempts. Replays replace them.
     """
 
     aggregator: Aggregator

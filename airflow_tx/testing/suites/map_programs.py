@@ -1,4 +1,7 @@
-"""Random programs for maps: batches with several attempts by several writers, some of which fail in the middle."""
+"""Random programs for maps.
+
+A batch has several attempts by several writers, and some attempts fail before their end.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,9 @@ from airflow_tx.testing.suites.map_tools import AnyMap, Counting, Deltas, Lost, 
 class Attempt:
     """One attempt of a batch.
 
-    :param writer: index of the map that writes.
-    :param updates: updates that the attempt tries before it ends.
-    :param ends: how its last update fails: "refused" or "unanswered"; "quiet": the update succeeds.
+    :param writer: the index of the map that writes.
+    :param updates: the updates of the attempt. It may end before all of them are written.
+    :param ends: the end of its last update. "refused" and "unanswered" are failures, and "quiet" is a success.
     """
 
     writer: int
@@ -30,7 +33,7 @@ _ends = st.sampled_from(["refused", "unanswered", "quiet"])
 
 @st.composite
 def opaque_batches(draw: st.DrawFn) -> list[Attempt]:
-    """Generate attempts of one batch with different deltas; the last one has all keys of the others."""
+    """Generate attempts of one batch with different deltas. The last attempt has all keys of the others."""
     keys = draw(st.lists(st.sampled_from("abcde"), min_size=1, max_size=4))
     some = st.lists(st.tuples(st.sampled_from(keys), _numbers), max_size=4)
     early = st.builds(Attempt, st.integers(0, 2), st.lists(some, max_size=3).map(tuple), _ends)
@@ -40,7 +43,7 @@ def opaque_batches(draw: st.DrawFn) -> list[Attempt]:
 
 @st.composite
 def transactional_batches(draw: st.DrawFn) -> list[Attempt]:
-    """Generate attempts of one batch with the same updates; the earlier attempts get only to some of them."""
+    """Generate attempts of one batch with the same updates. The earlier attempts write only some of the updates."""
     some = st.lists(st.tuples(st.sampled_from("abcde"), _numbers), max_size=4)
     final = draw(st.lists(some, min_size=1, max_size=4).map(tuple))
     early = [
@@ -58,8 +61,8 @@ _prefixes = itertools.count()
 
 
 def check_program(opened: Opened, program: list[list[Attempt]]) -> None:
-    """Run all attempts of a program; compare the values with one application of each batch's last attempt."""
-    # Every program has its own keys, as a new store for each would take a server too long.
+    """Run all attempts of a program. Compare the values with the result of only the last attempt of each batch."""
+    # Every program has its own keys. A new store for each program would take a server too long.
     prefix = f"program {next(_prefixes)}"
     expected = dict[str, int]()
     writers: list[AnyMap] = []
@@ -74,7 +77,7 @@ def check_program(opened: Opened, program: list[list[Attempt]]) -> None:
         writers[final.writer].commit(txid)
         for word, delta in itertools.chain(*final.updates):
             expected[word] = expected.get(word, 0) + delta
-    # Other writers may still be in a batch that failed for them in the middle.
+    # Other writers may still process a batch after an attempt of theirs has failed.
     for state in (writers[program[-1][-1].writer], opened()):
         assert {word: value(state, word, prefix) for word in expected} == expected
 

@@ -1,4 +1,4 @@
-"""The tests of a backing map: subclass `MapSuite`, and override the fixture that opens your map.
+"""The tests of a backing map. Subclass `MapSuite`, and override the fixture that opens your map.
 
 class TestMyMap(MapSuite):
     @pytest.fixture
@@ -33,10 +33,10 @@ from airflow_tx.testing.suites.map_tools import (
 
 
 class MapSuite:
-    """The tests of the maps over a backing map. Override the fixture `make_backing`.
+    """The tests of maps over a backing map. Override the fixture `make_backing`.
 
-    :cvar values: values that the store must return unchanged; some stores accept fewer types than JSON.
-    :cvar examples: number of random programs to run.
+    :cvar values: values that the store must return unchanged. Some stores accept fewer types than JSON.
+    :cvar examples: the number of random programs to run.
     """
 
     values: ClassVar[Sequence[Any]] = [

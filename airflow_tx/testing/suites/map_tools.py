@@ -1,4 +1,4 @@
-"""Tools for tests of maps, which open maps over a backing map that counts round trips and fails on demand."""
+"""Tools for tests of maps. They open maps over a backing map that counts round trips and fails on request."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class Lost(Exception):
 
 
 class Counting:
-    """A backing map that counts round trips, and fails on demand.
+    """A backing map that counts its round trips, and fails if a test requests it.
 
-    :ivar trips: `get` or `put` for each round trip.
-    :ivar fail: how the next put fails: `refused`, `unanswered`, or None.
+    :ivar trips: a list with `get` or `put` for each round trip.
+    :ivar fail: how the next put fails: `refused`, `unanswered`, or None if it does not fail.
     """
 
     def __init__(self, backing: BackingMap[Any]) -> None:
@@ -53,7 +53,10 @@ class Counting:
         return self._backing.multi_get(keys)
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
-        """Put values. A refused put stores nothing, and an unanswered put stores all values; both raise `Lost`."""
+        """Store values. A put that is refused stores no value. A put without an answer stores all values.
+
+        Both raise `Lost`.
+        """
         assert len(set(keys)) == len(keys)
         self.trips.append("put")
         fail, self.fail = self.fail, None
@@ -64,14 +67,14 @@ class Counting:
 
 
 class MakeBacking(Protocol):
-    """Opens the store under test; within one test always the same store, like another process."""
+    """Opens the tested store. Within a test, it is always the same store, as for several processes."""
 
     def __call__(self, kind: str) -> BackingMap[Any]:
-        """Open the store for values of one kind: "opaque", "transactional" or "non-transactional"."""
+        """Return the store for values of one kind: "opaque", "transactional" or "non-transactional"."""
 
 
 class Opened:
-    """Opens maps over the store under test."""
+    """Opens maps over the tested store."""
 
     def __init__(self, make_backing: MakeBacking, kind: str, cached: bool) -> None:
         self.kind = kind
@@ -80,14 +83,14 @@ class Opened:
         self.last: Counting
 
     def __call__(self) -> AnyMap:
-        """Open a new map, like another process."""
+        """Open a new map object over the same store, as another process would do."""
         self.last = Counting(self._make(self.kind))
         backing: BackingMap[Any] = CachedMap(self.last, 3) if self.cached else self.last
         opened: AnyMap = MAPS[self.kind](backing)
         return opened
 
     def put(self, values: dict[Key, Any]) -> None:
-        """Store values directly in the backing map."""
+        """Store values in the backing map, without the map."""
         self._make(self.kind).multi_put(list(values), list(values.values()))
 
     def stored(self, key: Key) -> Any:
@@ -99,7 +102,7 @@ def plus(delta: int) -> ValueUpdater[Any]:
 
 
 def apply(state: AnyMap, deltas: Deltas, prefix: str = "") -> list[Any]:
-    """Add these numbers in one update, and return the new values."""
+    """Add these numbers in one update. Return the new values."""
     return state.multi_update(
         [(prefix, word) for word, _ in deltas], [plus(delta) for _, delta in deltas]
     )

@@ -1,4 +1,4 @@
-"""The base of the tests of a source: the methods that you override, and the ledger's side of each step."""
+"""The base class of the tests of a source. It has the methods that you override, and the steps of the ledger."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from airflow_tx.base.compat import RunInfo
 
 Row = dict[str, Any]
-_MANY = 1_000  # more batches than any test makes
+_MANY = 1_000  # This is more batches than any test creates.
 
 
 class SourceLedger:
-    """A ledger for the tests of a source: it keeps a position for each txid, and decides one batch after another.
+    """A ledger for the tests of a source. It keeps a position for each txid, and decides one batch after another.
 
-    :param suite: creates a new source for every step, like another process.
+    :param suite: the suite. It creates a new source object for every step, as another process would do.
     """
 
     def __init__(self, suite: SourceCase) -> None:
@@ -35,12 +35,12 @@ class SourceLedger:
         self.asked: Source | None = None
 
     def close(self) -> None:
-        """Close the source that has decided the last batch."""
+        """Close the source that decided the last batch."""
         if self.asked is not None:
             self.asked.close()
 
     def decide(self, attempt: int = 1, run: RunInfo | None = None) -> Batch | None:
-        """Decide the batch after the last kept one, without keeping it. Return None if there is no data."""
+        """Decide the next batch, but do not keep it. Return None if there is no data."""
         self.close()
         source = self.suite.make()
         self.asked = source if run is None else source.for_run(run)
@@ -48,7 +48,7 @@ class SourceLedger:
         return self.asked.decide(txid, plain(self.places[-1])) if self.asked.is_ready() else None
 
     def keep(self, batch: Batch) -> None:
-        """Keep a batch as the next transaction, so that the batch after it begins at its position."""
+        """Store a batch as the next transaction. The next batch then begins at its position."""
         place = plain(batch.position)
         partitioned = self.suite.make().partitioned
         self.places.append(position_after(self.places[-1], place, partitioned=partitioned))
@@ -57,14 +57,17 @@ class SourceLedger:
         self.close()
 
     def next_run(self) -> RunInfo | None:
-        """Return the next run without a batch. Return None if there is none, or runs have no batches of their own."""
+        """Return the next run that has no batch.
+
+        Return None if there is none, or if runs have no batches of their own.
+        """
         for run in self.suite.runs():
             if run is None or self.suite.make().key(run) not in self.keys:
                 return run
         return None
 
     def take(self) -> Batch | None:
-        """Decide the next batch and keep it. Return None if there is no data."""
+        """Decide and keep the next batch. Return None if there is no data."""
         run = self.next_run()
         if run is None and self.suite.make().per_run:
             return None
@@ -76,9 +79,9 @@ class SourceLedger:
         return batch
 
     def every(self) -> list[Batch]:
-        """Take batches until there is no data.
+        """Decide and keep batches until there is no data.
 
-        :raises AssertionError: there is no batch, so a test of all batches would pass without a check.
+        :raises AssertionError: there is no batch. A test of all batches would then pass without a check.
         """
         batches = self.rest()
         if not batches:
@@ -86,7 +89,7 @@ class SourceLedger:
         return batches
 
     def rest(self) -> list[Batch]:
-        """Take batches until there is no data; there may be none."""
+        """Decide and keep batches until there is no data. There may be no batch."""
         batches: list[Batch] = []
         while (batch := self.take()) is not None:
             batches.append(batch)
@@ -95,7 +98,7 @@ class SourceLedger:
 
 
 def _some(rows: Iterable[Row], problem: str) -> list[Row]:
-    """Return added rows as a list, and fail if there are none."""
+    """Return the added rows as a list. Fail if there are no rows."""
     found = list(rows)
     if not found:
         raise AssertionError(problem)
@@ -103,41 +106,43 @@ def _some(rows: Iterable[Row], problem: str) -> list[Row]:
 
 
 def plain(value: Any) -> Any:
-    """Return a value after a round trip through JSON, as the ledger returns it."""
+    """Return a value as the ledger returns it, after a conversion to JSON and back."""
     return json.loads(json.dumps(value))
 
 
 def sorted_texts(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return rows as sorted texts, to compare them without their order."""
+    """Return the rows as sorted texts. Two results can be compared without regard to the order of rows."""
     return sorted(json.dumps(row, sort_keys=True, default=str) for row in rows)
 
 
 class SourceCase:
-    """The description of one source for its tests."""
+    """The description of a source for its tests."""
 
-    # Characters of metadata that a batch of these tests may have, since metadata is one record of the ledger.
+    # Maximum number of characters of a batch's metadata in these tests, since metadata is one
+    # record of the ledger.
     metadata_limit: ClassVar[int] = 10_000
     # Texts that must not appear in output, such as the password of the source.
     secrets: ClassVar[tuple[str, ...]] = ()
-    # Whether the rows of a partition (or of a source without partitions) come in the order in which they were added.
+    # Whether the rows of a partition are read in the order in which they were added. A source
+    # without partitions has one partition.
     ordered: ClassVar[bool] = True
     # Whether the rows of a committed batch can be read again.
     gives_again: ClassVar[bool] = True
-    # Whether the source can find out that rows are gone without reading them.
+    # Whether the source can detect, without reading rows, that rows no longer exist.
     knows_what_is_gone: ClassVar[bool] = False
 
     # --- methods to override --------------------------------------------------------------------------------------
 
     def make(self) -> Source:
-        """Return a new source object on the same data."""
+        """Return a new source object that reads the same data."""
         raise NotImplementedError("override `make`")
 
     def add(self) -> list[Row]:
-        """Add data for at least two batches to every partition (to at least one), and return the rows."""
+        """Add data for at least two batches to every partition, or to at least one partition. Return the rows."""
         raise NotImplementedError("override `add`")
 
     def runs(self) -> Iterable[RunInfo | None]:
-        """Return the existing runs, if each run has its own batch (`per_run`); else any run gets the next rows."""
+        """Return the existing runs, if each run has its own batch (`per_run`). Otherwise any run gets the next rows."""
         return [None]
 
     def add_partition(self) -> list[Row]:
@@ -149,7 +154,7 @@ class SourceCase:
         pytest.skip("no partition can be lost")
 
     def return_partition(self) -> None:
-        """Restore the removed partition with its data."""
+        """Restore the partition that was removed, with its data."""
         pytest.skip("no partition can be lost")
 
     def lose_rows(self) -> None:
@@ -158,7 +163,7 @@ class SourceCase:
 
     @pytest.fixture
     def spark(self) -> SparkSession | None:
-        """Return the session that reads the rows. Return None if the source needs no Spark."""
+        """Return the Spark session that reads the rows. Return None if the source does not need Spark."""
         return None
 
     # --- methods for the tests ------------------------------------------------------------------------------------
@@ -174,14 +179,14 @@ class SourceCase:
         self._spark = spark
 
     def added(self) -> list[Row]:
-        """Add data, and fail if there is none, since without data each test would pass."""
+        """Add data. Fail if no data was added, since each test would then pass without a check."""
         return _some(
             self.add(),
             "`add` added no rows: it should add data for two batches, and return its rows",
         )
 
     def added_partition(self) -> list[Row]:
-        """Add a partition, and fail if it has no data."""
+        """Add a partition. Fail if it has no data."""
         return _some(
             self.add_partition(),
             "`add_partition` added no rows: it should add data for a batch, and return its rows",
@@ -190,7 +195,7 @@ class SourceCase:
     def rows(self, metadata: Any, source: Source | None = None, attempt: int = 1) -> list[Row]:
         source = source or self.make()
         found: Any = source.emit_batch(TransactionAttempt(1, attempt), plain(metadata), self._spark)
-        if hasattr(found, "collect"):  # a Spark DataFrame
+        if hasattr(found, "collect"):  # The value is a Spark DataFrame.
             found = [row.asDict(True) for row in found.collect()]
         rows = [dict(row) for row in dicts_of(found)]
         source.close()
@@ -200,7 +205,7 @@ class SourceCase:
         return [row for batch in batches for row in self.rows(batch.metadata)]
 
     def some(self, ledger: SourceLedger) -> Batch:
-        """Take the next batch, and fail if there is none."""
+        """Decide and keep the next batch. Fail if there is no batch."""
         batch = ledger.take()
         assert batch is not None, "there is data, and it gave no batch"
         return batch

@@ -1,4 +1,4 @@
-"""The tests of a `Source`: subclass `SourceSuite`, and define how to create your source and how to add data.
+"""The tests of a `Source`. Subclass `SourceSuite`, and define how to create your source and how to add data.
 
 class TestMySource(SourceSuite):
     @pytest.fixture(autouse=True)
@@ -31,8 +31,8 @@ _CREDENTIALS = re.compile(r"://[^/\s]*:[^/\s]*@|\bpassw(or)?d\W+\w|\bat 0x[0-9a-
 class SourceSuite(SourceCase):
     """The tests of a source. Override `make` and `add`, and the methods that skip a test if your source supports them.
 
-    `add` must return rows that are all different, and equal to the rows of the source. For a source that only Spark can
-    read override the fixture `spark`.
+    `add` must return rows that are all different and equal to the rows of the source. If only Spark can read your
+    source, override the fixture `spark`.
     """
 
     # --- metadata ---------------------------------------------------------------------------------------------------
@@ -314,7 +314,8 @@ class SourceSuite(SourceCase):
         before = ledger.places[-1]
         self.lose_partition()
         without = ledger.rest()
-        # The batches without the partition are read now; the first batch is read when the partition is back.
+        # The batches without the partition are read now. The first batch is read when the partition
+        # is restored.
         found = self.all_rows(without)
         assert {name for batch in without for name in plain(batch.metadata)} < set(before)
         self.return_partition()

@@ -1,4 +1,4 @@
-"""Tests of the writes that a fence accepts and refuses; they are part of `StateSuite`."""
+"""Tests of the writes that a fence accepts or refuses. They are part of `StateSuite`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ every_raise = pytest.mark.parametrize("use", [_raise, _raise_and_write])
 
 
 def _granted(grants: Grants, txid: int, attempt: int = 1, **how: Any) -> Grant:
-    """Return a grant with the facts of its transaction, like a grant of a real ledger."""
+    """Return a grant with the facts about its transaction, as a ledger returns it."""
     return replace(grants(txid, attempt), batch=batch_of(f"run {txid}"), **how)
 
 
@@ -75,7 +75,7 @@ def _needs_names(state: FencedState) -> None:
 
 
 class FenceSuite(StateTests):
-    """The fence of a state, and its continuity with the ledger."""
+    """Tests of the fence of a state, and of its continuity with the ledger."""
 
     def test_a_new_state_has_no_fence_and_no_values(self, state: FencedState, kind: str) -> None:
         assert state.fence() is None
@@ -194,7 +194,7 @@ class FenceSuite(StateTests):
         grants.commit(1, state, {"a": 1})
         grants.final(
             grants(2), state
-        )  # the store was restored from a backup, and has lost this commit
+        )  # The store was restored from a backup that lacks this commit.
         with pytest.raises(StateBehind, match="The store was restored from an older backup"):
             use(state, grants(3), rows({"a": 1}))
         assert totals(state) == {"a": 1}
@@ -208,7 +208,7 @@ class FenceSuite(StateTests):
         state.raise_fence(second)
         grants.final(
             second, state
-        )  # the store has confirmed the updates, but lost them before they reached the disk or the standby
+        )  # The store has confirmed the updates, and lost them before they were on the disk.
         with pytest.raises(StateBehind, match="2, without all of its updates.*--state-lost"):
             use(state, grants(3), rows({"a": 1}))
         assert totals(state) == {"a": 1}
@@ -219,7 +219,7 @@ class FenceSuite(StateTests):
     ) -> None:
         grants.commit(1, state, {"a": 1})
         state.raise_and_write(grants(2), rows({"a": 2}))
-        grants.final(grants(2, attempt=2), state)  # the restored store has lost this commit
+        grants.final(grants(2, attempt=2), state)  # The restored store lacks this commit.
         with pytest.raises(StateBehind, match="says 2.1. The store was restored"):
             use(state, grants(3), rows({"a": 1}))
         assert totals(state) == {"a": 3}
@@ -230,7 +230,7 @@ class FenceSuite(StateTests):
     ) -> None:
         for txid in (1, 2, 3):
             grants.commit(txid, state, {"a": txid})
-        grants.last = {state.name: 1}  # ZooKeeper was restored from an older snapshot
+        grants.last = {state.name: 1}  # ZooKeeper was restored from an older snapshot.
         grants.births.clear()
         with pytest.raises(LedgerBehind, match="If ZooKeeper was restored from an older backup"):
             use(state, grants(2), rows({"a": 1}))
@@ -264,7 +264,7 @@ class FenceSuite(StateTests):
             grants.commit(txid, state, {"a": txid})
         late = grants(3)
         grants.generation = 2
-        grants.last = {}  # a repair of the ledger has accepted the values of the state
+        grants.last = {}  # A person has accepted the values of the state by a repair of the ledger.
         grants.commit(4, state, {"a": 4})
         for use in (_raise, _write, _raise_and_write):
             with pytest.raises((FenceOutranked, LedgerBehind)):
@@ -345,7 +345,7 @@ class FenceSuite(StateTests):
     ) -> None:
         for attempt in (1, 2):
             use(state, _granted(grants, 1, attempt), rows({"a": 1}))
-            assert _began(state) in (True, None)  # None: the state cannot tell
+            assert _began(state) in (True, None)  # None means that the state cannot find this out.
 
     def test_the_fence_of_the_second_transaction_does_not_say_it(
         self, state: FencedState, grants: Grants

@@ -1,4 +1,4 @@
-"""The tests of a `FencedState`: subclass `StateSuite`, and override the fixture that creates your state.
+"""The tests of a `FencedState`. Subclass `StateSuite`, and override the fixture that creates your state.
 
 class TestMyState(StateSuite):
     @pytest.fixture
@@ -17,4 +17,7 @@ from airflow_tx.testing.suites.state_values import ValueSuite
 
 
 class StateSuite(FenceSuite, UpdateSuite, ValueSuite, ReceiptSuite):
-    """The tests of a fenced state. Override the fixture `make_state`, and `cannot` if your store lacks some types."""
+    """The tests of a fenced state. Override the fixture `make_state`.
+
+    Override `cannot` if your store lacks some types.
+    """

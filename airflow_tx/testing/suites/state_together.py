@@ -1,4 +1,4 @@
-"""The tests of states that one store transaction writes together: subclass `TogetherSuite`.
+"""The tests of states that one store transaction writes. Subclass `TogetherSuite`.
 
 class TestMyStates(TogetherSuite):
     @pytest.fixture
@@ -49,24 +49,24 @@ from airflow_tx.testing.suites.state_tools import (
 )
 
 GivenRows = Sequence[Mapping[str, Any]]
-# Fences are raised in alphabetical order, so the names have another order.
+# Fences are raised in alphabetical order. So these names are in a different order.
 NAMES = ("second", "third", "first")
 FIRST, SECOND, OTHER = {"a": 1, "b": 2}, {"a": 10, "c": 3}, {"a": 7, "d": 5}
 
 
 @dataclass(frozen=True)
 class Group:
-    """States in one store, in the order in which they are written.
+    """Several states in one store. They are written in this order.
 
-    :param kinds: kind of each state.
-    :param make_state: opens a state.
+    :param kinds: the kind of each state.
+    :param make_state: the function that opens a state.
     """
 
     kinds: tuple[str, ...]
     make_state: MakeState
 
     def opened(self) -> list[StoredState]:
-        """Open all states, like another process."""
+        """Open all states again, as another process would do."""
         found = []
         for kind, name in zip(self.kinds, NAMES, strict=False):
             state = self.make_state(kind, name)
@@ -75,7 +75,7 @@ class Group:
         return found
 
     def totals(self) -> list[dict[str, Any]]:
-        """Read the values of each state with a new connection."""
+        """Return the values of each state. They are read through a new connection."""
         return [totals(state) for state in self.opened()]
 
 
@@ -85,7 +85,7 @@ def joint_writes(
     given: Sequence[Iterable[Mapping[str, Any]]],
     **how: Any,
 ) -> list[tuple[StoredState, StateWrite]]:
-    """Return the write of each state, with its rows, that also raises its fence."""
+    """Return, for each state, the write that raises its fence and stores its rows."""
     how = {"raising": True, **how}
     return [
         (state, StateWrite(state.name, grant, RowTally.of(each, state.added_up), **how))
@@ -99,14 +99,17 @@ def together(
     given: Sequence[Iterable[Mapping[str, Any]]],
     **how: Any,
 ) -> list[Written]:
-    """Raise the fences and write all states in one store transaction."""
+    """Raise the fences of all states and write the states in one store transaction."""
     return write_together(joint_writes(grant, states, given, **how))
 
 
 def in_portions(
     grant: Grant, states: Sequence[StoredState], portions: Sequence[GivenRows]
 ) -> list[Written]:
-    """Write the same rows to all states in one store transaction: in portions, or at once to a state without keys."""
+    """Write the same rows to all states in one store transaction.
+
+    A state without columns gets its rows at once, others in portions.
+    """
     whole = [row for each in portions for row in each]
 
     def divided(state: StoredState) -> Iterator[tuple[int, RowTally]]:
@@ -129,7 +132,7 @@ def apart(
     states: Sequence[StoredState],
     given: Sequence[Iterable[Mapping[str, Any]]],
 ) -> None:
-    """Raise all fences, then write the states one after the other, like a commit without `together`."""
+    """Raise all fences, and then write the states one after the other, like a commit without `together`."""
     for state in states:
         state.raise_fence(grant)
     for state, each in zip(states, given, strict=True):
@@ -137,13 +140,13 @@ def apart(
 
 
 def _died(grant: Grant, states: Sequence[StoredState], given: Sequence[GivenRows]) -> None:
-    """Raise all fences, write the first state, and stop, like a commit without `together` that dies."""
+    """Raise all fences, write the first state, and stop. This is a commit without `together` that dies."""
     for state in states:
         state.raise_fence(grant)
     states[0].write(grant, given[0])
 
 
-# Ways to write an attempt that a later attempt replaces.
+# Functions that write the first attempt of a transaction. A later attempt replaces its rows.
 _EARLIER: Mapping[str, Callable[..., object]] = {
     "together": together,
     "apart": apart,
@@ -164,18 +167,18 @@ def _added(*updates: Mapping[str, int]) -> dict[str, int]:
 
 
 class TogetherSuite(StateTests):
-    """The tests of states that one store transaction writes: all rows are stored, or none.
+    """The tests of states that one store transaction writes. It stores all rows or no row.
 
     Override the fixture `make_state`, as for `StateSuite`. It must accept the kinds in `kinds`, and create all states
     in one store. The `read()` of each state must return the columns `key` and `n`.
 
-    :cvar kinds: kinds of states, which are tested in all combinations.
+    :cvar kinds: the kinds of states. All combinations of them are tested.
     """
 
     kinds: ClassVar[tuple[str, ...]] = ("opaque", "transactional")
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """Parametrize tests with all pairs of kinds, also two of one kind, and all triples of different kinds."""
+        """Parametrize tests with all pairs of kinds, even of equal kinds, and with all triples of different kinds."""
         if "kinds_of_group" in metafunc.fixturenames:
             pairs = combinations_with_replacement(self.kinds, 2)
             found = list(chain(pairs, combinations(self.kinds, 3)))
@@ -186,7 +189,10 @@ class TogetherSuite(StateTests):
         return Group(kinds_of_group, make_state)
 
     def refusals(self, kind: str) -> Mapping[str, GivenRows]:
-        """Return rows that a state of this kind refuses, by problem. A new state also refuses the first rows."""
+        """Return rows that a state of this kind refuses, by problem.
+
+        A state without a transaction also refuses the first rows.
+        """
         row = {"key": "a", "n": 1}
         return {
             "a value of another type": [row, {"key": "b", "n": "many"}],
@@ -196,7 +202,7 @@ class TogetherSuite(StateTests):
         }
 
     def everything(self, states: Sequence[StoredState]) -> object:
-        """Read the fence, the receipts and the values of each state."""
+        """Return the fence, the receipts and the values of each state."""
         return [(state.fence(), state.receipts(), state.read()) for state in states]
 
     def _begin(self, group: Group, grants: Grants) -> list[StoredState]:
@@ -392,7 +398,7 @@ class TogetherSuite(StateTests):
         assert group.totals() == [*most, _added(FIRST, OTHER)]
 
     def _refused(self, group: Group, grant: Grant, number: int, error: type[StateError]) -> None:
-        """Check that the state at this index refuses a grant, and that no state changes."""
+        """Check that the state at this index refuses a grant, and that no state is changed."""
         states = group.opened()
         before = self.everything(states)
         with pytest.raises(error) as refusal:
@@ -518,7 +524,7 @@ class TogetherSuite(StateTests):
         together(grants(2), states, all_given(states, SECOND))
         writes = joint_writes(grants(2, 2), states, all_given(states, SECOND))
         number = opaque.index(True)
-        # The attempt before has created the key "c".
+        # The previous attempt has created the key "c".
         writes[number] = (states[number], replace(writes[number][1], require=_requiring("a", "c")))
         with pytest.raises(_Lacks, match="c"):
             write_together(writes)
@@ -538,11 +544,11 @@ class TogetherSuite(StateTests):
 
 
 class _Lacks(Exception):
-    """A required key is missing."""
+    """The state lacks a required key."""
 
 
 def _requiring(*keys: str) -> Callable[[LookUp], None]:
-    """Return a check that refuses a state without one of these keys."""
+    """Return a check that raises an error if the state lacks one of these keys."""
 
     def check(look_up: LookUp) -> None:
         for key, found in zip(keys, look_up([(key,) for key in keys]), strict=True):
@@ -558,5 +564,5 @@ def _tally(state: StoredState, given: GivenRows) -> Written:
 
 
 def _of_attempt(state: StoredState, number: int) -> dict[str, int]:
-    """Return the numbers of an attempt: attempts differ, unless the state cannot undo one."""
+    """Return the deltas of an attempt. Attempts have different deltas, unless a state cannot undo an attempt."""
     return SECOND if number == 1 or state.kind is StateKind.TRANSACTIONAL else OTHER

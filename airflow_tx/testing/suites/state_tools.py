@@ -1,4 +1,7 @@
-"""Tools for tests of a fenced state: opening it, grants of a ledger, and rows and values of one column."""
+"""Tools for tests of a fenced state.
+
+They open the state, create grants like a ledger, and convert rows of one column.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,10 @@ from airflow_tx.state.api import FencedState, Grant
 
 
 class MakeState(Protocol):
-    """Opens a state; the default has the key column `key` and the value column `n`, a sum of integers.
+    """Opens a state. By default, it has the key column `key` and the value column `n`, which is a sum of integers.
 
-    Within a test, the same name opens the same store again, like another process. Another name is another state.
+    Within a test, the same name opens the same store again, as another process would do. A different name opens another
+    state.
     """
 
     def __call__(
@@ -33,9 +37,9 @@ class MakeState(Protocol):
 
 
 class Grants:
-    """Creates grants like a ledger, each with a larger epoch, a new nonce, and the birth of its transaction.
+    """Creates grants like a ledger. Each grant has a larger epoch, a new nonce, and the birth of its transaction.
 
-    A grant also says which transaction was the last final one in each state.
+    A grant also contains the last final transaction of each state.
     """
 
     def __init__(self) -> None:
@@ -85,14 +89,14 @@ class Grants:
         )
 
     def final(self, grant: Grant, *states: FencedState) -> None:
-        """Note that the transaction of `grant` became final in these states; later grants have this fact."""
+        """Note that the transaction of `grant` is final in these states. Later grants contain this fact."""
         self.last.update({state.name: grant.txid for state in states})
         self.births.update({state.name: grant.token.birth for state in states})
         own = [grant.token.attempt, grant.token.epoch]
         self.grants.update({state.name: own for state in states})
 
     def go_back(self, txid: int) -> None:
-        """Go back to the moment before transaction `txid` began, like a ZooKeeper restored from an old snapshot."""
+        """Return to the moment before transaction `txid` began, like a ZooKeeper restored from an old snapshot."""
         self.last = {name: min(last, txid - 1) for name, last in self.last.items() if txid > 1}
         self.births.clear()
         self._birth_of = {each: birth for each, birth in self._birth_of.items() if each < txid}
@@ -109,9 +113,9 @@ class Grants:
 
 
 class StateTests:
-    """Fixtures of the tests of a fenced state.
+    """Fixtures for the tests of a fenced state.
 
-    :cvar cannot: names of the aggregators and types that the store does not support.
+    :cvar cannot: the names of the aggregators and types that the store does not support.
     """
 
     cannot: ClassVar[frozenset[str]] = frozenset()
@@ -136,7 +140,7 @@ class StateTests:
 def rows(updates: Mapping[str, int | None]) -> list[dict[str, Any]]:
     """Return the rows of an update.
 
-    :param updates: delta by key.
+    :param updates: the deltas, by key.
     """
     return [{"key": key, "n": delta} for key, delta in updates.items()]
 
@@ -149,7 +153,7 @@ def totals(state: FencedState) -> dict[str, Any]:
 def about_to_write(grant: Grant, state: FencedState, output: str) -> Grant:
     """Return the grant of a committer that is about to write an output to a state.
 
-    :param output: text that identifies the output.
+    :param output: a text that identifies the output.
     """
     return replace(grant, batch=batch_of(outputs={state.name: output}))
 
@@ -160,20 +164,20 @@ def about_to_skip(grant: Grant) -> Grant:
 
 
 def about_to_restate(grant: Grant, txid: int) -> Grant:
-    """Return the grant of a restatement of a committed transaction."""
+    """Return the grant for a restatement of a committed transaction."""
     assert grant.claim is not None
     return replace(grant, claim=replace(grant.claim, replaces=Replaced(txid, "")))
 
 
 def batch_of(key: str = "run", **said: Any) -> FenceBatch:
-    """Return the facts of a transaction that a grant writes to the fence."""
+    """Return the facts about a transaction that a grant writes to the fence."""
     granted = "2026-01-01T00:00:00+00:00"
     unsaid: dict[str, Any] = dict.fromkeys(("skip", "rows", "position", "prev"))
     return FenceBatch(key=key, run_id=key, granted=granted, **unsaid | said)
 
 
 def is_applied(state: FencedState) -> bool:
-    """Return whether all updates of the grant in the fence are in the store."""
+    """Return whether the store has all updates of the grant in the fence."""
     row = state.fence()
     assert row is not None
     return row.applied

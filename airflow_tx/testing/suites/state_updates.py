@@ -1,4 +1,4 @@
-"""Tests of the values after updates, replays and chunks; they are part of `StateSuite`."""
+"""Tests of the values after updates, replays and chunks. They are part of `StateSuite`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from airflow_tx.testing.suites.state_tools import (
 
 
 class UpdateSuite(StateTests):
-    """Tests of roll-backs, replays, several writers, and updates of every size."""
+    """Tests of roll-backs, of replays, of several writers, and of updates of every size."""
 
     def test_raising_the_fence_undoes_what_an_outranked_attempt_wrote(
         self, make_state: MakeState, grants: Grants
@@ -65,7 +65,7 @@ class UpdateSuite(StateTests):
             state.undo(grant)
             assert totals(state) == {"a": 1, "b": 1}
             assert not is_applied(state)
-        # After the undo the same key may come in another chunk.
+        # After the undo, the same key may be in another chunk.
         state.write(grant, rows({"a": 4}), chunk=3, complete=False)
         state.undo(grant)
         assert totals(state) == {"a": 1, "b": 1}

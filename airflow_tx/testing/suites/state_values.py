@@ -1,4 +1,4 @@
-"""Tests of keys and values of every type; they are part of `StateSuite`."""
+"""Tests of keys and values of every type. They are part of `StateSuite`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from airflow_tx.testing.suites.aggregator_cases import (
 )
 from airflow_tx.testing.suites.state_tools import Grants, MakeState, StateTests, rows
 
-# An error of this package, or of a database that adds up the values itself.
+# The error is from this package, or from a database that adds up the values itself.
 _TOO_LARGE = "the (sum|count) of column v|out of range"
 
 
@@ -352,7 +352,7 @@ class ValueSuite(StateTests):
 
 
 def queried(state: FencedState) -> QueryableState:
-    """Return the state if it has `multi_get`; else skip the test."""
+    """Return the state if it has the method `multi_get`. Otherwise skip the test."""
     if not isinstance(state, QueryableState):
         pytest.skip("the state has no multi_get")
     return state

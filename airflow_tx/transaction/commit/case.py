@@ -19,7 +19,7 @@ class CommitCase:
     """The attempt that a try commits, with the ledger and the task instance of the try.
 
     :param updates: the updates of the committing task.
-    :param ti: the task instance of the try. In a lane, it does not belong to the run of the transaction.
+    :param ti: the task instance of the try. In a lane, it is not a task instance of the transaction's run.
     """
 
     spec: TransactionSpec
@@ -40,7 +40,7 @@ class CommitCase:
 
     @property
     def where(self) -> Mapping[str, Any]:
-        """Return the fields that identify the attempt, for failpoints."""
+        """Return the fields that identify the attempt for a failpoint."""
         return {
             "topology": self.spec.topology,
             "txid": self.begun.txid,

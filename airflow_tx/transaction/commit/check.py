@@ -48,13 +48,16 @@ else:
 ERROR = "error"
 WARN = "warn"
 _refused_rows = logging.getLogger("airflow_tx.refused_rows")
-"""The logger for refused rows only. The Transactions page finds these rows in a task's log by the logger's name."""
+"""The logger that logs only refused rows.
+
+The Transactions page finds the rows in a task's log by the name of this logger.
+"""
 
 
 class ChecksFailed(TxError):
     """An output did not pass its checks. It is not committed unless a person accepts the findings.
 
-    :param problem: the findings in words.
+    :param problem: the findings as text.
     :param names: the names of the failed checks.
     :param checks: the note of each check, by name.
     """
@@ -73,10 +76,10 @@ class ChecksFailed(TxError):
 
 @dataclass(frozen=True)
 class FailedCheck:
-    """A check that did not pass.
+    """A check that failed.
 
     :param found: the finding, with counts but without values of rows, since errors, records and receipts keep it.
-    :param digest: the digest of the rule and the checked rows, or "" if a person cannot accept the finding.
+    :param digest: the digest of the rule and of the checked rows, or "" if a person cannot accept the finding.
     :param samples: rows that failed, or values of rows. Only the log of the task shows them.
     """
 
@@ -87,11 +90,11 @@ class FailedCheck:
 
     @property
     def text(self) -> str:
-        """Return the finding in one clause."""
+        """Return the name and the finding of the check as one clause."""
         return f"check {self.check.name!r} failed: {self.found}"
 
     def log_samples(self) -> None:
-        """Write the rows that failed to the log of the task."""
+        """Write the samples of the failed check to the log of the task."""
         if self.samples:
             _refused_rows.warning(
                 "Rows that check %r refuses: %s", self.check.name, "; ".join(self.samples)
@@ -99,14 +102,14 @@ class FailedCheck:
 
     @property
     def note(self) -> CheckNote:
-        """Return the finding in the form that records and receipts keep."""
+        """Return the failed check in the form that records and receipts keep."""
         severity = "" if self.check.severity == ERROR else self.check.severity
         return CheckNote(False, self.found, self.digest, severity)
 
 
 @dataclass(frozen=True)
 class CheckedCommit:
-    """The commit that the checks read.
+    """The attempt whose output the checks read.
 
     :param processed: the acks of the attempt.
     :param rows: a function that returns the rows of an acked output, by its XComArg.
@@ -207,18 +210,18 @@ def check(
 
 
 # --- rows ---------------------------------------------------------------------------------------------------------
-# The rows of an acked output as Arrow batches. This module reads the files, since DuckDB may not
-# open files.
+# This section reads the rows of an acked output as Arrow batches. DuckDB may not open the files
+# itself.
 
 
 Batches = Callable[["Sequence[str]"], "Iterator[pa.RecordBatch]"]
 
 
 class OutputRows:
-    """The rows of an output, from all instances of a task, as Arrow batches with one schema.
+    """The rows of an output of all instances of a task, as Arrow batches with one schema.
 
-    :param parts: for each part, its schema and a function that reads given columns of its rows.
-    :ivar schema: the common schema; None if there are no rows, since the schema is then unknown.
+    :param parts: for each part, its schema and a function that reads the given columns of its rows.
+    :ivar schema: the common schema, or None if there are no rows, since the schema is then unknown.
     :raises NoTable: the parts have no common schema.
     """
 
@@ -238,14 +241,17 @@ class OutputRows:
                     raise NoTable(f"{problem}: no type holds the values of both")
 
     def columns(self, mentioned: Iterable[str]) -> list[str]:
-        """Return the columns with these names, in any case as in SQL, or the first column if no name matches."""
+        """Return the columns with these names, or the first column if no name matches.
+
+        Like SQL, ignore the case of names.
+        """
         assert self.schema is not None
         wanted = {name.lower() for name in mentioned}
         known: list[str] = self.schema.names
         return [name for name in known if name.lower() in wanted] or known[:1]
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Read the rows with these columns."""
+        """Read these columns of the rows."""
         assert self.schema is not None
         schema = self.of(columns)
         for own, read in self._parts:
@@ -253,13 +259,13 @@ class OutputRows:
                 yield batch if batch.schema.equals(schema) else typed_batch(batch, schema)
 
     def of(self, columns: Sequence[str]) -> pa.Schema:
-        """Return the schema of these columns."""
+        """Return the schema of the columns with these names."""
         assert self.schema is not None
         return pa.schema([self.schema.field(name) for name in columns])
 
 
 def _rounds(own: pa.DataType, common: pa.DataType) -> bool:
-    """Return whether the common type can change decimals of a part, or does not exist in DuckDB."""
+    """Return whether the common type can change decimals of a part, or is a type that DuckDB lacks."""
     if pa.types.is_decimal(own) or pa.types.is_decimal256(common):
         return not pa.types.is_decimal128(common)
     if not pa.types.is_nested(own) or not pa.types.is_nested(common):
@@ -285,7 +291,8 @@ def output_rows(
     :raises StagingError: the output is incomplete.
     :raises NoTable: the rows do not form a table.
     """
-    from airflow_tx.transaction.processing.outputs import is_ref  # not needed to parse a DAG file
+    # DuckDB is not needed to parse a DAG
+    from airflow_tx.transaction.processing.outputs import is_ref
 
     given = [each for each in values if each is not None and not is_ref(each)]
     plain = [row for each in given for row in (each if isinstance(each, list | tuple) else [each])]
@@ -320,33 +327,35 @@ def _staged(
 
 
 # --- SQL ----------------------------------------------------------------------------------------------------------
-# DuckDB can read only the relation `output`. It has no access to files, extensions and Python
-# variables.
+# DuckDB can read only the relation `output`. It cannot read files, extensions or Python variables.
 
 
 Forms = Callable[["Iterator[pa.RecordBatch]"], "Iterator[pa.RecordBatch]"]
 SAMPLES = 3
 _SAMPLE = 200
-"""The highest number of characters of a row or a value in a message."""
+"""Maximum number of characters of a row or a value in a message."""
 _FOUND = 300
 _COUNTS = ("count(", "count_star(", "approx_count_distinct(", "sum(", "avg(", "mean(")
-"""Aggregates that count or add up rows. The result of any other aggregate, such as max, may be a value of a row."""
+"""Aggregates that return a count or a sum. Any other aggregate, such as max, may return the value of a row."""
 _RELATION = "output"
 _SETTINGS = {
     "threads": "1",
     "memory_limit": "512MB",
     "temp_directory": "",
     "TimeZone": "UTC",
-    "ieee_floating_point_ops": "false",  # a division by zero is NULL
+    "ieee_floating_point_ops": "false",  # In DuckDB, a division by zero is NULL.
     "enable_external_access": "false",
     "lock_configuration": "true",
 }
-"""The settings of DuckDB, in this order, since each of the last two forbids changes of earlier settings."""
+"""The settings of DuckDB, in the order in which they must be set.
+
+Each of the last two forbids changes of earlier settings.
+"""
 _NUMBER = """
 CREATE MACRO tx_number(x) AS CASE
 WHEN typeof(x) IN ('DOUBLE', 'FLOAT') AND CAST(x AS VARCHAR) IN ('nan', '-nan') THEN NULL ELSE x END
 """
-"""A macro that returns NULL for NaN, such as infinity minus infinity, and any other value unchanged."""
+"""A DuckDB macro that returns NULL for NaN, and any other value unchanged. Infinity minus infinity is NaN."""
 _CALL: Mapping[str, Any] = {
     "class": "FUNCTION",
     "type": "FUNCTION",
@@ -368,7 +377,7 @@ class SqlCheck(Check):
     """An SQL condition over the rows of an output.
 
     :param sql: the condition.
-    :param of_all: whether the condition has aggregates over all rows. Otherwise it is a condition for each row.
+    :param of_all: whether the condition is a condition on aggregates over all rows. Otherwise it applies to each row.
     """
 
     sql: str = ""
@@ -393,7 +402,7 @@ class SqlCheck(Check):
     def parsed(self) -> ParsedCondition:
         """Return the parsed condition.
 
-        :raises ConfigError: the condition is not valid SQL, or does not fit `of_all`.
+        :raises ConfigError: the condition is not valid SQL, or it does not fit the value of `of_all`.
         """
         try:
             found = parse_condition(self.sql)
@@ -411,14 +420,15 @@ class SqlCheck(Check):
 
     @property
     def selected(self) -> list[str]:
-        """Return the SQL expressions that one pass computes for this check."""
-        condition = f"({self.parsed.sql}\n)"  # the line break ends a trailing comment
+        """Return the SQL expressions of this check, which DuckDB computes for all checks in one pass."""
+        # The line break ends a comment at the end of the condition.
+        condition = f"({self.parsed.sql}\n)"
         if not self.of_all:
             return [f"count(*) FILTER (WHERE {condition} IS NOT TRUE)"]
         return [condition, *self.parsed.aggregates]
 
     def found(self, total: int, values: Sequence[Any]) -> str:
-        """Return the finding in words, or "" if the check passed.
+        """Return the finding as text, or "" if the check passed.
 
         :param total: the number of rows.
         :param values: the results of the `selected` expressions.
@@ -435,18 +445,21 @@ class SqlCheck(Check):
         return shortened_reason(text, _FOUND)
 
     def values_of_rows(self, values: Sequence[Any]) -> tuple[str, ...]:
-        """Return the aggregates that may show a value of a row, such as `max(name)`. The finding omits them."""
+        """Return the texts of aggregates that may show a value of a row, such as `max(name)`.
+
+        The finding omits them.
+        """
         return tuple(text for text, is_count in self._aggregates(values) if not is_count)
 
     def _aggregates(self, values: Sequence[Any]) -> Iterator[tuple[str, bool]]:
-        """Yield the text of each aggregate with its value, and whether it counts or adds up rows."""
+        """Yield each aggregate as text, its value, and whether it is a count or a sum."""
         pairs = zip(self.parsed.aggregates, values[1:], strict=True) if self.of_all else ()
         for name, each in pairs:
             is_count = each is None or name.lower().startswith(_COUNTS)
             yield f"{name} is {shortened_reason(_shown(each), _SAMPLE)}", is_count
 
     def refused(self, remedy: str) -> ConfigError:
-        """Build the error that names the condition."""
+        """Return the error for a condition that DuckDB cannot compute. The error names the condition."""
         option = f"check({self.name!r}, {'value' if self.of_all else 'rows'}=)"
         return ConfigError(option=option, value=self.sql, remedy=remedy)
 
@@ -459,7 +472,7 @@ class SqlPass:
         self._cursor = duckdb_engine().cursor()
 
     def find(self, checks: Sequence[SqlCheck]) -> Iterator[FailedCheck]:
-        """Run the checks in one pass over the rows. A failed check needs another pass, for samples and the digest.
+        """Run the checks in one pass over the rows. A failed check needs a second pass for its samples and its digest.
 
         :raises ConfigError: DuckDB cannot compute a condition.
         """
@@ -510,7 +523,10 @@ class SqlPass:
         return tuple(_sample(columns, row) for row in self._ask("*", columns, where))
 
     def _digest_for(self, each: SqlCheck) -> str:
-        """Return a digest of the rule, the columns and all rows in any order, or "" for a warning."""
+        """Return the digest of the rule, the columns and the rows. The order of rows does not change it.
+
+        Return "" for a warning.
+        """
         return "" if each.severity == WARN else digest([each.sql, each.of_all, *self._content])
 
     @cached_property
@@ -545,8 +561,8 @@ class SqlPass:
             return list(self._cursor.execute(query).fetchall())
         except _errors():
             if failures:
-                # DuckDB wraps errors of the reader. Raise the original error, since the check does
-                # not cause an unreachable file.
+                # DuckDB wraps errors of the reader. Raise the original error: an unreachable file
+                # is not an error of the check.
                 raise failures[0] from None
             raise
 
@@ -564,7 +580,7 @@ class SqlPass:
 
 
 def without_nan(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Replace NaN by NULL at every depth. In SQL, NaN is the greatest number, so it would exceed every limit."""
+    """Replace NaN by NULL at every depth. In SQL, NaN is greater than every number, so it would exceed every limit."""
     columns = map(_without_nan, batch.columns)
     return pa.RecordBatch.from_arrays(list(columns), schema=batch.schema)
 
@@ -586,7 +602,7 @@ def _number_or_none(value: Any) -> Any:
 
 
 def check_fields(fields: Iterable[pa.Field]) -> None:
-    """Refuse field names that SQL treats as equal, at every depth. SQL would read only the first of these fields.
+    """Refuse field names that SQL treats as equal, at every depth. SQL would read only the first of two equal names.
 
     :raises ValueError: two names are equal in SQL.
     """
@@ -599,7 +615,10 @@ def check_fields(fields: Iterable[pa.Field]) -> None:
 
 @lru_cache(maxsize=1000)
 def condition_type(sql: str, schema: pa.Schema | None, columns: frozenset[str]) -> str:
-    """Return the SQL type of a condition on rows with a schema. The result is cached, since lanes repeat conditions."""
+    """Return the SQL type of a condition on rows with a schema.
+
+    The result is cached, since a lane checks it repeatedly.
+    """
     with duckdb_engine().cursor() as cursor:
         if schema is not None:
             cursor.register(_RELATION, schema.empty_table())
@@ -608,7 +627,7 @@ def condition_type(sql: str, schema: pa.Schema | None, columns: frozenset[str]) 
 
 
 def _relation(schema: pa.Schema | None, columns: Iterable[str]) -> str:
-    """Return the FROM clause. If there are no rows, the schema is unknown, and each column is NULL."""
+    """Return the FROM clause. Without rows, the schema is unknown, and the clause defines each column as NULL."""
     if schema is not None:
         return _RELATION
     names = sorted(columns) or ["tx_none"]
@@ -630,7 +649,8 @@ def duckdb_engine() -> Any:
     engine = duckdb.connect(":memory:")
     engine.execute(_NUMBER)
     for name, value in _SETTINGS.items():
-        engine.execute(f"SET GLOBAL {name} = '{value}'")  # GLOBAL also applies to cursors
+        # A setting with GLOBAL also applies to cursors.
+        engine.execute(f"SET GLOBAL {name} = '{value}'")
     return engine
 
 
@@ -647,9 +667,9 @@ def _errors() -> Any:
 class ParsedCondition:
     """A parsed condition.
 
-    :param columns: every name that may be a column.
+    :param columns: all names in the condition that may be columns.
     :param aggregates: the aggregates of the condition, as SQL.
-    :param sql: the condition, changed so that a computed operand of a comparison is NULL in place of NaN.
+    :param sql: the SQL text of the condition, in which a computed operand of a comparison is NULL instead of NaN.
     """
 
     columns: frozenset[str]
@@ -724,7 +744,10 @@ _OPERANDS = ("left", "right", "input", "lower", "upper")
 
 
 def _compare_numbers(node: Any) -> bool:
-    """Replace NaN by NULL in computed operands of a comparison. Return whether a computed operand exists."""
+    """Wrap the computed operands of a comparison so that NaN becomes NULL.
+
+    Return whether there is a computed operand.
+    """
     before = [node[name] for name in _OPERANDS if name in node] + node.get("children", [])
     computed = [each for each in before if any(one["class"] == "FUNCTION" for one in _nodes(each))]
     for each in computed:
@@ -735,7 +758,7 @@ def _compare_numbers(node: Any) -> bool:
 
 
 def _text(cursor: Any, parsed: Mapping[str, Any], node: Mapping[str, Any]) -> str:
-    """Return a part of a condition as SQL text."""
+    """Return a node of a parsed condition as SQL text."""
     statement = parsed["statements"][0]
     alone = {**statement, "node": {**statement["node"], "select_list": [node]}}
     text = _one(

@@ -110,7 +110,7 @@ from airflow_tx.transaction.spec import PhaseSpec
 
 
 InstanceStates = Mapping[tuple[str, int], "str | None"]
-"""The states of task instances, by task id and map index. The map index is −1 if the task is not mapped."""
+"""The states of task instances, by task id and map index. An unmapped task has the map index −1."""
 
 
 class Completion(Enum):
@@ -124,18 +124,18 @@ class Completion(Enum):
 
 @dataclass(eq=False)
 class Commit(CommitCase):
-    """The commit of one attempt, in steps that its driver may repeat.
+    """The commit of one attempt as a sequence of steps, which the caller may repeat.
 
-    The output is read before the turn, and kept until the ledger reports that it is out of date.
+    The output is read before the turn. It is kept until the ledger reports that the output is out of date.
 
     :param checks: the checks that the outputs must pass.
-    :ivar epoch: the epoch of the grant or, before the grant, of the acked output; None if it is unknown.
+    :ivar epoch: the epoch of the grant or, before the grant, of the acked output. It is None if it is unknown.
     :ivar messages: the status of the attempt's messages.
-    :ivar processed: the acks of all tasks; None while an ack is missing.
+    :ivar processed: the acks of all tasks, or None while an ack is missing.
     :ivar rows_read: the whole output of each update.
     :ivar replacing: the rows that a restatement writes in place of the output.
-    :ivar acquire_request: the request for the turn; None before the output is read and checked.
-    :ivar granted: the granted turn; None if this commit does not have the turn.
+    :ivar acquire_request: the request for the turn, or None before the output is read and checked.
+    :ivar granted: the granted turn, or None if this commit does not have the turn.
     :ivar left: references to new values for later tasks, by name.
     """
 
@@ -170,7 +170,7 @@ class Commit(CommitCase):
 
     @property
     def output(self) -> Pull:
-        """Return a function that reads an output by task id, name and map index. It returns None without output."""
+        """Return a function that reads an XCom by task id, name and map index. It returns None if there is no XCom."""
         return partial(compat.pull, self.ti)
 
     def instance_states(self, tasks: Collection[str], mapped: Collection[str]) -> InstanceStates:
@@ -184,7 +184,7 @@ class Commit(CommitCase):
     # --- complete: has everything acked? ----------------------------------------------------------------------------
 
     def complete(self) -> Completion:
-        """Read the acks of all task instances that Airflow counts, and note in the ledger that the batch is complete.
+        """Read the acks of all task instances in Airflow, and note in the ledger that the batch is complete.
 
         :raises IncompleteBatch: an instance has not acked in this attempt. It failed, or a person marked it as success.
         :raises InputSkipped: a required task was skipped.
@@ -204,19 +204,19 @@ class Commit(CommitCase):
                 raise
             return Completion.NOT_YET
         if isinstance(answer, AlreadyCommitted):
-            # An earlier try may have died after it marked the commit, and before it handed over the
-            # turn. To hand it over twice is safe.
+            # An earlier try may have died after it marked the commit and before it handed over the
+            # turn. It is safe to hand over the turn twice.
             self._hand_over(Committed.first(self.ledger.topology(), self.begun.txid))
             self.left = self._committed_before()
             return Completion.OVER
-        if self.epoch is None:  # keep the epoch of a grant, even if the grant may be outranked
+        if self.epoch is None:  # Keep the epoch of the grant. A later grant may have outranked it.
             self.epoch = answer.epoch
         self._check_failed(states)
         self.processed = answer
         return Completion.READY
 
     def processed_step(self, states: InstanceStates) -> BoundStep[Processed | AlreadyCommitted]:
-        """Build the step that notes that the batch is complete."""
+        """Return the step that notes in the ledger that the batch is complete."""
         return self.ledger.processed.bind(
             attempt=self.begun.attempt,
             rows_digest=self.begun.rows_digest,
@@ -227,7 +227,9 @@ class Commit(CommitCase):
         )
 
     def _check_inputs(self, states: InstanceStates) -> None:
-        """Refuse to commit after a skipped task, as `all_success` does, unless the transaction is already final.
+        """Refuse to commit if a required task was skipped, as `all_success` does.
+
+        Do nothing if the transaction is final.
 
         :raises InputSkipped: a required task was skipped. The error names the tasks.
         """
@@ -239,7 +241,7 @@ class Commit(CommitCase):
             raise InputSkipped(txid=own.txid, attempt=own.attempt, tasks=tasks)
 
     def _check_failed(self, states: InstanceStates) -> None:
-        """Refuse to commit if an instance has failed in Airflow, although it has acked.
+        """Refuse to commit if a task instance has acked, but has failed in Airflow.
 
         :raises IncompleteBatch: the error names the failed tasks.
         """
@@ -274,7 +276,8 @@ class Commit(CommitCase):
             self.begun.attempt,
             processed.epoch,
             self.begun.rows_digest,
-            # Use the digest of the output. Equal outputs can give differences with unequal digits.
+            # Use the digest of the whole output. Differences of equal outputs can have unequal
+            # digits.
             output_digests(self.updates, self.rows_read),
             tuple(self.states),
             by_phase=self.spec.phase is not None,
@@ -302,7 +305,7 @@ class Commit(CommitCase):
         attempt = self.begun.attempt
         if update.input is None:
             return rows_rejected(update, processed.acks, self.area, attempt)
-        empty = self.begun.metadata is None  # a replay that found no rows
+        empty = self.begun.metadata is None  # The replay found no rows.
         values = values_of(update, processed.acks, attempt, self.output, empty=empty)
         return rows_to_write(update, values, self.area, attempt)
 
@@ -348,7 +351,7 @@ class Commit(CommitCase):
         return results
 
     def _accepted_checks(self) -> dict[tuple[str, str], CheckNote]:
-        """Return the accepted checks of this transaction and of the restated transaction, by name and digest."""
+        """Return, by name and digest, the accepted checks of this transaction and of the one that it restates."""
         record = self.ledger.status(self.begun.txid)
         replaced = self.begun.replaces
         history = None if replaced is None else self.ledger.outcome(replaced.txid)
@@ -371,7 +374,7 @@ class Commit(CommitCase):
     # --- acquire: the turn ------------------------------------------------------------------------------------------
 
     def try_to_commit(self) -> bool:
-        """Take the turn, write and mark. Return False if the ledger does not grant the turn now.
+        """Take the turn, write, and mark the commit. Return False if the ledger does not grant the turn now.
 
         :raises SkippedTransaction: this call has skipped the transaction, as a person requested.
         :raises Refused, StateError: the transaction cannot be committed now.
@@ -392,7 +395,7 @@ class Commit(CommitCase):
         return False
 
     def acquire_step(self) -> BoundStep[AcquireAnswer]:
-        """Build the step that takes the turn.
+        """Return the step that takes the turn.
 
         :raises StateError, StagingError, ChecksFailed: see `prepare`.
         """
@@ -401,7 +404,7 @@ class Commit(CommitCase):
         return self.ledger.acquire.bind(request)
 
     def take(self, answer: AcquireAnswer | None) -> None:
-        """Keep the grant, if the answer is a grant."""
+        """Store the grant of the answer. Ignore any other answer."""
         if isinstance(answer, Granted):
             self.granted = answer
             self.epoch = answer.grant.token.epoch
@@ -429,7 +432,7 @@ class Commit(CommitCase):
         self.left = left
 
     def show(self, grant: Grant) -> AbstractContextManager[None]:
-        """Show in the ledger which run and try hold the turn, until the `with` block ends."""
+        """Store in the ledger which run and try hold the turn. The `with` block removes this entry at its end."""
         shown = {
             "token": grant.token.to_json(),
             "run_id": self.run_id,
@@ -463,7 +466,7 @@ class Commit(CommitCase):
             self.log.info("One transaction of the database writes %s", names)
         self._before_writes(moment)
         written = write_moment(moment, grant, staged)
-        # Note a changed output in the ledger only after the raised fences have accepted it.
+        # Note a changed output only after the fences are raised, since raising a fence checks it.
         self._take_other_output(inside)
         for each in sorted(others, key=attrgetter("for_good")):
             self._before_writes([each])
@@ -506,7 +509,7 @@ class Commit(CommitCase):
         return self.begun.replaces is not None and update.state.takes_back_by_txid
 
     def mark_step(self, grant: Grant, written: Mapping[str, Written]) -> BoundStep[Committed]:
-        """Build the step that marks the commit and hands over the turn."""
+        """Return the step that marks the transaction as committed and hands over the turn."""
         failpoint("commit.before_mark", **self.where)
         return self.ledger.commit.bind(
             token=grant.token,
@@ -521,13 +524,13 @@ class Commit(CommitCase):
         )
 
     def mark(self, step: BoundStep[Committed]) -> Committed:
-        """Run the step that marks the commit."""
+        """Run the step that marks the transaction as committed."""
         return self.ledger.run(step)
 
     # --- after: what follows a commit -------------------------------------------------------------------------------
 
     def after(self, committed: Committed) -> None:
-        """Hand over the turn, send the metrics, clean up, and notify the source."""
+        """Hand over the turn, send the metrics, delete data that is no longer needed, and notify the source."""
         failpoint("commit.after_mark", **self.where)
         self.tell("Transaction %s of %s is committed", self.begun.attempt, self.spec.topology)
         self._hand_over(committed)
@@ -536,12 +539,12 @@ class Commit(CommitCase):
         note_committed(self.spec, self.begun, log=self.log)
 
     def clean_up(self) -> None:
-        """Remove the data that no task needs after the commit."""
+        """Delete the data that no task needs after the commit."""
         handoff.clean_up(self.spec, self.ledger, self.ti, self.begun.txid, log=self.log)
         send_open_of(self.ledger)
 
     def _committed_before(self) -> dict[str, Any]:
-        """Finish a commit that an earlier try has marked, and return references to its new values, by name."""
+        """Finish a commit that an earlier try has marked. Return references to its new values, by name."""
         # The earlier try may have been killed before it pushed its new values.
         own = self.begun.attempt
         topology = self.spec.topology
@@ -572,13 +575,13 @@ class Commit(CommitCase):
             self.log.warning("Transaction %s is not skipped now: %s", txid, error)
 
     def _hand_over(self, ended: Committed | NotYet) -> None:
-        """Hand over the turn: do the skips that are due, and start runs that yielded."""
+        """Hand over the turn: run the skips that are due, and start runs that yielded."""
         runs = TaskRuns(self.spec.dag_id, self.ti)
         handoff.pass_on(self.ledger, self.states, runs, ended, log=self.log)
 
 
 def _marked(written: Mapping[str, Written], left: Collection[str]) -> dict[str, Written]:
-    """Set `left` in the counts of the states that the restatement left unchanged."""
+    """Set `left` in the written counts of the states that the restatement has left unchanged."""
     return {
         name: structs.replace(each, left=True) if name in left else each
         for name, each in written.items()
@@ -586,11 +589,10 @@ def _marked(written: Mapping[str, Written], left: Collection[str]) -> dict[str, 
 
 
 # --- phase --------------------------------------------------------------------------------------------------------
-# A commit by several tasks. The first task takes the turn, committers write, and the last task
-# marks the commit.
-#
-# The first task raises every fence, which undoes the writes of an earlier grant. A committer that
-# succeeded under the earlier grant may not run again. Then the first task repeats its writes.
+# This section is a commit by several tasks. The first task takes the turn, the committers write,
+# and the last task marks the commit. The first task raises every fence, which undoes the writes of
+# an earlier grant. A committer that succeeded under the earlier grant may not run again. Then the
+# first task repeats its writes.
 
 
 INSIDE_KEY = "airflow_tx_inside"
@@ -598,7 +600,7 @@ INSIDE_KEY = "airflow_tx_inside"
 
 
 class PhaseCommit(Commit):
-    """The part of a commit that belongs to one task of a commit phase."""
+    """The work of one task in a commit phase."""
 
     @property
     def phase(self) -> PhaseSpec:
@@ -606,14 +608,14 @@ class PhaseCommit(Commit):
         return self.spec.phase
 
     def incomplete(self, problem: str, task: str) -> PhaseIncomplete:
-        """Build the error that names the task to clear."""
+        """Return the error that names the task to clear."""
         own = self.begun.attempt
         return PhaseIncomplete(txid=own.txid, attempt=own.attempt, problem=problem, task=task)
 
     # --- the first task: takes the turn, with the updates of all committers -----------------------------------------
 
     def read(self, processed: Processed) -> Sequence[RowsToWrite]:
-        """Read the output that transactional states and the journal entry need before the turn."""
+        """Read the output of transactional states, and the output for the journal entry, before the turn."""
         inside = self.phase.inside
         keeps = bool(self.spec.journal_time) or self.begun.replaces is not None
         return [
@@ -624,7 +626,7 @@ class PhaseCommit(Commit):
         ]
 
     def use(self) -> None:
-        """Raise every fence, and repeat the writes of committers that do not run again."""
+        """Raise every fence. Write again the updates of committers that do not run again under this grant."""
         assert self.granted is not None
         grant = self.granted.grant
         self.tell("Transaction %s of %s commits", self.begun.attempt, self.spec.topology)
@@ -651,7 +653,7 @@ class PhaseCommit(Commit):
 
     @property
     def shared(self) -> dict[str, Any]:
-        """Return the grant as JSON, for the other tasks of the phase.
+        """Return the grant as JSON, which the first task shares with the other tasks of the phase.
 
         The JSON also contains the written counts of each committer that does not run again. For a restatement it
         contains the staged differences, see `shared_differences`, and the names of the states that are left unchanged.
@@ -659,7 +661,7 @@ class PhaseCommit(Commit):
         return {"final": True} if self.granted is None else self.left
 
     def _heal(self, grant: Grant, shared: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-        """Write the updates of committers that succeeded under an earlier grant, and do not run again."""
+        """Write again the updates of committers that succeeded under an earlier grant and do not run again."""
         phase = self.phase
         updates = {
             task: tuple(self.ti.task.dag.get_task(task).updates) for task in phase.committers
@@ -700,12 +702,13 @@ class PhaseCommit(Commit):
         return {"token": grant.token.to_json(), "written": to_builtins(written)}
 
     def write_under(self, grant: Grant) -> dict[str, Written]:
-        """Write the updates of this committer under the grant of the phase. A retry writes the same.
+        """Write the updates of this committer under the grant of the phase. A retry writes the same rows.
 
-        :return: the written counts by state; empty if the transaction is already final.
+        :return: the written counts by state, or an empty dict if the transaction is already final.
         :raises Refused, StateError: nothing was written.
         """
-        # This step is first, since it finds out whether the transaction is skipped or committed.
+        # This is the first step, since it finds out whether the transaction is skipped or
+        # committed.
         completion = self.complete()
         if completion is Completion.OVER:
             return {}
@@ -723,7 +726,8 @@ class PhaseCommit(Commit):
         """Write the updates of one committer, and make its new values visible.
 
         All tries of a committer write under the single grant of the phase. A task that Airflow declared dead may still
-        run, and read values that a later transaction has changed. So new values count only while the grant holds.
+        run, and read values that a later transaction has changed. So the new values are used only if the grant still
+        holds after the reading.
 
         :return: the written counts by state, and references to new values by name.
         :raises Outranked: the grant no longer holds.
@@ -739,8 +743,8 @@ class PhaseCommit(Commit):
         for group in (moment, *([each] for each in sorted(others, key=attrgetter("for_good")))):
             self._before_writes(group)
             # An earlier try of this committer may have written other keys, so its rows are undone
-            # first. That try may still run, and undo the rows of this try. So one store transaction
-            # undoes and writes.
+            # first. The earlier try may still run, and could undo the rows of this try. So a single
+            # store transaction undoes and writes.
             if all(each.fits() for each in group):
                 written |= write_moment(group, grant, staged, raising=False)
                 continue
@@ -766,7 +770,7 @@ class PhaseCommit(Commit):
     # --- its rows: an update may use the output of a task inside the phase ------------------------------------------
 
     def _given(self, update: Update, shared: Mapping[str, Any]) -> RowsToWrite:
-        """Return the difference that the first task has shared, or the output if there is no difference."""
+        """Return the difference that the first task has shared. Without a difference, return the output."""
         name = update.state.name
         if name not in shared:
             assert self.processed is not None
@@ -795,7 +799,7 @@ class PhaseCommit(Commit):
         return rows_to_write(update, [] if value is None else [value], self.area, own)
 
     def _check_inside(self, task: str, name: str, value: Any) -> None:
-        """Refuse the output of an earlier attempt. Only an XCom of the task names the attempt of its output."""
+        """Refuse the output of an earlier attempt. Only an XCom that the task has pushed names its attempt."""
         own = self.begun.attempt
         found = compat.pull(self.ti, task, INSIDE_KEY)
         same = isinstance(found, dict) and (found["txid"], found["attempt"]) == (
@@ -818,7 +822,7 @@ class PhaseCommit(Commit):
     # --- the last task: marks ---------------------------------------------------------------------------------------
 
     def mark_in_phase(self) -> None:
-        """Mark the commit, if every task of the phase has succeeded under one grant.
+        """Mark the commit. Every task of the phase must have succeeded under the same grant.
 
         :raises PhaseIncomplete: a task of the phase has not succeeded, or a committer wrote under another grant.
         """
@@ -827,7 +831,7 @@ class PhaseCommit(Commit):
         if grant is None:
             return
         completion = self.complete()
-        if completion is Completion.OVER:  # an earlier try has marked the commit
+        if completion is Completion.OVER:  # An earlier try has marked the commit.
             return
         if completion is not Completion.READY:
             raise self.incomplete("a task before the phase works again", self.phase.acquire)
@@ -837,7 +841,7 @@ class PhaseCommit(Commit):
         self.after(self.mark(self.mark_step(grant, written)))
 
     def _collected(self, shared: Any) -> dict[str, Any]:
-        """Collect the written counts of all committers by state, as JSON.
+        """Return the written counts of all committers as JSON, by state.
 
         :raises PhaseIncomplete: a committer wrote under another grant.
         """
@@ -876,7 +880,7 @@ class PhaseCommit(Commit):
         return shared
 
     def shared_grant(self) -> Grant | None:
-        """Read the grant that the first task shared. Return None if the transaction was already final.
+        """Read the grant that the first task of the phase shared. Return None if the transaction was already final.
 
         :raises PhaseIncomplete: the first task shared nothing.
         """

@@ -1,4 +1,4 @@
-"""The difference of two contributions to a state, by key. Writing it replaces the old contribution by the new one."""
+"""The difference of two contributions to a state, by key. Writing the difference replaces the old contribution."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ ReplacedThen = Literal["", "changed", "all"]
 Sole = Callable[[Sequence[Cells]], Sequence["Cells | None"]]
 _ROWS_AT_ONCE = 10_000
 LOST = 2.0**-53
-"""The relative error of a double."""
+"""The relative rounding error of a double."""
 VISIBLE = 1e6
-"""If an old value is more than this factor larger than the new value, its removal leaves a visible error in the sum."""
+"""If an old value is more than this factor larger than the new value, removing it leaves a visible error in the sum."""
 
 
 # --- the two sides ----
@@ -53,7 +53,7 @@ VISIBLE = 1e6
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two contributions, in the types of the state.
+    """One of two contributions, converted to the column types of the state.
 
     :param columns: the columns of the state, without value columns that the rows lack.
     :param key_types: the types of the key columns.
@@ -69,7 +69,7 @@ class Side:
     gone: Set[str] = frozenset()
 
     def portions(self) -> Iterator[list[Cells]]:
-        """Read the rows in portions, each row as a tuple of keys and then values.
+        """Yield the rows in portions. Each row is a tuple of its keys, followed by its values.
 
         :raises StateError: a row does not fit the state.
         """
@@ -77,8 +77,8 @@ class Side:
         checked = CheckedRows(self.columns)
         try:
             while portion := list(islice(rows, _ROWS_AT_ONCE)):
-                # Check each portion separately. A check for duplicates over all portions would keep
-                # all keys in memory.
+                # Check each portion separately. A check for duplicate keys over all portions would
+                # keep all keys in memory.
                 for columns in checked.portions(portion, self.key_types, size=_ROWS_AT_ONCE):
                     cells = self._cells(columns)
                     yield (
@@ -89,7 +89,7 @@ class Side:
             raise type(error)(**{**error.fields, "problem": problem}) from None
 
     def keys(self) -> Iterator[list[Cells]]:
-        """Read the keys, in portions."""
+        """Yield the keys in portions."""
         split = len(self.columns.keys)
         for portion in self.portions():
             yield [cells[:split] for cells in portion]
@@ -114,7 +114,10 @@ class Side:
         return found
 
     def key_name(self, key: Cells) -> str:
-        """Return the digest of a key. Records keep it in place of the key, which a person may have to delete."""
+        """Return the digest of a key.
+
+        Records keep the digest in place of the key, since a person may have to delete the key.
+        """
         types = [self.key_types[name] for name in self.columns.keys]
         return hashlib.sha256(encode_key(types, key)).hexdigest()[:16]
 
@@ -124,13 +127,13 @@ class Side:
     def _cells(self, columns: list[Sequence[Any]]) -> list[Cells]:
         for at, name in enumerate(self.columns.keys):
             if self.key_types[name] == "numeric":
-                # 1.0 and 1.00 are the same key, and must be in the same portion.
+                # 1.0 and 1.00 are equal as keys, so they must be in the same portion.
                 columns[at] = list(map(canonical_number, columns[at]))
         return list(zip(*columns, strict=True))
 
 
 def old_side(state: QueryableState, old: Contribution, gone: Set[str] = frozenset()) -> Side:
-    """Return the earlier contribution as a `Side`. Value columns that it lacks are new in the state.
+    """Return the earlier contribution as a `Side`. Its missing value columns are new in the state.
 
     :param gone: the keys of the contribution that the state has lost since then.
     """
@@ -152,7 +155,7 @@ class _Again(Iterable[Mapping[str, Any]]):
     """Rows that can be read several times.
 
     :param read: a function that reads the rows.
-    :param names: the columns to read. The state may have lost other columns.
+    :param names: the columns to read. The state may have lost other columns of the rows.
     """
 
     read: Callable[[], Iterator[Mapping[str, Any]]]
@@ -170,17 +173,17 @@ class _Again(Iterable[Mapping[str, Any]]):
 
 
 class DifferenceRows:
-    """A comparison of two contributions, portion by portion.
+    """A comparison of two contributions, in portions.
 
     :param columns: the columns of the state.
-    :param known: the value columns of the earlier transaction.
+    :param known: the value columns of the earlier contribution.
     :param remedy: the remedy if a value cannot be taken back.
     :param sole: a function that reads the values of keys to which only the earlier transaction has contributed. If it
         is None, they are not read.
     :param done: "" for a new difference. For a difference that was committed before, "changed" or "all" says which
         values of earlier keys its commit replaced. Then the state is not read.
-    :ivar equal: whether all values of all keys are equal, to the last digit. A tolerance would drop a small correction
-        of a large value, although the correction is in the journal.
+    :ivar equal: whether all values of all keys are exactly equal. With a tolerance, a small correction of a large value
+        would be lost, although the journal has the correction.
     :ivar lost: see `Difference`.
     """
 
@@ -206,7 +209,7 @@ class DifferenceRows:
     ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """Return the rows with differences, and the rows whose values replace the stored values.
 
-        Together, the two lists have one row for each key of either side.
+        Each key of either contribution has one row in one of the two lists.
 
         :raises NotTakenBack: a value cannot be taken back.
         """
@@ -218,7 +221,7 @@ class DifferenceRows:
         return self._rows(added, old, new), self._rows(replaced, old, new, replacing=True)
 
     def _alone(self, keys: list[Cells], old: Mapping[Cells, Cells]) -> set[Cells]:
-        """Return the keys to which only the earlier transaction has contributed."""
+        """Return the keys to which only the earlier transaction has contributed, if the state still has its values."""
         if self._sole is None or not keys:
             return set()
         found = zip(keys, self._sole(keys), strict=True)
@@ -241,7 +244,10 @@ class DifferenceRows:
         return set(filter(replaces, keys))
 
     def _holds(self, values: Cells, old: Cells | None) -> bool:
-        """Return whether the state still has the old values. A value that a person has changed must not be lost."""
+        """Return whether the state still has the old values.
+
+        A value that a person has changed must not be overwritten.
+        """
         pairs = zip(self.columns.values.values(), self._at, values, strict=True)
         return all(
             can_invert(each)
@@ -266,7 +272,8 @@ class DifferenceRows:
         for number, (name, at) in enumerate(zip(self.columns.values, self._at, strict=True)):
             values = list(map(itemgetter(number), after))
             if at is None:
-                # The column is newer than the earlier transaction, so the full values are written.
+                # The column is newer than the earlier transaction, so the values of the restatement
+                # are written without a difference.
                 self.equal = False
                 columns.append(values)
             else:
@@ -322,23 +329,21 @@ class DifferenceRows:
 
 
 def shown_key(columns: Columns, key: Sequence[Any]) -> dict[str, Any]:
-    """Return a key with the names of its columns, for messages."""
+    """Return a key as text with the names of its columns, for messages."""
     return dict(zip(columns.keys, key, strict=True))
 
 
 # --- difference ---------------------------------------------------------------------------------------------------
 # A restatement writes a difference to a state, so that its contribution replaces the earlier
-# contribution.
-#
-# The difference has a row for each key of either contribution. It is computed before the turn, and
-# written like any update. It depends only on the two contributions, so a replay with the same
-# output computes the same rows.
+# contribution. The difference has one row for each key of either contribution. It is computed
+# before the turn, and written like any update. It depends only on the two contributions. So a
+# replay with the same output computes the same rows.
 
 
 FEW = 10_000
-"""The highest number of rows, of both contributions together, that are compared in memory."""
+"""Maximum number of rows that are compared in memory. Rows of both contributions count."""
 PORTION = 100_000
-"""The number of rows, of both contributions together, in one portion of a larger comparison."""
+"""Number of rows in one portion of a large comparison. Rows of both contributions count."""
 _NAME = "difference"
 _INSTEAD = "instead"
 _Part = tuple[list[dict[str, Any]], list[dict[str, Any]]]
@@ -346,7 +351,7 @@ _Part = tuple[list[dict[str, Any]], list[dict[str, Any]]]
 
 @dataclass(frozen=True)
 class StagingPlace:
-    """The place where a large difference is staged, as an output of the committer."""
+    """The place in the staging area where a large difference is stored, as an output of the committer."""
 
     area: StagingArea
     topology: str
@@ -355,7 +360,7 @@ class StagingPlace:
 
     @property
     def remedy(self) -> Remedy:
-        """Return the remedy for a refused restatement."""
+        """Return the remedy for a restatement that is refused."""
         return "The earlier transaction still counts. To leave this one out: " + Command.of(
             "skip", self.topology, self.attempt.txid, "--why", "TEXT"
         )
@@ -368,14 +373,14 @@ class StagingPlace:
 
 @dataclass(frozen=True)
 class Difference:
-    """The writes of a restatement to one state.
+    """The rows that a restatement writes to one state.
 
-    :param rows: the rows with differences; no rows if the contributions are equal.
-    :param taken: a function that reads the keys to take back, in portions. The state must contain each of them.
-    :param instead: rows of keys to which no other transaction has contributed. Their values replace stored values.
-    :param lost: the possible error of the sums after the write, by column of doubles.
-    :param remedy: a different remedy for a missing key.
-    :param topology: the topology of the state, for the remedy.
+    :param rows: the rows with differences. There are no rows if the contributions are equal.
+    :param taken: a function that returns the keys to take back, in portions. The state must contain each key.
+    :param instead: rows of keys to which no other transaction has contributed. Their values replace the stored values.
+    :param lost: the possible rounding error of the sums after the write, by column of type double.
+    :param remedy: an additional remedy if a key is missing, or None.
+    :param topology: the topology of the state, which the remedy names.
     """
 
     rows: RowsToWrite
@@ -388,7 +393,11 @@ class Difference:
     def check_taken(
         self, state: QueryableState, look_up: Callable[[Sequence[Cells]], Sequence[Any]]
     ) -> None:
-        """Refuse to take back a missing key. Otherwise the deleted key would be stored with minus its value.
+        """Refuse the difference if the state lacks a key that is taken back.
+
+        Otherwise the negative old value would be stored.
+
+        Otherwise minus the old value would be stored.
 
         :param look_up: a function that reads the current values of keys.
         :raises NotTakenBack: a key is missing. The error names the first missing key.
@@ -430,8 +439,8 @@ def difference_of(
 ) -> Difference:
     """Compute the difference of two contributions, with bounded memory.
 
-    :param old: the contribution that counts now.
-    :param new: the rows of the contribution that counts after the restatement.
+    :param old: the contribution that the restatement replaces.
+    :param new: the rows of the contribution that replaces it.
     :param place: the place where a large difference is staged.
     :param staged: whether to stage the rows even if they are few, since Spark reads only staged rows.
     :param gone: the keys of `old` that the state has lost since then. They are not taken back.
@@ -467,7 +476,7 @@ def difference_of(
 
 
 def _in_portions(old: Side, new: Side, compared: DifferenceRows, count: int) -> Iterator[_Part]:
-    """Divide both sides by key, and compare them portion by portion."""
+    """Divide both contributions by key, and compare them in portions."""
     with tempfile.TemporaryDirectory(prefix="airflow-tx-difference-") as folder:
         before = _SharedOut(Path(folder, "old"), old, count)
         after = _SharedOut(Path(folder, "new"), new, count)
@@ -476,7 +485,7 @@ def _in_portions(old: Side, new: Side, compared: DifferenceRows, count: int) -> 
 
 
 class _SharedOut:
-    """The rows of one side, divided into files by key."""
+    """The rows of one contribution, divided into files by key."""
 
     def __init__(self, folder: Path, side: Side, count: int) -> None:
         folder.mkdir()
@@ -492,7 +501,7 @@ class _SharedOut:
                     pickle.dump(share, file, pickle.HIGHEST_PROTOCOL)
 
     def read(self, number: int) -> dict[Cells, Cells]:
-        """Return the values of the keys in one file.
+        """Return the values of each key in one file.
 
         :raises StateError: a key occurs twice.
         """
@@ -509,7 +518,7 @@ class _SharedOut:
 def _stage(
     place: StagingPlace, parts: Iterable[_Part], types: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Stage the rows as two outputs, and return their references."""
+    """Stage the two lists of rows as separate outputs, and return their references."""
     from airflow_tx.spark import joined
 
     where = place.new_try()

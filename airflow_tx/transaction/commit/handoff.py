@@ -61,11 +61,11 @@ from airflow_tx.transaction.spec import TransactionSpec
 
 
 GRACE = timedelta(days=7)
-"""How long a journal entry is kept after its transaction can no longer be restated."""
-# Seconds to wait for the end of a run that has just yielded.
+"""How long the journal keeps the entry of a transaction that can no longer be restated."""
+# Maximum number of seconds to wait for the end of a run that has just yielded.
 _PATIENCE = 4
 # Seconds to wait for another process to finish a skip, for each try. `_PACE` is the number of
-# seconds between two readings.
+# seconds between two readings of the ledger.
 _PAUSES = (5.0, 20.0, 60.0)
 _PACE = 0.2
 
@@ -78,12 +78,12 @@ def pass_on(
     *,
     log: Any,
 ) -> None:
-    """Hand over the turn of a final transaction. Do the skips that are due, and start runs that yielded.
+    """Hand over the turn of a final transaction. Run the skips that are due, and start runs that yielded.
 
     Errors are only logged.
 
     :param states: all states of the topology, by name.
-    :param ended: the answer of the commit or the skip.
+    :param ended: the answer of the ledger to the commit or the skip.
     """
     while isinstance(ended, Committed) and ended.skip and ledger.turn().current == ended.txid + 1:
         try:
@@ -104,7 +104,7 @@ def pass_on(
 
 
 def clean_up(spec: TransactionSpec, ledger: Ledger, ti: Any, txid: int, *, log: Any) -> None:
-    """Remove the data that no task needs after the commit of a transaction. Errors are only logged."""
+    """Delete the data that no task needs after the commit of a transaction. Errors are only logged."""
 
     def has_live_run(txid: int) -> bool:
         history = ReadOnlyLedger(ledger.store, spec.paths).outcome(txid)
@@ -116,7 +116,8 @@ def clean_up(spec: TransactionSpec, ledger: Ledger, ti: Any, txid: int, *, log: 
     try:
         incarnation = ledger.incarnation()
         area = spec.staging().of_topology(incarnation)
-        # Keep the output of live runs, since a task outside the block may not have read it yet.
+        # Keep the output of runs that are still running. A task after the block may not have read
+        # it yet.
         read = area.sweep(spec.topology, txid, has_live_run)
         area.kept.sweep(spec.topology, txid + 1 - Settings.load().keep_new_values)
         sweep_journal(spec, ledger)
@@ -130,12 +131,12 @@ def clean_up(spec: TransactionSpec, ledger: Ledger, ti: Any, txid: int, *, log: 
 
 
 def note_committed(spec: TransactionSpec, begun: Begun, *, log: Any) -> None:
-    """Call `Source.committed` at least once. If it fails, the task fails, and the next try calls it again.
+    """Call `Source.committed` at least once. If the call fails, the task fails, and the next try calls it again.
 
     :raises SourceError: `committed()` failed. The transaction is committed.
     """
     if begun.replaces is not None:
-        return  # the source was notified when the restated transaction was committed
+        return  # The source was already notified when the restated transaction was committed.
     if is_shortened(begun.metadata):
         # The run was cleared after the commit, and the receipt keeps only a digest of long
         # metadata.
@@ -162,7 +163,7 @@ def note_committed(spec: TransactionSpec, begun: Begun, *, log: Any) -> None:
 
 
 def sweep_journal(spec: TransactionSpec, ledger: Ledger) -> None:
-    """Remove days of the journal whose transactions are too old to be restated, except days with an entry in use."""
+    """Delete the days of the journal whose transactions are too old to be restated. Keep days with an entry in use."""
     kept = spec.journal_time + GRACE
     journal = JournalArea(spec.staging(), ledger.incarnation())
     if journal.days((ledger.clock.now() - kept).date()):
@@ -173,7 +174,7 @@ def sweep_journal(spec: TransactionSpec, ledger: Ledger) -> None:
 
 
 def due_skip(ledger: Ledger) -> int | None:
-    """Return the txid that has the turn, if its skip is requested."""
+    """Return the txid that has the turn if a person has requested its skip. Otherwise return None."""
     turn = ledger.turn()
     return turn.current if turn.record is not None and turn.record.skip is not None else None
 
@@ -181,9 +182,11 @@ def due_skip(ledger: Ledger) -> int | None:
 def undoable(
     ledger: Ledger, states: Mapping[str, FencedState], txid: int
 ) -> dict[str, bool | None]:
-    """Return, by state, whether the state can undo its values of an open transaction, or has no such values.
+    """Return for each state whether an open transaction can be undone in it.
 
-    :return: by state; None for a state that cannot undo values, and for which it is unknown whether it has any.
+    A state without its values counts as undone.
+
+    :return: True or False, by state. None if the state cannot undo values, and it is unknown whether it has any.
     """
     record = ledger.status(txid)
     birth = "" if record is None else record.birth
@@ -198,7 +201,7 @@ def undoable(
 def take_skip(
     ledger: Ledger, txid: int, states: Mapping[str, FencedState], *, log: Any
 ) -> Committed | NotYet:
-    """Skip a transaction, if it has the turn.
+    """Skip a transaction if it has the turn.
 
     :param states: all states of the topology, by name.
     :raises SkipRefused: a state holds values of the transaction that it cannot undo. The skip request is withdrawn.
@@ -213,8 +216,8 @@ def take_skip(
     if isinstance(answer, NotYet):
         return answer
     grant = answer.grant
-    # For the states of one database, a single store transaction raises the fences and notes the
-    # skip.
+    # A single store transaction raises the fences of all states in one database, and notes the skip
+    # in them.
     groups = sharing_a_store(states.values())
     first = [each for each in groups[0] if isinstance(each, StoredState)] if groups else []
     moment = [each for each in first if each.store_key is not None]
@@ -240,7 +243,7 @@ def take_skip(
 
 
 def began(states: Mapping[str, FencedState], grant: Grant) -> dict[str, bool]:
-    """Return whether the table was empty before, by each state that gets its first transaction under a grant."""
+    """Return, for each state that has its first transaction under a grant, whether its table was empty before."""
     new = {name: state.fence() for name, state in states.items() if name not in grant.last_txids}
     return {
         name: fence.began
@@ -258,11 +261,11 @@ def take_skip_or_wait(
     pauses: Sequence[float] = _PAUSES,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Committed | NotYet:
-    """Skip a transaction as `take_skip` does. If another process skips the same transaction, wait for that process.
+    """Skip a transaction as `take_skip` does. If another process is skipping it, wait for that process.
 
-    Without the wait, the two processes could outrank each other forever.
+    Without the wait, the two processes could outrank each other again and again.
 
-    :param pauses: seconds to wait for the other process, for each try.
+    :param pauses: the longest waits for the other process, in seconds, one for each try.
     """
     for pause in pauses:
         try:
@@ -280,7 +283,7 @@ def take_skip_or_wait(
 def outranked_explained(
     ledger: Ledger, states: Mapping[str, FencedState], grant: Grant
 ) -> Iterator[None]:
-    """Turn a state's refusal into an error that says whether the grant is outranked or the ledger was restored."""
+    """Replace the error of a state by an error that explains it: the grant is outranked, or the ledger was restored."""
     try:
         yield
     except (LedgerBehind, FenceOutranked) as error:
@@ -299,7 +302,8 @@ def explain_outranked(
         is_granted = ledger.holds(grant.token)
     except StoreUnavailable:
         if isinstance(error, FenceOutranked):
-            return error  # the fence will refuse this grant even when the ledger is available again
+            # The fence will refuse this grant even when the ledger is available again.
+            return error
         raise
     if not is_granted:
         return Outranked(txid=grant.txid, token=str(grant.token), found="a later grant")
@@ -319,24 +323,27 @@ def explain_outranked(
 
 @contextmanager
 def _taken_back(ledger: Ledger, txid: int, *, keeps_grant: bool) -> Iterator[None]:
-    """Withdraw a skip request that is refused. Otherwise each replay would try the skip, and be refused again."""
+    """Withdraw a skip request if the `with` block refuses it.
+
+    Otherwise each replay would try the skip again in vain.
+    """
     try:
         yield
     except SkipRefused:
-        with suppress(AlreadyFinal):  # another try has committed the transaction
+        with suppress(AlreadyFinal):  # Another try has committed the transaction.
             ledger.withdraw_skip(txid, keeps_grant=keeps_grant)
         raise
 
 
 # --- messages -----------------------------------------------------------------------------------------------------
-# The committer waits until every message of its attempt is acked. See docs/acks.md.
+# A committer waits until every message of its attempt is acked. See docs/acks.md.
 
 
 @dataclass(frozen=True)
 class Messages:
     """The status of an attempt's messages.
 
-    :param emitted: the number of message trees in the ackers' store, by try of a task.
+    :param emitted: the number of message trees in the ackers' store, by try.
     :param waiting: a description of the missing messages, or "" if no message is missing.
     :param problem: the reason why not all messages can be acked, or "" if they still can.
     """
@@ -347,7 +354,7 @@ class Messages:
 
 
 def is_processing(record: TransactionRecord | None, attempt: int) -> TypeGuard[TransactionRecord]:
-    """Return whether an attempt may still wait for messages. After the processing phase, all messages are acked."""
+    """Return whether an attempt may still wait for messages. After the processing phase, all its messages are acked."""
     return record is not None and record.attempt == attempt and record.phase is Phase.PROCESSING
 
 
@@ -361,10 +368,11 @@ def messages_of(
 ) -> Messages:
     """Read the status of an attempt's messages from the ackers.
 
-    If the ackers' store lacks the attempt, it was lost, or the attempt has just ended. The ledger shows which is true.
+    If the ackers' store lacks the attempt, the store has lost it, or the attempt has just ended. The ledger shows which
+    case is true.
 
     :param ackers: a function that connects to the ackers.
-    :param timeout: seconds from begin until all messages must be acked.
+    :param timeout: the longest time from begin until all messages are acked, in seconds.
     """
     try:
         with ackers() as store:
@@ -395,7 +403,7 @@ def _judged(report: TreeReport) -> Messages:
 
 
 def await_messages(spec: TransactionSpec, ledger: Ledger, begun: Begun) -> Messages:
-    """Read the status of an attempt's messages. If they cannot all be acked, fail the attempt.
+    """Read the status of an attempt's messages. Fail the attempt if not all messages can be acked.
 
     :raises MessagesFailed: a message failed, or `processing_timeout` has passed.
     """

@@ -36,14 +36,14 @@ from airflow_tx.transaction.processing.consumed_rows import PYTHON
 from airflow_tx.transaction.processing.outputs import Acks
 
 _SHOWN = 120
-"""The highest number of characters of a row in an error."""
+"""Maximum number of characters of a row in an error."""
 
 
 @dataclass(frozen=True)
 class RejectedCheck(Check):
-    """The check named `rejected`, which fails if a task has rejected more rows than `max_rejected` allows.
+    """The check named `rejected`. It fails if a task has rejected more rows than `max_rejected` allows.
 
-    :param most: the limit, as a number of rows, or as a share of the batch if it is below 1.
+    :param most: the limit. A number below 1 is a share of the batch, and any other number is a number of rows.
     :param staged: a function that reads the rows of a reference.
     """
 
@@ -52,7 +52,7 @@ class RejectedCheck(Check):
 
     @classmethod
     def find(cls, checks: Sequence[RejectedCheck], commit: CheckedCommit) -> Iterator[FailedCheck]:
-        """Check each task separately, since two tasks may reject the same row."""
+        """Check each task separately, since several tasks may reject the same row."""
         processed = commit.processed
         for check in checks:
             for task, (read, rejected) in rejected_of(tasks_of(processed.acks)).items():
@@ -89,7 +89,7 @@ class RejectedCheck(Check):
 
 
 def max_rejected_check(case: CommitCase, most: float) -> Check:
-    """Create the check of `max_rejected`."""
+    """Return the check for the option `max_rejected`."""
     return RejectedCheck("rejected", most=most, staged=partial(_staged, case))
 
 
@@ -98,8 +98,8 @@ def _staged(case: CommitCase, ref: Mapping[str, Any]) -> StagedRows:
 
 
 def rejected_refs(acks: Acks) -> list[Mapping[str, Any]]:
-    """Return the references to one set of malformed rows, and to the rejected rows of each task instance."""
-    # Prefer the set of a Python task, which contains the place of each malformed row.
+    """Return the references to one list of malformed rows, and to the rejected rows of each task instance."""
+    # Prefer the list of a Python task, since it contains the place of each malformed row.
     ordered = sorted(acks.items(), key=lambda each: (PYTHON not in _forms(each[1]), each[0]))
     sets = [ref for _, ack in ordered if (ref := _malformed(ack)) is not None]
     rejected = [
@@ -133,7 +133,9 @@ def check_aside(case: CommitCase, acks: Acks) -> None:
 
 
 def _check_malformed(case: CommitCase, acks: Acks) -> None:
-    """Refuse a batch if two readers found different malformed rows, since a row could then be in no output.
+    """Refuse a batch in which two readers found different malformed rows.
+
+    Otherwise a row could be missing from all outputs.
 
     :raises RowsDiffer: the malformed rows differ. The error names the readers.
     """
@@ -155,7 +157,10 @@ def _check_malformed(case: CommitCase, acks: Acks) -> None:
 
 
 def _forms(ack: Ack) -> set[str]:
-    """Return the forms of the digests with which a task has read the batch. It is empty without such a reading."""
+    """Return the forms of the digests that a task has computed from the batch.
+
+    The set is empty if it has not read it.
+    """
     return {RowsDigest.from_json(read).form for read in ack.read if not read["outputs"]}
 
 
@@ -165,13 +170,13 @@ def _malformed(ack: Ack) -> Mapping[str, Any] | None:
 
 
 def _digest(case: CommitCase, ref: Mapping[str, Any] | None) -> RowsDigest:
-    """Return the digest of the content of malformed rows, without place and reason, which only Python tasks note."""
+    """Return the digest of the content of malformed rows. It omits place and reason, which only Python tasks record."""
     from xxhash import xxh3_64_intdigest
 
     if ref is None:
         return RowsDigest(0)
     staged = _staged(case, ref)
-    # Spark and Python escape control characters with hexadecimal digits in different case.
+    # Spark and Python escape control characters with hexadecimal digits of different case.
     hashes = (xxh3_64_intdigest(row["tx_content"].lower().encode()) for row in staged)
     return RowsDigest(len(staged), sum(hashes) % 2**64, "content")
 
@@ -179,9 +184,9 @@ def _digest(case: CommitCase, ref: Mapping[str, Any] | None) -> RowsDigest:
 def rows_rejected(
     update: Update, acks: Acks, area: StagingArea, attempt: TransactionAttempt
 ) -> RowsToWrite:
-    """Return the rejected rows of a transaction for its table, in the order of the tasks.
+    """Return the rejected rows of a transaction for their table, in the order of the tasks.
 
-    For a table of a lake, this function writes the rows to files, so that tasks need no access to the table.
+    If the table belongs to a lake, this function writes the rows to files. So the tasks need no access to the table.
 
     :raises StagingError: the staged rows are incomplete or changed.
     :raises StateError: the rows do not fit the table.

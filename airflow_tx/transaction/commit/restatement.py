@@ -1,4 +1,4 @@
-"""Write journal entries, and compute the difference that each update of a restatement writes."""
+"""Write journal entries, and compute the difference that a restatement writes for each update."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from airflow_tx.transaction.commit.write import RowsInTurn, RowsToWrite, StagedR
 from airflow_tx.transaction.spec import TransactionSpec
 
 # --- entry --------------------------------------------------------------------------------------------------------
-# A committer writes the journal entry before its turn, from the whole acked output.
+# A committer writes the journal entry from the whole acked output, before its turn.
 
 
 def write_entry(
@@ -44,10 +44,10 @@ def write_entry(
 ) -> str:
     """Write the journal entry of a transaction.
 
-    An entry counts only after a commit record names it. So a retry may write the entry again.
+    An entry is valid only if a commit record names it. So a retry may write the entry again.
 
     :param rows: the whole output of each update, which can be read several times.
-    :param left: the states that the transaction leaves unchanged, and contributes nothing to.
+    :param left: the states that the transaction leaves unchanged, so that it contributes nothing to them.
     :return: the name of the entry, or "" if the topology keeps no journal.
     :raises StagingUnavailable, StagingUnreachable: the entry cannot be written.
     """
@@ -57,7 +57,8 @@ def write_entry(
     begun = case.begun
     incarnation = case.ledger.incarnation()
     journal = JournalArea(case.spec.staging(), incarnation)
-    # The clock of this machine may be slow, so the time of the entry is at least the time of begin.
+    # The clock of this machine may be behind, so the time of the entry is at least the time of
+    # begin.
     written = max(case.ledger.clock.now().isoformat(timespec="milliseconds"), processed.began)
     entry = Entry(
         case.spec.topology,
@@ -77,8 +78,8 @@ def write_entry(
             if update.state.name in left
             else _contribution(case, journal, update, found, day=written[:10])
             for update, found in zip(case.updates, rows, strict=True)
-            # Leave out the table of rejected rows if there are no such rows, so that a restatement
-            # does not need the table.
+            # Omit the table of rejected rows if no row was rejected. Then a restatement does not
+            # need that table.
             if update.input is not None or rejected_refs(processed.acks)
         },
     )
@@ -91,7 +92,7 @@ _LEFT = "what it held was accepted, and the restatement has passed it over"
 
 
 def no_contribution(update: Update, inside: Collection[str] = ()) -> str:
-    """Return a clause that says why the contribution of an update cannot be taken back, or "" if it can.
+    """Return a clause that explains why the contribution of an update cannot be taken back. Return "" if it can.
 
     :param inside: ids of the tasks between the first and the last task of the commit phase.
     """
@@ -106,7 +107,7 @@ def no_contribution(update: Update, inside: Collection[str] = ()) -> str:
 
 
 def takes_no_rows(update: Update, inside: Collection[str] = ()) -> str:
-    """Return a clause that says why the journal keeps no rows of a table's update, or "" if it keeps them."""
+    """Return a clause that explains why the journal keeps no rows of a table's update. Return "" if it keeps them."""
     state = update.state
     if not state.journal_rows:
         return f"{type(state).__name__}(journal_rows=False) keeps no rows in the journal"
@@ -146,7 +147,7 @@ def _contribution(
 def _rows_of_table(
     case: CommitCase, journal: JournalArea, rows: RowsToWrite, day: str
 ) -> Contribution:
-    """Write the rows of a table to the journal, one output after another. Staged files are copied."""
+    """Write the rows of a table's update to the journal, one output after another. Staged files are copied."""
     given: Sequence[Any] = rows.outputs if isinstance(rows, RowsInTurn) else [rows]
     staged = {
         number: files
@@ -157,7 +158,7 @@ def _rows_of_table(
 
 
 def _files_of(case: CommitCase, rows: RowsToWrite) -> StagedFiles | None:
-    """Return the files of one staged output, or None if the rows are in the manifest or are not staged."""
+    """Return the files of one staged output. Return None if its rows are in the manifest or are not staged."""
     if not isinstance(rows, StagedRows) or not rows.paths:
         return None
     return StagedFiles(rows.paths, rows.columns, case.begun.incarnation)
@@ -168,7 +169,7 @@ def _serialized(source: Source) -> tuple[str, dict[str, Any]]:
     try:
         dumps(arguments)
     except (TypeError, ValueError):
-        return path, {}  # a custom source whose arguments no other process can read
+        return path, {}  # No other process can read the arguments of this custom source.
     return path, arguments
 
 
@@ -180,7 +181,10 @@ INSTEAD = "To correct the values, compute the table from the beginning of the so
 
 
 def takes_nothing_back(updates: Iterable[Update], inside: Collection[str] = ()) -> str | None:
-    """Return a clause that names an update of a block that can never be taken back, or None if all updates can."""
+    """Return a clause that names an update of a block that can never be taken back.
+
+    Return None if there is no such update.
+    """
     for update in updates:
         state = update.state
         if state.takes_back_by_txid:
@@ -194,7 +198,9 @@ def takes_nothing_back(updates: Iterable[Update], inside: Collection[str] = ()) 
 
 
 def never_restated(spec: TransactionSpec, dag: Any) -> str | None:
-    """Return a clause that says why no transaction of a DAG can ever be restated, or None if transactions can.
+    """Return a clause that explains why no transaction of a DAG can be restated.
+
+    Return None if transactions can be restated.
 
     :param dag: the DAG, with all committers of the block.
     """
@@ -212,9 +218,10 @@ def refuses_restatement(
     renamed: Mapping[str, str],
     columns: Mapping[str, Mapping[str, int]] | None = None,
 ) -> str | None:
-    """Return a clause that says why updates of a block cannot replace an entry's contributions, or None if they can.
+    """Return a clause that explains why the updates of a block cannot replace an entry's contributions.
 
-    This function opens no state. Whether each single value can be taken back is known only with the new output.
+    Return None if they can. This function opens no state. Only the new output shows whether each single value can be
+    taken back.
 
     :param updates: the updates of all committers of the block.
     :param entry: the journal entry of the restated transaction.
@@ -242,10 +249,10 @@ def refuses_restatement(
 def refused_by_dag(
     spec: TransactionSpec, dag: Any, entry: Entry, topology: TopologyRecord
 ) -> str | None:
-    """Return a clause that says why a DAG cannot replace the contributions of an entry, or None if it can.
+    """Return a clause that explains why a DAG cannot replace the contributions of an entry. Return None if it can.
 
     :param dag: the DAG, with all committers of the block.
-    :param topology: the topology record, whose `renamed` maps the states of the entry to their current names.
+    :param topology: the topology record. Its field `renamed` contains the current names of the states in the entry.
     """
     updates = [update for task in dag.tasks for update in getattr(task, "updates", ())]
     return refuses_restatement(
@@ -260,10 +267,10 @@ def refused_by_dag(
 def check_entry(
     spec: TransactionSpec, dag: Any, entry: Entry, topology: TopologyRecord
 ) -> Collection[str]:
-    """Refuse a restatement that the DAG cannot commit, before a txid is allocated.
+    """Refuse a restatement that the DAG cannot commit, before the restatement gets a txid.
 
     :param dag: the DAG, with all committers of the block.
-    :return: the states from which values are taken back, without tables, from which whole rows are removed.
+    :return: the states from which values are taken back. Tables are omitted, since their rows are removed as a unit.
     :raises RestateRefused: a contribution cannot be taken back. The error names its state or column.
     """
     problem = refused_by_dag(spec, dag, entry, topology)
@@ -296,7 +303,7 @@ def contributions(entry: Entry, renamed: Mapping[str, str]) -> dict[str, Contrib
 def _began_since(lives: Mapping[str, int] | None, column: str, txid: int) -> bool:
     """Return whether a column is newer than a transaction, because it was dropped and added again.
 
-    :param lives: by value column, the first transaction that has values in it; None if unknown.
+    :param lives: by value column, the first transaction that has values in it, or None if it is unknown.
     """
     return lives is not None and lives.get(column, txid + 1) > txid
 
@@ -304,7 +311,7 @@ def _began_since(lives: Mapping[str, int] | None, column: str, txid: int) -> boo
 def still_held(
     state: FencedState, old: Contribution, lives: Mapping[str, int] | None, txid: int
 ) -> Contribution:
-    """Return an earlier contribution without the columns that were dropped and added again since then."""
+    """Return an earlier contribution without columns that were dropped from the state and added again since then."""
     assert state.columns is not None
     now = state.columns.values
     values = {
@@ -318,7 +325,10 @@ def still_held(
 def misfit(
     state: FencedState, whole: Contribution, lives: Mapping[str, int] | None, txid: int
 ) -> str:
-    """Return a clause that names a column of an earlier contribution that has changed in the state, or "" if none."""
+    """Return a clause that names a column of the earlier contribution that the state has changed.
+
+    Return "" if there is none.
+    """
     old = still_held(state, whole, lives, txid)
     columns = state.columns
     assert columns is not None
@@ -350,12 +360,13 @@ def misfit(
 class Replacing:
     """The differences of a restatement, computed before its turn.
 
-    :param differences: the rows to write in place of the output, by state; empty if this is not a restatement.
+    :param differences: the rows to write in place of the output, by state. It is empty if this is not a restatement.
     :param taken_back: the current name of each state from which values are taken back, by its name in the entry.
-    :param held: the digest of the ledger's facts about these states, see `held_at`. If it changes, the differences are
-        outdated.
-    :param sole: the states that were queried for keys to which only the restated transaction has contributed.
-    :param left: the states that are left unchanged. A person accepted their loss, and a skip is no longer possible.
+    :param held: the digest of the ledger's facts about these states, see `held_at`. If the digest changes, the
+        differences are out of date.
+    :param sole: the states that were queried for the keys to which only the restated transaction has contributed.
+    :param left: the states that are left unchanged. A person has accepted their loss, and the transaction cannot be
+        skipped.
     :param own: by state, the receipt of the restated transaction in the state, if a rebuilt ledger lacks it.
     """
 
@@ -371,9 +382,9 @@ NOTHING_REPLACED = Replacing()
 
 
 def differences(case: CommitCase, rows: Sequence[RowsToWrite]) -> Replacing:
-    """Compute the differences that a restatement writes, before it requests the turn.
+    """Compute the differences that a restatement writes, before its committer requests the turn.
 
-    The result uses the current names of the states. If a person renames a state later, `acquire` refuses the turn.
+    The result has the current names of the states. If a person renames a state later, `acquire` refuses the turn.
 
     :param rows: the whole output of each update.
     :raises NotTakenBack: the restated contribution cannot be taken back.
@@ -401,7 +412,7 @@ def differences(case: CommitCase, rows: Sequence[RowsToWrite]) -> Replacing:
     own = case.begun.attempt
     place = StagingPlace(case.area, case.spec.topology, own, case.task_id)
     taken = contributions(entry, renamed)
-    # From a table, whole rows of the transaction are removed, so no values of the entry are needed.
+    # Rows of a table are removed by their txid, so the values in the entry are not needed.
     taken_back = {
         name: now
         for name, now in zip(entry.contributions, taken, strict=True)
@@ -416,7 +427,7 @@ def differences(case: CommitCase, rows: Sequence[RowsToWrite]) -> Replacing:
     may_lack = [now for now, life in lives.items() if life.cannot_restate(entry.txid)]
     left = frozenset(may_lack if may_lack and _is_for_good(case, topology.incarnation) else ())
     taken_back = {name: now for name, now in taken_back.items() if now not in left}
-    staged = case.spec.phase is not None  # the other tasks of the phase need even a few rows
+    staged = case.spec.phase is not None  # other tasks of the phase read even a few rows
     spark = {update.state.name for update in case.updates if update.writers == "spark"}
     sole = {
         name: partial(state.sole_values, txids=replaced_txids(journal, entry), own=own.txid)
@@ -446,7 +457,7 @@ def differences(case: CommitCase, rows: Sequence[RowsToWrite]) -> Replacing:
 
 
 def _is_for_good(case: CommitCase, incarnation: str) -> bool:
-    """Return whether a skip is impossible, since a state holds values of this transaction that it cannot undo."""
+    """Return whether this transaction can no longer be skipped, since a state holds values that it cannot undo."""
     own = case.begun.attempt
     return any(
         state.holds_for_good(own.txid, own.birth, incarnation) for state in case.states.values()
@@ -456,7 +467,10 @@ def _is_for_good(case: CommitCase, incarnation: str) -> bool:
 def _of_states_that_are_there(
     case: CommitCase, entry: Entry, renamed: Mapping[str, str], incarnation: str
 ) -> Entry:
-    """Return the entry without states that the DAG no longer writes, if this transaction can no longer be skipped."""
+    """Return the entry.
+
+    If this transaction can no longer be skipped, leave out the states that the DAG no longer writes.
+    """
     there = {
         name: each for name, each in entry.contributions.items() if renamed[name] in case.states
     }
@@ -468,7 +482,7 @@ def _of_states_that_are_there(
 def _own_receipts(
     case: CommitCase, topology: TopologyRecord, states: Iterable[str], txid: int
 ) -> dict[str, Receipt]:
-    """Read the receipts of a transaction from its states, if a rebuilt ledger no longer has them."""
+    """Read the receipts of a transaction from its states if a rebuilt ledger lacks them."""
     found = dict[str, Receipt]()
     for name in states if txid <= topology.rebuilt else ():
         for each in case.states[name].receipts() or ():
@@ -480,7 +494,7 @@ def _own_receipts(
 
 
 def is_asked(state: FencedState) -> TypeGuard[SoleWriterState]:
-    """Return whether a state has values that cannot be inverted, and stores which transactions wrote each key."""
+    """Return whether a state stores which transactions wrote each key, and has values that cannot be inverted."""
     if not isinstance(state, SoleWriterState) or state.kind is not StateKind.OPAQUE:
         return False
     return not all(map(can_invert, state.columns.values.values()))
@@ -502,7 +516,7 @@ def replaced_txids(journal: JournalArea, entry: Entry) -> set[int]:
 
 
 def check_taken(states: Iterable[FencedState], found: Mapping[str, Difference]) -> None:
-    """Refuse to write if a state lacks a key that is taken back. The fences of the states are already raised.
+    """Refuse to write if a state lacks a key that is taken back. The fences of the states are raised before this call.
 
     :raises NotTakenBack: a key is missing.
     """
@@ -513,9 +527,10 @@ def check_taken(states: Iterable[FencedState], found: Mapping[str, Difference]) 
 
 
 def shared_differences(found: Mapping[str, Difference]) -> dict[str, Any]:
-    """Return references to staged differences by state, for other tasks. A state with equal contributions has None.
+    """Return references to staged differences, by state, for the other tasks of the phase.
 
-    If the earlier transaction contributed nothing to a state, the state is not in the result. It gets the output.
+    A state with equal contributions has the value None. A state without an earlier contribution is not in the result,
+    since the output itself is written.
     """
     rows = {name: each.rows for name, each in found.items()}
     return {

@@ -1,7 +1,7 @@
 """Write from the journal the transactions that a state lacks after a restore from a backup.
 
-Each transaction is written with its own txid, birth, attempt, epoch and receipt. As in any commit, the state stores
-the fence and previous values, and rolls back. Source: docs/protocol.md §5.
+Each transaction is written with its own txid, birth, attempt, epoch and receipt. As in any commit, the state stores the
+fence and the previous values, and can roll back. Source: docs/protocol.md §5.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from airflow_tx.transaction.commit.write import (
 
 @dataclass(frozen=True)
 class ContributedRows(Iterable[Mapping[str, Any]]):
-    """The rows of a contribution. Their number is known, and each iteration reads them again."""
+    """The rows of a contribution. Their number is known. Each iteration reads the rows again."""
 
     contribution: Contribution
 
@@ -62,9 +62,9 @@ class ContributedRows(Iterable[Mapping[str, Any]]):
 
 
 class FilledTally(RowTally):
-    """A tally that digests the original rows, and yields them with the columns that were later added to the state.
+    """Rows that are digested in their original form, and yielded with the columns that the state got later.
 
-    :param added_later: value columns of the state that the rows lack. They are filled with NULL, which adds nothing.
+    :param added_later: value columns of the state that the rows lack. Their value is NULL, which does not change a sum.
     """
 
     def __init__(
@@ -83,15 +83,15 @@ class FilledTally(RowTally):
 
 @dataclass(frozen=True)
 class MissingTransaction:
-    """A transaction to write again.
+    """A missing transaction, which the roll forward writes again.
 
     :param receipt: the receipt of the transaction.
     :param batch: the batch that the fence keeps.
-    :param rows: the rows that were written to the state; no rows for a skip.
+    :param rows: the rows that were written to the state. A skip has no rows.
     :param instead: for a restatement, the rows whose values replaced stored values.
     :param written: the written counts in the receipt.
     :param added_later: see `FilledTally`.
-    :param lacking: for a table, why the journal lacks the rows, so that no rows are written; "" if it has them.
+    :param lacking: for a table, the reason why the journal lacks the rows. Then no rows are written. "" if it has them.
     """
 
     receipt: Receipt
@@ -114,10 +114,10 @@ class RollForward:
     :param state: the state.
     :param journal: the journal of the topology.
     :param area: the staging area of the topology.
-    :param until: the last transaction to write; None for all.
-    :param changed: numbers of the repairs whose accepted change is in the values.
-    :param unchanged: numbers of the repairs whose accepted change is not in the values, and is no longer wanted.
-    :param restate: whether to leave out, for a table, the transactions whose rows the journal lacks.
+    :param until: the last transaction to write, or None to write all missing transactions.
+    :param changed: numbers of the repairs whose accepted change the values have.
+    :param unchanged: numbers of the repairs whose accepted change the values lack, and no person wants any more.
+    :param restate: for a table, whether to leave out the transactions whose rows the journal lacks.
     """
 
     def __init__(
@@ -164,7 +164,9 @@ class RollForward:
     # --- the proof --------------------------------------------------------------------------------------------------
 
     def proved(self, history: StateHistory, look: StateLook) -> list[MissingTransaction]:
-        """Read every missing transaction from the journal, and compare it with its receipt. Change nothing.
+        """Read every missing transaction from the journal, and compare it with its receipt.
+
+        This function writes nothing.
 
         :raises RollForwardRefused: a journal entry is incomplete or differs, or a person has changed values by hand.
         """
@@ -181,7 +183,10 @@ class RollForward:
         ]
 
     def _end(self, history: StateHistory, look: StateLook) -> int:
-        """Return the last transaction to write. The roll forward stops at a change by hand, which no journal has."""
+        """Return the last transaction to write.
+
+        The roll forward stops before a change by hand, since no journal has it.
+        """
         last = history.last if self._until is None else min(self._until, history.last)
         pending = [each for each in look.pending.missing if each.number not in self._settled]
         for each in pending:
@@ -195,7 +200,10 @@ class RollForward:
         return last
 
     def left(self, history: StateHistory, look: StateLook) -> list[str]:
-        """Return the accepted changes that the state lacks after the roll forward. A person must make them again."""
+        """Return the accepted changes that the state lacks after the roll forward.
+
+        You must make these changes again.
+        """
         last = history.last if self._until is None else min(self._until, history.last)
         pending = (each for each in look.pending.missing if each.number not in self._settled)
         return [
@@ -205,7 +213,7 @@ class RollForward:
         ]
 
     def _change(self, repair: RepairRecord, *, asked: bool) -> tuple[str, str]:
-        """Describe the change that the values lack, or may lack, and return it with the remedy."""
+        """Describe the accepted change that the values lack, or may lack. Return the description and the remedy."""
         what = f"(repair {repair.number}, {repair.when}: {repair.told})"
         again = f"--changed {repair.number}"
         never = f"If you no longer want the change, repeat with --unchanged {repair.number}."
@@ -232,7 +240,7 @@ class RollForward:
         got = list[Written]()
         ways: list[ReplacedThen] = ["changed"]
         if receipt.replaces is not None and is_asked(history.state):
-            ways.append("all")  # only the receipt shows whether an equal maximum was written again
+            ways.append("all")  # Only the receipt shows if an equal maximum was written
         try:
             for done in ways:
                 found = self._read(history, receipt, done)
@@ -272,7 +280,10 @@ class RollForward:
     def _rows_of(
         self, history: StateHistory, receipt: Receipt, entry: Entry, *, done: ReplacedThen
     ) -> MissingTransaction | None:
-        """Return the rows that an entry has for the state, or None if it has no contribution to the state."""
+        """Return the transaction to write, with the rows of an entry for the state.
+
+        Return None if the entry has none.
+        """
         state = history.state
         own = self._contribution(history, receipt, entry)
         if own is None:
@@ -291,7 +302,10 @@ class RollForward:
     def _contribution(
         self, history: StateHistory, receipt: Receipt, entry: Entry
     ) -> Contribution | None:
-        """Return the contribution of an entry to the state, or None if it has no contribution to the state."""
+        """Return the contribution of an entry to the state.
+
+        Return None if the entry has no contribution to the state.
+        """
         state = history.state
         renamed = renamed_since(self._ledger.repairs, entry.contributions, entry.txid)
         own = contributions(entry, renamed).get(state.name)
@@ -337,18 +351,20 @@ class RollForward:
     def take(
         self, history: StateHistory, look: StateLook, rolling: Rolling
     ) -> tuple[StateLook, list[MissingTransaction]]:
-        """Outrank every other writer of the state, undo its open transaction, and look at its values again.
+        """Raise the fence, which refuses every other writer and undoes the open transaction.
 
-        This is necessary if only the values show which transactions the state has.
+        Then read the values again.
 
-        :return: the look at the values, and the missing transactions, compared with their receipts.
-        :raises RollForwardRefused: the values do not identify their transactions. The earlier fence is put back.
+        This is necessary if the fence does not show which transactions the state has, so that only the values show it.
+
+        :return: the transactions that the values have, and the missing transactions, compared with their receipts.
+        :raises RollForwardRefused: the values do not identify their transactions. The earlier fence is restored.
         :raises FenceOutranked: another run of the command has taken over.
         """
         self._take_over(history, look)
         birth = rolling.birth or rolling.nonce
         if look.over is not None and look.over.txid == rolling.current:
-            # the birth of the open transaction, or of an earlier run of this command
+            # Use the birth of the open transaction, or of an earlier run of this command.
             birth = look.over.birth
         generation = rolling.generation - 1
         token = Token(generation, rolling.current, 0, 0, rolling.nonce, birth)
@@ -376,10 +392,11 @@ class RollForward:
         missing: Sequence[MissingTransaction],
         rolling: Rolling,
     ) -> RolledState:
-        """Write the missing transactions in order, and note in the fence which accepted changes the values have.
+        """Write the missing transactions in order. Note in the fence which accepted changes the values have.
 
         :raises FenceOutranked: another run of the command has taken over.
-        :raises StateError, StateUnavailable: the state refuses, or cannot be reached. A repeated command continues.
+        :raises StateError, StateUnavailable: the state refuses a write, or cannot be reached. You can repeat the
+            command.
         """
         self._take_over(history, look)
         change = self.change(history, look)
@@ -404,10 +421,10 @@ class RollForward:
         return self.rolled(history, last, look)
 
     def rolled(self, history: StateHistory, last: Receipt, look: StateLook) -> RolledState:
-        """Return the note for the ledger about the state, after it was rolled forward.
+        """Return the note for the ledger about the state that was rolled forward.
 
-        :param last: the receipt of the last transaction that the state has now.
-        :param look: the look at the state before the roll forward.
+        :param last: the receipt of the last transaction that the state has after the roll forward.
+        :param look: the facts that were read from the state before the roll forward.
         """
         changes = {each.number for each in history.life.changes} - self._unchanged
         whole = last.txid == history.last
@@ -415,7 +432,7 @@ class RollForward:
         return RolledState.of(last, look.found, whole=whole, change=change, heals=look.heals)
 
     def change(self, history: StateHistory, look: StateLook) -> int:
-        """Return the newest accepted change such that the values have it and all earlier changes."""
+        """Return the number of the newest accepted change up to which the values have all accepted changes."""
         lacks = {each.number for each in look.pending.missing} - self._settled
         has = [
             each.number
@@ -425,7 +442,10 @@ class RollForward:
         return max(has, default=0)
 
     def _write_receipts(self, history: StateHistory, look: StateLook, token: Token) -> None:
-        """Write only the receipts of transactions whose rows the state already has, under the token of a look."""
+        """Write only the receipts of transactions whose rows the state already has.
+
+        Use the token that this command raised.
+        """
         incarnation = self._ledger.topology.incarnation
         for txid in history.without_receipt(look):
             written = structs.replace(history.written[txid], left=False)
@@ -435,7 +455,7 @@ class RollForward:
             failpoint("roll_forward.wrote_receipt", txid=txid, state=history.state.name)
 
     def _take_over(self, history: StateHistory, look: StateLook) -> None:
-        """Take over the fence under the state's earlier name, if the state was renamed after the backup."""
+        """Give the fence its current name, if the state was renamed after the backup."""
         if look.named:
             history.state.take_over(look.named)
             failpoint("roll_forward.took_over", state=history.state.name)
@@ -471,7 +491,7 @@ class RollForward:
     def _batch(
         self, receipt: Receipt, metadata: Any, outputs: Mapping[str, str] | None = None
     ) -> FenceBatch:
-        """Return the batch that a grant stores with the fence, from which a lost ledger can be rebuilt."""
+        """Return the batch that a grant stores with the fence. A lost ledger can be rebuilt from it."""
         after = receipt.after
         if is_shortened(after) and receipt.txid == self._ledger.current - 1:
             after = self._ledger.position
@@ -485,7 +505,7 @@ class RollForward:
         )
 
     def _write_one(self, state: FencedState, grant: Grant, missing: MissingTransaction) -> None:
-        """Write one transaction in one store transaction, or in portions if it is large."""
+        """Write one transaction in one store transaction, or in portions if the transaction is large."""
         if missing.is_skip:
             state.raise_fence(grant)
             state.pass_over(grant)

@@ -1,4 +1,4 @@
-"""Yield run slots. A waiting run gives its run slot to the run that has the turn, and starts again later.
+"""Yield run slots. A waiting run gives its run slot to the run that has the turn. It is started again later.
 
 Source: protocol.md §6.
 """
@@ -28,7 +28,7 @@ QUEUED = "queued"
 
 
 class Yielded(AirflowFailException):
-    """The error that ends a run without a retry, although nothing has failed."""
+    """The error that ends a run without a retry when the run yields. Nothing has failed."""
 
 
 def slots_of(spec: TransactionSpec, context: Any, *, txid: int | None) -> dict[str, Any]:
@@ -38,7 +38,8 @@ def slots_of(spec: TransactionSpec, context: Any, *, txid: int | None) -> dict[s
     """
     ti = context["ti"]
     info = compat.run_info(context)
-    # A backfill has its own run slots, and Airflow has no API for the number in use.
+    # A backfill has its own limit of runs, and Airflow has no API for the number of its running
+    # runs.
     limit = None if info.run_type == compat.BACKFILL else context["dag"].max_active_runs
     return {
         "dag_id": spec.dag_id,
@@ -60,12 +61,12 @@ def yield_slot(
     missing: datetime | None = None,
     log: Any,
 ) -> None:
-    """Yield the run slot, if another run still needs it. Otherwise return, and the caller continues to wait.
+    """Yield the run slot if another run still needs it. Otherwise return, and the caller continues to wait.
 
-    :param blocking: the txid whose run has no run slot.
+    :param blocking: the txid whose run needs a run slot.
     :param txid: the transaction of this run, or None if the run waits for a transaction.
-    :param missing: the logical date of the other run, if it has no transaction yet. `blocking` will be its txid.
-    :raises Yielded: this run ends. The text says that nothing is lost.
+    :param missing: the logical date of the other run if it has no transaction yet. Its transaction will be `blocking`.
+    :raises Yielded: this run ends. The text of the error explains that no data is lost.
     """
     ti = context["ti"]
     with spec.store() as store:
@@ -92,7 +93,7 @@ def yield_slot(
             log.info("%s", error)
             return
     if isinstance(answer, Done):
-        # Airflow would report a failure, but this task has not failed.
+        # Airflow would report a failure of this task, but it has not failed.
         context["task"].on_failure_callback = ()
         context["task"].email_on_failure = False
         raise Yielded(
@@ -103,12 +104,13 @@ def yield_slot(
 
 
 def has_yielded(ledger: Ledger, run_id: str) -> bool:
-    """Return whether a failed run has only yielded, so that it will be started again automatically."""
+    """Return whether a failed run has only yielded its run slot. Such a run is started again automatically."""
     reading = LedgerReader(ledger.store, ledger.paths).settled()
     entry = reading.topology.yielded.get(run_id)
     if entry is None:
         return False
-    # After a person has started the run again, its entry remains in the ledger for a while.
+    # After a person has started the run again, the entry of the run remains in the ledger for a
+    # while.
     if entry.txid is None:
         return all(record.run_id != run_id for record in reading.opened.values())
     record = reading.opened.get(entry.txid)
@@ -116,7 +118,7 @@ def has_yielded(ledger: Ledger, run_id: str) -> bool:
 
 
 def unless_yielded(spec: TransactionSpec, given: Any) -> list[Callable[[Any], None]]:
-    """Wrap each failure callback of a DAG once.
+    """Wrap each failure callback of a DAG in `UnlessYielded`, unless it is already wrapped.
 
     :param given: a callback, or a list of callbacks.
     """
@@ -128,7 +130,7 @@ def unless_yielded(spec: TransactionSpec, given: Any) -> list[Callable[[Any], No
 
 @dataclass(frozen=True)
 class UnlessYielded:
-    """A failure callback of a DAG that is not called for a run that has only yielded."""
+    """A failure callback of a DAG. It is not called for a run that has only yielded its run slot."""
 
     spec: TransactionSpec
     callback: Callable[[Any], None]
@@ -145,16 +147,16 @@ class UnlessYielded:
 
 
 class Runs(Protocol):
-    """The runs of a DAG, for a task or a command."""
+    """The runs of a DAG, as a task or a command sees them."""
 
     def state(self, run_id: str) -> str | None:
-        """Return the state of a run, or None if the run was deleted."""
+        """Return the state of a run, or None if the run does not exist."""
 
     def restart(self, run_id: str) -> None:
         """Clear an existing run. Airflow executes it again when it has a run slot."""
 
     def start(self, run_id: str, key: str) -> Any:
-        """Clear a run, or create it if it was deleted.
+        """Clear a run, or create the run again if it was deleted.
 
         :param key: the run key.
         :raises RunNotStarted: Airflow no longer has the DAG.
@@ -163,11 +165,12 @@ class Runs(Protocol):
 
 @dataclass(frozen=True)
 class TaskRuns:
-    """The runs of a DAG, for a task instance.
+    """The runs of a DAG. A task instance sends the requests to Airflow.
 
     :param dag_id: the DAG.
     :param ti: the task instance.
-    :param interval_of: a function that returns the data interval of a new run by its run key, or None for no dates.
+    :param interval_of: a function that returns the data interval of a new run by its run key. None creates runs without
+        dates.
     """
 
     dag_id: str
@@ -184,7 +187,7 @@ class TaskRuns:
         self._start(run_id, key, reset=True)
 
     def create(self, run_id: str, key: str) -> bool:
-        """Create a run. Return False if the run exists.
+        """Create a run. Return False if the run already exists.
 
         :raises RunNotStarted: see `start`.
         """
@@ -197,7 +200,7 @@ class TaskRuns:
 
 
 class Comeback(Enum):
-    """The decision about a run that yielded."""
+    """What happens next to a run that yielded."""
 
     WAIT = "it has not ended yet, or already runs again, or another run still needs its run slot"
     START = "it is started again"
@@ -209,7 +212,7 @@ def comeback(state: str | None, *, is_over: bool, is_free: bool) -> Comeback:
 
     :param state: the state of the run, or None if the run was deleted.
     :param is_over: whether the transaction of the run is already final.
-    :param is_free: whether the run that has the turn no longer needs a run slot.
+    :param is_free: whether the transaction that has the turn no longer needs a run slot.
     """
     if is_over:
         return Comeback.FORGET
@@ -226,8 +229,9 @@ def start_yielded(
     """Start runs that have yielded, if no other run needs their run slots.
 
     :param waiting: the run ids of the runs that have yielded.
-    :param patience: seconds to wait for the end of a run that has just yielded, since there may be no later commit.
-    :return: txid, run id and `blocking` of each started run.
+    :param patience: the longest time to wait for the end of a run that has just yielded, in seconds. There may be no
+        later commit that starts this run.
+    :return: for each started run, its txid, its run id, and the txid for which it yielded.
     """
     turn = ledger.turn()
     if turn.record is not None and runs.state(turn.record.run_id) == QUEUED:
@@ -240,7 +244,7 @@ def start_yielded(
         is_over = entry.txid is not None and ledger.status(entry.txid) is None
         found = comeback(_state_at_end(runs, run_id, patience), is_over=is_over, is_free=True)
         if found is Comeback.WAIT:
-            continue  # the next commit tries again
+            continue  # The next commit tries to start the run.
         if found is Comeback.START:
             runs.restart(run_id)
         ledger.came_back(run_id)

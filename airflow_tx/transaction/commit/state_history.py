@@ -1,4 +1,7 @@
-"""The transactions of one state. Compare the receipts with fence and values, to find the transactions that it has."""
+"""The transactions of one state.
+
+This module compares receipts, fence and values, to find the transactions in the state.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +30,14 @@ from airflow_tx.state import Fence, StoredState
 class StateLook:
     """The transactions that a state has, and the transactions to write again.
 
-    :param found: the last transaction in the fence; 0 if the state has no fence.
-    :param first: the first transaction to write again. If it is after the last transaction, none is missing.
-    :param over: the token in the fence, which must still be there when the fence is raised.
-    :param apart: whether values and fence are from different moments. Then only the values are used.
+    :param found: the txid in the fence, or 0 if the state has no fence.
+    :param first: the first transaction to write again. If it is later than the last transaction, no transaction is
+        missing.
+    :param over: the token in the fence. It must be unchanged when the roll forward raises the fence.
+    :param apart: whether values and fence are from different moments. Then only the values count.
     :param pending: the accepted changes that the values may lack.
     :param change: the newest accepted change in the fence.
-    :param heals: whether to also write transactions whose loss was accepted.
+    :param heals: whether transactions are also written if their loss was accepted.
     :param named: the name of the state when its fence was raised, or "" for the current name.
     """
 
@@ -52,7 +56,7 @@ class StateHistory:
 
     :param ledger: a reading of the ledger at one moment.
     :param state: the state.
-    :param changed: numbers of the repairs whose accepted change the values have, according to a person.
+    :param changed: numbers of the repairs whose accepted change is in the values, according to a person.
     """
 
     def __init__(
@@ -64,7 +68,10 @@ class StateHistory:
 
     @cached_property
     def receipts(self) -> Mapping[int, Receipt]:
-        """Return the receipts of final transactions from the ledger, and older receipts from the state."""
+        """Return the receipts of final transactions, by txid.
+
+        Receipts that the ledger no longer has are read from the state.
+        """
         found = dict(self._own)
         for txid, history in self.ledger.histories.items():
             if history.receipt is not None:
@@ -87,7 +94,7 @@ class StateHistory:
 
     @cached_property
     def life(self) -> Life:
-        """Return the life of the state."""
+        """Return the life of the state, as the glossary defines it."""
         ledger = self.ledger
         return Life.of(self.state.name, ledger.topology, ledger.repairs, self.receipts, self._own)
 
@@ -98,7 +105,7 @@ class StateHistory:
 
     @cached_property
     def last(self) -> int:
-        """Return the last final transaction of the state, or 0 if it has no final transaction."""
+        """Return the last final transaction that wrote to the state, or 0 if there is none."""
         return max(
             max(self.written, default=0), self.ledger.topology.states.get(self.state.name, 0)
         )
@@ -108,7 +115,7 @@ class StateHistory:
         return max((each for each in self.written if each < txid), default=None)
 
     def without_receipt(self, look: StateLook) -> list[int]:
-        """Return the transactions whose values are in the state, and whose receipts were lost with its newer fence."""
+        """Return the transactions whose values the state has, but whose receipts were lost with a newer fence."""
         own = {txid: each.nonce for txid, each in self._own.items()}
         return [
             txid
@@ -119,7 +126,7 @@ class StateHistory:
         ]
 
     def refused(self, problem: str, remedy: Remedy | str = "") -> RollForwardRefused:
-        """Build the error of a state that cannot be rolled forward."""
+        """Return the error for a state that cannot be rolled forward."""
         name = self.state.name
         return RollForwardRefused(
             state=name,
@@ -135,7 +142,7 @@ class StateHistory:
         return bool(self.state.read(limit=1))
 
     def look(self) -> StateLook:
-        """Read from the fence which transactions the state has, and compare the values with the fence.
+        """Read from the fence which transactions the state has, and compare the fence with the values.
 
         :raises RollForwardRefused: fence and values do not identify these transactions.
         """
@@ -143,7 +150,7 @@ class StateHistory:
         return replace(self._look(fence), named=named)
 
     def _fence(self) -> tuple[str, Fence | None]:
-        """Return the fence, and the name of the state in the fence, or "" for the current name.
+        """Return the name of the state in the fence, and the fence. The name is "" if it is the current name.
 
         If the state was renamed after the backup, the fence in the backup has the earlier name.
         """
@@ -175,8 +182,9 @@ class StateHistory:
         if fence.incarnation != self.ledger.topology.incarnation:
             raise self.refused(f"its fence is of another ledger ({fence.incarnation})")
         if fence.token.is_look:
-            # An earlier roll forward died before it wrote. No transaction has raised this fence, so
-            # only the values show which transactions the state has.
+            # An earlier roll forward ended before it wrote. It raised this fence, which names no
+            # transaction that the state has. So only the values show which transactions the state
+            # has.
             before = fence.covered or fence
             return StateLook(
                 before.token.txid, self.last, fence.token, apart=True, change=fence.change
@@ -194,7 +202,7 @@ class StateHistory:
         return self._compared(look, fence, undone=0 if whole else found)
 
     def _look_at_open(self, fence: Fence) -> StateLook:
-        """Look at a state whose fence was raised by the open transaction."""
+        """Read which transactions a state has whose fence was raised by the open transaction."""
         found = fence.token.txid
         decisive = self.ledger.decisive
         opened = None if decisive is None else decisive.opened.get(found)
@@ -211,7 +219,7 @@ class StateHistory:
         return self._compared(look, fence, undone=found)
 
     def _check_by_hand(self, fence: Fence) -> None:
-        """Refuse a fence whose txid was raised by a person, since no ledger has such a transaction."""
+        """Refuse a fence whose txid a person has raised, since no ledger has such a transaction."""
         births = {each.birth: txid for txid, each in self.receipts.items()}
         opened = () if self.ledger.decisive is None else self.ledger.decisive.opened.items()
         births |= {record.birth: txid for txid, record in opened}
@@ -220,9 +228,9 @@ class StateHistory:
             raise self.refused(**told)
 
     def look_at_values(self, look: StateLook) -> StateLook:
-        """Find out from the values alone which transactions the state has.
+        """Read from the values, without the fence, which transactions the state has.
 
-        No other process writes the state, and rows of the open transaction are undone.
+        When this method is called, no other process writes the state, and the rows of the open transaction are undone.
 
         :raises RollForwardRefused: the values do not identify these transactions, or contradict the receipts.
         """
@@ -238,8 +246,8 @@ class StateHistory:
             )
         pending = self.life.changes_after(first - 1, 0, told)
         if pending is None and self._fits(rows, newest + 1, 0):
-            # Rows that were undone later hide the values before the newest transaction. But the
-            # newest transaction is complete.
+            # Rows that were later undone hide the values before the newest transaction. The newest
+            # transaction is complete, so it is enough to compare the values after it.
             first = newest + 1
             pending = self.life.changes_after(newest, 0, self._totals(0))
         if pending is None:
@@ -254,7 +262,7 @@ class StateHistory:
     def _compared(self, look: StateLook, fence: Fence, *, undone: int) -> StateLook:
         """Compare the fence with the values.
 
-        :param undone: the transaction whose rows the next raise undoes, or 0.
+        :param undone: the transaction whose rows are undone when the fence is raised, or 0 if there is none.
         """
         rows = self.state.rows_by_grant()
         totals = self._totals(undone)
@@ -262,7 +270,7 @@ class StateHistory:
             look.first - 1, fence.change, totals, as_of=fence.token.generation
         )
         if rows is None:
-            # The raise of the fence compares the values with the imprint in the fence.
+            # When the fence is raised, the state compares its values with the imprint in the fence.
             return replace(look, pending=pending or Pending(self.life.changes, asked=True))
         if pending is not None:
             there = [
@@ -274,13 +282,15 @@ class StateHistory:
                 return replace(look, pending=pending)
         taken_out = any(txid >= self.ledger.current and epoch for txid, _, epoch in rows)
         if taken_out or self._has_moved(look):
-            # The values identify their transactions only during a look, when no other process
-            # writes.
+            # The values show their transactions only if no other process writes during the reading.
             return replace(look, first=self._newest(rows) or self.life.first, apart=True)
         return self._looked_at(look, rows)
 
     def _has_moved(self, look: StateLook) -> bool:
-        """Return whether a commit has begun since the fence was read. Then the values may be from two moments."""
+        """Return whether a commit has begun since the fence was read.
+
+        Then fence and values may not be from the same moment.
+        """
         _, fence = self._fence()
         return fence is None or fence.token != look.over
 
@@ -296,9 +306,10 @@ class StateHistory:
         """Return whether the newest rows belong to the last transaction before `first` that wrote rows.
 
         :param rows: the number of rows by txid, attempt and epoch.
-        :param undone: the transaction whose rows are undone, or 0.
-        :param changes: accepted changes that the values have. Keys that were written before a change may be missing.
-        :param as_of: the generation of the fence, or 0 if it is unknown. Losses accepted before it count.
+        :param undone: the transaction whose rows are undone, or 0 if there is none.
+        :param changes: the accepted changes that the values have. Keys from before such a change may be missing.
+        :param as_of: the generation of the fence, or 0 if it is unknown. Only losses that were accepted earlier are
+            considered.
         """
         kept = self.life.kept
         wrote = [
@@ -308,7 +319,8 @@ class StateHistory:
         ]
         last = max(wrote, default=0)
         newer = {grant: count for grant, count in rows.items() if grant[0] > last}
-        # A row of epoch 0 has its previous value, since the attempt that wrote it is undone.
+        # A row of epoch 0 has its value from before the transaction, since the attempt that wrote
+        # it is undone.
         if any(txid != undone and epoch for txid, _, epoch in newer):
             return False
         if not last:
@@ -328,7 +340,10 @@ class StateHistory:
         )
 
     def _totals(self, undone: int) -> Mapping[str, int] | None:
-        """Return the sums of the values before a transaction, by column, or None if they cannot be added up."""
+        """Return the sums of the values before a transaction, by column.
+
+        Return None if the values cannot be added up.
+        """
         names = self.state.added_up
         totals = self.state.totals_before(names, undone) if names else None
         return None if totals is None else {name: totals[name] for name in names}

@@ -1,8 +1,8 @@
 """Find and write the rows that a table lacks after a restore from a backup. Source: protocol.md §5.
 
 Each row of a table has its txid, so rows and receipts are compared for each transaction. A transaction can be written
-again in any condition of the table. One store transaction removes its present rows, and the rows of the transaction
-that it restates, and writes its rows, its receipt and the fence.
+again regardless of the rows that the table has. One store transaction removes the rows of the transaction, and the rows
+of the transaction that it restates. It then writes the rows, the receipt and the fence.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ROWS_AT_ONCE = 10_000
 
 @dataclass(frozen=True)
 class KeptRows(RowsInParts):
-    """The rows of a table in a journal entry. Each iteration reads them again, in their order."""
+    """The rows of a table in a journal entry. Each iteration reads the rows again, in their order."""
 
     contribution: Contribution
 
@@ -46,14 +46,14 @@ class KeptRows(RowsInParts):
 
 
 class TableHistory(StateHistory):
-    """The transactions of a table, compared with its rows."""
+    """The transactions of a table, compared with the rows of the table."""
 
     def has_values(self) -> bool:
         return any(txid is not None for txid in self._rows())
 
     def look_at_values(self, look: StateLook) -> StateLook:
         first, pending = self._lacks(self.last + 1, ())
-        # A row does not show its attempt, so the newest rows before `first` may belong to an
+        # A row does not show its attempt. So the newest rows before `first` may be rows of an
         # outranked attempt.
         newest = max((txid for txid in self._rows() if txid and txid < first), default=first)
         return replace(look, first=min(newest, self.last), apart=True, pending=pending)
@@ -72,7 +72,7 @@ class TableHistory(StateHistory):
         return self.state.rows_by_txid() or {}
 
     def _taken_out(self, look: StateLook) -> Collection[int]:
-        """Return the transaction whose rows the open restatement may have removed, if any."""
+        """Return the transaction that the open restatement replaces, whose rows may be removed already."""
         decisive = self.ledger.decisive
         opened = None if decisive is None else decisive.opened.get(look.found)
         replaces = None if opened is None else opened.replaces
@@ -83,10 +83,10 @@ class TableHistory(StateHistory):
     ) -> tuple[int, Pending]:
         """Find the first transaction before `end` whose number of rows differs from its receipt.
 
-        :param taken_out: transactions that may have no rows.
-        :param fence: the fence of the rows, or None if fence and rows may be from different moments.
-        :return: the transaction, or `end` if no transaction differs. Also the accepted changes that the rows lack,
-            chosen so that the fewest transactions are missing.
+        :param taken_out: transactions that may have no rows, since a restatement may have removed them.
+        :param fence: the fence, or None if fence and rows may be from different moments.
+        :return: the transaction and the accepted changes that the rows lack. Without a difference, the transaction is
+            `end`. The changes are chosen so that the fewest transactions are missing.
         """
         rows = self._rows()
         mark = 0 if fence is None else fence.change
@@ -108,7 +108,7 @@ class TableHistory(StateHistory):
         return first, Pending(tuple(open_[-number:]))
 
     def _expected(self, end: int, fence: Fence | None) -> dict[int, int]:
-        """Return the expected number of rows of each transaction after all transactions before `end`."""
+        """Return the expected number of rows of each transaction, as all transactions before `end` have left them."""
         as_of = None if fence is None else fence.token.generation
         rolling = self.ledger.topology.rolling
         runs = [] if rolling is None else rolling.nonces
@@ -122,7 +122,7 @@ class TableHistory(StateHistory):
         }
 
     def passed(self, holes: Collection[int]) -> list[int]:
-        """Return the transactions in `holes` that have no rows in the table."""
+        """Return the transactions in `holes` that have no row in the table."""
         rows = self._rows()
         return [txid for txid in sorted(holes) if not rows.get(txid)]
 
@@ -131,7 +131,7 @@ class TableHistory(StateHistory):
 
     @cached_property
     def replaced(self) -> Mapping[int, int]:
-        """Return the restatement that has removed the rows, by restated transaction."""
+        """Return, by restated transaction, the restatement that has removed its rows."""
         return {
             each.replaces.txid: txid
             for txid, each in self.receipts.items()
@@ -146,7 +146,7 @@ def _changed(repair: RepairRecord, expected: Mapping[int, int]) -> dict[int, int
 
 
 class TableRollForward(RollForward):
-    """The missing transactions of one table."""
+    """The roll forward of one table."""
 
     def history(self) -> TableHistory:
         assert isinstance(self._given, StoredState)
@@ -155,10 +155,11 @@ class TableRollForward(RollForward):
     def take(
         self, history: StateHistory, look: StateLook, rolling: Rolling
     ) -> tuple[StateLook, list[MissingTransaction]]:
-        self._restate = False  # the ledger has noted the transactions that are left out
+        self._restate = False  # The ledger has the transactions that are left out.
         if not history.state.restored_by:
             return super().take(history, look, rolling)
-        # A lake's table has no rows of the open transaction, so a look need not raise its fence.
+        # A table of a lake never has rows of the open transaction, so its fence need not be raised
+        # first.
         found = history.look_at_values(look)
         return found, self.proved(history, found)
 
@@ -172,7 +173,7 @@ class TableRollForward(RollForward):
             return super()._missing(history, txid)
         except RollForwardRefused as refused:
             if isinstance(refused.__cause__, StateError):
-                raise  # the table cannot be reached now
+                raise  # The table cannot be reached now.
             problem = refused.fields["problem"]
             receipt = history.receipts[txid]
             lacking = MissingTransaction(receipt, self._batch(receipt, self._metadata(receipt)))
@@ -185,7 +186,10 @@ class TableRollForward(RollForward):
             return replace(lacking, lacking=problem)
 
     def _metadata(self, receipt: Receipt) -> Any:
-        """Return the batch's metadata for the fence, from the journal. A receipt may have only the digest of it."""
+        """Return the metadata of the batch from the journal, for the fence.
+
+        A receipt may have only a digest of the metadata.
+        """
         with suppress(JournalError):
             return self._journal.read(receipt.journal or "").metadata
         return receipt.metadata
@@ -203,7 +207,7 @@ class TableRollForward(RollForward):
         return MissingTransaction(receipt, self._batch(receipt, entry.metadata), KeptRows(own))
 
     def _check_published(self, history: StateHistory, receipt: Receipt, own: Contribution) -> None:
-        """Refuse files that are no longer in the folder of the table, such as after VACUUM."""
+        """Refuse a transaction whose files are no longer in the folder of the table, such as after VACUUM."""
         table = history.state.append_table
         if table is None:
             return

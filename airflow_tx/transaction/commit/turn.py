@@ -23,25 +23,28 @@ from airflow_tx.ledger import (
 from airflow_tx.transaction.commit.committer import Commit, Completion
 
 MESSAGE_PATIENCE = 5.0
-"""The longest time that a committer waits in its worker for messages, in seconds. Other tasks may need its slot."""
+"""The longest time that a committer waits in its worker for messages, in seconds.
+
+Other tasks may need the worker slot.
+"""
 _MESSAGE_POLL = 0.5
 _ROLLING_POLL = 1.0
 _LOOK = 1.0
 BRIEF = 5.0
-"""Seconds that a committer waits in its worker while the line does not move. A deferral takes longer."""
+"""Seconds that a committer waits in its worker while the line does not move. A deferral would take longer."""
 RESUMED = 2.0
 """Seconds that Airflow needs, after `[tx] min_deferral`, to start a deferred task again."""
 DEFERRAL = 10.0 + RESUMED
 """The default duration of a deferral, in seconds."""
 WARM_PLACES = 2
-"""The default of `[tx] warm_places`, the number of transactions in line that wait in their worker."""
+"""The default of `[tx] warm_places`: how many of the first committers in the line wait in their worker."""
 MOST_IN_WORKERS = 16
-"""The highest number of transactions in line that hold a worker slot."""
+"""Maximum number of transactions in the line whose committers hold a worker slot."""
 MOST_ACKS_READ = 100
-"""The highest number of acks of a transaction that other committers read, to check whether all tasks have acked.
+"""Maximum number of acks of a transaction that other committers read to check whether all tasks have acked.
 
-If a transaction has more acks, they wait until its own committer notes that all have acked. All later transactions
-read the line every second, and thousands of mapped tasks would mean thousands of requests for each reader.
+If a transaction has more acks, the other committers wait until its own committer notes that all tasks have acked. All
+later committers read the line every second. With thousands of mapped tasks, each would send thousands of requests.
 """
 _ON_THEIR_WAY = (Phase.PROCESSED, Phase.COMMITTING)
 
@@ -61,13 +64,13 @@ class Move(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class WaitingLine(TurnReading):
-    """A reading of the line: the record of the waiting transaction, and close records from `current` on.
+    """A reading of the line: the record of the waiting transaction, and the records of the next transactions to commit.
 
     :param txid: the waiting transaction.
-    :param ready: the earlier transactions whose tasks have all acked, so that only their commit is missing. A
-        transaction with many tasks is ready when its committer has noted this.
-    :param messages: whether the transaction still waits for its own messages.
-    :param places: the number of transactions in line that wait in their worker.
+    :param ready: the earlier transactions whose tasks have all acked. A transaction with many tasks is ready when its
+        committer has noted this.
+    :param messages: whether the transaction still waits for the acks of its messages.
+    :param places: the number of first transactions in the line whose committers wait in their worker.
     """
 
     txid: int
@@ -77,26 +80,34 @@ class WaitingLine(TurnReading):
 
     @property
     def earlier(self) -> dict[int, TransactionRecord]:
-        """Return the records of close earlier transactions."""
+        """Return the records of the earlier transactions that were read."""
         return {txid: record for txid, record in self.opened.items() if txid < self.txid}
 
     @property
     def op(self) -> str | None:
-        """Return the nonce in the record of the transaction, which changes with it, or None if it is final."""
+        """Return the nonce in the record of the transaction, or None if the transaction is final.
+
+        Each change has a new nonce.
+        """
         own = self.opened.get(self.txid)
         return None if own is None else own.op
 
     @property
     def skip(self) -> bool:
-        """Return whether the transaction that has the turn must be skipped. Any committer may then skip it."""
+        """Return whether a person requested to skip the transaction that has the turn.
+
+        Any later committer may then skip it.
+        """
         first = self.earlier.get(self.current)
         return first is not None and first.skip is not None
 
     @property
     def move(self) -> Move:
-        """Return how to wait. A committer waits in its worker for long only if all earlier transactions can commit.
+        """Return how to wait.
 
-        In this case the wait is short. Otherwise the tasks of an earlier transaction may need the worker slot.
+        A committer waits long in its worker only if all earlier transactions merely need their commit.
+
+        If an earlier transaction still has tasks to run, these tasks may need the worker slot.
         """
         if self.current >= self.txid:
             return Move.COMMIT
@@ -107,12 +118,18 @@ class WaitingLine(TurnReading):
 
     @property
     def is_near(self) -> bool:
-        """Return whether the transaction is among the first `places`, so that all earlier records were read."""
+        """Return whether the transaction is among the first `places` of the line.
+
+        Then all earlier records were read.
+        """
         return self.txid - self.current <= self.places
 
     @property
     def waited_for(self) -> list[list[object]]:
-        """Return the earlier transactions as plain JSON. A committer waits only once in its worker for them."""
+        """Return the earlier transactions as plain JSON.
+
+        A committer waits in its worker only once for the same transactions.
+        """
         if self.move is not Move.WAIT:
             return []
         return [
@@ -123,10 +140,10 @@ class WaitingLine(TurnReading):
     def wake_event(
         self, *, op: str | None, waited: Sequence[Sequence[object]]
     ) -> dict[str, Any] | None:
-        """Return the event that wakes a deferred committer, or None if no event is due.
+        """Return the event that wakes a deferred committer. Return None to let it sleep.
 
-        :param op: the `op` when the committer deferred.
-        :param waited: the `waited_for` when the committer deferred.
+        :param op: the value of `op` when the committer deferred.
+        :param waited: the value of `waited_for` when the committer deferred.
         """
         near = self.move in (Move.COMMIT, Move.WAIT) and not (waited and self.waited_for == waited)
         if self.skip or near:
@@ -135,9 +152,9 @@ class WaitingLine(TurnReading):
 
     @property
     def watched(self) -> tuple[int, ...]:
-        """Return the transactions whose records may change the decision."""
-        # Many transactions may wait far from the turn. They watch only the turn and their own
-        # record.
+        """Return the transactions whose records can change the next step."""
+        # Many transactions may be far from the turn. Their committers watch only the turn and their
+        # own record.
         earlier = self.earlier if self.is_near else ()
         return (*earlier, self.txid)
 
@@ -160,8 +177,9 @@ def read_line(
 
     :param txid: the waiting transaction.
     :param mapped: ids of the mapped tasks, whose number of instances is unknown here.
-    :param places: the number of transactions in line that wait in their worker.
-    :param works_again: whether a task of the transaction works again. Then its own record is read even in its turn.
+    :param places: the number of first transactions in the line whose committers wait in their worker.
+    :param works_again: whether a task of the transaction works again. Then the record of the transaction is always
+        read.
     """
     current = ledger.current()
     line = WaitingLine(current=current, txid=txid, places=places)
@@ -176,13 +194,13 @@ def read_line(
 
 
 def _is_ready(ledger: ReadOnlyLedger, record: TransactionRecord, mapped: Collection[str]) -> bool:
-    """Return whether a transaction only needs its commit."""
+    """Return whether all tasks of a transaction have acked, so that only its commit is missing."""
     if record.phase in _ON_THEIR_WAY:
         return True
 
     acked = ledger.acked(record)
     if acked is None:
-        return True  # the transaction has just become final
+        return True  # The transaction has just become final.
     if record.phase is Phase.FAILED or len(acked) > MOST_ACKS_READ:
         return False
     return ledger.has_all_acks(record, acked, mapped)
@@ -193,11 +211,14 @@ def _is_ready(ledger: ReadOnlyLedger, record: TransactionRecord, mapped: Collect
 
 @dataclass(frozen=True)
 class LinePace:
-    """How long a committer waits in its worker, and how fast the line moves. The caller's clock gives all times.
+    """The time that a committer has waited in its worker, and the pace of the line.
+
+    All times are from the caller's clock.
 
     :param began: when the committer began to wait.
     :param patience: the longest wait in the worker, in seconds.
-    :param away: the duration of a deferral, in seconds. A committer waits in its worker for a turn that comes sooner.
+    :param away: the duration of a deferral, in seconds. If the turn will come sooner, the committer waits in its
+        worker.
     :param first: the txid that had the turn at the first reading; 0 before that reading.
     :param since: when the line was first read.
     :param current: the txid that had the turn at the last reading.
@@ -214,11 +235,11 @@ class LinePace:
 
     @property
     def deadline(self) -> float:
-        """Return the end of a wait for transactions that only need their commit."""
+        """Return when to stop waiting for transactions that only need their commit."""
         return self.began + self.patience
 
     def seen(self, current: int, now: float) -> LinePace:
-        """Return the pace after a reading.
+        """Return the pace of the line after another reading.
 
         :param current: the txid that has the turn.
         """
@@ -228,14 +249,14 @@ class LinePace:
         return replace(begun, current=current, moved=now)
 
     def left(self, txid: int, now: float) -> float:
-        """Estimate the seconds until the turn of a transaction. Return infinity if the line does not move."""
+        """Estimate the seconds until a transaction has the turn. Return infinity if the line does not move."""
         passed = self.current - self.first
         if passed <= 0 or now - self.moved >= BRIEF:
             return math.inf
         return (txid - self.current) * (now - self.since) / passed
 
     def until(self, move: Move, txid: int, now: float) -> float:
-        """Return the time until which to wait in the worker, or to read the line again if it moves fast enough.
+        """Return until when to wait in the worker. If the line moves fast enough, this is when to read the line again.
 
         :param move: how the committer waits.
         :param txid: the waiting transaction.
@@ -261,19 +282,19 @@ def next_move(
 ) -> Move:
     """Decide what a committer does next.
 
-    :param line: the line of this reading.
+    :param line: the current reading of the line.
     :param completion: whether all tasks of the transaction have acked.
-    :param before: the line of the last reading.
-    :param tried: a transaction that the committer has failed to skip. It now waits for this transaction as usual.
+    :param before: the previous reading of the line.
+    :param tried: a transaction that the committer has tried to skip in vain. The committer now waits for it.
     """
-    # The nonce changes if a task works again, the transaction has failed, or a newer attempt has
-    # begun.
+    # The nonce changes if a task works again, if the transaction fails, or if a newer attempt
+    # begins.
     if before is not None and line.op is not None and line.op != before.op:
         return Move.FORGET
     if line.skip and tried != line.current:
         return Move.SKIP
-    # If a task of the transaction works again, the committer waits in the worker at any place in
-    # line.
+    # If a task of the transaction works again, its committer waits in the worker at any place in
+    # the line.
     move = Move.WAIT if completion is Completion.NOT_YET else line.move
     if completion is Completion.MESSAGES:
         move = Move.POLL
@@ -294,12 +315,12 @@ def commit_in_turn(
     away: float = DEFERRAL,
     clock: Callable[[], float] = time.monotonic,
 ) -> WaitingLine | None:
-    """Wait in the worker for the turn, and commit.
+    """Wait in the worker for the turn, and commit the transaction.
 
-    :param patience: the longest wait in the worker, in seconds.
-    :param places: the number of transactions in line that wait in their worker.
+    :param patience: the longest wait in the worker for earlier transactions, in seconds.
+    :param places: the number of first transactions in the line whose committers wait in their worker.
     :param away: the duration of a deferral, in seconds.
-    :return: None if the transaction is committed. Otherwise the committer must defer, and the result is the line.
+    :return: None if the transaction is committed. If the committer must defer, the last reading of the line.
     :raises Refused, StateError, StagingError: the transaction cannot be committed now.
     """
     pace = LinePace(clock(), patience, away)
@@ -307,7 +328,7 @@ def commit_in_turn(
         try:
             return _in_turn(commit, store, pace, places=places, clock=clock)
         except RollingForward as rolling:
-            # No watched znode changes when the roll forward ends, so poll.
+            # No watched znode changes when a roll forward ends, so read the line at intervals.
             if clock() >= pace.deadline:
                 commit.log.info("%s", rolling)
                 return _read(commit, ReadOnlyLedger(store, commit.spec.paths), places=places)
@@ -360,7 +381,7 @@ def _in_turn(
 
 
 def _pause(line: WaitingLine, before: WaitingLine | None) -> None:
-    """Wait before the next request for the turn, if the line has not changed since the last request."""
+    """Wait before the next attempt to take the turn if no earlier transaction has changed since the last attempt."""
     if line == before:
         time.sleep(_MESSAGE_POLL)
 
@@ -375,7 +396,8 @@ def _read(
 def _watch(commit: Commit, store: Store, line: WaitingLine, seconds: float) -> None:
     look = ReadOnlyLedger(store, commit.spec.paths)
     with look.watch_line(line.watched, line.acks) as watch:
-        # Read the line again, since a watch does not report a change from before it was set.
+        # Read the line again. A watch does not report a change that happened before the watch was
+        # set.
         if _read(commit, look, places=line.places, works_again=line.op is not None) == line:
             commit.log.info(
                 "Transaction %s of %s waits: the turn is at %s",
@@ -387,7 +409,7 @@ def _watch(commit: Commit, store: Store, line: WaitingLine, seconds: float) -> N
 
 
 def _log_wait(commit: Commit, line: WaitingLine) -> None:
-    """Log the run that a committer waits for, with its state and the remedy."""
+    """Log the run that a committer waits for, the state of this run, and the remedy."""
     first = line.earlier.get(line.current)
     if first is None:
         return
@@ -416,10 +438,10 @@ def _log_wait(commit: Commit, line: WaitingLine) -> None:
 
 
 def advice(topology: str, txid: int, run_id: str, state: str | None) -> Remedy:
-    """Return what a person can do about a transaction that waits.
+    """Return the advice for a person about a transaction that waits for another.
 
-    :param txid: the transaction that it waits for.
-    :param run_id: the run of this transaction.
+    :param txid: the earlier transaction that it waits for.
+    :param run_id: the run of the earlier transaction.
     :param state: the state of this run, or None if it was deleted.
     """
     if state == "running":

@@ -12,17 +12,19 @@ from airflow_tx.state import FencedState, QueryableState, StateUpdate, sharing_a
 
 @dataclass(frozen=True, repr=False)
 class Update(StateUpdate):
-    """An update that adds the output of a task to a state. You can pass it to `state_query` in place of the state.
+    """An update that adds the output of a task to a state.
 
-    :param input: the XComArg of the output, which is a reference to staged rows, dicts, or a single dict, for each
-        mapped instance. None means the rows that all tasks have rejected.
+    You can pass the update to `state_query` in place of the state.
+
+    :param input: the XComArg of the output. For each mapped instance, its value is a reference to staged rows, a list
+        of dicts, or a single dict. None means the rows that all tasks have rejected.
     :param state: the state to write.
     :param writers: "worker", "spark", or "auto".
     :param spark_from_rows: with "auto", the number of rows from which Spark writes, or None for the default.
     :param spark: the connection id or master of the Spark that writes, or None for the Spark of the task of `input`.
     :param new_values: the name under which the committer outputs the new values, or None if no task reads them.
     :param allow_empty: whether a task that returns nothing counts as zero rows. Otherwise the commit is refused.
-    :param together: whether one database transaction writes this update with all other such updates.
+    :param together: whether one database transaction writes this update and all other updates with this mark.
     """
 
     input: Any
@@ -139,7 +141,7 @@ def append(input: Any, *, state: Any, allow_empty: bool = False) -> Update:
 
 
 def rejected_update(state: Any) -> Update:
-    """Append the rows that the tasks of a transaction reject to a table.
+    """Append the rows that the tasks of a transaction have rejected to a table when the transaction commits.
 
     :raises ConfigError: the state is not a table.
     """
@@ -170,9 +172,9 @@ def partition_persist(
         updater, a state that accepts rows unchanged, such as `SqlGuard`.
     :param updater: a `StateUpdater`, which several writers call concurrently.
     :param kind: the guarantee of your own state; default: its attribute `kind`, otherwise non-transactional.
-    :param partitions: the number of writers, which are threads of the committer. A StateFactory makes a state for each
-        writer: ``make_state(conf, partition_index, num_partitions)``. Change the number only while no transaction is
-        open.
+    :param partitions: the number of writers, which are threads of the committer. A StateFactory creates a state for
+        each writer: ``make_state(conf, partition_index, num_partitions)``. Change the number only while no transaction
+        is open.
     :param partition_by: the fields of a row that choose its writer. In all transactions, rows with equal fields have
         the same writer (Trident's partitionBy).
     :param conf: the `conf` of ``make_state``; default: empty.
@@ -201,7 +203,7 @@ def partition_persist(
 
 
 def checked_updates(updates: Iterable[Update]) -> tuple[Update, ...]:
-    """Check the list of updates of a committer. The `Transaction` block checks each update.
+    """Check the list of updates of a committer. The `Transaction` block checks each single update.
 
     :raises ConfigError: the updates are not a list, or two updates output new values under the same name.
     """
@@ -239,7 +241,7 @@ def states_of(dag: Any) -> DagStates:
 
 
 def written_together(updates: Sequence[Update]) -> tuple[Update, ...]:
-    """Mark all updates of one database, so that one database transaction writes them, however large they are.
+    """Mark all updates of one database, so that one database transaction writes them regardless of their size.
 
     :raises ConfigError: no two updates share a database, two databases have several updates each, or an update uses
         Spark.

@@ -134,12 +134,12 @@ def acked_values(output: Any, acks: Acks, attempt: TransactionAttempt, pull: Pul
 
 
 def _given_names(ack: Ack) -> list[str]:
-    """Return the names of a task instance's outputs, except for rejected and malformed rows."""
+    """Return the names of a task instance's outputs, without rejected and malformed rows."""
     return [name for each in ack.outputs if not (name := each["name"]).startswith(ASIDE)]
 
 
 def check_empty(update: Update, attempt: TransactionAttempt, map_index: int = -1) -> None:
-    """Refuse a task that returned nothing, since a forgotten `return` would silently lose rows.
+    """Refuse a task that returned nothing. A forgotten `return` would lose rows without an error.
 
     :raises StagingError: the update does not allow this.
     """
@@ -164,7 +164,7 @@ class StagedRows(RowsInParts):
     :param ref: the reference to the output.
     :param state: the state that the rows are for.
     :param attempt: the attempt of the output.
-    :param files: whether the output may list files of a table, one per row.
+    :param files: whether the output may be a list of a table's files, with one file per row.
     :raises StagingError: the output is incomplete or changed.
     """
 
@@ -205,7 +205,7 @@ class StagedRows(RowsInParts):
 
     @property
     def paths(self) -> list[tuple[str, int]]:
-        """Return the files that have rows, relative to the root of the area, with their numbers of rows."""
+        """Return the path of each file that has rows, relative to the root of the area, and its number of rows."""
         return [
             (f"{self.ref['path']}/{file.name}", file.rows)
             for file in self.output.files
@@ -217,16 +217,16 @@ class StagedRows(RowsInParts):
         return [literal(self.where.files.spark_uri(path)) for path, _ in self.paths]
 
     def schema(self) -> pa.Schema:
-        """Return the columns and their pyarrow types."""
+        """Return the schema of the columns to read."""
         with self.where.files.open(self.paths[0][0]) as opened:
             found = read_schema(opened)
-        # Keep the field metadata, which names the type of a new-values column that Arrow lacks.
+        # Keep the metadata of the fields. For new values, it names a type that Arrow lacks.
         return pa.schema([found.field(name) for name in self.columns])
 
 
 @dataclass(frozen=True)
 class RowsInTurn(RowsInParts):
-    """The rows of several outputs, one output after another."""
+    """The rows of several outputs, in the order of the outputs."""
 
     outputs: Sequence[RowsToWrite]
 
@@ -279,7 +279,9 @@ def files_to_append(
     area: StagingArea,
     attempt: TransactionAttempt,
 ) -> RowsToWrite:
-    """Return the files to append, one per row. Rows that Python tasks returned or staged are first written to files.
+    """Return the list of files to append, one file per row.
+
+    Rows that Python tasks returned or staged are first written to files.
 
     :raises StagingError: the files are incomplete, or belong to another table.
     :raises StateError: the rows do not fit the table.
@@ -303,9 +305,10 @@ def files_to_append(
 
 
 def wanted_columns(state: FencedState, present: tuple[str, ...]) -> list[str]:
-    """Return the columns that a state reads. A composite reads its parts, or a single column that holds the parts.
+    """Return the columns that a state reads.
 
-    A state with a reducer reads all columns.
+    For a composite, these are its parts, or a single column that holds the parts. A state with a reducer reads all
+    columns.
 
     :param present: the columns of the output.
     """
@@ -326,7 +329,7 @@ def wanted_columns(state: FencedState, present: tuple[str, ...]) -> list[str]:
 
 
 def portions(rows: RowsToWrite, state: Any, *, size: int) -> Iterator[RowsToWrite]:
-    """Divide rows into portions of about `size` rows, with one row per key. Portion n becomes chunk n of the grant.
+    """Divide rows into portions of about `size` rows. A key has one row. Portion n becomes chunk n of the grant.
 
     :param rows: the rows; `StagedRows` if the state has a reducer.
     """
@@ -363,8 +366,8 @@ def _shared_out(batch: pa.RecordBatch, keys: Sequence[str], count: int) -> dict[
     found: dict[int, list[int]] = {}
     columns = [batch.column(name).to_pylist() for name in keys]
     for index, key in enumerate(zip(*columns, strict=True)):
-        # Every process computes the same partition of a key, so a repeated write under the same
-        # grant writes the same chunks.
+        # Every process divides the keys in the same way, so a repeated write of a grant writes the
+        # same chunks.
         found.setdefault(partition_of(key, count), []).append(index)
     return found
 
@@ -378,10 +381,11 @@ def _portion(path: Path) -> Iterator[dict[str, Any]]:
 # --- write --------------------------------------------------------------------------------------------------------
 
 
-# From these sizes on, `writers="auto"` uses Spark, if it is available.
+# Sizes from which `writers="auto"` uses Spark, if a Spark is available.
 LARGE_ROWS = 500_000
 LARGE_BYTES = 256 * 2**20
-# The highest number of rows in one write. To find duplicates, a state keeps their keys in memory.
+# Maximum number of rows in one write. To find duplicates, a state keeps the keys of these rows in
+# memory.
 ROWS_A_WRITE = 100_000
 ROWS_A_WRITER = 100_000
 MOST_WRITERS = 200
@@ -398,8 +402,8 @@ def output_digests(updates: Sequence[Update], rows: Sequence[RowsToWrite]) -> di
 
 
 def output_digest(rows: RowsToWrite, state: FencedState) -> str:
-    """Return a digest of keys and deltas, in any order. A transactional state needs the same digest in every replay."""
-    # A composite is one column or several parts, and a reducer reads whole rows. For both, the
+    """Return a digest of keys and deltas, in any order. A transactional state needs an equal digest in every replay."""
+    # A composite is one column or several parts, and a reducer reads whole rows. In both cases, the
     # digest includes all columns.
     columns = state.columns
     if columns is None or has_reducers(state):
@@ -412,10 +416,10 @@ def output_digest(rows: RowsToWrite, state: FencedState) -> str:
 def take_other_output(
     ledger: Ledger, states: Iterable[FencedState], granted: Granted, outputs: Mapping[str, str]
 ) -> None:
-    """Accept an output that differs from the output of an earlier grant, if no state holds rows of the earlier output.
+    """Accept an output that differs from the output of an earlier grant. No state may hold rows of the earlier output.
 
     A state with a fence checks this when its fence is raised. For a state without a fence, the digest of the earlier
-    output is only in the ledger. Then this function looks in the state for rows of the transaction.
+    output is only in the ledger. In this case, this function searches the state for rows of the transaction.
 
     :param states: the states to check. Their fences are raised, so no earlier grant can write.
     :param outputs: the digest of the rows to write, by transactional state.
@@ -433,7 +437,7 @@ def take_other_output(
 
 
 def whole(update: Update, rows: RowsToWrite) -> RowsToWrite:
-    """Read all rows once if several store transactions will write them, to find a wrong row early. Return the rows.
+    """Read all rows before several store transactions write them, so that a wrong row is found early. Return the rows.
 
     A single store transaction checks its rows as it writes them.
 
@@ -456,7 +460,7 @@ def write_update(
 ) -> Written:
     """Write an update after the grant has raised the fence of every state.
 
-    After an error the commit can be tried again, and rows that were already written count once.
+    After an error, the commit can be tried again. Rows that were already written are not added twice.
 
     :param dag_file: path of the DAG file. A driver on this machine may import modules from its folder.
     :param output: the staging of new values; None if the update outputs no new values.
@@ -488,16 +492,16 @@ def write_update(
 
 
 def new_values_of(update: Update, staged: NewValues) -> NewValuesOutput | None:
-    """Return the staging of an update's new values, or None if the update outputs none."""
+    """Return the staging for the new values of an update, or None if the update outputs no new values."""
     return None if update.new_values is None else staged.of(update.new_values)
 
 
 def write_instead(
     state: Any, grant: Grant, rows: RowsToWrite, output: NewValuesOutput | None = None
 ) -> Grant:
-    """Replace the values of keys to which only one transaction has contributed, under a raised fence.
+    """Replace the values of keys to which only one transaction has contributed. The fence must be raised.
 
-    :return: the grant for the next write, which must follow to complete the update.
+    :return: the grant for the next write. That write must follow, since it completes the update.
     :raises StateError, StateUnavailable: the state refuses, or cannot be reached.
     """
     written = NOTHING_WRITTEN
@@ -512,8 +516,8 @@ def write_instead(
 
 
 # --- moment -------------------------------------------------------------------------------------------------------
-# One database transaction raises the fences of several updates and writes them. A reader sees all
-# of them together.
+# One database transaction raises the fences of several updates and writes the updates. A reader
+# sees all these updates or none.
 
 
 @dataclass(frozen=True, eq=False)
@@ -521,7 +525,8 @@ class UpdateRows:
     """The rows of an update, as its commit writes them.
 
     :param instead: for a restatement, the rows whose values replace the stored values.
-    :param require: for a restatement, a function that refuses a missing key. Its argument looks up keys.
+    :param require: for a restatement, a function that raises an error if a key is missing. Its argument is a function
+        that looks up keys.
     :param for_good: whether the update removes rows that cannot be restored.
     """
 
@@ -545,7 +550,10 @@ class UpdateRows:
         return not alone and not _in_portions(self.rows, self.update)
 
     def write(self, grant: Grant, *, raising: bool) -> StateWrite:
-        """Describe the write. If it does not raise the fence, it replaces earlier writes of the same grant."""
+        """Return the write for the store.
+
+        If the write does not raise the fence, it replaces earlier writes of the same grant.
+        """
         undoing = not raising and self.state.kind is StateKind.OPAQUE
         made = partial(StateWrite, self.state.name, grant, raising=raising, undoing=undoing)
         made = partial(made, require=self.require)
@@ -578,11 +586,11 @@ def _sliced(rows: RowsToWrite) -> Iterator[RowsToWrite]:
 
 
 def moment_of(found: Sequence[UpdateRows]) -> list[UpdateRows]:
-    """Choose the updates that one database transaction writes while it also raises their fences.
+    """Return the updates that one database transaction writes while it also raises their fences.
 
-    They are the updates of the database with the most updates. If no database has two updates, one update is chosen,
-    preferably for a state whose fence is slow to raise. An update that removes rows which cannot be restored is
-    written last, unless `together=True`.
+    These are the updates of the database that has the most updates. If every database has a single update, one update
+    is returned, preferably of a state whose fence is slow to raise. An update that removes rows which cannot be
+    restored is written last, unless `together=True`.
     """
     promised = [each for each in found if each.update.together]
     if promised:
@@ -602,7 +610,7 @@ def write_moment(
 ) -> dict[str, Written]:
     """Write updates in one transaction of their store.
 
-    :param staged: the staging of new values, which another connection reads after the transaction.
+    :param staged: the staging of new values. Another connection reads the new values after the transaction.
     :param raising: whether the transaction also raises the fences.
     :return: the written counts by state.
     :raises StateError, StateUnavailable: the store refuses, or cannot be reached.
@@ -612,7 +620,7 @@ def write_moment(
     states = [each.state for each in moment if isinstance(each.state, StoredState)]
     works = [each.write(grant, raising=raising) for each in moment]
     alone = works[0].rows if len(works) == 1 and raising and not works[0].require else None
-    if alone is not None:  # a custom state may override `raise_and_write`
+    if alone is not None:  # A custom state may override `raise_and_write`.
         written = [alone.written(states[0].raise_and_write(grant, alone))]
     else:
         written = write_together(list(zip(states, works, strict=True)))
@@ -640,7 +648,9 @@ def spark_of(update: Update, rows: RowsToWrite) -> str | None:
         return None
     columns = update.state.columns
     if not forced and columns is not None and not columns.keys:
-        return None  # with a single key, this process streams the rows, but an executor would hold them in memory
+        # With a single key, this process streams the rows. An executor would hold all of them in
+        # memory.
+        return None
     spark = update.spark or getattr(getattr(update.input, "operator", None), "conn_id", None)
     problem = ""
     if not isinstance(rows, StagedRows):
@@ -706,19 +716,19 @@ def _in_turns(
         for chunk, portion in enumerate(portions(rows, state, size=ROWS_A_WRITE)):
             given = portion if output is None else list(portion)
             yield RowTally(given, state.added_up)
-            if output is not None:  # the caller has written the portion
+            if output is not None:  # The caller has written the portion.
                 output.keys(state, _keys(state, given), chunk=chunk)
 
     return write_portions(state, grant, tallies())
 
 
 def write_portions(state: Any, grant: Grant, tallies: Iterable[RowTally]) -> Written:
-    """Write each chunk in a separate store transaction, so that memory, locks and undo logs stay small."""
+    """Write each portion in a separate store transaction, so that memory, locks and undo logs stay small."""
     written = NOTHING_WRITTEN
     chunk = -1
     for chunk, tally in enumerate(tallies):
         written += tally.written(state.write(grant, tally, chunk=chunk, complete=False))
-    # A state without a fence starts its write at chunk 0. Without rows, this call is chunk 0.
+    # A state without a fence starts a write at chunk 0. If there are no rows, this call is chunk 0.
     whole = replace(grant, written=grant.written + written, portions=grant.portions + chunk + 1)
     state.write(whole, (), chunk=chunk + 1, complete=True)
     return written
@@ -729,8 +739,8 @@ def _keys(state: Any, rows: Iterable[Mapping[str, Any]]) -> list[tuple[Any, ...]
 
 
 # --- spark writers ------------------------------------------------------------------------------------------------
-# Spark executors write an update. This section starts their driver, passes the job, and reads the
-# answers.
+# Spark executors write an update. This section starts the driver of the job, sends it the job, and
+# reads the answers.
 
 
 _MASTER = re.compile(r"local(\[.*\])?$|yarn(-client)?$|(spark|k8s|mesos)://")
@@ -738,7 +748,7 @@ _OWN_CONNECTION = "airflow_tx_writers"
 
 
 def spark_label(spark: str) -> str:
-    """Return the name of a Spark for logs and messages, without its parameters, which may be secret."""
+    """Return the name of a Spark for logs and messages. It omits parameters, which may be secret."""
     return spark.partition(";")[0]
 
 
@@ -752,10 +762,10 @@ def write_by_spark(
     dag_file: str,
     output: NewValuesOutput | None = None,
 ) -> Written:
-    """Let Spark executors write the rows, each a part of the keys, and complete the write of the grant.
+    """Run a Spark job whose executors each write a part of the keys. Then complete the write of the grant.
 
     :param partitions: the number of chunks.
-    :param output: the staging of new values. Each executor stages a part of them.
+    :param output: the staging of new values. Each executor stages the new values of its keys.
     :return: the written counts.
     :raises StateError: the state refused the write of an executor.
     :raises WritersFailed: the job ended without an answer.
@@ -843,7 +853,7 @@ def _by_driver(
     os.environ.update(driver_environment(os.environ, dag_file=dag_file, binary=binary, local=local))
     with tempfile.TemporaryDirectory(prefix="airflow-tx-writers-") as folder:
         write_job(f"{folder}/job", job)
-        # The driver must run on this machine, since the pipe does not reach another machine.
+        # The driver must run on this machine, since it is connected by a pipe.
         hook = SparkSubmitHook(
             conn_id=conn_id, name=job.name, application_args=[folder], deploy_mode="client"
         )

@@ -1,4 +1,4 @@
-"""The work of a task before and after its Spark application. It describes the batch, and acks the output."""
+"""The work of a task before and after its Spark application: it describes the batch, and acks the output."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 
 # --- appended -----------------------------------------------------------------------------------------------------
-# Outputs that the commit appends to a table. The task lists the files that its application has
-# written to the table's folder.
+# This section is for outputs that the commit appends to a table. The task lists the files that its
+# application has written to the table's folder.
 
 
 def appended_by(spec: TransactionSpec, task_id: str) -> dict[str, AppendTo]:
-    """Return the tables to which the outputs of a task are appended, by output name."""
+    """Return the tables to which the outputs of a task are appended, by name of the output."""
     return {
         name: AppendTo(table.uri, table.partition_by)
         for (task, name), table in spec.tables.items()
@@ -44,7 +44,7 @@ def appended_by(spec: TransactionSpec, task_id: str) -> dict[str, AppendTo]:
 def with_files(processing: Processing, manifest: Manifest) -> Manifest:
     """Add to the manifest the files of each output that the application has written to a table's folder.
 
-    The task lists the files, since the application may lack the committer's access to the table.
+    The task lists the files, since the application may not have the committer's access to the table.
 
     :raises StagingError: the files are incomplete, or cannot be files of a Delta table.
     """
@@ -81,7 +81,7 @@ def _listed(processing: Processing, manifest: Manifest, name: str) -> Output:
         raise refuse(where, name, str(error), remedy) from None
     rows = sum(each["rows"] for each in entries)
     if rows != appended.rows:
-        # If executors write to their own disks, this folder is empty, although Spark reports
+        # If the executors write to their own disks, this folder is empty, although Spark reports
         # success.
         problem = (
             f"Spark wrote {appended.rows} rows, {rows} of them are in {table.uri}/{appended.folder}"
@@ -105,7 +105,7 @@ def _staged(
 
 
 def describe_batch(processing: Processing, inputs: Mapping[str, Any]) -> Descriptor:
-    """Describe the batch of a task for its application.
+    """Describe the batch of a task for the Spark application of the task.
 
     :param inputs: references to the inputs, by name.
     :raises StagingError: an input is incomplete or changed.
@@ -137,9 +137,9 @@ def _ackers(processing: Processing) -> Ackers | None:
 def acknowledge(
     context: Context, processing: Processing, manifest: Manifest, *, reliable: bool
 ) -> None:
-    """Push a reference to each output of an application as an XCom, and ack outputs, readings and code.
+    """Push a reference to each output of an application as an XCom. Then ack the outputs, the readings and the code.
 
-    :param reliable: whether the application must have read the whole batch.
+    :param reliable: whether the commit requires that the application has read the whole batch.
     """
     manifest = with_files(processing, manifest)
     refs = emitted_refs(manifest)

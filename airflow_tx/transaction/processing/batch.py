@@ -62,7 +62,7 @@ class CurrentBatch:
 
         :raises SourceError: the source cannot return exactly these rows.
         """
-        if self.metadata is None:  # a replay that found no rows
+        if self.metadata is None:  # The replay found no rows.
             return iter(())
         form = COUNT if self._processing.source.counts_rows else ""
         return self._reading((), form).passing(self._rows())
@@ -97,8 +97,8 @@ class CurrentBatch:
         source = self._processing.emitter()
         with _refusals(source):
             reader = self._reader(source)
-            # Read the first batch in this thread, which can look up connections. An engine reads in
-            # other threads.
+            # Read the first batch in this thread, which can look up Airflow connections. An engine
+            # reads in other threads.
             first = list(islice(reader, 1))
         reading = ArrowReading(source.malformed_rows, COUNT if source.counts_rows else "")
         self._readings.append(reading)
@@ -213,7 +213,7 @@ _DECLARE = "Declare the types of the columns, or take the rows by read()."
 
 @contextmanager
 def _refusals(source: Source, remedy: str = _DECLARE) -> Iterator[None]:
-    """Turn errors of Arrow and other libraries into refusals of the source.
+    """Replace errors of Arrow and other libraries by refusals of the source.
 
     :raises RowsRefused: the rows do not fit a record batch. A retry would read the same rows.
     :raises SourceError: the rows cannot be read now. A retry may succeed.
@@ -243,10 +243,11 @@ def locate_output(
 ) -> tuple[StagingArea, Mapping[str, Any], TransactionAttempt | None]:
     """Return the staging area of an output, the reference to read, and the attempt of the output.
 
-    A committer may have written its new values again since it pushed `ref`. The newest values of any attempt count.
+    A committer may have written its new values again since it pushed `ref`. So the newest values are returned,
+    regardless of their attempt.
 
-    :param ref: the reference that the reader got.
-    :param begun: the attempt that the reader works on.
+    :param ref: the reference that the reading task received.
+    :param begun: the attempt of the reading task.
     :raises StagingError: the value is not a reference, or the new values are no longer kept.
     """
     from airflow_tx.spark import are_new_values, newest_of
@@ -287,9 +288,12 @@ def rows_of_output(spec: TransactionSpec, ref: Any, begun: Begun) -> Iterator[di
 
 
 def inputs_of(spec: TransactionSpec, inputs: Mapping[str, Any], begun: Begun) -> dict[str, Input]:
-    """Describe the inputs of an application, by name. They are checked here, so that the task raises the error.
+    """Describe the inputs of an application, by name.
 
-    :param inputs: the reference of each input, or a list with the references of all instances of a mapped task.
+    This function checks them, so that the task fails before it starts Spark.
+
+    :param inputs: the reference of each input. For a mapped task, the input is a list with the references of all
+        instances.
     :raises StagingError: an output is incomplete or changed.
     """
     return {name: _input(spec, value, begun) for name, value in inputs.items()}
@@ -312,7 +316,10 @@ def _input(spec: TransactionSpec, value: Any, begun: Begun) -> Input:
 
 
 def output_names(*refs: Mapping[str, Any]) -> tuple[OutputName, ...]:
-    """Return the names of outputs that are read together, or () if new values are among them, which have no ack."""
+    """Return the names of the acked outputs that a task reads as one input.
+
+    New values have no ack, so for them return ().
+    """
     from airflow_tx.spark import are_new_values
 
     if any(are_new_values(ref) for ref in refs):

@@ -1,4 +1,7 @@
-"""Begin transactions: request a transaction from the ledger, which needs answers of the source and of Airflow."""
+"""Begin transactions.
+
+This module requests a transaction from the ledger, and answers its questions about source and runs.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ if TYPE_CHECKING:
 # Source: protocol.md §3.
 
 
-# Seconds within which runs begin if they are created together.
+# If runs are created at the same time, they begin within this number of seconds.
 _SOON = 5.0
 _PACE = 0.2
 
@@ -64,7 +67,9 @@ def in_turn(
     attempt: TransactionAttempt,
     position: Any,
 ) -> Source:
-    """Return the source of a run's batch. A source with ordered dates also receives the schedule of the DAG.
+    """Return the source of a run's batch.
+
+    A source that follows the order of dates also receives the schedule of the DAG.
 
     :raises AheadOfOrder: no transaction has taken an interval yet, and an earlier run is queued or running.
     """
@@ -83,7 +88,7 @@ def in_turn(
 def first_in_turn(
     spec: TransactionSpec, source: Source, attempt: TransactionAttempt, position: Any
 ) -> Source:
-    """Return the source of a batch that the coordinator begins without a run.
+    """Return the source for a batch that the coordinator begins without a run.
 
     :raises SourceError: no transaction has taken an interval yet, and an earlier run is queued or running.
     """
@@ -106,10 +111,10 @@ def await_lane(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Wait in the worker while a lane works on the run's transaction, so that the run does not take it over.
+    """Wait in the worker while a lane works on the transaction of the run, so that the run does not take it over.
 
     :param key: the run key.
-    :param seconds: the longest time to wait.
+    :param seconds: the longest time to wait, in seconds.
     """
     until = clock() + seconds
     with spec.store() as store:
@@ -118,7 +123,7 @@ def await_lane(
 
 
 def is_in_lane(store: Store, paths: Paths, key: str) -> bool:
-    """Return whether a live lane works on the transaction of a run."""
+    """Return whether a running lane works on the transaction of a run."""
     ledger = ReadOnlyLedger(store, paths)
     binding = ledger.binding(key)
     if binding is None:
@@ -135,9 +140,10 @@ def comes_soon(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> bool:
-    """Wait in the worker until a run is next in the order, since a deferral would take longer.
+    """Wait in the worker until a run is next in the order. A deferral would take longer.
 
-    :param seconds: the longest time to wait; at most 5. There is no wait if no run of the next interval is running.
+    :param seconds: the longest time to wait, at most 5 seconds. There is no wait if no run of the next interval is
+        running.
     :return: whether the run is next.
     """
     if not compat.runs_on(spec.dag_id, ahead.missing, ["running"]):
@@ -153,13 +159,13 @@ def comes_soon(
 
 
 def order_in(store: Store, paths: Paths) -> datetime | None:
-    """Return the end of the last interval that a topology has taken, or None if it has taken no interval."""
+    """Return the end of the last data interval that a topology has taken. Return None if it has taken no interval."""
     position = ReadOnlyLedger(store, paths).next_position()
     return None if position is None else order_end(position)
 
 
 def gap(dag_id: str, missing: datetime, after: datetime) -> Remedy:
-    """Return the text about an interval without a run, and its remedy."""
+    """Return the problem of an interval that has no run, and its remedy."""
     return (
         f"No run for the interval that begins at {missing.isoformat()} is queued or running, "
         "and no later one can begin without it. Clear its run, or create it with "
@@ -167,16 +173,15 @@ def gap(dag_id: str, missing: datetime, after: datetime) -> Remedy:
 
 
 # --- outcome ------------------------------------------------------------------------------------------------------
-# Notifications to the source that a batch has begun, or that an attempt has failed.
-#
-# Source: Storm's ack and fail.
+# The source is notified when a batch has begun and when an attempt has failed. Source: Storm's ack
+# and fail.
 
 
 log = logging.getLogger(__name__)
 
 
 def note_begun(source: Source, begun: Begun) -> None:
-    """Call `Source.begun`. An error is only logged, since the transaction has already begun."""
+    """Call `Source.begun`. An error of the source is only logged, since the transaction has already begun."""
     try:
         source.begun(begun.txid, begun.metadata)
     except Exception as error:  # noqa: BLE001 - user code may raise anything
@@ -184,7 +189,10 @@ def note_begun(source: Source, begun: Begun) -> None:
 
 
 def note_failed(source: Source, attempt: TransactionAttempt, metadata: Any, reason: str) -> None:
-    """Call `Source.failed`, and close the source. An error is only logged, since the attempt has already failed."""
+    """Call `Source.failed`, and close the source.
+
+    An error of the source is only logged, since the attempt has already failed.
+    """
     try:
         source.failed(attempt.txid, metadata, reason)
     except Exception as error:  # noqa: BLE001 - user code may raise anything
@@ -197,8 +205,10 @@ def note_failed(source: Source, attempt: TransactionAttempt, metadata: Any, reas
 
 
 CheckEntry = Callable[["Entry", TopologyRecord], "Collection[str] | None"]
-"""A function that refuses a journal entry that the states of the DAG cannot take back. It returns the states that need
-values of the entry, or None for all states."""
+"""A function that refuses a journal entry if the states of the DAG cannot take back its contributions.
+
+It returns the states that need values of the entry, or None for all states.
+"""
 _NOT_ALLOCATED = "Nothing was allocated; correct the source, then clear this task."
 RUN_CONF = "airflow_tx"
 """The key of a run's configuration that holds the run key of a run that was created again."""
@@ -217,7 +227,7 @@ def ask(
     """Request the transaction of a run from the ledger, and send the lag of the source to the metrics.
 
     :param ti: the task instance of `begin`.
-    :param retry: whether Airflow retried the task instance; False for a first try, or after a clear.
+    :param retry: whether Airflow has retried the task instance. It is False for the first try, also after a clear.
     :param dag: the DAG, whose schedule gives the order of data intervals.
     :param check_entry: a function that is called before a restatement is allocated.
     :raises Refused: see `Ledger.begin`.
@@ -269,9 +279,9 @@ def committed_batch(spec: TransactionSpec, txid: int) -> dict[str, Any]:
 def allocate(
     spec: TransactionSpec, ledger: Ledger, task_try: str = "", *, first: TaskTry | None = None
 ) -> Begun | NoData | WindowFull:
-    """Allocate the next transaction for a run that does not exist yet. The answer names the run.
+    """Allocate the next transaction, for a run that does not exist yet. The answer contains the id of the run.
 
-    :param task_try: the try of a lane that processes the transaction in place of a run, or "".
+    :param task_try: the try of the lane that processes the transaction instead of a run, or "" if there is no lane.
     :param first: the task that the lane starts in the same step.
     :raises Refused, SourceError, ConfigError: nothing was allocated.
     """
@@ -281,7 +291,7 @@ def allocate(
     with closing(
         _Decider(spec, spec.named_source, ledger, partial(first_in_turn, spec))
     ) as decider:
-        # The ledger needs run states only for runs with the same key, and this request has no key.
+        # The ledger needs the state of an earlier run with the same key. This request has no key.
         outside = Outside(decider.decide, run_state=lambda run_id: None, review=decider.review)
         answer = ledger.begin(request, outside, task=first)
         decider.note(answer)
@@ -290,23 +300,25 @@ def allocate(
 
 
 def room(store: Store, paths: Paths, *, max_pending: int, key: str | None) -> dict[str, int] | None:
-    """Return the event that wakes a `begin` that waits for room in the window, or None if the window is full.
+    """Return the event that wakes a `begin` that waits until fewer transactions are open.
 
-    :param key: the run key. An earlier `begin` of the run, declared dead by Airflow, may have allocated a transaction.
-        Then the event is due immediately, since no other run commits that transaction.
+    Return None if it must still wait.
+
+    :param key: the run key. An earlier try of `begin` may have allocated a transaction before Airflow declared the try
+        dead. Then the event is due immediately, since no other run commits this transaction.
     """
     ledger = ReadOnlyLedger(store, paths)
     current = ledger.current()
     allocated = ledger.allocated()
     binding = None if key is None else ledger.binding(key)
-    # If a restatement of the run's transaction is requested, the run waits for room, since it
-    # begins another transaction.
+    # If a restatement of the run's transaction is requested, the run begins another transaction. So
+    # it waits until fewer transactions are open.
     own = binding is not None and not ledger.is_wanted_restated(binding.txid)
     return {"current": current} if own or allocated + 1 < current + max_pending else None
 
 
 def key_of(spec: TransactionSpec, run: compat.RunInfo) -> str:
-    """Return the run key. If the run was created again, its configuration has the key of the original run."""
+    """Return the run key. If the run was created again, the key of the original run is in its configuration."""
     return _given_key(run) or spec.source.key(run)
 
 
@@ -316,13 +328,19 @@ def _given_key(run: compat.RunInfo) -> str | None:
 
 
 def _of(spec: TransactionSpec, run: compat.RunInfo) -> Source:
-    """Return the source for the batch of this run. A run that was created again has no dates, so its key is used."""
+    """Return the source for the batch of this run.
+
+    For a run that was created again, use its key, since it has no dates.
+    """
     key = _given_key(run)
     return spec.named_source.for_run(run) if key is None else spec.named_source.for_key(key)
 
 
 def conf_of(key: str) -> dict[str, Any]:
-    """Return the configuration for a run that is created again for the transaction with this key."""
+    """Return the configuration for a run that is created again.
+
+    It contains the key of the transaction's original run.
+    """
     return {RUN_CONF: {"key": key}}
 
 
@@ -339,7 +357,7 @@ def _read_entry(
     *,
     check: CheckEntry,
 ) -> RestatedBatch:
-    """Read the batch of a transaction to restate from the journal, and check that the source still has its rows.
+    """Read the batch of the transaction to restate from the journal. Check that the source still has the rows.
 
     :raises JournalError: the journal entry cannot be used.
     :raises RestateRefused: the source no longer has the rows.
@@ -353,7 +371,8 @@ def _read_entry(
     states = check(entry, structs.replace(topology, renamed=renamed))
     states = renamed.values() if states is None else states
     rows = entry.metadata
-    # For changed rows, the source decides the batch again later, and reports missing rows then.
+    # For changed rows, the source decides the batch again later. It reports missing rows at that
+    # time.
     if rows is not None and not changed_rows:
         with asked(source, f"transaction {replaces.txid} with rows {dumps(rows)[:200]}"):
             gone = source.refuses_again(rows)
@@ -371,9 +390,9 @@ def _read_entry(
 
 
 class _Decider:
-    """The source of one `begin`. It stays connected until the ledger has stored the batch.
+    """The source that one `begin` uses. The source stays connected until the ledger has stored the batch.
 
-    :param ordered: a function that returns the source which follows the order of data intervals.
+    :param ordered: a function that returns the source with the order of data intervals.
     """
 
     def __init__(
@@ -394,7 +413,7 @@ class _Decider:
         self.source.close()
 
     def decide(self, attempt: TransactionAttempt, position: Any) -> Batch | None:
-        """Check that output can be staged, and let the source decide the batch.
+        """Check that output can be staged. Then let the source decide the batch.
 
         :raises SourceError, ConfigError: nothing was allocated.
         """
@@ -415,7 +434,10 @@ class _Decider:
         return decide_again(self.source, attempt, metadata)
 
     def review(self, previous: PreviousBatch) -> None:
-        """Log a warning if rows have changed since their batch was decided, with the command that reads them again."""
+        """Log a warning if rows have changed after their batch was decided.
+
+        The warning names the command that reads them again.
+        """
         with asked(self.source, f"the rows of transaction {previous.txid}"):
             changed = self.source.changed_since(previous.rows)
         if changed is None:
@@ -424,21 +446,21 @@ class _Decider:
         if not previous.is_open:
             action = "restate"
             if not self._ledger.is_committed(previous.txid):
-                return  # the previous transaction was skipped
+                return  # The previous transaction was skipped.
         log.warning(
             "%r: since transaction %d took them, %s. To take the current rows: %s",
             self.source, previous.txid, changed, self.source.command(action, previous.txid, "--changed-rows"),
         )  # fmt: skip
 
     def note(self, answer: object) -> None:
-        """Notify the source if an attempt has begun, unless it is a restatement."""
+        """Notify the source that an attempt has begun. A restatement sends no notification."""
         if isinstance(answer, Begun) and answer.replaces is None:
             failpoint("begin.before_note", topology=self._spec.topology, txid=answer.txid)
             note_begun(self.source, answer)
 
 
 def has_batch(source: Source, attempt: TransactionAttempt, position: Any) -> bool:
-    """Return whether the source has rows for a transaction, without taking rows. Close the source.
+    """Return whether the source has rows for a transaction, without taking these rows. Then close the source.
 
     :raises SourceError: see `decide`.
     """
@@ -475,7 +497,7 @@ def decide(source: Source, attempt: TransactionAttempt, position: Any) -> Batch 
 
 
 def decide_again(source: Source, attempt: TransactionAttempt, metadata: Any) -> Any:
-    """Let the source decide the batch again, from the rows that it now has at the same place.
+    """Let the source decide the batch again, from the rows that it now has at the place of the earlier batch.
 
     :param metadata: the metadata of the earlier decision.
     :raises SourceError: the source failed, or its answer is not plain JSON. The text is one line.
@@ -492,7 +514,7 @@ def _question(attempt: TransactionAttempt, position: Any) -> str:
 
 @contextmanager
 def asked(source: Source, what: str, remedy: str = _NOT_ALLOCATED) -> Iterator[None]:
-    """Turn an error of the source in the `with` block into a SourceError of one line.
+    """Replace an error of the source in the `with` block by a SourceError of one line.
 
     :param what: a description of the request to the source, for the error.
     :param remedy: the remedy of the error.

@@ -1,4 +1,4 @@
-"""Digests of the code that tasks run. A receipt keeps them, and commands compare them with the current DAG."""
+"""Digests of the code that tasks run. Receipts contain the digests, and commands compare them with the current DAG."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from airflow_tx.transaction.spec import RunsApplication, TransactionSpec
 
 
 def digest_of_callable(task: Any) -> str:
-    """Return the digest of the function that a task calls, or "" without a function or readable source.
+    """Return the digest of the function that a task calls.
+
+    Return "" if it has no function, or if the source is not readable.
 
     :param task: an operator, mapped or not, with its function in `python_callable`.
     """
@@ -27,7 +29,10 @@ def digest_of_callable(task: Any) -> str:
 
 
 def code_of_dag(dag: Any, spec: TransactionSpec) -> dict[str, str]:
-    """Return the digest of the code of each task that must ack, as in its ack, or "" if the code cannot be read."""
+    """Return, by task, the digest of the code of each task that must ack. It equals the digest in the task's ack.
+
+    It is "" if the code cannot be read.
+    """
     tasks = (task for task in dag.tasks if task.task_id in spec.tasks)
     return {task.task_id: _digest_of_task(task, dag.fileloc) for task in tasks}
 

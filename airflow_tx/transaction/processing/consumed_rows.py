@@ -21,22 +21,23 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
 PYTHON = "python-2"
-"""The form of a digest over Python values."""
-# Version 2 of marshal writes no references to equal objects. References would change the digest of
-# equal values.
+"""The form of a digest that is computed from Python values."""
+# marshal version 2 does not write references to equal objects. References would change the digest
+# of equal values.
 _MARSHAL = 2
 _AS_IS = frozenset((bool, int, float, str, bytes, type(None)))
 _TEXTS = (date, datetime, time, timedelta, Decimal, UUID, bytearray)
-# Seconds to wait until the threads of an engine leave an ended stream. An idle engine does not
-# notice the end.
+# Maximum number of seconds to wait until the threads of an engine leave a stream. An idle engine
+# does not notice its end.
 _TO_LEAVE = 5.0
 
 
 class RowsReading:
-    """One reading of a batch, or of outputs.
+    """One reading of the rows of a batch or of outputs.
 
-    :param outputs: the outputs that are read together, or () for the batch.
-    :param form: the form of the digest. Rows of outputs are only counted, since their digests cover Arrow batches.
+    :param outputs: the names of the outputs that are read as one input, or () for the batch.
+    :param form: the form of the digest. Rows of outputs are only counted, since digests of outputs are computed from
+        Arrow batches.
     """
 
     def __init__(self, outputs: tuple[OutputName, ...] = (), form: str = PYTHON) -> None:
@@ -48,7 +49,7 @@ class RowsReading:
         self.malformed: list[MalformedRow] = []
 
     def passing(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Any]:
-        """Yield the rows, and count and digest each row that the caller reads. Count malformed rows, and keep them."""
+        """Yield the rows. Count and digest each row that the caller reads. Count and collect malformed rows."""
         from xxhash import xxh3_64_intdigest
 
         self.started = True
@@ -70,7 +71,7 @@ class RowsReading:
         self.ended = True
 
     def ask_rest(self) -> None:
-        """Read one more row after a reading has stopped, without counting it. Errors of the source are raised."""
+        """Read one more row after a reading has stopped. This row is not counted. Errors of the source are raised."""
         before = self._sum
         if not self._failed and next(self.passing(self._rest), None) is not None:
             self._rows -= 1
@@ -78,7 +79,10 @@ class RowsReading:
             self.more = True
 
     def _noted(self, rows: Iterable[Any]) -> Iterator[Any]:
-        """Note an error of the source. Otherwise a generator that has raised would look like one at its end."""
+        """Note that the source raised an error.
+
+        After an error, a Python generator looks like a generator that has ended.
+        """
         try:
             yield from rows
         except Exception:
@@ -91,7 +95,7 @@ class RowsReading:
         try:
             self._sum += xxh3_64_intdigest(marshal.dumps(_plain(row), _MARSHAL))
         except (TypeError, ValueError):
-            self.form = COUNT  # the hash of the value differs between processes
+            self.form = COUNT  # The hash of the value differs between processes.
 
     @property
     def found(self) -> RowsDigest:
@@ -100,10 +104,10 @@ class RowsReading:
 
 
 class ArrowReading(RowsReading):
-    """One reading of a batch as record batches. The rows are hashed as Spark hashes them.
+    """One reading of a batch as Arrow record batches. The digest is computed as in Spark.
 
     :param malformed: the list to which the source adds malformed rows.
-    :param form: `COUNT` for rows that are only counted.
+    :param form: `COUNT` if rows are only counted and not hashed.
     """
 
     def __init__(self, malformed: list[MalformedRow], form: str = "") -> None:
@@ -128,10 +132,10 @@ class ArrowReading(RowsReading):
             atexit.unregister(self.close)
 
     def close(self) -> None:
-        """End the stream, and wait until the threads of an engine leave it.
+        """End the stream, and wait until no thread of an engine reads it.
 
-        The source must not be closed while a thread reads it. At the exit of Python, such a thread can crash the
-        process, or keep it from ending.
+        The source must not be closed while a thread reads it. When Python exits, such a thread can crash the process,
+        or prevent its end.
         """
         with self._lock:
             self._failed |= not self.ended
@@ -144,7 +148,7 @@ class ArrowReading(RowsReading):
             clock.sleep(0.001)
 
     def ask_rest(self) -> None:
-        """Read one more row, as `RowsReading.ask_rest`. An engine that reads ahead receives no further rows."""
+        """Read one more row, like `RowsReading.ask_rest`. An engine that reads ahead receives no more rows."""
         with self._lock:
             before = self._found
             while not (self._failed or self.more) and (batch := self._next()) is not None:
@@ -173,7 +177,7 @@ AnyReading: TypeAlias = RowsRead | RowsReading
 
 
 def _plain(value: Any) -> Any:
-    """Return a form of a value with the same hash in every process, such as type and text of a Decimal or a date.
+    """Convert a value to a form with the same hash in every process. A Decimal or a date becomes its type and its text.
 
     :raises TypeError: the value has no such form.
     """
@@ -193,7 +197,7 @@ def _plain(value: Any) -> Any:
         if isinstance(value, kind):
             return kind(value)
     if isinstance(value, str):
-        return "".join(value)  # str() of an Enum may return another text
+        return "".join(value)  # str() of an Enum may return a different text.
     if isinstance(value, _TEXTS):
         return (..., type(value).__name__, str(value))
     raise TypeError(f"{type(value).__name__} has no text that is the same everywhere")

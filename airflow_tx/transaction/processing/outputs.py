@@ -36,7 +36,10 @@ Acks = Mapping[tuple[str, int], Ack]
 
 
 def xcom_fingerprint(value: Any) -> str:
-    """Return the digest of an XCom value. A task's return value and the pulled XCom have the same digest."""
+    """Return the digest of an XCom value.
+
+    A returned value and the value that is pulled from the XCom have the same digest.
+    """
     try:
         return digest(value)
     except (TypeError, ValueError):
@@ -44,9 +47,9 @@ def xcom_fingerprint(value: Any) -> str:
 
 
 def returned(value: Any, *, multiple: bool) -> list[dict[str, str]]:
-    """Return name and fingerprint of each XCom that a return value becomes, for the ack of a Python task.
+    """Return name and fingerprint of each XCom that a Python task pushes for its return value. The ack contains them.
 
-    :param multiple: whether each entry of a returned mapping also becomes a separate XCom.
+    :param multiple: whether each entry of a returned mapping also becomes an XCom of its own.
     """
     if value is None:
         return []
@@ -60,7 +63,10 @@ def is_ref(value: Any) -> bool:
 
 
 def acked(acks: Acks, task: str, name: str) -> dict[int, str]:
-    """Return the acked fingerprints of the output `name`, by map index. An unmapped task has the map index −1."""
+    """Return the fingerprints of the output `name` in the acks of a task, by map index.
+
+    It is −1 for an unmapped task.
+    """
     return {
         index: xcom_fingerprint(entry) if is_ref(entry) else entry["digest"]
         for (of, index), ack in sorted(acks.items())
@@ -71,7 +77,7 @@ def acked(acks: Acks, task: str, name: str) -> dict[int, str]:
 
 
 # --- passed on ----------------------------------------------------------------------------------------------------
-# Before a task acks, its return value is refused if XCom would change the value.
+# A return value that XCom would change is refused before the task acks.
 
 
 _Path = tuple[Any, ...]
@@ -80,13 +86,13 @@ _PLAIN = {type(None), bool, float, dt.date}
 _STAGE = "Return current_batch().stage({}), which keeps it."
 _LEAST = -(2**63)
 _BEYOND = 2**64
-"""The limits of integers that a task can send to its supervisor: `_LEAST <= value < _BEYOND`."""
+"""The range of integers that a task can send to its supervisor: `_LEAST <= value < _BEYOND`."""
 
 
 def check_returned(
     value: Any, spec: TransactionSpec, task: TaskTry, attempt: TransactionAttempt
 ) -> None:
-    """Refuse a return value that XCom refuses or changes, or that the committer cannot write.
+    """Refuse a return value that XCom refuses or would change, or that the committer cannot write.
 
     :raises StagingError: the value cannot be used. The error names the value and its place.
     """

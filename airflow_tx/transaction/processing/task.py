@@ -71,12 +71,14 @@ if TYPE_CHECKING:
     from airflow_tx.transaction.processing.consumed_rows import AnyReading, RowsReading
 
 # --- messages -----------------------------------------------------------------------------------------------------
-# The messages that a task emits. Each message is the root of a tree, and the committer waits for
-# all trees.
+# This section is for the messages that a task emits. Each message is the root of a tree. The
+# committer waits until all trees are acked.
 
 
 class TaskMessages:
-    """The messages of one try of a task. The ackers stay connected from the first message until the task's ack.
+    """The messages of one try of a task.
+
+    The task connects to the ackers at its first message, and disconnects at its ack.
 
     :param anchored: whether the transaction waits for the ack of the task.
     """
@@ -93,7 +95,7 @@ class TaskMessages:
 
     @property
     def trees(self) -> int:
-        """Return the number of trees that the task and its application have begun."""
+        """Return the number of message trees that the task and its application have begun."""
         return self._by_application + (0 if self._emitter is None else self._emitter.trees)
 
     def emit(self, count: int, *, tracked: bool) -> list[str]:
@@ -124,11 +126,12 @@ class TaskMessages:
             raise AirflowFailException(str(error)) from None
 
     def add_application(self, trees: int, emitter: TaskTry) -> None:
-        """Add the messages that the application of the task has emitted.
+        """Count the messages that the Spark application of the task has emitted.
 
         :param trees: the number of messages.
         :param emitter: the try that submitted the application.
-        :raises AirflowFailException: an earlier try submitted the application, and it has emitted messages.
+        :raises AirflowFailException: an earlier try submitted the application, and the application has emitted
+            messages.
         """
         if trees and emitter != self._task:
             own = self._begun.attempt
@@ -151,11 +154,11 @@ class TaskMessages:
 
 
 # --- stale input --------------------------------------------------------------------------------------------------
-# A task refuses input of an earlier attempt before it works on the input.
+# A task refuses input of an earlier attempt before its own work begins.
 
 
 def check_arguments(task: Any, attempt: TransactionAttempt) -> None:
-    """Refuse arguments of another attempt, which Airflow read before `begin` ran again.
+    """Refuse arguments of another attempt. Airflow has read them before `begin` ran again.
 
     :raises AirflowFailException: an argument belongs to another attempt. The error names both attempts.
     """
@@ -171,7 +174,7 @@ def check_arguments(task: Any, attempt: TransactionAttempt) -> None:
 def check_upstream(
     context: Context, spec: TransactionSpec, attempt: TransactionAttempt, task: TaskTry
 ) -> None:
-    """Refuse input from tasks that have not acked in this attempt. Their batch may have had other rows.
+    """Refuse input of tasks that have not acked in this attempt. Their batch may have had other rows.
 
     :raises AirflowFailException: an upstream task has worked only on an earlier attempt. The error names the task.
     """
@@ -185,7 +188,7 @@ def check_upstream(
         record = ledger.status(attempt.txid)
         acked = None if record is None else ledger.acked(record)
     if acked is None:
-        return  # the transaction is final, which `start` will report
+        return  # The transaction is final. `start` will report this.
     states = compat.instance_states(context["ti"], before, spec.mapped)
     stale = sorted(
         {
@@ -211,26 +214,29 @@ def _batches(value: Any) -> Iterator[TransactionAttempt]:
 
 
 # --- failure ------------------------------------------------------------------------------------------------------
-# The reason for a task's failure, in the form that the ledger keeps.
+# This section returns the reason for a task's failure in the form that the ledger keeps.
 
 
 def failure_reason(context: Context) -> str:
-    """Return the text of a task's error, or of its root cause in the JVM, or "" if no error is known."""
+    """Return the text of the error that failed a task, or of its root cause in the JVM.
+
+    Return "" if no error is known.
+    """
     from airflow_tx.spark import jvm_cause
 
     error = context.get("exception")
     if not isinstance(error, BaseException):
         return compat.masked(f"{type(error).__name__}: {error}") if error else ""
     refusal = refusal_of(context)
-    # The AirflowFailException repeats the text of the refusal.
+    # The text of the AirflowFailException is the text of the refusal.
     text = problem_of(refusal if refusal and str(refusal) == str(error) else error)
     return compat.masked(str(jvm_cause(error) or f"{type(error).__name__}: {text}"))
 
 
 def noted_reason(context: Context, refusal: TxError | None) -> tuple[str, str]:
-    """Return the reason for the ledger, and the id of the failed task.
+    """Return the reason of a failure for the ledger, and the id of the failed task.
 
-    For a refusal that only a person can resolve, the reason is the text of the refusal, and the task id is empty.
+    If only a person can resolve the failure, the reason is the text of the refusal, and the task id is empty.
     """
     if refusal is not None and refusal.for_good:
         return compat.masked(problem_of(refusal)), ""
@@ -238,14 +244,14 @@ def noted_reason(context: Context, refusal: TxError | None) -> tuple[str, str]:
 
 
 def problem_of(error: BaseException) -> str:
-    """Return the problem of an error without its remedy, which the ledger keeps separately.
+    """Return the problem of an error without its remedy, since the ledger keeps the remedy separately.
 
-    The text does not contain a refused value of a row. Only the log of the task shows the value, since fewer people
-    may read that log.
+    The text does not contain a refused value of a row. Only the log of the task shows this value, since fewer people
+    can read that log.
     """
     if not isinstance(error, TxError):
         return str(error)
-    place = error.fields.get("place")  # the place of the value that the refusal quotes, if any
+    place = error.fields.get("place")  # the place of the value in the refusal, if it has one
     if not place:
         return error.problem_text
     told = f"{place} has a value that the log of its task shows"
@@ -253,15 +259,15 @@ def problem_of(error: BaseException) -> str:
 
 
 def refusal_of(context: Context) -> TxError | None:
-    """Return the refusal that failed the task, or None if another error failed it."""
+    """Return the refusal that failed the task. Return None if another error failed it."""
     error = context.get("exception")
-    # A refusal that a retry cannot fix was raised again as AirflowFailException.
+    # A refusal that a retry cannot resolve has been raised again as AirflowFailException.
     refusal = error.__context__ if isinstance(error, AirflowFailException) else error
     return refusal if isinstance(refusal, TxError) else None
 
 
 def advice_of(error: BaseException | None) -> Remedy | None:
-    """Return the remedy of a refusal for the ledger, or None if the error has no remedy."""
+    """Return the remedy of a refusal in the form that the ledger keeps. Return None if the error has no remedy."""
     advice = error.advice if isinstance(error, TxError) else None
     return None if advice is None else advice.worded(compat.masked)
 
@@ -276,7 +282,7 @@ _inner: ContextVar[Processing | None] = ContextVar("airflow_tx_processing", defa
 
 
 def ask_rest(readings: Iterable[AnyReading]) -> None:
-    """Request one more row from the reading with the most rows, to find out whether it has read the whole batch.
+    """Read one more row after the reading with the most rows, to find out whether it has read the whole batch.
 
     :raises SourceError: the source cannot return the row.
     """
@@ -288,7 +294,7 @@ def ask_rest(readings: Iterable[AnyReading]) -> None:
 
 
 def fullest(readings: Iterable[AnyReading]) -> list[RowsRead]:
-    """Return the reading with the most rows for the batch, and for each other input. Shorter readings do not count."""
+    """Return, for the batch and for each other input, the reading with the most rows. Shorter readings do not count."""
     found: dict[tuple[OutputName, ...], RowsRead] = {}
     for read in _started(readings):
         known = found.get(read.outputs)
@@ -301,7 +307,10 @@ def fullest(readings: Iterable[AnyReading]) -> list[RowsRead]:
 
 
 def repeated(readings: Iterable[AnyReading]) -> list[str]:
-    """Describe each input that was read completely several times. It is unknown which of its readings counts."""
+    """Describe each input that the task has read completely several times.
+
+    It is unknown which of these readings counts.
+    """
     whole = Counter(
         read.outputs for read in _started(readings) if not read.stopped and read.found.rows
     )
@@ -323,7 +332,8 @@ def _started(readings: Iterable[AnyReading]) -> Iterator[RowsRead]:
 class Processing:
     """One try of one processing task.
 
-    :param anchored: whether the transaction waits for the ack of the task. It does not wait for a side branch.
+    :param anchored: whether the transaction waits for the ack of the task. It does not wait for a task on a side
+        branch.
     """
 
     def __init__(
@@ -336,15 +346,18 @@ class Processing:
         self.messages = TaskMessages(spec, begun, task, anchored=anchored)
         self.read: list[AnyReading] = []  # readings by the task and by its application
         self.looked: list[RowsReading] = []
-        """The readings with `reliable=False`, which do not prove which rows were consumed."""
+        """The readings with `reliable=False`. They do not prove which rows the task has consumed."""
         self.unproven: list[str] = []
-        """The reasons why it is not proven which rows the application consumed."""
+        """The reasons why the rows that the application has read are not proven."""
         self.staged: dict[str, Output] = {}
-        """The outputs that the task's code has staged, by name."""
+        """The outputs that the code of the task has staged, by name."""
         self.broken: Exception | None = None
-        """The error that ended a reading of the batch. The engine that reads the batch may wrap it in another error."""
+        """The error that ended a reading of the batch.
+
+        An engine that reads the batch may wrap this error in another error.
+        """
         self.rejected: list[dict[str, str]] = []
-        """The rows that the task's code has rejected."""
+        """The rows that the code of the task has rejected."""
         self._emitters: list[Source] = []
         self.code = ""
         """The digest of the task's code, or "" if it is unknown."""
@@ -370,14 +383,17 @@ class Processing:
 
     @classmethod
     def current(cls) -> Processing:
-        """Return the object set by `as_current`, or otherwise the `Processing` of the running Airflow task."""
+        """Return the object that `as_current` has set.
+
+        If there is none, return the `Processing` of the running Airflow task.
+        """
         from airflow.sdk import get_current_context
 
         return _inner.get() or cls.of(get_current_context())
 
     @contextmanager
     def as_current(self) -> Iterator[None]:
-        """Make this object the result of `current` until the `with` block ends."""
+        """Let `current` return this object until the `with` block ends."""
         token = _inner.set(self)
         try:
             yield
@@ -387,7 +403,7 @@ class Processing:
     @classmethod
     @contextmanager
     def running(cls, context: Context) -> Iterator[Processing]:
-        """Start the try, and run the `with` block of an operator that acks its output itself.
+        """Start the try, and run the `with` block of an operator that acks its own output.
 
         :raises AirflowSkipException: the transaction is committed.
         :raises AirflowRescheduleException: `begin` of the run has replaced the attempt, or will replace it.
@@ -426,7 +442,10 @@ class Processing:
 
     @cached_property
     def staging(self) -> StagingArea:
-        """Return the staging area for the task's output. Output of tasks after the block is kept after the commit."""
+        """Return the staging area for the output of the task.
+
+        The output of a task after the block is kept after the commit.
+        """
         area = self.spec.staging().of_topology(self.begun.incarnation)
         return area if self.task.task_id in self.spec.inside else area.kept
 
@@ -460,10 +479,10 @@ class Processing:
     def ack(
         self, outputs: Sequence[Mapping[str, Any]] = (), consumed_rows: int | None = None
     ) -> None:
-        """Note in the ledger that this try is done, with its outputs and readings. A second call does nothing.
+        """Note in the ledger that this try is done, with its outputs and its readings. A second call does nothing.
 
         :param outputs: references to staged output, or the result of `returned` for a return value.
-        :param consumed_rows: the number of rows read from the batch. If it is None, the readings count them.
+        :param consumed_rows: the number of rows that were read from the batch, or None to count them from the readings.
         :raises SourceError: the rows were replaced while the task read them.
         :raises AirflowRescheduleException, AirflowFailException: another try or attempt has replaced this try.
         """
@@ -498,9 +517,10 @@ class Processing:
         failpoint("process.after_ack", task=self.task.task_id, **self._where)
 
     def stage(self, rows: Any, name: str = "rows") -> dict[str, Any]:
-        """Write an output of the task's code with the digest of its rows, and return the reference to the output.
+        """Write an output of the task's code, with the digest of its rows. Return the reference to the output.
 
-        :raises StagingError: a column type would change a value, or the task has already staged an output so named.
+        :raises StagingError: a column type would change a value, or the task has already staged an output with this
+            name.
         """
         where = self.where
         check_own_name(where, name)
@@ -518,7 +538,7 @@ class Processing:
         return write_manifest(where, self.staged)[name].to_json()
 
     def _staged_refs(self) -> list[dict[str, Any]]:
-        """Return references to the outputs that the task's code has staged, and to rejected and malformed rows."""
+        """Return references to the outputs that the task's code has staged, and to its rejected and malformed rows."""
         for name, rows in ((REJECTED, self.rejected), (MALFORMED, self._malformed())):
             if rows:
                 self.staged[name] = stage_rejected(self.where, name, rows)
@@ -529,15 +549,22 @@ class Processing:
         return [make_ref(self.where, name, output).to_json() for name, output in outputs]
 
     def _malformed(self) -> list[dict[str, str]]:
-        """Describe the malformed rows of the batch, from the reading that found the most of them."""
+        """Describe the malformed rows of the batch.
+
+        If several readings found malformed rows, the reading with the most counts.
+        """
         own = (each for each in self.read if not isinstance(each, RowsRead))
-        # A reading with `reliable=False` has found all malformed rows if it read to the end.
+        # A reading with `reliable=False` has found all malformed rows if it has read the whole
+        # batch.
         readings = [*own, *(each for each in self.looked if each.ended)]
         found = max((each.malformed for each in readings), key=len, default=[])
         return [row_aside("", each.reason, each.where, each.content) for each in found]
 
     def _check_rejected(self, given: Iterable[Mapping[str, Any]], read: Sequence[RowsRead]) -> None:
-        """Refuse more rejected rows than rows read. The task rejected a row twice, or a row that it created itself."""
+        """Refuse more rejected rows than the task has read.
+
+        It has rejected a row twice, or a row that is not from the batch.
+        """
         count = sum(each["rows"] for each in given if each["name"].startswith(REJECTED))
         most = sum(each.found.rows for each in read)
         if count > most and read and not any(each.at_least for each in read):
@@ -550,13 +577,13 @@ class Processing:
         ledger.run(step)
 
     def emitter(self) -> Source:
-        """Return a source that emits rows of the batch. `ack` checks and closes it."""
+        """Return a source that reads the rows of the batch. `ack` checks and closes the source."""
         emitter = self.source.named(self.topology)
         self._emitters.append(emitter)
         return emitter
 
     def close(self) -> None:
-        """Close the sources, once no engine reads their rows."""
+        """Close the sources of this try after the engines have stopped reading their rows."""
         from airflow_tx.transaction.processing.consumed_rows import ArrowReading
 
         for each in (*self.read, *self.looked):
@@ -566,10 +593,10 @@ class Processing:
             emitter.close()
 
     def fail(self, reason: str, refusal: TxError | None = None, *, failed_task: str = "") -> None:
-        """Note in the ledger that this try failed and is not retried, and notify the source.
+        """Note in the ledger that this try has failed and is not retried. Notify the source.
 
-        :param reason: the reason for the ledger.
-        :param refusal: the refusal that failed the task; None if another error failed it.
+        :param reason: the reason of the failure, in the form that the ledger keeps.
+        :param refusal: the refusal that failed the task, or None if another error failed it.
         :param failed_task: see `Ledger.fail`.
         :raises Refused: a newer try or attempt has started.
         """
@@ -596,7 +623,9 @@ class Processing:
 
     @contextmanager
     def settling(self) -> Iterator[None]:
-        """Run a `with` block. If the rows of the batch are not settled, end the task as the source decides.
+        """Run a `with` block.
+
+        If it finds that the rows of the batch are not settled, end the task as the source decides.
 
         :raises AirflowRescheduleException: Airflow starts the task again later.
         :raises FailedBatch: the transaction needs another attempt.
@@ -612,7 +641,7 @@ class Processing:
             put_back(self._ti, str(error))
 
     def unsettled(self, error: SourceNotSettled) -> TxError:
-        """Return the error that ends the task if its rows are not settled, see `Source.unsettled`."""
+        """Return the error that ends the task if the rows of the batch are not settled, see `Source.unsettled`."""
         with closing(self.spec.named_source) as source:
             return source.unsettled(self.metadata, error)
 
@@ -626,11 +655,11 @@ class Processing:
 
     @contextmanager
     def _connected(self) -> Iterator[Ledger]:
-        """Connect to the ledger for one step only, since the task may fork, or run for hours, between two steps."""
+        """Connect to the ledger for a single step. Between two steps, the task may fork or run for hours."""
         with self.spec.store() as store:
             if self._ledger is None:
                 self._ledger = self.spec.ledger(store)
-            # Reuse the ledger object. It remembers its writes, so it need not read them again.
+            # Reuse the ledger object. It remembers its own writes, so it need not read them.
             self._ledger.store = store
             yield self._ledger
 
@@ -646,11 +675,11 @@ class Processing:
             raise AirflowFailException(str(error)) from None
 
     def _is_current(self) -> bool:
-        """Return whether this try is the current try of its task."""
+        """Return whether this try is still the current try of its task."""
         return compat.is_current_try(self.task.task_try)
 
     def _is_replaced(self) -> bool:
-        """Return whether `begin` of the run has stored another attempt, or is running."""
+        """Return whether `begin` of the run has stored a newer attempt, or is still running."""
         value = compat.pull(self._ti, self.spec.begin)
         return (
             not isinstance(value, dict)
@@ -663,7 +692,10 @@ class Processing:
 
 
 def before_task(context: Context) -> None:
-    """Check the input of a task that must ack, and note the start of the task. Airflow calls this hook before it."""
+    """Check the input of a task that must ack, and note the start of the task.
+
+    Airflow calls this hook before the task.
+    """
     processing = Processing.of(context)
     check_arguments(context["task"], processing.attempt)
     if processing.source.kind is not SourceKind.TRANSACTIONAL:
@@ -671,7 +703,7 @@ def before_task(context: Context) -> None:
     processing.code = digest_of_callable(context["task"])
     dated = processing.source.dated
     if dated is not None and "logical_date" not in context:
-        # A run that was deleted and created again may lack dates. Airflow does not always infer
+        # A run that was deleted and created again may have no dates. Airflow cannot always infer
         # them.
         dates = compat.interval_context(*dated.interval(processing.metadata))
         context.update(dates)  # type: ignore[typeddict-item]
@@ -679,7 +711,7 @@ def before_task(context: Context) -> None:
 
 
 def after_task(context: Context, result: Any = None) -> None:
-    """Ack a task with its result. Airflow calls this hook after the task, before the result becomes an XCom."""
+    """Ack a task with its result. Airflow calls this hook after the task and before the result becomes an XCom."""
     from airflow_tx.transaction.processing.outputs import check_returned, returned
 
     task: Any = context["task"]
@@ -694,7 +726,7 @@ def after_task(context: Context, result: Any = None) -> None:
 
 
 def task_failed(context: Context) -> None:
-    """Note the failure of a task that Airflow does not retry."""
+    """Note the failure of a task in the ledger, if Airflow does not retry the task."""
     try:
         refusal = refusal_of(context)
         reason, failed_task = noted_reason(context, refusal)
@@ -704,10 +736,10 @@ def task_failed(context: Context) -> None:
 
 
 def task_ended(context: Context) -> None:
-    """Ack a task, without output, that has skipped itself or other tasks."""
+    """Ack a task that has skipped itself or other tasks. The ack has no output."""
     try:
         processing = Processing.of(context)
-        if processing.started:  # otherwise the transaction is already committed
+        if processing.started:  # Otherwise the transaction is already committed.
             processing.ack()
     except (AirflowFailException, AirflowSkipException) as error:
         log.info("%s", error)
@@ -727,9 +759,9 @@ def hook_up(task: Any) -> None:
 
 
 def stage_frames(task: Any) -> None:
-    """Wrap the function of a `@task`, so that returned data frames are staged and their references become XComs.
+    """Wrap the function of a `@task`, so that returned data frames are staged and references to them become XComs.
 
-    Airflow has no hook that replaces the result of a function, so the function itself is wrapped.
+    The function itself is wrapped, since Airflow has no hook that replaces the result of a function.
     """
     compat.wrap_function(task, _staging)
 
@@ -750,12 +782,12 @@ def _staging(function: Callable[..., Any], multiple: bool) -> Callable[..., Any]
 
 @contextmanager
 def _own_errors() -> Iterator[None]:
-    """Raise the source's own error if an engine has wrapped it in another error.
+    """Raise the source's own error if an engine has wrapped it.
 
-    If rows are not settled, end the task as the source decides.
+    If the rows are not settled, end the task as the source decides.
     """
     processing = None
-    with suppress(RuntimeError):  # raised outside of a task, such as in a test
+    with suppress(RuntimeError):  # The error was raised outside of a task, such as in a test.
         processing = Processing.current()
     with nullcontext() if processing is None else processing.settling(), _of_source(processing):
         yield
@@ -767,8 +799,8 @@ def _of_source(processing: Processing | None) -> Iterator[None]:
         yield
     except Exception as error:
         broken = None if processing is None else processing.broken
-        # The text of an engine's error contains the traceback of the original error, with files of
-        # this folder.
+        # The text of an engine's error contains the traceback of the original error. The traceback
+        # names files of this folder.
         told: BaseException | None = error
         while told is not None and os.path.dirname(__file__) not in str(told):
             told = told.__cause__
@@ -778,9 +810,9 @@ def _of_source(processing: Processing | None) -> Iterator[None]:
 
 
 def _with_refs(value: Any, multiple: bool) -> Any:
-    """Stage the data frames in a function's return value, and return the value with references in their place.
+    """Stage the data frames in the return value of a function. Return the value with references in place of the frames.
 
-    :param multiple: whether each entry of a mapping becomes a separate XCom.
+    :param multiple: whether each entry of a returned mapping also becomes an XCom.
     """
     if is_frame(value):
         return Processing.current().stage(value)
