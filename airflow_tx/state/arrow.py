@@ -163,7 +163,9 @@ class RowTally(Iterable[Mapping[str, Any]]):
     def _begin(self) -> None:
         """Begin a reading, and refuse a second reading of an iterator, which would silently have no rows."""
         if self._begun and isinstance(self._rows, Iterator):
-            raise TypeError("a write begins again, and its rows can be read once: give it a list")
+            raise TypeError(
+                "the write must read the rows again, but an iterator can be read only once: pass a list"
+            )
         self._begun = True
         self._sum = 0
 

@@ -128,7 +128,9 @@ def test_a_narrowed_column_rounds_no_value_of_a_long_lived_state(
     grants.commit_rows(1, state, [{"v": value}])
     run("UPDATE {t} SET v = NULL")
     narrow("v")
-    with pytest.raises(StateError, match="column v .*values would change|column v: .*integer|database says: .*range"):
+    with pytest.raises(
+        StateError, match="column v .*would change the values|column v: .*integer|database says: .*range"
+    ):
         grants.commit_rows(2, state, [{"v": value}])
     assert state.rows_by_txid() == {1: 1}
 
@@ -144,9 +146,11 @@ def test_a_column_narrowed_after_the_raise_rounds_no_value(
     grant = grants(2)
     state.raise_fence(grant)
     narrow("v")
-    with pytest.raises(StateError, match="was changed while it was written to|database says: "):
+    with pytest.raises(StateError, match="was altered while this task wrote to it|database says: "):
         state.write(grant, [{"v": value}])
-    with pytest.raises(StateError, match="column v .*values would change|column v: .*integer|database says: .*range"):
+    with pytest.raises(
+        StateError, match="column v .*would change the values|column v: .*integer|database says: .*range"
+    ):
         state.write(grant, [{"v": value}])
     assert state.rows_by_txid() == {1: 1}
 
@@ -164,7 +168,7 @@ def test_a_sum_column_narrowed_after_the_raise_rounds_no_value(
     change = "ALTER COLUMN {} TYPE" if url.startswith("postgresql") else "MODIFY {}"
     for name in ("n", "tx_prev_n"):
         run(f"ALTER TABLE {{t}} {change.format(name)} NUMERIC(10,2)")
-    for problem in ("was changed while it was written to", "exists with other columns: n is "):
+    for problem in ("was altered while this task wrote to it", "exists with other columns: n is "):
         with pytest.raises(StateError, match=problem):
             state.write(grant, [{"key": 0, "n": Decimal("1.005")}], complete=complete)
     assert run("SELECT DISTINCT n FROM {t}") == [(1,)]

@@ -170,7 +170,7 @@ def test_an_output_whose_files_are_missing_from_the_table_folder_is_refused(
     topology: Topology, orders: DeltaTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(DeltaTable, "list_staged", lambda *where: [])
-    with pytest.raises(StagingError, match="Spark wrote 1000 rows, 0 of them are in"):
+    with pytest.raises(StagingError, match="Spark wrote 1000 rows, but only 0 are in"):
         processed(topology, connect())
 
 

@@ -89,7 +89,7 @@ def unproven(run: StageRun, spark: SparkSession, part: Part) -> Any:
 
 @pytest.mark.parametrize("part", PARTS.values(), ids=PARTS.keys())
 def test_a_limit_that_cuts_rows_off_is_refused(run: StageRun, any_spark: SparkSession, part: Part) -> None:
-    with pytest.raises(RowsDiffer, match=r"task count read \d+ rows of the batch, which has more"):
+    with pytest.raises(RowsDiffer, match=r"task count read \d+ rows of the batch, but the batch has more rows"):
         unproven(run, any_spark, part)
 
 

@@ -88,7 +88,7 @@ def test_an_empty_reason_text_is_refused_at_once(run: StageRun, spark: SparkSess
 
 def test_reject_is_refused_without_a_table_of_rejected_rows(run: StageRun, spark: SparkSession) -> None:
     run.spec = type(run.spec)(**{**vars(run.spec), "rejected": None})
-    with pytest.raises(StagingError, match="there is no table for the rows that it rejects"):
+    with pytest.raises(StagingError, match="the transaction has no table for rejected rows"):
         applied(run, spark, lambda spark, batch: batch.reject(batch.read(), "odd"))
 
 

@@ -230,7 +230,7 @@ def test_the_observer_names_outputs_that_spark_has_not_counted_exactly(
     assert not (said and job in ALL)
     assert all(why.endswith(" the batch") for why in said.values())
     if job in (united_with_itself, united_with_some_of_itself, joined_with_itself):
-        assert list(said.values()) == ["one output was made of two readings of the batch"]
+        assert list(said.values()) == ["one output contains the rows of two reads of the batch"]
 
 
 def test_an_output_of_two_readings_is_unproven_and_two_outputs_of_one_reading_are_proven(
@@ -243,7 +243,7 @@ def test_an_output_of_two_readings_is_unproven_and_two_outputs_of_one_reading_ar
             observer.write(df, f"file://{tmp_path}/{number}")
         assert observer.unproven() == {}
         observer.write(one.union(two), f"file://{tmp_path}/2")
-        assert observer.unproven() == {(): "one output was made of two readings of the batch"}
+        assert observer.unproven() == {(): "one output contains the rows of two reads of the batch"}
     finally:
         observer.close()
 
@@ -259,7 +259,7 @@ def test_rows_that_a_sql_text_reads_twice_on_a_server_are_unproven(
         )
     assert written.rows == 2 * ROWS
     assert observer.unproven() == {
-        (): "SQL text or a subquery on Spark Connect may have used more than once what was read of the batch"
+        (): "SQL text or a subquery on Spark Connect may have used rows more than once from the batch"
     }
 
 
@@ -309,9 +309,9 @@ def test_a_limit_of_groups_or_rows_on_a_server_is_unproven(
 
 
 REPEATED = {
-    None: "a sort, a cache or a repeated stage may have run rows more than once, or nowhere, of the batch",
+    None: "a sort, a cache or a repeated stage may have processed rows twice, or never, from the batch",
     # Of each of two partitions a half is read, twice.
-    ROWS // 4: "a stage may have been repeated beside a limit, unseen on Spark Connect, of the batch",
+    ROWS // 4: "Spark Connect may have repeated a stage with a limit, unseen, for rows from the batch",
 }
 
 

@@ -558,5 +558,6 @@ def test_a_lazy_frame_is_refused_with_the_call_that_collects_it(capsys: pytest.C
 
     assert trial(committed("tried_lazy", lazy), rows=ROWS).state == "failed"
     assert (
-        "its rows are no table (a polars.LazyFrame has no rows yet). Call .collect() first." in capsys.readouterr().out
+        "its rows do not form a table (a polars.LazyFrame is lazy and has no rows yet). Call .collect()"
+        in capsys.readouterr().out
     )

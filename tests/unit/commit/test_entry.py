@@ -135,9 +135,9 @@ def test_a_batch_without_rows_leaves_an_entry_without_rows(make: Any) -> None:
 @pytest.mark.parametrize(
     ("state", "refusal"),
     [
-        (PersistedState(Noted(), Noted(), "opaque"), "PersistedState takes rows unchanged"),
+        (PersistedState(Noted(), Noted(), "opaque"), "PersistedState stores rows unchanged"),
         (MemoryState("m", keys=["word"], values={"n": Balance()}), "column n has a reducer"),
-        (DeltaTable("/tmp/t"), "DeltaTable takes rows unchanged"),
+        (DeltaTable("/tmp/t"), "DeltaTable stores rows unchanged"),
         (MemoryState("m", keys=["word"], values={"n": Sum()}), ""),
     ],
     ids=["persisted", "reducer", "appended", "keyed"],
@@ -150,7 +150,7 @@ def test_the_journal_entry_notes_that_a_state_cannot_take_back_its_rows(make: An
     run = begun(make, updates=[update(PersistedState(Noted(), Noted(), "opaque"))])
     run.commit_now()
     (contribution,) = entries(run)[0].contributions.values()
-    assert (contribution.refusal, list(contribution.rows())) == ("PersistedState takes rows unchanged", [])
+    assert (contribution.refusal, list(contribution.rows())) == ("PersistedState stores rows unchanged", [])
 
 
 def test_without_a_journal_no_entry_is_written_or_named(make: Any, store: CountingStore) -> None:

@@ -281,7 +281,7 @@ def test_a_state_that_was_passed_over_and_set_back_is_rolled_forward(world: Worl
 def test_verify_notes_that_a_state_was_passed_over(world: World) -> None:
     world.again().commit_now()
     found = world.verified()
-    assert "transaction 3: it has passed over state words: what that held was accepted" in found.notes
+    assert "transaction 3: it left out state words, whose values a person had accepted" in found.notes
     assert found.findings == ()
 
 
@@ -290,7 +290,7 @@ def test_a_restatement_that_passed_over_a_state_cannot_be_restated(world: World)
     entry = journal_of(world.run).read(entry_of(world.run, 3))
     problem = refuses_restatement(world.run.updates, entry, renamed={})
     assert problem is not None
-    assert "what it held was accepted" in problem
+    assert "a person accepted its values" in problem
 
 
 def test_a_restatement_that_can_still_be_skipped_does_not_pass_over_a_state(

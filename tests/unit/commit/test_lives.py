@@ -227,7 +227,7 @@ def test_a_backup_from_before_a_change_is_noticed_even_without_a_later_transacti
 ) -> None:
     line = lines(where, made)
     line.change_gone()
-    with pytest.raises(StateBehind, match="without the change that repair 1 accepted.*--roll-forward"):
+    with pytest.raises(StateBehind, match="lack the change that repair 1 accepted.*--roll-forward"):
         line.commit(a=3)
     assert line.values() == {"a": 50, "b": 7}
 
@@ -349,7 +349,7 @@ def test_a_roll_forward_restores_a_mark_of_change_missing_from_the_fence(lines: 
     database = line.place.state.database
     database.fence = replace(database.fence, batch=database.fence.batch.replace('"change":1,', ""))
     run = begun(line, rows(b=1))
-    with pytest.raises(StateBehind, match="without the change that repair 1 accepted"):
+    with pytest.raises(StateBehind, match="lack the change that repair 1 accepted"):
         run.commit_now()
     assert line.roll() == []
     run.commit_now()
@@ -387,7 +387,7 @@ def test_an_interrupted_acceptance_stops_commits_until_it_is_repeated(line: Line
     with pytest.raises(OSError, match="killed"):
         line.edit("a", None)
     run = begun(line, rows(a=3))
-    with pytest.raises(StateBehind, match="without the change that repair 1 accepted"):
+    with pytest.raises(StateBehind, match="lack the change that repair 1 accepted"):
         run.commit_now()
     line.accept()
     assert [each.number for each in line.repairs] == [1]
@@ -453,7 +453,7 @@ def test_a_rebuilt_ledger_knows_a_change_from_its_copy_in_the_journal(line: Line
     line.change_gone()
     line.lose_ledger()
     assert [(each.number, each.what) for each in line.repairs] == [(1, "accept-change"), (2, "ledger-lost")]
-    with pytest.raises(StateBehind, match="without the change that repair 1 accepted"):
+    with pytest.raises(StateBehind, match="lack the change that repair 1 accepted"):
         line.commit(a=3)
 
 
@@ -496,7 +496,7 @@ def test_a_backup_other_than_the_accepted_one_is_refused(line: Line) -> None:
     line.lose()
     older()
     run = begun(line, rows(a=1000))
-    with pytest.raises(StateBehind, match="says 1, and the fence that a person accepted said 2"):
+    with pytest.raises(StateBehind, match="says 1, but the fence that a person accepted was 2"):
         run.commit_now()
     assert line.values() == {"a": 1}
     line.lose()
@@ -510,7 +510,7 @@ def test_a_state_lost_completely_after_its_loss_was_accepted_is_refused(line: Li
     kept()
     line.lose()
     empty()
-    with pytest.raises(StateBehind, match="nothing, and the fence that a person accepted said 1"):
+    with pytest.raises(StateBehind, match="nothing, but the fence that a person accepted was 1"):
         line.commit(a=100)
 
 
@@ -520,7 +520,7 @@ def test_a_backup_restored_after_an_empty_state_was_accepted_is_refused(line: Li
     assert line.seen().found == 0
     line.lose()
     kept()
-    with pytest.raises(StateBehind, match="1, and the fence that a person accepted said nothing"):
+    with pytest.raises(StateBehind, match="1, but the fence that a person accepted was nothing"):
         line.commit(a=100)
 
 
@@ -748,7 +748,7 @@ def test_a_state_that_was_not_empty_at_its_first_transaction_is_not_rolled_forwa
     line.commit(a=10)
     empty()
     (refused,) = line.roll(chosen=[line.place.state.name])
-    assert "nothing says that it was so before its first transaction" in refused
+    assert "no record says that it was empty before its first transaction" in refused
 
 
 def forget_and_come_back(line: Line) -> None:

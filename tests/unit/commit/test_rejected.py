@@ -148,7 +148,7 @@ def test_a_list_of_row_objects_is_rejected_row_by_row(makes: Any, aside: DeltaTa
 
 @pytest.mark.parametrize("rows", [[None], [[1]], [5], 5, FRAME["page"], pl.Series([1]), [("home", 1)]], ids=str)
 def test_a_value_that_is_not_a_row_cannot_be_rejected(makes: Any, rows: Any) -> None:
-    with pytest.raises(StagingError, match=r"these are no rows \(.*Give dicts or texts, or a frame"):
+    with pytest.raises(StagingError, match=r"the argument contains no rows \(.*Pass dicts, texts or a frame"):
         begun(makes(), (rows, "odd"))
 
 
@@ -216,7 +216,7 @@ def test_a_task_that_rejects_rows_and_returns_no_output_is_refused(makes: Any) -
     batch.reject("x", "odd")
     processing.ack()
     run.committer.states["count"] = "success"
-    with pytest.raises(StagingError, match="the task gave nothing"):
+    with pytest.raises(StagingError, match="the task returned nothing"):
         run.commit_now()
 
 
@@ -295,7 +295,7 @@ def test_a_day_with_rejected_rows_cannot_be_restated_without_their_table(
     problem = refused_by_dag(run.spec, dag, entry, topology)
     if rejected:
         assert problem is not None
-        assert "which the DAG does not write any more" in problem
+        assert "which the DAG no longer writes" in problem
         with pytest.raises(RestateRefused, match="rejected"):
             check_entry(run.spec, dag, entry, topology)
     else:
@@ -343,7 +343,7 @@ def test_a_task_may_reject_up_to_the_limit(makes: Any, aside: DeltaTable, most: 
     with pytest.raises(ChecksFailed) as refused:
         run.commit_now()
     assert str(refused.value).startswith(
-        "Commit of transaction 1.1 refused: check 'rejected' failed: task count rejected 2 of 10 rows, and "
+        "Commit of transaction 1.1 refused: check 'rejected' failed: task count rejected 2 of 10 rows, but "
         f"max_rejected is {most}. Correct the code"
     )
     assert refused.value.for_good
@@ -413,7 +413,7 @@ def test_show_says_how_many_rows_a_task_has_used(makes: Any) -> None:
 def test_more_rejected_rows_than_were_read_are_refused(makes: Any) -> None:
     run = makes()
     run.begin()
-    with pytest.raises(StagingError, match=r"the task rejected 11 rows and read 10\. Reject each row"):
+    with pytest.raises(StagingError, match=r"the task rejected 11 rows but read only 10\. Reject each row"):
         working(run, ([{"n": n} for n in range(11)], "odd"))
     quiet = makes("r2")
     quiet.begin()
@@ -426,7 +426,7 @@ def test_more_rejected_rows_than_were_read_are_refused(makes: Any) -> None:
 def test_an_empty_reason_is_refused(makes: Any, reason: str) -> None:
     run = makes()
     run.begin()
-    with pytest.raises(StagingError, match=r"task count in transaction 1\.1 refused: reason = ' *' is empty\. Say"):
+    with pytest.raises(StagingError, match=r"task count in transaction 1\.1 refused: reason = ' *' is empty\. Explain"):
         CurrentBatch(run.start()).reject("x", reason)
 
 
@@ -434,13 +434,13 @@ def test_an_empty_reason_is_refused(makes: Any, reason: str) -> None:
 def test_an_invalid_row_or_reason_is_refused_in_one_line(makes: Any, rows: Any, reason: Any) -> None:
     run = makes()
     run.begin()
-    with pytest.raises(StagingError, match=r"these are no rows \(.*\)\. Give dicts or texts") as refused:
+    with pytest.raises(StagingError, match=r"the argument contains no rows \(.*\)\. Pass dicts, texts") as refused:
         CurrentBatch(run.start()).reject(rows, reason)
     assert "\n" not in str(refused.value)
 
 
 def test_reject_is_refused_if_no_commit_keeps_the_rejected_rows(makes: Any) -> None:
-    match = r"there is no table for the rows that it rejects\. Give the block one, Transaction\(\.\.\., rejected="
+    match = r"the transaction has no table for rejected rows\. Set Transaction\(\.\.\., rejected="
     run = makes(rejected=None)
     run.begin()
     with pytest.raises(StagingError, match=match):
@@ -454,7 +454,7 @@ def test_reject_is_refused_if_no_commit_keeps_the_rejected_rows(makes: Any) -> N
 def test_the_output_name_of_rejected_rows_is_reserved(makes: Any) -> None:
     run = makes()
     run.begin()
-    with pytest.raises(StagingError, match="it cannot have this name"):
+    with pytest.raises(StagingError, match="this name is reserved"):
         CurrentBatch(run.start()).stage([{"a": 1}], REJECTED)
 
 
@@ -477,7 +477,7 @@ def test_a_commit_is_refused_if_the_table_of_rejected_rows_was_removed_from_the_
     begun(changed, ("x", "odd"))
     changed.spec = type(changed.spec)(**{**vars(changed.spec), "rejected": None})
     changed.updates = [update(state)]
-    with pytest.raises(StagingError, match=r"no table for its 1 row any more\. Bring rejected= back, or"):
+    with pytest.raises(StagingError, match=r"no longer has a table for its 1 row\. Set rejected= again, or"):
         changed.commit_now()
     assert counts(state) == {}
 

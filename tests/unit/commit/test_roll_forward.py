@@ -276,7 +276,7 @@ def test_a_state_whose_values_do_not_add_up_and_are_of_another_moment_is_refused
     run = committed(makes, rows(a=5), **how)
     place.values_of(kept)
     (refused,) = rolled(run, place)
-    assert "of different moments" in refused
+    assert "from different moments" in refused
     assert run.spec.ledger(run.spec.memory).topology().rolling is None
 
 
@@ -302,7 +302,7 @@ def test_a_roll_forward_refuses_a_state_whose_older_values_the_open_transaction_
     place.values_of(kept)
     late = begun(makes, rows(a=1), **how)
     killed_before_the_mark(late.commit())
-    assert "of different moments" in rolled(run, place)[0]
+    assert "from different moments" in rolled(run, place)[0]
     kept()
     assert rolled(run, place) == []
     assert values(place) == {"a": 3}

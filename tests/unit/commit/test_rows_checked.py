@@ -90,7 +90,7 @@ def test_a_task_that_read_half_is_refused_and_committed_once_it_has_read_all(sto
     run = Run(store, Numbers())
     run.work(rows=5)
     run.work("audit")
-    run.refused("task audit read 10 rows.* of the batch, task count 5 rows")
+    run.refused("task audit read 10 rows.* of the batch, but task count read 5 rows")
     run.work()
     assert run.commit() is None
 
@@ -106,7 +106,7 @@ def test_a_partial_read_is_noticed_by_one_more_row_if_the_source_does_not_count(
         assert run.commit() is None
         assert details(run).transaction.unproven == ()
     else:
-        run.refused("task count read 9 rows of the batch, which has more")
+        run.refused("task count read 9 rows of the batch, but the batch has more rows")
 
 
 def test_a_source_that_fails_when_it_is_asked_for_one_more_row_fails_the_ack(store: CountingStore) -> None:
@@ -124,7 +124,7 @@ def test_all_tasks_that_read_less_than_the_source_counted_are_refused(store: Cou
     run = Run(store, Counted())
     run.work(rows=5)
     run.work("audit", rows=5)
-    run.refused("task audit read 5 rows of the batch, its source counted 10")
+    run.refused("task audit read 5 rows of the batch, but its source counted 10")
 
 
 def test_a_task_that_declares_a_partial_read_is_accepted(store: CountingStore) -> None:
@@ -142,7 +142,7 @@ def test_a_source_that_gives_rows_twice_is_refused(store: CountingStore) -> None
     run = Run(store, Twice())
     run.work()
     run.work("audit")
-    run.refused("read 20 rows of the batch, its source counted 10")
+    run.refused("read 20 rows of the batch, but its source counted 10")
 
 
 class Changing(Numbers):

@@ -292,7 +292,7 @@ def test_a_committer_tries_a_refused_skip_once_and_then_waits(
 
     store.steps = [replayed]
     assert commit_in_time(second, store) is None
-    assert [line for line in second.log.lines if "is not skipped now" in line][1:] == []
+    assert [line for line in second.log.lines if "could not be skipped" in line][1:] == []
     assert counts(kept) == {"count": 20}
     assert store.waits == [(60.0, True)]
 
@@ -318,7 +318,7 @@ def test_a_committer_waits_for_messages_in_its_worker_for_seconds_only(
     assert line is not None
     assert line.messages
     assert sum(store.slept) == most
-    assert run.log.lines[-1].startswith("Transaction 1.1 of numbers waits: of 1 trees of messages")
+    assert run.log.lines[-1].startswith("Transaction 1.1 of numbers waits: of its 1 message trees")
 
 
 def test_a_message_that_is_acked_within_seconds_is_waited_for_in_the_worker(

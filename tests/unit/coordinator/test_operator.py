@@ -62,7 +62,7 @@ def test_a_transaction_is_late_after_the_processing_timeout_of_the_configuration
     ],
 )
 def test_a_coordinator_that_can_start_no_run_is_refused_when_the_file_is_parsed(options: Any, match: str) -> None:
-    with pytest.raises(TransactionDefinitionError, match=f"its coordinator can start no run: .*{match}"):
+    with pytest.raises(TransactionDefinitionError, match=f"its coordinator cannot start a run: .*{match}"):
         coordinate("unstartable", options)
 
 

@@ -75,7 +75,9 @@ def test_each_entry_of_a_mapping_with_multiple_outputs_is_acked_by_its_name() ->
 
 def test_a_task_that_returns_nothing_is_refused_unless_its_update_or_an_empty_batch_allows_it() -> None:
     nothing = acks(one=returned(None, multiple=False))
-    with pytest.raises(StagingError, match=r"task count .* gave nothing\. Let it return its rows, .*allow_empty=True"):
+    with pytest.raises(
+        StagingError, match=r"task count .* returned nothing\. Let it return its rows, .*allow_empty=True"
+    ):
         values_of(update(), nothing, ATTEMPT, pull({}))
     assert values_of(update(allow_empty=True), nothing, ATTEMPT, pull({})) == []
     assert values_of(update(), nothing, ATTEMPT, pull({}), empty=True) == []
@@ -98,7 +100,7 @@ def test_a_refused_task_without_rows_is_told_which_update_may_allow_it(state: Fe
 
 
 def test_an_application_without_output_counts_as_no_rows_where_that_is_allowed() -> None:
-    with pytest.raises(StagingError, match="gave nothing"):
+    with pytest.raises(StagingError, match="returned nothing"):
         values_of(update("counts"), acks(one=[]), ATTEMPT, pull({}))
     assert values_of(update("counts", allow_empty=True), acks(one=[]), ATTEMPT, pull({})) == []
 
@@ -113,7 +115,7 @@ def test_the_committer_reads_the_acked_value() -> None:
 
 
 def test_an_xcom_that_differs_from_the_acked_value_is_refused() -> None:
-    with pytest.raises(StagingError, match=r"task count in transaction 7\.2 refused: its XCom is not what"):
+    with pytest.raises(StagingError, match=r"task count in transaction 7\.2 refused: its XCom differs from"):
         values_of(update(), acks(one=returned(ROWS, multiple=False)), ATTEMPT, pull({-1: [*ROWS, *ROWS]}))
 
 
@@ -129,14 +131,14 @@ def test_a_reference_of_an_earlier_try_is_refused() -> None:
 
 
 def test_an_unknown_output_is_refused_with_the_names_of_the_given_outputs() -> None:
-    with pytest.raises(StagingError, match="the task gave 'counts'"):
+    with pytest.raises(StagingError, match="the task emitted 'counts'"):
         values_of(update("words"), acks(one=[REF]), ATTEMPT, pull({}))
 
 
 def test_every_instance_of_a_mapped_task_is_read_and_checked() -> None:
     found = acks(i0=returned(ROWS, multiple=False), i1=returned(None, multiple=False), i2=returned([], multiple=False))
     assert values_of(update(allow_empty=True), found, ATTEMPT, pull({0: ROWS, 2: []})) == [ROWS, []]
-    with pytest.raises(StagingError, match=r"task count\[1\] .* gave nothing"):
+    with pytest.raises(StagingError, match=r"task count\[1\] .* returned nothing"):
         values_of(update(), found, ATTEMPT, pull({0: ROWS, 2: []}))
     with pytest.raises(StagingError):
         values_of(update(), found, ATTEMPT, pull({0: [], 2: ROWS}))

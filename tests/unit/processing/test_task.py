@@ -164,7 +164,7 @@ def test_a_file_that_changes_before_the_task_that_reads_it_has_acked_is_refused(
     result = [next(rows) for _ in range(read if way == "rows" else read - 1)]
     file.write_text("n\n1\n2\n3\n")
     result += list(rows)
-    with pytest.raises(SourceError, match=rf"file {file} changed while it was read: it had 6 bytes, and has 8"):
+    with pytest.raises(SourceError, match=rf"file {file} changed while it was read: it had 6 bytes, but now has 8"):
         after_task(context, [len(result)])
     acked = files.ack("first")
     assert acked is not None
@@ -300,7 +300,7 @@ def test_a_batch_that_is_refused_for_its_rows_is_noted_as_permanently_refused(
     files = Dag(store, FileSource(f"{tmp_path}/*.csv", schema="n INT"))
     refusal = refused_reading(files)
     record = files.record()
-    problem = f"{tmp_path}/a.csv: line 2: n has a value that the log of its task shows"
+    problem = f"{tmp_path}/a.csv: line 2: n has an unusable value, which is in the log of the task"
     kept = str(RowsRefused(**{**refusal.fields, "problem": problem}))
     assert (record.phase, Remedy.behind(record.error, record.remedy)) == (Phase.FAILED, kept)
     assert record.for_good == 1
@@ -381,7 +381,7 @@ def test_the_ledger_has_no_value_that_a_library_quotes(store: CountingStore) -> 
     context["exception"] = refused.value
     task_failed(context)
     error = given.record().error or ""
-    assert ("a row has a value" in error, "4711" in error) == (True, False)
+    assert ("a row has an unusable value" in error, "4711" in error) == (True, False)
 
 
 def test_a_file_error_that_quotes_no_value_is_stored_completely(store: CountingStore, tmp_path: Path) -> None:
@@ -547,7 +547,7 @@ def test_with_an_opaque_source_no_task_works_on_the_output_of_an_earlier_attempt
     after_task(first, None)
     before_task(opaque.context("second", first="success"))
     opaque.begin()
-    with pytest.raises(AirflowFailException, match="its input from first is of an earlier attempt. Clear first"):
+    with pytest.raises(AirflowFailException, match="its input from first belongs to an earlier attempt. Clear first"):
         before_task(opaque.context("second", first="success"))
     before_task(opaque.context("second", first="skipped"))
 
@@ -647,12 +647,12 @@ def test_an_application_is_given_the_files_of_staged_rows(started_task: StartedT
 def test_a_task_stages_several_outputs_and_each_name_once(started_task: StartedTask) -> None:
     first, second = (started_task.batch.stage(ROWS[:number], name) for number, name in ((1, "one"), (2, "two")))
     assert [len(list(started_task.batch.read_output(ref))) for ref in (first, second)] == [1, 2]
-    with pytest.raises(StagingError, match="the task has staged it before"):
+    with pytest.raises(StagingError, match="the task has already staged an output with this name"):
         started_task.batch.stage(ROWS, "one")
 
 
 def test_rows_that_are_no_table_are_refused(started_task: StartedTask) -> None:
-    with pytest.raises(StagingError, match="its rows are no table"):
+    with pytest.raises(StagingError, match="its rows do not form a table"):
         started_task.batch.stage([{"n": 1}, {"n": "x"}])
 
 
@@ -666,7 +666,7 @@ def test_staging_no_rows_gives_an_empty_output_with_or_without_columns(started_t
 def test_rows_without_columns_are_refused(started_task: StartedTask) -> None:
     given: list[Any] = [[{}, {}], pd.DataFrame(index=[0, 1])]
     for each in given:
-        with pytest.raises(StagingError, match=r"its rows are no table \(2 rows have no columns\)"):
+        with pytest.raises(StagingError, match=r"its rows do not form a table \(2 rows have no columns\)"):
             started_task.batch.stage(each)
 
 

@@ -148,7 +148,7 @@ def test_the_time_of_the_newest_grant_comes_from_its_fence(states: tuple[HeldSta
 
 @pytest.mark.parametrize("behind", [held("t", 5), held("t", 6, applied=False)], ids=["by two", "by one, half written"])
 def test_a_state_that_is_further_behind_than_a_commit_allows_is_refused(behind: HeldState) -> None:
-    with pytest.raises(RepairRefused, match="state 't' is at transaction .*, another one at 7"):
+    with pytest.raises(RepairRefused, match="state 't' is at transaction .*, but another state is at transaction 7"):
         plan(held("s", 7), behind)
 
 

@@ -228,7 +228,7 @@ def test_a_value_within_that_lacks_a_field_is_refused_with_the_field_that_it_is_
     assert f"`why` (skip = {dumps(skip)})" in str(refused.value)
 
 
-@pytest.mark.parametrize(("name", "why"), [("skip", "Expected `object"), ("began", "it is no time")])
+@pytest.mark.parametrize(("name", "why"), [("skip", "Expected `object"), ("began", "it is not a time")])
 def test_a_view_of_an_unreadable_record_shows_no_value_of_it(name: str, why: str) -> None:
     data = json.dumps(json.loads(encode(RECORD)) | {name: "a private word"}).encode()
     with pytest.raises(UnreadableRecord, match="a private word") as refused:

@@ -102,7 +102,7 @@ def test_repairs_are_numbered(committed: Topology) -> None:
 
 
 def test_a_state_that_the_ledger_does_not_know_cannot_be_lost(committed: Topology) -> None:
-    with pytest.raises(RepairRefused, match="committed nothing to 'x'.* It knows: s, t"):
+    with pytest.raises(RepairRefused, match="no committed transaction of state 'x'.* It knows: s, t"):
         lost(committed, "x")
 
 

@@ -60,7 +60,7 @@ def test_a_ledger_that_was_lost_several_times_has_no_finding(times: int) -> None
         books.run(2)
         assert books.verify().findings == ()
     notes = " ".join(books.verify().notes)
-    assert notes.count("complete in every state") + notes.count("lost once more") == times
+    assert notes.count("complete in every state") + notes.count("then lost again") == times
 
 
 def test_a_chain_that_begins_again_without_a_repair_is_a_finding() -> None:

@@ -40,8 +40,8 @@ def test_a_stage_that_has_taken_each_transaction_once_has_no_finding() -> None:
 @pytest.mark.parametrize(
     ("taken", "finding"),
     [
-        (TakenRange(3, 3), "transactions 1 and 2: orders 2 is in neither, and in no range"),
-        (TakenRange(1, 2), "transactions 1 and 2: orders 1 is in both"),
+        (TakenRange(3, 3), "transactions 1 and 2: orders 2 is in no range of either transaction"),
+        (TakenRange(1, 2), "transactions 1 and 2: orders 1 is in the ranges of both transactions"),
     ],
     ids=["gap", "overlap"],
 )
@@ -87,7 +87,7 @@ def test_a_later_end_than_upstream_has_is_found() -> None:
     end = chain.correct(1)
     chain.take(1)
     change_taken(chain.totals, 1, TakenRange(1, 1, {"1": end + 1}))
-    assert compared(chain).findings == [f"transaction 1: orders went back: {end + 1} was read for 1, and {end} counts"]
+    assert compared(chain).findings == [f"transaction 1: orders went back: {end + 1} was read for 1, but {end} counts"]
 
 
 def test_an_upstream_ledger_that_went_back_is_found() -> None:

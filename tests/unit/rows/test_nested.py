@@ -30,7 +30,7 @@ def test_a_type_that_no_json_value_has_is_refused_with_its_column(column: str) -
     "schema", ["a INT, A INT", "a INT, a STRING", "s STRUCT<x: INT, X: INT>", "l ARRAY<STRUCT<x: INT, x: INT>>"]
 )
 def test_column_names_that_spark_cannot_tell_apart_are_refused(schema: str) -> None:
-    with pytest.raises(ValueError, match=r"are one to Spark and to SQL|has no type"):
+    with pytest.raises(ValueError, match=r"are the same column in Spark and in SQL|has no type"):
         nested_columns_of(schema)
 
 

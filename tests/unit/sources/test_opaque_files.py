@@ -92,7 +92,7 @@ def test_within_an_attempt_the_files_are_exact(tmp_path: Path) -> None:
     batch = source.initialize_transaction(1, None)
     put(tmp_path, "a.csv", content="n\n2\n")
     assert batch is not None
-    with pytest.raises(SourceError, match=r"a\.csv was 4 bytes with content:\w+, and is 4 bytes with content"):
+    with pytest.raises(SourceError, match=r"a\.csv was 4 bytes with content:\w+, but is 4 bytes with content"):
         rows_of(source, batch.metadata)
 
 
@@ -156,7 +156,7 @@ def test_a_folder_that_is_gone_stops_a_transactional_source_with_the_reason(tmp_
     batch = PartitionedFileSource(glob).decide(ATTEMPT, None)
     assert batch is not None
     (tmp_path / "us").rename(tmp_path.parent / f"{tmp_path.name}-us")
-    with pytest.raises(SourceError, match=r"partition us took part before and is gone\. Nothing was allocated"):
+    with pytest.raises(SourceError, match=r"partition us was in earlier batches and is gone\. Nothing was allocated"):
         PartitionedFileSource(glob).decide(ATTEMPT, batch.position)
     assert PartitionedFileSource(glob, kind="opaque").decide(ATTEMPT, batch.position) is None
 

@@ -125,7 +125,7 @@ def test_a_state_whose_values_are_missing_beside_its_fence_went_back_unless_acce
 
 def test_a_state_that_has_a_committed_transaction_without_all_of_its_updates_went_back() -> None:
     stored = replace(_row(1, 2), applied=False)
-    with pytest.raises(StateBehind, match="2, without all of its updates") as refused:
+    with pytest.raises(StateBehind, match="2, but some of its updates are missing") as refused:
         raised(stored, _grant(1, 3, last=2), state="s")
     assert refused.value.expected == 2
     assert raised(stored, _grant(1, 2, 2, last=1), state="s").token.attempt == 2  # a replay writes them
@@ -168,7 +168,7 @@ def test_repeating_a_grant_notes_whether_its_values_are_there() -> None:
 def test_the_refusal_of_a_txid_that_was_given_twice_says_what_the_ledger_expects(
     last: int | None, expected: object
 ) -> None:
-    with pytest.raises(LedgerBehind, match="another transaction of that number") as refused:
+    with pytest.raises(LedgerBehind, match="another transaction with the same number") as refused:
         raised(_row(1, 2, birth="b"), _grant(1, 2, last=last, birth="c"), state="s")
     assert refused.value.expected == expected
 
