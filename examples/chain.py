@@ -53,7 +53,9 @@ class Chain(Example):
         killed = [self._kill(stage, txid) for stage, txid in (("chain_orders", 3), ("chain_cleaned", 2))]
         self._rests("the first days")
         assert all(each.reached for each in killed)
-        self.say("a committer of each of the first two stages was killed between its write and its mark")
+        self.say(
+            "a committer of each of the first two stages was killed after its write and before it recorded the commit"
+        )
         self._correct_twice(airflow)
         self._correct_what_is_read(airflow)
         self._skip_a_day(airflow)
@@ -73,7 +75,7 @@ class Chain(Example):
         assert self.zookeeper is not None
         self.zookeeper.kill()
         self.zookeeper.start()
-        self.say("the scheduler and ZooKeeper are killed, and started again")
+        self.say("the scheduler and ZooKeeper were killed and started again")
         self._rests("two corrections of one day")
 
     def _correct_what_is_read(self, airflow: LocalAirflow) -> None:
@@ -84,11 +86,11 @@ class Chain(Example):
         eventually(lambda: paused.reached, _WAIT, "the second stage has read the next days")
         first = READ + 1
         self._change(first, "3000")
-        self._restate(airflow, first, "it is read just now")
+        self._restate(airflow, first, "the amount was wrong")
         self._committed("chain_orders")
         paused.release()
-        self.say(f"day {first} was restated while the second stage had read it, and not yet acked")
-        self._rests("a correction of what is read")
+        self.say(f"day {first} was restated after the second stage had read it and before its ack")
+        self._rests("a correction of a day that is being read")
 
     def _skip_a_day(self, airflow: LocalAirflow) -> None:
         txid = self._allocated("chain_orders") + 1
@@ -102,7 +104,7 @@ class Chain(Example):
             self._write(day)
         self._rests("the last days")
         self._away = None
-        self.say("a day was skipped, and is re-admitted now")
+        self.say("a day was skipped and is now re-admitted")
         skipped = [each.txid for each in history(self._store, self.paths) if each.status == "SKIPPED"]
         for each in skipped:
             airflow.command("tx", "readmit", "chain_orders", str(each), "--why", "it was open", "--yes", timeout=_WAIT)
@@ -111,11 +113,11 @@ class Chain(Example):
     def _lower_a_maximum(self, airflow: LocalAirflow) -> None:
         kept = self._found_largest()
         self._change(TWICE, None)
-        self._restate(airflow, TWICE, "the large order was none")
+        self._restate(airflow, TWICE, "the large order did not exist")
         self._rests("a correction that a maximum cannot take back")
         self._reported = airflow.command("tx", "list", "chain_largest")
         assert self._found_largest() == kept, "the maximum was taken back"
-        self.say("the totals have it; the maxima are reported as behind it")
+        self.say("the totals contain this correction; the maxima are reported as behind it")
 
     # --- what people do ----------------------------------------------------------------------------------------------
 
@@ -174,13 +176,13 @@ class Chain(Example):
         eventually(
             lambda: not self._wrong_totals(),
             _WAIT,
-            f"the totals have {what}",
+            f"the totals contain {what}",
             interval=0.5,
             explain=lambda: "; ".join(self._wrong_totals()[:5]),
         )
         for stage in STAGES:
             self._committed(stage)
-        self.say(f"the totals have {what}: {len(self._orders)} days")
+        self.say(f"the totals contain {what}: {len(self._orders)} days")
 
     # --- results -----------------------------------------------------------------------------------------------------
 
@@ -202,13 +204,13 @@ class Chain(Example):
         found += [f"cleaned: {each}" for each in differences(clean, published)]
         found += self._wrong_totals()
         if "behind" not in self._reported:
-            found.append("the maxima are behind a correction, and airflow tx list does not name that")
+            found.append("the maxima are behind a correction, but airflow tx list does not report it")
         return found
 
     def verdict(self) -> str:
         """Return the verdict with its figures, in one line."""
         total = sum(map(len, self._orders.values()))
-        return f"{total} of {total} orders of {DAYS} days are in each of three stages once, with all corrections"
+        return f"{total} of {total} orders of {DAYS} days are once in each of three stages, with all corrections"
 
     def _wrong_totals(self) -> list[str]:
         expected: dict[object, object] = {}

@@ -111,7 +111,7 @@ def run(names: Sequence[str]) -> int:
     for dag_id in _DAGS:
         airflow.wait_known(dag_id)
     if _has_run():
-        say("the transactions, totals and runs of the last time are removed")
+        say("the transactions, totals and runs of the previous execution are removed")
         for dag_id in reversed(_DAGS):
             airflow.forget(dag_id)
         clear_ledger_and_states()
@@ -142,7 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = parser.parse_args(arguments).names
     for name in names:
         if name not in NAMES:
-            parser.error(f"no example is called {name}; there are {', '.join(NAMES)}")
+            parser.error(f"no example has the name {name}; there are {', '.join(NAMES)}")
     try:
         return run(names)
     except AssertionError as error:  # An expected event did not happen.

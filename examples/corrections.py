@@ -38,7 +38,7 @@ class Corrections(Example):
         """Write a new version of the DAG beside the old one. The new version has a bug."""
         self._dags = self.folder / "dags"
         text = (self._dags / "daily_orders.py").read_text()
-        assert RIGHT in text, "the job has changed: name the line that adds up the amounts"
+        assert RIGHT in text, "the job has changed: correct the line of this example that adds up the amounts"
         new = text.replace(f'"{DAG_ID}"', f'"{NEW_DAG_ID}"').replace(RIGHT, WRONG)
         (self._dags / "daily_orders_v2.py").write_text(new)
 
@@ -57,8 +57,8 @@ class Corrections(Example):
         return self._wrong
 
     def verdict(self) -> str:
-        """Return the verdict with its figures, in one line."""
-        return f"{self._orders} of {self._orders} orders of {self._days} days counted once, and every correction is in"
+        """Return the verdict in one line, with its figures."""
+        return f"{self._orders} of {self._orders} orders of {self._days} days counted once, with every correction"
 
     # --- the stories -------------------------------------------------------------------------------------------------
 
@@ -67,7 +67,7 @@ class Corrections(Example):
         with self._bug(f"{DAG_ID}.py"):
             self._backfill(airflow, DAG_ID, 3, 3)
         self._expect(DAG_ID, airflow, exact=False, when="after a day with a bug")
-        self.say("day 3 was committed by a job with a bug; the bug is mended, and the day is restated")
+        self.say("day 3 was committed by a job with a bug; the bug is now fixed, and the day is restated")
         self._restate(airflow, DAG_ID, 3, 3, why="the job counted cents")
         self._expect(DAG_ID, airflow, exact=True, when="after day 3 was restated")
 
@@ -84,19 +84,23 @@ class Corrections(Example):
             # Use the REST API. The command would pause the DAG, and a paused DAG cannot be
             # restated.
             airflow.create_backfill(DAG_ID, _day(10), _day(12))
-            eventually(lambda: killed.reached, _TIMEOUT, "a committer is killed between its write and its mark")
+            eventually(
+                lambda: killed.reached,
+                _TIMEOUT,
+                "a committer is killed after its write and before it records the commit",
+            )
             self._kill_scheduler(airflow)
             restated.result(_TIMEOUT)
         self._ended(airflow, DAG_ID)
         self._restate(airflow, DAG_ID, 4, 9, why="the job counted cents")
-        self.say("the same command once more: a second correction of correct days")
+        self.say("the same command again: a second correction of days that are already correct")
         self._expect(DAG_ID, airflow, exact=True, when="after days 4 to 9 were restated, twice")
 
     def _compare_versions(self, airflow: LocalAirflow) -> None:
         airflow.pause(NEW_DAG_ID, False)
         self._backfill(airflow, NEW_DAG_ID, 1, 12)
         self._diff(airflow, equal=False)
-        self.say("the new version has the bug: it is mended, and the new version's days are restated")
+        self.say("the new version has the bug: the bug is fixed, and the days of the new version are restated")
         path = self._dags / "daily_orders_v2.py"
         path.write_text(path.read_text().replace(WRONG, RIGHT))
         self._restate(airflow, NEW_DAG_ID, 1, 12, why="the new version counted cents")

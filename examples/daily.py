@@ -38,15 +38,17 @@ class Daily(Example):
         for txid in (2, 4):
             self.failpoints.arm("process.before_ack", "kill", topology=self.name, txid=txid)
         last = FIRST + timedelta(days=DAYS - 1)
-        self.say(f"airflow backfill create, {DAYS} days; the tasks of two of them are killed")
+        self.say(f"airflow backfill create for {DAYS} days; the tasks of two days are killed")
         airflow.backfill(self.name, FIRST, last)
         eventually(lambda: len(self._failed(airflow)) == 2, _TIMEOUT, "two runs have failed")
-        self.say("two runs have failed, and the days after them wait; they are cleared in the UI")
+        self.say("two runs have failed, and the later days wait; the failed runs are cleared in the UI")
         for run_id in self._failed(airflow):
             airflow.clear_run(self.name, run_id)
         self._ended(airflow)
         self._tell(store)
-        self.say("airflow backfill create --reprocess-behavior completed --run-backwards: all is done already")
+        self.say(
+            "airflow backfill create --reprocess-behavior completed --run-backwards: all days are already committed"
+        )
         airflow.end_backfills(self.name)
         airflow.backfill(self.name, FIRST, last, reprocess="completed", backwards=True)
         self._ended(airflow)

@@ -93,7 +93,7 @@ class Demo:
         wrong = self._drive(airflow, store, faults)
         done = transactions(airflow, DAG_ID, history(store, PATHS), self._batches)
         wrong += report.order_violations(done)
-        wrong += [f"the fault did not happen: {what}" for what in faults.missing()]
+        wrong += [f"this fault did not happen: {what}" for what in faults.missing()]
         return wrong, done
 
     def _drive(self, airflow: AirflowClient, store: Store, faults: Faults) -> list[str]:
@@ -134,7 +134,7 @@ class Demo:
         for run_id, state in states.items():
             if state == "failed" and not self._hopeless(run_id, state):
                 self._clears[run_id] += 1
-                self.say(f"run {run_id} has failed; clearing what failed")
+                self.say(f"run {run_id} has failed; its failed tasks are cleared")
                 airflow.clear_run(DAG_ID, run_id, only_failed=True)
 
     def _show(self, airflow: AirflowClient, done: Mapping[int, str]) -> None:
@@ -164,10 +164,10 @@ def print_report(
         print("\n".join(report.table(transactions)))
         order = " ".join(str(one.txid) for one in sorted(transactions, key=lambda one: one.ended))
         print(
-            f"\nat most {report.most_at_once(transactions)} transactions in processing at once; commit order: {order}"
+            f"\nat most {report.most_at_once(transactions)} transactions were processed at once; commit order: {order}"
         )
     if not ended:
-        print("\n".join(["", *wrong[:_LINES], "", "not finished: the totals were not compared"]))
+        print("\n".join(["", *wrong[:_LINES], "", "the demo did not finish: the totals were not compared"]))
         return 1
     print(f"totals of {len(expected.groups)} (carrier, origin) pairs compared with a direct computation over the files")
     for line in wrong[:_LINES]:
@@ -176,7 +176,7 @@ def print_report(
         print(f"... and {len(wrong) - _LINES} more")
     verdict = f"{expected.flights} of {expected.flights} flights counted once"
     if not wrong and not (transactions and expected.groups and counts_something(verdict)):
-        wrong = [f"nothing was counted, so nothing was shown: {verdict}, in {len(transactions)} transactions"]
+        wrong = [f"nothing was counted, so the demo shows nothing: {verdict}, in {len(transactions)} transactions"]
         print(f"DIFFERS: {wrong[0]}")
     if wrong:
         print(f"\nnot exact: {len(wrong)} differences")
@@ -188,10 +188,12 @@ def print_report(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line of script/demo."""
     parser = argparse.ArgumentParser(prog="script/demo", description=__doc__)
-    parser.add_argument("--home", type=Path, default=Path(".demo"), help="folder for everything, emptied first")
+    parser.add_argument(
+        "--home", type=Path, default=Path(".demo"), help="folder for all files of the demo; it is emptied first"
+    )
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument("--keep", action="store_true", help="leave Airflow running, print its address and login")
-    choice.add_argument("--stop", action="store_true", help="end what --keep left running")
+    choice.add_argument("--stop", action="store_true", help="stop the processes that --keep left running")
     options = parser.parse_args(arguments)
     home = options.home.resolve()
     pid_file = home / "kept.pid"

@@ -102,7 +102,7 @@ def judge(example: Example) -> int:
     wrong = example.wrong()
     verdict = "" if wrong else example.verdict()
     if not wrong and not counts_something(verdict):
-        wrong = [f"nothing was counted, so nothing was shown: {verdict}"]
+        wrong = [f"nothing was counted, so the example shows nothing: {verdict}"]
     for line in wrong[:15]:
         print(f"DIFFERS: {line}")
     print(f"\nnot exact: {len(wrong)} differences" if wrong else f"\n{verdict}")
@@ -133,7 +133,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     parser = argparse.ArgumentParser(prog="script/example", description=__doc__)
     parser.add_argument("name", choices=sorted(EXAMPLES))
-    parser.add_argument("--home", type=Path, default=Path(".demo"), help="folder for everything, emptied first")
+    parser.add_argument(
+        "--home", type=Path, default=Path(".demo"), help="folder for all files of the example; it is emptied first"
+    )
     options = parser.parse_args(arguments)
     try:
         return run(EXAMPLES[options.name], options.home.resolve() / options.name)

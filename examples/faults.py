@@ -29,7 +29,10 @@ class Faults:
     def arm(self, failpoints: Failpoints) -> None:
         """Arm the failpoints for the faults in the processes."""
         app = f"the Spark application of transaction {FAILING_APP} fails once"
-        committer = f"the committer of transaction {KILLED_COMMITTER} gets SIGKILL between its write and its mark"
+        committer = (
+            f"the committer of transaction {KILLED_COMMITTER} gets SIGKILL after its write and before it records the "
+            "commit"
+        )
         self._armed[app] = failpoints.arm("spark.batch", "raise", txid=FAILING_APP)
         self._armed[committer] = failpoints.arm("commit.before_mark", "kill", txid=KILLED_COMMITTER)
 
@@ -53,5 +56,5 @@ class Faults:
         """Return the faults that have not happened."""
         missing = [what for what, armed in self._armed.items() if not armed.reached]
         if self.cleared is None:
-            missing.append("a run that had committed is cleared as a whole")
+            missing.append("all tasks of a committed run are cleared")
         return missing

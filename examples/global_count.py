@@ -33,13 +33,15 @@ class GlobalCount(Example):
         killed = self.failpoints.arm("commit.before_mark", "kill", topology=self.name, txid=2)
         for run_id in RUNS:
             airflow.trigger(self.name, run_id)
-        self.say("three runs; the committer of transaction 2 is killed between its write and its mark")
+        self.say(
+            "three runs; the committer of transaction 2 is killed after its write and before it records the commit"
+        )
         for run_id in RUNS:
             airflow.wait_run(self.name, run_id)
         assert killed.reached
         airflow.clear_run(self.name, "r1")
         airflow.wait_run(self.name, "r1")
-        self.say("a run that had committed was cleared as a whole")
+        self.say("all tasks of a committed run were cleared")
         airflow.trigger(self.name, "r4")
         airflow.wait_run(self.name, "r4")
         self.say("a fourth run has found no more tuples")

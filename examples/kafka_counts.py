@@ -51,13 +51,13 @@ class KafkaCounts(Example):
             for run_id in runs[:2]:
                 airflow.wait_task(self.name, run_id, "begin", "success")
             kafka.stop()
-            self.say("the broker is stopped; two transactions have their offsets, and rows to read")
+            self.say("the broker is stopped; two transactions have their offsets, but have not read their rows")
             airflow.trigger(self.name, "r3")
             airflow.wait_task(self.name, "r3", "begin", ("up_for_retry", "failed"))
             kafka.start()
             kafka.add_partitions(TOPIC, 4)
             self._write(kafka, 2500)
-            self.say("it is back, with two more partitions and 2,500 more events")
+            self.say("the broker runs again, with two more partitions and 2,500 more events")
             for run_id in runs[3:]:
                 airflow.trigger(self.name, run_id)
             for run_id in runs:

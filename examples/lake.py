@@ -50,7 +50,7 @@ class Lake(Example):
         airflow.command("variables", "set", "late_after", str(_WRONG))
         airflow.trigger(self.name, "r1")
         airflow.wait_run(self.name, "r1", timeout=_WAIT)
-        self.say(f"month 1 is committed, and its flights are late by more than {_WRONG} minutes: that is wrong")
+        self.say(f"month 1 is committed, and its flights are late by more than {_WRONG} minutes: this limit is wrong")
         airflow.command("variables", "delete", "late_after")
         self._commit_others(airflow)
         self._restate(airflow)
@@ -65,7 +65,7 @@ class Lake(Example):
         airflow.wait_for(lambda: paused.reached, _WAIT, "the database is about to be written", self.name, "r2")
         self.say(f"transaction 2 is in the table and not in the database: rows by transaction {self._by_txid()}")
         paused.release()
-        self.say("its committer is killed now")
+        self.say("its committer is now killed")
         for run_id in runs:
             airflow.wait_run(self.name, run_id, timeout=_WAIT)
         assert killed.reached

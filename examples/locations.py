@@ -41,9 +41,9 @@ class Locations(Example):
             airflow.wait_run(self.name, f"r{number}")
             told = airflow.xcom(self.name, f"r{number}", "whereabouts")
             self.answers[f"r{number}"] = {row["user"]: row["location"] for row in told}
-            self.say(f"run r{number} is committed and has asked for {len(told)} users")
+            self.say(f"run r{number} is committed and has queried {len(told)} users")
         assert killed.reached
-        self.say("the committer of transaction 2 was killed between its write and its mark")
+        self.say("the committer of transaction 2 was killed after its write and before it recorded the commit")
 
     def wrong(self) -> list[str]:
         """Compare the locations with the files."""
@@ -59,4 +59,4 @@ class Locations(Example):
     def verdict(self) -> str:
         """Return the verdict with its figures, in one line."""
         (users,) = rows(self.folder / "locations.db", "SELECT count(*) FROM locations")[0]
-        return f"{users} of {users} users are where they were seen last, {FILES} of {FILES} queries exact"
+        return f"{users} of {users} users have their last seen location, {FILES} of {FILES} queries exact"

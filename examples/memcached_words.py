@@ -45,7 +45,10 @@ class MemcachedWords(Example):
                 airflow.wait_run(self.name, run_id)
             assert between.reached
             assert unmarked.reached
-            self.say("committers were killed: between Memcached and the files, and before a mark")
+            self.say(
+                "committers were killed: one after its write to Memcached and before the files, one before it "
+                "recorded the commit"
+            )
             self._seen = airflow.xcom(self.name, history(store, self.paths)[-1].run_id, "seen")
             self._stored = self._read(server)
 

@@ -61,7 +61,7 @@ class OrderSummary(Example):
             self.failpoints.arm(point, "kill", topology=self.name, txid=txid) for txid, point in enumerate(KILLED, 2)
         ]
         with ComparingReader(self._url, _QUERY, _TABLES) as self._reader:
-            self.say("a reader compares orders, totals and summary from now on")
+            self.say("from now on, a reader compares orders, totals and summary")
             for point in KILLED:
                 airflow.trigger(self.name, point)
             for point in KILLED:

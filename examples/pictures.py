@@ -70,7 +70,7 @@ class Shop:
             self._trigger(each, 1, FILES[each])
         self._wait_for(name, {txid: "FAILED", FILES[name]: "PROCESSED"})
         self._act(name, "replay", txid, why="the file was to be delivered again")
-        eventually(lambda: self._is_failed(name, txid, attempt=2), _TIMEOUT, "the second attempt has failed, too")
+        eventually(lambda: self._is_failed(name, txid, attempt=2), _TIMEOUT, "the second attempt has also failed")
         self._wait_for("returns", {FILES["returns"]: "COMMITTED"})
 
     def tell(self) -> None:
@@ -85,7 +85,7 @@ class Shop:
         waiting = range(UNPRICED + 1, UNPRICED + 4)
         self._wait_for("orders", {UNPRICED: "FAILED", **dict.fromkeys(waiting, "PROCESSED")})
         self._unpriced.unlink()
-        self._act("orders", "replay", UNPRICED, why="the prices are there now")
+        self._act("orders", "replay", UNPRICED, why="the prices have arrived")
         self._wait_for("orders", {AT_FIRST - 2: "COMMITTED"})
         self._trigger("orders", AT_FIRST + 1, FILES["orders"])
         # The restatement gets the next txid.
@@ -102,7 +102,9 @@ class Shop:
         rows = self.rows("orders")
         work = [_work(row) for row in rows.values()]
         most = max(sum(begin <= at < end for begin, end in work) for at, _ in work)
-        assert most >= 3, f"{most} runs were processed at once, not three: repeat it while the machine does less"
+        assert most >= 3, (
+            f"{most} runs were processed at once, not three: repeat the command when the machine is less busy"
+        )
         assert len(rows[UNPRICED]["attempts"]) == 2, "the orders without prices were not replayed once"
         assert any(task["state"] == "failed" for task in rows[UNPRICED]["tasks"]), "no try has failed"
         assert rows[RESTATED]["restated_by"], "no orders were restated"
@@ -231,7 +233,9 @@ def _save(person: Person, picture: str) -> None:
     if shutil.which("pngquant"):  # This makes the picture a third as large.
         subprocess.run(["pngquant", "--force", "--strip", "--ext", ".png", path], check=True)
     size = path.stat().st_size
-    assert size <= MOST_BYTES, f"{path} has {size} bytes, more than {MOST_BYTES}: install pngquant, and repeat it"
+    assert size <= MOST_BYTES, (
+        f"{path} has {size} bytes, more than {MOST_BYTES}: install pngquant, and repeat the command"
+    )
 
 
 def main() -> None:

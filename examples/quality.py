@@ -52,15 +52,15 @@ class Quality(Example):
         for run_id in runs:
             airflow.trigger(self.name, run_id)
         airflow.wait_for(lambda: self._failed(airflow), _WAIT, f"transaction {CHECKED} is refused", self.name, runs[-1])
-        self.say(f"a check has refused transaction {CHECKED}, and the ones behind it wait: {self._counts()}")
-        self.say(f"the task rejects flights of no distance from now on: airflow tx replay quality {CHECKED}")
+        self.say(f"a check has refused transaction {CHECKED}, and the later transactions wait: {self._counts()}")
+        self.say(f"from now on, the task rejects flights without a distance: airflow tx replay quality {CHECKED}")
         airflow.command("variables", "set", "least_distance", "1")
         airflow.command("tx", "replay", self.name, str(CHECKED))
         for run_id in runs:
             airflow.wait_run(self.name, run_id, timeout=_WAIT)
         assert killed.reached
         self._aside = self._counts()[1]
-        self.say(f"flights in the table and rows aside: {self._counts()}")
+        self.say(f"flights in the table, and rejected rows: {self._counts()}")
         self._restate(airflow)
 
     def _failed(self, airflow: LocalAirflow | ClusterAirflow) -> bool:
@@ -71,7 +71,9 @@ class Quality(Example):
         killed = self._kill(MONTHS + 2)
         months = [str(month) for month in range(1, MONTHS + 1)]
         why = "a delay may have a unit"
-        self.say(f'the rule is mended: airflow tx restate quality {" ".join(months)} --why "{why}"; one is killed')
+        self.say(
+            f'the rule is corrected: airflow tx restate quality {" ".join(months)} --why "{why}"; a committer is killed'
+        )
         airflow.command("tx", "restate", self.name, *months, "--why", why, timeout=_WAIT)
         assert killed.reached
         self.say(airflow.command("tx", "verify", self.name, "--values").strip().splitlines()[-1])
@@ -111,8 +113,8 @@ class Quality(Example):
         """Return the verdict with its figures, in one line."""
         total = self._counts()[0]
         return (
-            f"{total} of {sum(1 for _ in self._flights())} flights are in the table once, and in the totals; "
-            f"{self._aside - 1} of {MONTHS * BAD} were rejected until the rule was mended"
+            f"{total} of {sum(1 for _ in self._flights())} flights are once in the table and in the totals; "
+            f"{self._aside - 1} of {MONTHS * BAD} were rejected until the rule was corrected"
         )
 
     def _flights(self) -> Iterator[tuple[str, str, str, int | None]]:

@@ -55,11 +55,14 @@ class QueuedWords(Example):
                     airflow.trigger(self.name, "r2")
                     airflow.wait_run(self.name, "r2")
                     assert killed.reached
-                    self.say("`begin` of transaction 2 was killed between the ledger and the ackers")
+                    self.say(
+                        "`begin` of transaction 2 was killed after its write to the ledger and before its write to "
+                        "the ackers"
+                    )
                     redis.client().set(ONCE, "1")
                     airflow.trigger(self.name, "r3")
                     self._committed_after_failure(airflow, "r3")
-            self.say("from now on by hand")
+            self.say("from now on, the workers ack by hand")
             with _worker(redis, "split_by_hand"), _worker(redis, "count_sums"):
                 self._count_until_killed(airflow, redis, "r4", "add_by_hand")
                 with _worker(redis, "add_by_hand"), _worker(redis, "add_by_hand"):
@@ -88,7 +91,7 @@ class QueuedWords(Example):
 
     def _committed_after_failure(self, airflow: LocalAirflow, run_id: str) -> None:
         airflow.wait_run(self.name, run_id, state="failed")
-        self.say(f"run {run_id} has failed, and is cleared as a whole")
+        self.say(f"run {run_id} has failed, and all its tasks are cleared")
         airflow.clear_run(self.name, run_id)
         airflow.wait_run(self.name, run_id)
 

@@ -84,7 +84,7 @@ def order_violations(transactions: Sequence[Transaction]) -> list[str]:
     lines = []
     for before, after in pairwise(transactions):
         if after.txid != before.txid + 1:
-            lines.append(f"after transaction {before.txid} comes {after.txid}")
+            lines.append(f"transaction {after.txid} follows transaction {before.txid}")
         if after.granted < before.ended:
             lines.append(f"{after.txid} took the turn at {after.granted}, before {before.txid} ended at {before.ended}")
     return lines

@@ -45,13 +45,13 @@ class SqlOrders(Example):
             airflow.call("POST", "connections", json=each)
         airflow.wait_dag(self.name)
         with self._selling():
-            self.say(f"{SELLERS} sellers insert orders; each commits some time after its id was drawn, or not at all")
+            self.say(f"{SELLERS} sellers insert orders; each commits some time after it has drawn an id, or never")
             for number in range(1, RUNS + 1):
                 airflow.trigger(self.name, f"r{number}")
                 if number == 2:
                     airflow.wait_task(self.name, "r1", "begin", "success", timeout=180)
                     self.server.restart()
-                    self.say("the database was restarted while two transactions are open")
+                    self.say("the database was restarted while two transactions were open")
             for number in range(1, RUNS + 1):
                 self._end(airflow, f"r{number}")
         self.say("all sales have ended")

@@ -35,7 +35,10 @@ class TridentWords(Example):
         killed = self.failpoints.arm("commit.before_mark", "kill", topology=self.name, txid=2)
         for number in range(1, FILES + 1):
             airflow.trigger(self.name, f"r{number}")
-        self.say("the Spark application of transaction 1 fails once; the last task of 2 is killed before its mark")
+        self.say(
+            "the Spark application of transaction 1 fails once; the last task of transaction 2 is killed before it "
+            "records the commit"
+        )
         for number in range(1, FILES + 1):
             airflow.wait_run(self.name, f"r{number}", timeout=300)
         assert failed.reached

@@ -63,13 +63,15 @@ class TweetedUrls(Example):
                 airflow.trigger(self.name, run_id)
             airflow.wait_for(lambda: between.reached, 180, "one database has transaction 2", self.name, runs[0])
             domains.kill()
-            self.say("PostgreSQL has transaction 2; MariaDB has not, and is killed")
+            self.say("PostgreSQL has transaction 2, but MariaDB does not have it and is killed")
             domains.start()
             between.release()
             for run_id in runs:
                 airflow.wait_run(self.name, run_id, timeout=300)
             assert unmarked.reached
-            self.say("MariaDB was started again; the committer of transaction 3 was killed before its mark")
+            self.say(
+                "MariaDB was started again; the committer of transaction 3 was killed before it recorded the commit"
+            )
             self._stored = {
                 **_rows(urls.url(), "SELECT url, tweets FROM tweeted_urls"),
                 **_rows(domains.url(), "SELECT domain, tweets FROM tweeted_domains"),

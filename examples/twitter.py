@@ -92,14 +92,14 @@ class Twitter(Example):
         writer.go_on(2, every=0.5)
         try:
             self._airflow.wait_dag(name)
-            self.say(f"{name} counts, and tweets are written into {len(part.databases)} database(s) all the time")
+            self.say(f"{name} counts tweets while {len(part.databases)} Redis database(s) receive more tweets")
             self._kill(part)
             enough = len(self._history(name)) + 3
             what = "three more transactions are committed"
             eventually(lambda: len(self._history(name)) >= enough, _TIMEOUT, what, interval=0.5)
         finally:
             writer.stop()
-        self.say(f"{name}: no more is written; {sum(map(len, writer.written.values()))} tweets are in Redis")
+        self.say(f"{name}: the writers have stopped; {sum(map(len, writer.written.values()))} tweets are in Redis")
 
         def told() -> str:
             return "\n".join(self._differences(part)[:10])
@@ -138,9 +138,14 @@ class Twitter(Example):
         paused.release()
         self.say(f"{name}: the Redis of the {part.killed} is killed while a task is at {part.at}")
         if part.at in _MEETS_IT:
-            eventually(lambda: self._tries(name) > failed, _TIMEOUT, f"a task of {name} has met it", interval=0.5)
+            eventually(
+                lambda: self._tries(name) > failed,
+                _TIMEOUT,
+                f"a task of {name} has failed without the server",
+                interval=0.5,
+            )
         server.start()
-        self.say(f"the Redis of the {part.killed} is back")
+        self.say(f"the Redis of the {part.killed} was started again")
 
     def _tries(self, topology: str) -> int:
         """Return the number of tries of tasks that have failed."""

@@ -42,7 +42,7 @@ class Words(Example):
         ahead = [sum(self._stored(path).values()) for path in self._databases]
         self.say(f"transaction 2 is in the first database and not in the second: they hold {ahead} words")
         paused.release()
-        self.say("its committer is killed now")
+        self.say("its committer is now killed")
         for run_id in runs:
             airflow.wait_run(self.name, run_id)
         assert killed.reached

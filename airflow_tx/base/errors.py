@@ -723,8 +723,8 @@ class OutcomeUnknown(StoreError):
     """A multi MAY have happened, since its answer was lost. Read the records again before any other action."""
 
     template = (
-        "No answer to a write of {paths}: it may have happened ({reason}).",
-        "It is resolved by reading back.",
+        "ZooKeeper did not answer a write of {paths}: the write may have happened ({reason}).",
+        "The next step reads the records again to find out.",
     )
 
 
@@ -869,7 +869,7 @@ class EmittedBefore(MessageError):
     template = (
         "Task {task} has emitted messages of transaction {txid}.{attempt} of topology {topology!r} in an earlier try, "
         "and workers may have taken them.",
-        "Clear `begin` or the whole run: its next attempt emits them again.",
+        "Clear `begin` or the whole run: the next attempt emits the messages again.",
     )
 
 

@@ -52,6 +52,11 @@ class BlockedOperator(RetriedOperator):
         if alarm is None:
             self.log.info("Topology %s is not blocked", spec.topology)
         elif shown is not None and shown.of == alarm.of and shown.dag_id not in ("", self.dag_id):
-            self.log.info("Run %s of DAG %s shows: %s", shown.run_id, shown.dag_id, alarm.text)
+            self.log.info(
+                "Run %s of DAG %s already reports this alert: %s",
+                shown.run_id,
+                shown.dag_id,
+                alarm.text,
+            )
         else:
             raise AirflowFailException(alarm.text)

@@ -49,7 +49,9 @@ class CorrectionWatch:
 
     def _say(self, problem: str) -> None:
         if problem != self._said:
-            log.warning("%s Corrections are not followed.", problem)
+            log.warning(
+                "%s Until this is corrected, no upstream correction starts a restatement.", problem
+            )
         self._said = problem
 
     def read(self, ledger: ReadOnlyLedger) -> Corrections | None:

@@ -107,11 +107,13 @@ class CoordinateOperator(PlacedTask, RetriedOperator):
                 memory = work.memory
                 event["refresh"] |= lane.is_over
         except StoreError as error:
-            # The trigger fires when the ledger can be read again.
-            self.log.warning("%s The coordinator continues as soon as it can be read.", error)
+            # The trigger waits until the ledger can be read again.
+            self.log.warning(
+                "%s The coordinator continues as soon as it can read the ledger.", error
+            )
         if event["refresh"] and self._is_old(context):
             self.log.info(
-                "The coordinator continues in a new run, which has the newest version of its DAG"
+                "The coordinator continues in a new run, which uses the newest version of its DAG"
             )
             return
         self._defer(pace, memory, max(hold, pace.hold))
@@ -255,7 +257,7 @@ def coordinator_dag(
     if spec.allocates and (found := compat.why_not_started(of)):
         raise TransactionDefinitionError(
             topology=spec.topology,
-            problem=f"its coordinator can start no run: {found[0]}",
+            problem=f"its coordinator cannot start a run: {found[0]}",
             remedy=f"{found[1]}, or leave coordinator_dag out and start each run by hand.",
         )
     _check_corrections(spec, of)
@@ -264,7 +266,7 @@ def coordinator_dag(
     begin.transaction = spec
     plan, note = _plan(spec, of, Settings.load().lane if lane is None else lane)
     spec = spec if plan is None else plan.spec
-    does = "Starts and replays" if spec.allocates else "Replays, but does not start,"
+    does = "Starts and replays" if spec.allocates else "Replays, but does not start"
     options: dict[str, Any] = {
         "start_date": _EVER,
         "description": f"{does} the transactions of {spec.topology}{note}",
@@ -322,8 +324,9 @@ def _check_corrections(spec: TransactionSpec, dag: DAG) -> None:
     if problem := never_restated(spec, dag):
         raise TransactionDefinitionError(
             topology=spec.topology,
-            problem=f"corrections of {source.upstream!r} restate its transactions, and {problem}",
-            remedy='Give its source on_correction="report": then lists, the page and an alert name corrections.',
+            problem=f"a correction of {source.upstream!r} must restate its transactions, but {problem}",
+            remedy='Give its source on_correction="report". '
+            "Then the lists, the Transactions page and an alert name the corrections.",
         )
 
 
@@ -335,7 +338,7 @@ def _plan(spec: TransactionSpec, dag: DAG, wanted: bool) -> tuple[LanePlan | Non
     if not wanted:
         return None, ""
     try:
-        return lane_plan(spec, dag), ", undisturbed ones in its lane"
+        return lane_plan(spec, dag), ", and processes undisturbed ones in its lane"
     except GoesByRuns as error:
         log.warning("%s", error)
         return None, f". {error}"

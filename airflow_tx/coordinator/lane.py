@@ -159,7 +159,7 @@ _JOIN = 30.0
 class TurnNotReached(TxError):
     """A transaction of a lane has waited too long for an earlier transaction outside of the lane."""
 
-    template = "its turn has not come within {seconds:g} s: it waits for transaction {current}"
+    template = "it did not get the turn within {seconds:g} s, because transaction {current} has it"
 
 
 class AnyLane(ABC):
@@ -462,7 +462,7 @@ class Lane(AnyLane):
         noted = self._ledger.note_commit_failed(
             own.begun.attempt,
             own.epoch,
-            reason=compat.masked(problem_of(error)) if for_good else f"the commit: {reason}",
+            reason=compat.masked(problem_of(error)) if for_good else f"the commit failed: {reason}",
             remedy=advice_of(error),
             for_good=for_good,
             checks=getattr(error, "checks", None),
@@ -483,7 +483,9 @@ class Lane(AnyLane):
         except TxError as refusal:
             self._log.info("%s", refusal)
         then = (
-            "a person has to see to it" if _is_for_good(error) else f"it becomes run {begun.run_id}"
+            "it stays failed until a person acts"
+            if _is_for_good(error)
+            else f"it becomes run {begun.run_id}"
         )
         self.left += 1
         self._log.warning(
@@ -494,7 +496,7 @@ class Lane(AnyLane):
             return
         self._left_in_a_row += 1
         if self.rests:
-            text = "%s transactions in a row have left the lane: it begins no others, and the next ones are runs"
+            text = "%s transactions in a row have left the lane. The next transactions become runs."
             self._log.warning(text, self._left_in_a_row)
         self._window.drop(begun.txid)
 

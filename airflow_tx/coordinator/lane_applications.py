@@ -161,9 +161,7 @@ class LaneApplications:
             is_told = thread.is_ending or thread.conn_id in self._unprepared
             self._unprepared.add(thread.conn_id)
         if not is_told:
-            text = (
-                "A session on connection %s could not be prepared (%s): a batch opens another one."
-            )
+            text = "A session on connection %s could not be prepared (%s). The next batch opens another session."
             self._log.warning(text, thread.conn_id, compat.masked(str(error)))
         return False
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class GoesByRuns(TxError):
     """A topology cannot use a lane, so its transactions are runs."""
 
-    template = "Topology {topology!r} goes by runs, not by a lane: {reason}."
+    template = "Topology {topology!r} uses runs instead of a lane: {reason}."
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def lane_plan(spec: TransactionSpec, dag: Any) -> LanePlan:
         raise GoesByRuns(topology=spec.topology, reason=reason)
     (committer,) = committers
     for task_id in sorted(tasks.keys() - {spec.begin, committer.task_id, *spec.tasks}):
-        reason = f"task {task_id!r} is not before the committer, and only a run would execute it"
+        reason = f"task {task_id!r} does not run before the committer, so only a run can execute it"
         raise GoesByRuns(topology=spec.topology, reason=reason)
     order = [task.task_id for task in dag.topological_sort() if task.task_id in spec.tasks]
     calls = tuple(_lane_task(spec, tasks[task_id]) for task_id in order)
@@ -147,14 +147,16 @@ def _can_omit_runs(spec: TransactionSpec) -> DatedSource | None:
 def _reason_of_block(spec: TransactionSpec, dag: Any) -> str:
     if (dated := _can_omit_runs(spec)) is not None:
         if not dated.in_order:
-            return "its data intervals have no order, which in_order=True gives them"
+            return "its data intervals have no order: set in_order=True"
         if dag.timetable.can_be_scheduled:
-            return "in Airflow 3.2 no task can start the run of a data interval, which one that fails needs"
-        return f"DAG {dag.dag_id!r} has no schedule that says which data interval is next"
+            return (
+                "a failed data interval needs a run, and in Airflow 3.2 no task can start that run"
+            )
+        return f"DAG {dag.dag_id!r} has no schedule that defines the next data interval"
     if spec.source.per_run:
-        return "each of its runs has a batch of its own"
+        return "its source gives each run its own batch"
     if type(spec.source).committed is not Source.committed:
-        return f"its source ({type(spec.source).__name__}) does something when a batch is committed"
+        return f"its source ({type(spec.source).__name__}) has a `committed` method, which a lane does not call"
     if spec.phase is not None:
         return f"it has a commit phase (task {spec.phase.acquire!r})"
     if spec.ackers is not None:
@@ -196,5 +198,5 @@ def _check(spec: TransactionSpec, task: Any, check: Any) -> Any:
         return check(task)
     except ValueError as error:
         raise GoesByRuns(
-            topology=spec.topology, reason=f"of task {task.task_id!r}, {error}"
+            topology=spec.topology, reason=f"task {task.task_id!r} cannot run in a lane: {error}"
         ) from None

@@ -80,7 +80,7 @@ class LaneOutputs:
         """
         found = self._stored.get((task, name))
         if found is None and name != RETURN_KEY:
-            raise LookupError(f"task {task} has returned no {name!r}")
+            raise LookupError(f"task {task} has not returned a value named {name!r}")
         return None if found is None else compat.from_xcom(found)
 
 
@@ -413,10 +413,10 @@ class LaneTransaction:
         left = max(self._deadline - time.monotonic(), 0.001)
         if task.timeout is not None and task.timeout < left:
             return TimeLimit(
-                task.timeout, f"it takes longer than execution_timeout, {task.timeout:g} s"
+                task.timeout, f"it takes longer than its execution_timeout of {task.timeout:g} s"
             )
         return TimeLimit(
-            left, f"it takes longer than processing_timeout, {self._plan.spec.timeout:g} s"
+            left, f"it takes longer than the processing_timeout of {self._plan.spec.timeout:g} s"
         )
 
     def _start(self, task: LaneApplication) -> None:

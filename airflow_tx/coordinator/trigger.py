@@ -208,7 +208,7 @@ class _Watch:
         except Exception as error:  # noqa: BLE001 - whatever its constructor raises
             self._say(
                 "source",
-                f"The source cannot be asked in the triggerer ({error}); the task asks it at intervals.",
+                f"The triggerer cannot query the source ({error}). The task queries it at intervals instead.",
             )
             self.memory = self.memory.answered(max(_BLIND, poll))
             return True
@@ -223,7 +223,10 @@ class _Watch:
         self._question = None
         if answer.error is not None:
             self.memory = self.memory.failed(poll)
-            self._say("source", f"{answer.error} The source is asked again at growing intervals.")
+            self._say(
+                "source",
+                f"{answer.error} The coordinator queries the source again, at growing intervals.",
+            )
             return False
         self._said.pop("source", None)
         self.memory = self.memory.answered(

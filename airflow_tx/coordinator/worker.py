@@ -338,7 +338,7 @@ class Coordination:
             self.memory = self.memory.failed(self.pace.poll)
             self._say(
                 "source",
-                f"{error} The source is asked again at growing intervals; replays continue.",
+                f"{error} The coordinator queries the source again, at growing intervals. Replays continue.",
             )
             return
         self._flows = self._lane.begun != before and not isinstance(answer, NoData)
@@ -384,7 +384,8 @@ class Coordination:
         If the DAG forbids the run, the next try counts as a replay.
         """
         self._say(
-            str(attempt), f"{str(error).rstrip('.')}. It is tried again at growing intervals."
+            str(attempt),
+            f"{str(error).rstrip('.')}. The coordinator tries again at growing intervals.",
         )
         # Note this failure, even if the ledger has a note about an earlier failure.
         overdue = (self._ledger.clock.now() + timedelta(seconds=1)).isoformat(
@@ -412,7 +413,7 @@ class Coordination:
             self._block(attempt, answer.reason)
         if isinstance(answer, GivenUp):
             self._log.warning(
-                "Transaction %s is skipped at its turn: %s. Transaction %s, which it was to restate, still counts.",
+                "Transaction %s is skipped at its turn: %s. It was to restate transaction %s, which still counts.",
                 attempt, answer.reason, answer.replaces,
             )  # fmt: skip
         if isinstance(answer, (AlreadyCommitted, Blocked, GivenUp)):
@@ -429,7 +430,7 @@ class Coordination:
         counted = (
             f"automatic replay {answer.count} of {self.pace.rules.max_replays}"
             if action.counts
-            else "not counted"
+            else "not counted as automatic"
         )
         self._log.info("Transaction %s is replayed (%s): %s", attempt, counted, action.reason)
         if isinstance(action, RestartDead):
@@ -441,7 +442,7 @@ class Coordination:
         txid = attempt.txid
         self.memory = self.memory.blocked(txid)
         self._log.error(
-            "Transaction %s is replayed no more: %s. No later transaction commits until a person acts: %s",
+            "Transaction %s is no longer replayed: %s. No later transaction commits until a person acts: %s",
             attempt,
             reason,
             Remedy.of(
@@ -453,7 +454,7 @@ class Coordination:
 
     def _restate(self, action: Restate) -> None:
         self.memory = self.memory.tried(action.txid)
-        self._log.info("Transaction %s is to be restated: run %s", action.txid, action.run_id)
+        self._log.info("Run %s restates transaction %s", action.run_id, action.txid)
         failpoint("coordinator.before_restate", topology=self.spec.topology, txid=action.txid)
         self._runs.start(action.run_id, action.key)
 

@@ -204,7 +204,7 @@ def _scheme(connection: Any, extra: Mapping[str, Any], conn_id: str) -> str | No
             conn_id,
             "login",
             connection.login,
-            "ZooKeeper's digest ends a login at its first colon: use a login without one.",
+            "ZooKeeper's digest scheme ends a login at its first colon: use a login without a colon.",
         )
     if _SURROGATE.search(f"{connection.login}{connection.password}"):
         raise _refuse(
@@ -236,7 +236,7 @@ def _tls(extra: Mapping[str, Any], conn_id: str) -> Tls | None:
             conn_id,
             "cert_file",
             files["cert_file"],
-            "cert_file and key_file belong together; set both.",
+            "Set both cert_file and key_file, or neither.",
         )
     verify = _flag(extra, "verify", conn_id, default=True)
     return Tls(

@@ -130,7 +130,7 @@ def _read_moment(_: Any, value: Any) -> Moment:
     except (TypeError, ValueError):  # Do not show the message, which quotes private text.
         fits = False
     if not fits:
-        raise ValueError("it is no time of this ledger")
+        raise ValueError("it is not a time in the format of this ledger")
     return Moment(value)
 
 

@@ -228,11 +228,11 @@ class Life:
         if self.rebuilt:
             return f"the ledger was rebuilt after transaction {self.rebuilt}"
         if not self.began_empty:
-            return "nothing says that it was empty before its first transaction"
+            return "no record shows that it was empty before its first transaction"
         if self.forgotten(self.first, last) is not None:
             return f"the receipts do not go back to transaction {self.first}"
         if None in (self.kept(txid, as_of) for txid in self.given if txid <= last):
-            return "a repair has accepted what it held, and it is not known what that was"
+            return "a repair accepted its values, but it is not known which values"
         return ""
 
     def forgotten(self, first: int, last: int) -> int | None:
@@ -308,7 +308,7 @@ class Life:
             return f"{done} since, so state {self.state!r} may lack transaction {txid}"
         later = (each for each in self.changes if each.change["txid"] >= txid)
         if any(each.change["unknown"] for each in later):
-            return f"keys of state {self.state!r} were deleted since transaction {txid}, and it is not known which"
+            return f"keys of state {self.state!r} were deleted since transaction {txid}, but it is not known which ones"
         return ""
 
 

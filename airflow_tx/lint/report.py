@@ -181,7 +181,7 @@ def _findings(project: LintedProject, file: Path, report: LintReport) -> Iterato
     report.applications += len(dags.applications)
     if not (dags.blocks or dags.plain or dags.applications) and _loops_over_dags(module.node):
         report.unseen.append(
-            f"{file}: it makes DAGs in a loop, by code of another file: they were not read"
+            f"{file}: a loop creates DAGs with code of another file, so these DAGs were not checked"
         )
     _check_ignored(project, file)
     for hit in hits:

@@ -84,17 +84,17 @@ _RULES = (
     ),
     LintRule(
         "TX112",
-        "a commit phase writes a table before another state. A restatement that dies between them cannot be skipped",
+        "a commit phase writes a table before another state. A restatement that dies between the two cannot be skipped",
         "let the committer of the SqlTable or DeltaTable come last in the commit phase",
     ),
     LintRule(
         "TX113",
-        "a task beside a DataIntervalSource reads the logical date. A run by hand has another day there",
+        "a task reads the logical date, but the source is a DataIntervalSource. In a manual run, the two dates differ",
         "read data_interval_start and data_interval_end",
     ),
     LintRule(
         "TX114",
-        "a task of a transaction reads a folder, or the number of its try. A replay finds something else",
+        "a task of a transaction reads a folder, or the number of its try. A replay may read something else",
         "read the files by a FileSource; make names of files from the row or the txid",
     ),
     LintRule(

@@ -441,7 +441,7 @@ def _tree_of(path: Path, text: str) -> ast.Module:
         raise refused(path, "The code is nested too deeply for Python to parse it") from error
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None) or 1
-        remedy = f"No Python can be read there: {error}. Mend the file"
+        remedy = f"This line is not valid Python: {error}. Correct the file"
         raise refused(f"{path}:{line}", remedy) from error
 
 

@@ -462,7 +462,7 @@ def _shown(block: Block) -> None:
     for what, name in named:
         if not name.isprintable():
             raise block.refusal(
-                f"the name of {what} {name!a} has characters that no page and no terminal shows",
+                f"the name of {what} {name!a} contains characters that a page or a terminal cannot show",
                 "Give it another name, of letters, digits and dashes.",
             )
 
@@ -670,7 +670,7 @@ class Transaction:
         except DuplicateTaskIdFound:
             raise refusal(
                 self._spec,
-                f"DAG {self._dag.dag_id} has a task 'begin' already, as the first task of the block is called",
+                f"DAG {self._dag.dag_id} has a task 'begin' already, but the first task of the block has the same name",
                 'Give yours another id, or put the block into a group: with TaskGroup("tx"), Transaction(...):',
             ) from None
         return self

@@ -229,7 +229,7 @@ def try_out(
         if compat.is_scheduled(dag.dag_id):
             remedy = f"Pause the DAG first: airflow dags pause {dag.dag_id}"
             raise TrialRefused(
-                dag_id=dag.dag_id, problem="the scheduler would take up its tasks", remedy=remedy
+                dag_id=dag.dag_id, problem="the scheduler would start its tasks", remedy=remedy
             )
         given = signature(test).bind(*args, **kwargs).arguments
         if "logical_date" in given:

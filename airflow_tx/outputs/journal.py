@@ -108,7 +108,7 @@ def _kind_of(value: Any) -> Any:
         return PLAIN if kept == repr(value) else ORDERED
     kind = type_of(value)
     if kind is None:
-        raise TypeError(f"a value is a {type(value).__name__}, which no column takes")
+        raise TypeError(f"a value is a {type(value).__name__}, which no column can store")
     return PLAIN if STATE_TYPES[kind].plain is None else kind
 
 
@@ -551,9 +551,9 @@ class JournalArea:
         if parts is None:
             problem = "it is not the name of an entry"
             remedy = (
-                "Give one as "
+                "Use the name that "
                 + Command.of("show", "TOPOLOGY", "TXID")
-                + " prints it: DAY/TXID-SHA256."
+                + " prints, such as DAY/TXID-SHA256."
             )
             raise JournalError(entry=name, problem=problem, remedy=remedy)
         uri = self._files.uri(self._path(name))
@@ -588,7 +588,7 @@ class JournalArea:
             return f"transaction {txid}: {error}"
         if (entry.txid, entry.key) == (txid, key):
             return None
-        said = f"is of transaction {entry.txid} and key {entry.key}"
+        said = f"belongs to transaction {entry.txid} and key {entry.key}"
         return f"transaction {txid}: the journal entry {name} of key {key} {said}"
 
     def names(self, txid: int | None = None) -> list[str]:

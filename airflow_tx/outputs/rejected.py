@@ -19,8 +19,8 @@ def check_own_name(where: TryDir, name: str) -> None:
     :raises StagingError: the name is reserved.
     """
     if name.startswith(ASIDE):
-        remedy = "Give it another name; rows are rejected by reject(rows, reason)."
-        raise refuse(where, name, "it cannot have this name", remedy)
+        remedy = "Use another name. To reject rows, call reject(rows, reason)."
+        raise refuse(where, name, "this name is reserved", remedy)
 
 
 def check_rejects(where: TryDir, reason: Any, *, kept: bool) -> None:
@@ -31,10 +31,12 @@ def check_rejects(where: TryDir, reason: Any, *, kept: bool) -> None:
     :raises StagingError: the commit does not store them, or the reason is empty.
     """
     if not kept:
-        remedy = "Give the block one, Transaction(..., rejected=DeltaTable(...)), and reject rows before the commit."
-        raise refuse(where, REJECTED, "there is no table for the rows that it rejects", remedy)
+        remedy = (
+            "Set Transaction(..., rejected=DeltaTable(...)), and reject rows before the commit."
+        )
+        raise refuse(where, REJECTED, "the transaction has no table for rejected rows", remedy)
     if isinstance(reason, str) and not reason.strip():
-        remedy = 'Say what is wrong with the rows: reject(rows, "no amount").'
+        remedy = 'Explain what is wrong with the rows: reject(rows, "no amount").'
         raise refuse(where, REJECTED, f"reason = {reason!r} is empty", remedy)
 
 
@@ -44,8 +46,8 @@ def rejected_rows(where: TryDir, rows: Any, reason: str) -> list[dict[str, str]]
     :param rows: one or several dicts, texts or pandas rows, or a frame of pandas, polars or pyarrow.
     :raises StagingError: the argument has no rows, or they cannot be read now, or the reason is not a text.
     """
-    problem = "these are no rows"
-    remedy = 'Give dicts or texts, or a frame, and a text: reject(rows, "no amount").'
+    problem = "the argument contains no rows"
+    remedy = 'Pass dicts, texts or a frame, and a reason: reject(rows, "no amount").'
     try:
         with NoTable.of_libraries():
             row = _one_row(rows)
@@ -82,7 +84,7 @@ def _one_row(given: Any) -> Any:
 def _a_row(given: Any) -> Any:
     row = _one_row(given)
     if row is None:
-        raise TypeError(f"{shown_value(given)} is no row")
+        raise TypeError(f"{shown_value(given)} is not a row")
     return row
 
 

@@ -487,7 +487,7 @@ class Source(Described, ABC):
         :raises ConfigError: the value is unknown, or the source cannot reject rows.
         """
         if malformed not in ("refuse", "reject"):
-            raise self.unusable("malformed", malformed, "Say 'refuse' or 'reject'.")
+            raise self.unusable("malformed", malformed, "Use 'refuse' or 'reject'.")
         if malformed == "reject" and why_not:
             raise self.unusable("malformed", malformed, why_not)
         self.malformed = malformed

@@ -70,7 +70,7 @@ def _lag(name: str, source: Source, position: Json) -> Lag | LagUnknown:
         named.close()
         source.close()
     if count is None:
-        return LagUnknown(topology=name, reason=f"{source!r} does not know how much it has")
+        return LagUnknown(topology=name, reason=f"{source!r} cannot count its rows")
     return Lag(count, source.unit)
 
 

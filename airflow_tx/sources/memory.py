@@ -88,10 +88,10 @@ class MemorySource(PartitionedTransactionalSource):
         taken = 0 if position is None else position
         rows = self.rows[partition]
         if not isinstance(taken, int):
-            problem = f"position {_short(taken)!r} of partition {partition} is no number of rows"
+            problem = f"position {_short(taken)!r} of partition {partition} is not a number of rows"
             raise OtherSource(source=repr(self), problem=problem)
         if taken > len(rows):
-            reason = f"{taken} of its rows were taken, and it has {len(rows)}"
+            reason = f"{taken} of its rows were taken, but it has only {len(rows)}"
             raise PartitionUnavailable(partition=partition, source=repr(self), reason=reason)
         end = min(taken + self.per_batch, len(rows))
         return (
@@ -138,8 +138,8 @@ class MemorySource(PartitionedTransactionalSource):
         start = metadata["from"]
         end = metadata["to"]
         if end > len(rows):
-            problem = f"rows {start} to {end} of partition {partition} are gone, it has {len(rows)}"
-            raise self.refused(problem, "Give the rows back, then clear the task.")
+            problem = f"rows {start} to {end} of partition {partition} are gone: it has only {len(rows)} rows"
+            raise self.refused(problem, "Restore the rows, then clear the task.")
         batch = rows[start:end]
         return (
             [dict(row) for row in batch]
@@ -154,7 +154,7 @@ def _row(partition: str, row: Any) -> dict[str, Any]:
     except (TypeError, ValueError):
         usable = False
     if not usable:
-        remedy = 'Give rows as mappings of plain JSON, such as {"word": "cat"}: they travel with the source.'
+        remedy = 'Give rows as mappings of plain JSON, such as {"word": "cat"}: the source is serialized with its rows.'
         raise ConfigError(
             option=f"a row of partition {partition} of MemorySource",
             value=_short(row),

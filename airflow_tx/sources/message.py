@@ -64,7 +64,7 @@ def message_column(
     there = [raw for raw in raws if raw is not None]
     block = b"\n".join(there)
     if block.count(b"\n") != max(len(there) - 1, 0):
-        raise NotProven("a message of several lines")
+        raise NotProven("a message with several lines")
     found = objects_batch(block, columns).to_struct_array()
     if len(found) != len(there):
         raise NotProven("an empty message")
@@ -117,7 +117,7 @@ def declared_columns(
         return None
     if says_not_null(schema):
         remedy = "Leave it out, and check the output: check(..., rows=)."
-        raise source.refused(f"{option} says NOT NULL, which no reader checks", remedy)
+        raise source.refused(f"{option} declares NOT NULL, which no reader checks", remedy)
     try:
         return nested_columns_of(schema)
     except ValueError as error:

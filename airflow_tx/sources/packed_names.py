@@ -21,5 +21,5 @@ def unpack(packed: str) -> frozenset[str]:
     try:
         names = zlib.decompress(base64.b64decode(packed)).decode("utf-8", "surrogateescape")
     except (TypeError, zlib.error) as error:
-        raise ValueError(f"{str(packed)[:80]!r} is no packed set of names") from error
+        raise ValueError(f"{str(packed)[:80]!r} is not a packed set of names") from error
     return frozenset(names.split("\0") if names else ())

@@ -240,22 +240,22 @@ class PartitionedTransactionalSource(Source):
         wrong = [name for name in found if not _is_name(name) or times[repr(name)] > 1]
         if wrong:
             remedy = "Give each partition a unique, non-empty name that UTF-8 can encode."
-            raise self.refused(f"partitions() gives {wrong[0]!r}", remedy)
+            raise self.refused(f"partitions() returned {wrong[0]!r}", remedy)
         return found
 
     def _check_moved(self, partition: str, before: Json, batch: Batch) -> None:
         # The ledger cannot detect that a position is unchanged if other partitions have moved.
         if batch.position == before:
             raise self.refused(
-                f"partition {partition} has rows {str(batch.metadata)[:80]}, and stays at {str(before)[:80]}: "
-                "the next batch would have them again",
+                f"partition {partition} has rows {str(batch.metadata)[:80]}, but its position stays "
+                f"{str(before)[:80]}: the next batch would contain the rows again",
                 "Nothing was allocated. The source must return a position after these rows.",
             )
 
     def _gone(self, partitions: Sequence[str]) -> None:
         named = ", ".join(partitions[:20]) + (" ..." if len(partitions) > 20 else "")
         if self.kind is SourceKind.TRANSACTIONAL:
-            raise self._stopped(f"partition {named} took part before and is gone")
+            raise self._stopped(f"partition {named} was in earlier batches and is gone")
         log.warning(
             "%r leaves out partition %s, which is gone; it keeps its position.", self, named
         )
@@ -265,7 +265,7 @@ class PartitionedTransactionalSource(Source):
             raise self._stopped(
                 f"partition {error.partition} cannot be reached: {error.reason}"
             ) from error
-        log.warning("%s It is left out of this batch and keeps its position.", error)
+        log.warning("%s The partition is left out of this batch and keeps its position.", error)
 
     def _stopped(self, problem: str) -> SourceError:
         return self.refused(
@@ -537,7 +537,7 @@ class LimitedSource(Source):
         """
         if any(each.went_back for each in gone):
             remedy = Remedy.of(
-                "If the states went back with the source, first: ",
+                "If the states were restored together with the source, first: ",
                 Command.of("repair", self.topology, "--roll-forward"),
                 ". ",
                 remedy,
@@ -563,7 +563,7 @@ class LogSource(LimitedSource, PartitionedTransactionalSource):
         named = "; ".join(f"partition {name}: {each.description}" for name, each in gone.items())
         return (
             f"rows that come next are gone: {named}",
-            ("Bring them back, or: " + self.command("accept-loss")),
+            ("Restore the rows, or accept the loss: " + self.command("accept-loss")),
         )
 
     def sizes(self, decision: LogDecision) -> Sequence[int]:

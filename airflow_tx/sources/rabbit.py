@@ -577,7 +577,7 @@ class RabbitQueueSource(Source):
                 WHOLE,
                 position,
                 without,
-                f"{_lost_ids(at)}: a message that is delivered again counts again",
+                f"{_lost_ids(at)}: a message that RabbitMQ delivers again counts twice",
             )
         ]
 
@@ -599,7 +599,7 @@ class RabbitQueueSource(Source):
                     new.setdefault(identity, each)
             if len(deliveries) > len(new):
                 log.info(
-                    "%s: %s messages were taken before, or set aside",
+                    "%s: %s messages were already taken, or were set aside",
                     session.where,
                     len(deliveries) - len(new),
                 )
@@ -615,7 +615,7 @@ class RabbitQueueSource(Source):
         limit = self.limit
         if limit.rows is None or limit.rows > MOST:
             limit = Limit(
-                MOST, limit.bytes, f"a broker hands out {MOST} messages at most that are not acked"
+                MOST, limit.bytes, f"a broker delivers at most {MOST} messages without an ack"
             )
         for identity, each in new.items():
             size += len(each.message.body)
@@ -632,7 +632,7 @@ class RabbitQueueSource(Source):
     def _problem(self, delivery: Delivery) -> str:
         """Return the reason why a message is not taken, or "" if it is taken."""
         if delivery.earlier >= self.max_deliveries:
-            return f"was delivered {delivery.earlier} times before, and max_deliveries={self.max_deliveries}"
+            return f"was already delivered {delivery.earlier} times, and max_deliveries={self.max_deliveries}"
         if self.identity == "message_id" and not delivery.message.message_id:
             return "has no message_id, so it could not be recognised when it is delivered again"
         return ""
@@ -640,13 +640,17 @@ class RabbitQueueSource(Source):
     def _refuse(self, session: QueueSession, delivery: Delivery, problem: str) -> None:
         name = delivery.message.message_id or f"with routing key {delivery.message.routing_key!r}"
         if self.aside is None:
-            remedy = 'Find out why, or move such messages to another queue: set_aside="QUEUE"'
+            remedy = 'Find the cause, or move such messages to another queue: set_aside="QUEUE"'
             if not delivery.message.message_id:
                 remedy += '. Or let the publisher set an id, or use identity="content"'
             raise session.refused(f"message {name} of {session.where} {problem}", f"{remedy}.")
         session.set_aside(delivery, self.aside)
         log.warning(
-            "Message %s of %s %s: it is in queue %s now", name, session.where, problem, self.aside
+            "Message %s of %s %s. The source moved it to queue %s",
+            name,
+            session.where,
+            problem,
+            self.aside,
         )
 
     def _connected(self) -> QueueSession:
@@ -675,9 +679,9 @@ class RabbitQueueSource(Source):
         try:
             return {} if at.ids is None else read_ids(at.ids)
         except FileNotFoundError:
-            remedy = "Bring them back, or continue without them: " + self.command("accept-loss")
+            remedy = "Restore the ids, or continue without them: " + self.command("accept-loss")
             raise self.refused(
-                f"{_lost_ids(at)}: repeated messages could not be recognised", remedy
+                f"{_lost_ids(at)}, so repeated messages could not be recognised", remedy
             ) from None
 
     @property
@@ -730,12 +734,12 @@ class RabbitQueueSource(Source):
         try:
             return read_taken(metadata["staged"])
         except FileNotFoundError:
-            problem = f"the messages that were staged in {metadata['staged']} are gone"
+            problem = f"the staged messages in {metadata['staged']} are gone"
             remedy = Remedy.of(
-                "Bring them back, then clear the task; if they are gone permanently: ", skip
+                "Restore the messages, then clear the task. If they are gone permanently: ", skip
             )
             raise self.refused(problem, remedy) from None
 
 
 def _lost_ids(at: QueuePosition) -> str:
-    return f"the ids of the messages that were taken from {at.queue} last are gone from {at.ids}"
+    return f"the ids of the last messages from {at.queue} are gone from {at.ids}"

@@ -100,7 +100,7 @@ class UpstreamSource(Source):
             remedy = f"Give {MOST_TRANSACTIONS} at most."
             raise self.unusable("max_transactions", max_transactions, remedy)
         if on_correction not in ("restate", "report"):
-            raise self.unusable("on_correction", on_correction, "Say 'restate' or 'report'.")
+            raise self.unusable("on_correction", on_correction, "Use 'restate' or 'report'.")
         self.on_correction = on_correction
         self.upstream_txid = upstream_txid
         self.zookeeper_conn_id = zookeeper_conn_id
@@ -177,7 +177,7 @@ class UpstreamSource(Source):
         before = TakenRange.of(metadata)
         upstream = self._upstream()
         self._check_life(upstream, UpstreamPosition.behind(before))
-        assert upstream is not None, "it has the transactions"
+        assert upstream is not None, "the upstream ledger must exist"
         self._check_table(upstream, before.first)
         return self._batch(upstream.taken(before.first, before.last), None, upstream)
 
@@ -273,7 +273,7 @@ class UpstreamSource(Source):
         try:
             return UpstreamPosition.of(position)
         except UnreadableRecord:
-            problem = f"{position!r} is no position of it"
+            problem = f"{position!r} is not a position of this source"
             raise OtherSource(source=repr(self), problem=problem) from None
 
     def _other_life(self, before: UpstreamPosition, upstream: UpstreamReading | None) -> str | None:
@@ -293,7 +293,7 @@ class UpstreamSource(Source):
         if problem is None:
             return
         if upstream is None and (now := before.called_now(self._place())) is not None:
-            raise self.refused(problem, f"Say UpstreamSource(..., topology={now!r}).")
+            raise self.refused(problem, f"Set UpstreamSource(..., topology={now!r}).")
         back = Command("repair", self.topology, options=("--reset", "--why", "TEXT"))
         went_back = upstream is not None and upstream.may_have_lost(before)
         lost = Command("repair", self.upstream, options=("--ledger-lost", "--why", "TEXT"))
@@ -314,9 +314,9 @@ class UpstreamSource(Source):
         if not begins or first < begins:
             since = f"begins at transaction {begins}" if begins else "has not begun"
             raise self.refused(
-                f"the book of topology {self.upstream!r} {since}, and transaction {first} is next",
+                f"the book of topology {self.upstream!r} {since}, but the next transaction to read is {first}",
                 Remedy.of(
-                    "Make its older lines: ",
+                    "Create its older lines: ",
                     Command("repair", self.upstream, options=("--ends", "--why", "TEXT")),
                 ),
             )
@@ -335,11 +335,13 @@ class UpstreamSource(Source):
             or self.table.name not in upstream.topology.states
         ):
             problem = (
-                "no topology has written it" if found is None else "another topology writes it"
+                "no topology has written to it"
+                if found is None
+                else "another topology writes to it"
             )
             states = ", ".join(sorted(upstream.topology.states)) or "none"
             raise self.refused(
-                f"state {self.table.name!r} is no table of topology {self.upstream!r}: {problem}",
+                f"state {self.table.name!r} is not a table of topology {self.upstream!r}: {problem}",
                 f"Name the topology that appends to it. The states of {self.upstream!r}: {states}.",
             )
         self._owners.add(life)
@@ -412,7 +414,7 @@ class UpstreamSource(Source):
             moved = [txid for txid, rows in again.counts.items() if taken.counts.get(txid) != rows]
             named = ", ".join(moved)
             return FailedBatch(
-                f"transaction {named} of {self.upstream!r} counts since this attempt began: the next one reads it"
+                f"transaction {named} of {self.upstream!r} counts since this attempt began: the next attempt reads it"
             )
         upstream = self._upstream()
         counted = self.table.counts([int(txid) for txid in taken.counts])
@@ -423,9 +425,9 @@ class UpstreamSource(Source):
         return self.refused(
             problem,
             Remedy.of(
-                "See what changed it: ",
+                "Find out what changed the table: ",
                 Command("verify", self.upstream, options=("--values",)),
-                ". If that was on purpose: ",
+                ". If the change was on purpose: ",
                 Command(
                     "accept-change",
                     self.upstream,

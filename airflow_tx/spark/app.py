@@ -216,7 +216,9 @@ def load_app(script: str) -> BatchApp:
     if len(apps) != 1:
         remedy = "Decorate exactly one function main(spark, batch) with @batch_app."
         raise ConfigError(
-            option="application", value=script, remedy=f"It has {len(apps)} batch apps. {remedy}"
+            option="application",
+            value=script,
+            remedy=f"The file has {len(apps)} batch apps. {remedy}",
         )
     return found[0]
 
@@ -230,7 +232,7 @@ def main(script: str, arguments: Sequence[str]) -> int:
     name = os.path.basename(script)
     if not arguments:
         return _failed(
-            f"{name}: no batch given. It is submitted by SparkBatchOperator, which passes a descriptor."
+            f"{name}: no batch was passed. Submit the application with SparkBatchOperator, which passes a descriptor."
         )
     descriptor = None
     all_for_airflow()

@@ -277,7 +277,7 @@ class Batch:
                 self._where,
                 name,
                 problem,
-                "Give each output its own name, or union the DataFrames.",
+                "Use another name for each output, or union the DataFrames.",
             )
         if name in self.descriptor.appended:
             self._outputs[name] = replace(self._append(name, df), reliable=reliable)
@@ -353,7 +353,7 @@ class Batch:
                 self._where,
                 "*",
                 problem,
-                'Call batch.emit("counts", df); an empty DataFrame is fine.',
+                'Call batch.emit("counts", df). The DataFrame may be empty.',
             )
         read = [*map(self._asked, self._observer.read())]
         if self._met:
@@ -425,7 +425,7 @@ def _emitter_of(descriptor: Descriptor) -> TaskEmitter:
 
 
 def _nowhere() -> closing[AckerStore]:
-    raise AssertionError("a transaction without ackers connects to none")
+    raise AssertionError("a transaction without ackers must not connect to an acker store")
 
 
 def _rejected(df: DataFrame, reason: str | Column, task: str) -> DataFrame:
@@ -514,11 +514,11 @@ def look_up(
     added = _struct(spark, fields if fields is not None else _ddl(types or {}))
     known = {name.lower() for name in frame.columns}
     if twice := sorted(name for name in added.names if name.lower() in known):
-        remedy = "Drop or rename the column before; MapGet(values=[...]) adds only some."
+        remedy = "Drop or rename the column before the look-up, or select values with MapGet(values=[...])."
         raise ConfigError(
             option=f"{_OPTION}(frame)",
             value=twice,
-            remedy=f"It has a column of that name. {remedy}",
+            remedy=f"The DataFrame already has a column with this name. {remedy}",
         )
     asked = _asked(state, function, frame)
     told = (
@@ -546,7 +546,10 @@ def _for_executors(spark: SparkSession, state: Any) -> Any:
     local = str(spark.conf.get("spark.master", "")).startswith("local")
     copied = for_readers(state, local=local)
     if copied is None:
-        remedy = f"Executors cannot read {state.name!r}: look up in a @task (state_query), or use a database server."
+        remedy = (
+            f"Executors cannot read {state.name!r}: use state_query in a @task, or keep the state on a database "
+            "server."
+        )
         raise ConfigError(option=f"{_OPTION}(state)", value=type(state).__name__, remedy=remedy)
     return copied
 
@@ -557,7 +560,7 @@ def _asked(state: Any, function: Any, frame: DataFrame) -> list[str]:
         return list(frame.columns)
     names, _ = function.names(state)
     if missing := [name for name in names if name not in frame.columns]:
-        remedy = f"It has {', '.join(frame.columns)}. Name the columns of the key: query=MapGet(keys=[...])."
+        remedy = f"The DataFrame has {', '.join(frame.columns)}. Name the columns of the key: query=MapGet(keys=[...])."
         raise ConfigError(option=f"{_OPTION}(frame)", value=missing, remedy=remedy)
     return list(names)
 
@@ -569,7 +572,7 @@ def _types(state: Any, function: Any) -> dict[str, str]:
     """
     if not isinstance(state, QueryableState) or not isinstance(function, MapGet):
         what = type(function if isinstance(state, QueryableState) else state).__name__
-        remedy = f'{what} does not say what it adds: fields="name string, hub string".'
+        remedy = f'{what} does not declare its new columns: set fields="name string, hub string".'
         raise ConfigError(option=f"{_OPTION}(fields=)", value=None, remedy=remedy)
     columns = state.columns
     results = {
@@ -590,7 +593,7 @@ def _struct(spark: SparkSession, fields: str) -> StructType:
     try:
         return spark.createDataFrame([], fields).schema
     except Exception as error:
-        remedy = 'Give columns as in DDL: fields="name string, hub string".'
+        remedy = 'Declare the columns as in DDL: fields="name string, hub string".'
         raise ConfigError(option=f"{_OPTION}(fields=)", value=fields, remedy=remedy) from error
 
 
@@ -642,6 +645,6 @@ def _check_fields(function: Any, names: list[str], added: list[Mapping[str, Any]
         if unknown := [name for name in fields if name not in names]:
             raise StateError(
                 state=type(function).__name__,
-                problem=f"its execute gives {', '.join(unknown)}, which is not among the fields {', '.join(names)}",
+                problem=f"execute() returned {', '.join(unknown)}, which is not one of the fields {', '.join(names)}",
                 remedy="Name every field in batch.look_up(fields=...).",
             )

@@ -83,7 +83,7 @@ class SparkUnreachable(TxError):
 
     template = (
         "Spark Connect server of {server} cannot be reached: {reason}.",
-        "Nothing was processed. Start the server, or correct host and port; the task tries again.",
+        "Nothing was processed. Start the server, or correct its host and port. The task tries again.",
     )
 
 

@@ -133,11 +133,11 @@ def stage_keys(
             for key, values in zip(own, state.multi_get(portion), strict=True):
                 if values is None:
                     shown = dict(zip(names, key, strict=True))
-                    problem = f"key {shown} has no value, although it was written a moment ago"
+                    problem = f"key {shown} has no value, although this task has just written it"
                     raise StateError(
                         state=state.name,
                         problem=problem,
-                        remedy="Find out who else deletes keys of this state.",
+                        remedy="Find out which other process deletes keys of this state.",
                     )
                 rows.append({**dict(zip(names, key, strict=True)), **values})
             writer.write_table(to_arrow(rows, types))
@@ -167,8 +167,10 @@ def column_types(state: QueryableState) -> dict[str, str]:
     columns = state.columns
     keys = state.key_types()
     if keys is None:
-        problem = "it was never written, so its keys have no types"
-        raise StateError(state=state.name, problem=problem, remedy="Name them: types={...}.")
+        problem = "the state was never written, so the types of its keys are unknown"
+        raise StateError(
+            state=state.name, problem=problem, remedy="Declare the types: types={...}."
+        )
     values = {name: aggregator.type for name, aggregator in columns.values.items()}
     results = {
         name: getattr(each, "result_type", None) for name, each in columns.composites.items()
@@ -384,7 +386,7 @@ def write_chunk(hidden: bytes, batches: Iterable[pa.RecordBatch]) -> pa.RecordBa
     from pyspark import TaskContext
 
     task = TaskContext.get()
-    assert task is not None, "only a task of Spark has a partition"
+    assert task is not None, "this function must run in a Spark task"
     state, grant, schema, place = pickle.loads(
         veiled(hidden, bytes.fromhex(task.getLocalProperty(KEY) or ""))
     )

@@ -76,12 +76,12 @@ _TEXTS = re.compile(r'(query: )?"(airflow_tx_)?(?:[^"\\]|\\.)*"')
 _LARGEST_PLAN = 2**20
 # The node of a client's plan that defines relations which may be used in several places.
 _NAMED = "with_relations {"
-_MANY = "SQL text or a subquery on Spark Connect may have used more than once what was read of"
-_TWICE = "one output was made of two readings of"
-_INEXACT = "a sort, a cache or a repeated stage may have run rows more than once, or nowhere, of"
-_LIMITED = "a stage may have been repeated beside a limit, unseen on Spark Connect, of"
-_UNSEEN = "Spark has not counted where an output was made of"
-# By default, Spark writes INT96, which has no time zone.
+_MANY = "SQL text or a subquery on Spark Connect may have used rows more than once from"
+_TWICE = "one output contains the rows of two reads of"
+_INEXACT = "a sort, a cache or a repeated stage may have processed rows twice, or never, from"
+_LIMITED = "Spark Connect may have repeated a stage with a limit, unseen, for rows from"
+_UNSEEN = "Spark did not count the rows that one output used from"
+# Spark writes INT96 by default, which has no time zone.
 _MOMENTS = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
 # Maximum number of seconds to wait for the report of an ended execution.
 _PATIENCE = 10.0

@@ -48,7 +48,8 @@ def check_release() -> None:
     client = found["pyspark-client"]
     wanted = " ".join(f"'{package}=={_release(client)}.*'" for package in found)
     remedy = (
-        f"pyspark-client is {client}, and both packages own the folder pyspark/, so they must be of one release. "
+        f"pyspark-client is {client}, and both packages install the folder pyspark/, so they must have the same "
+        "release. "
         f"Install both again: pip install --force-reinstall --no-deps {wanted}"
     )
     raise ConfigError(option="pyspark", value=found["pyspark"], remedy=remedy)
@@ -132,7 +133,10 @@ def application_args(descriptor_uri: str, own: Sequence[object] | None) -> list[
     arguments = [descriptor_uri, *(str(argument) for argument in own or ())]
     for argument in arguments:
         if len(argument.encode()) > _LONGEST_ARGUMENT:
-            remedy = f"It has {len(argument.encode())} bytes, the system takes {_LONGEST_ARGUMENT}: pass a file's name."
+            remedy = (
+                f"It has {len(argument.encode())} bytes, but the system allows {_LONGEST_ARGUMENT}: pass the name of "
+                "a file."
+            )
             raise ConfigError(option="application_args", value=argument[:40] + "...", remedy=remedy)
     return arguments
 
@@ -214,7 +218,9 @@ def explain(where: TryDir, application: str, error: BaseException) -> TxError:
         return error
     # Use only the first line of spark-submit's text. The log already contains all lines.
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    reason = str(failure) if failure else f"it wrote no reason, its log is above ({lines[0]})"
+    reason = (
+        str(failure) if failure else f"the driver printed no reason; its log is above ({lines[0]})"
+    )
     return ApplicationFailed(
         application=os.path.basename(application),
         task=str(where.task),

@@ -60,7 +60,7 @@ class WritersFailed(TxError):
 
     template = (
         "The Spark writers of state {state!r} in transaction {txid} failed: {reason}.",
-        "Their rows count once when the commit is retried. Executors need airflow_tx and the database's driver.",
+        "After a retry of the commit, their rows count once. Executors need airflow_tx and the driver of the database.",
     )
 
 
@@ -213,7 +213,7 @@ def sealed_pipe(path: str, sealed: bytes) -> Iterator[None]:
         except BlockingIOError:
             written = 0
         if written < len(message):
-            problem = f"state and aggregators are {len(message)} bytes, a pipe of this machine takes fewer"
+            problem = f"the state and its aggregators have {len(message)} bytes, too many for a pipe of this machine"
             raise WritersFailed(
                 state="?", txid="?", reason=f'{problem}; use writers="worker" or Spark Connect'
             )
@@ -248,7 +248,7 @@ def _read(pipe: int, size: int) -> bytes:
     while len(found) < size:
         part = os.read(pipe, size - len(found))
         if not part:
-            raise EOFError("the commit task is gone")
+            raise EOFError("the commit task has ended")
         found += part
     return found
 

@@ -428,7 +428,7 @@ class CollectSet:
 
 def _scalar(value: Any) -> Any:
     if isinstance(value, (list, dict, tuple, set, frozenset)):
-        raise TypeError("holds a value that is no text, number or boolean")
+        raise TypeError("contains a value that is not a text, number or boolean")
     plain = STATE_TYPES["json"].convert(value)
     # -0.0 and 0.0 are one number, but JSON has two texts for it.
     return plain + 0.0 if type(plain) is float else plain
@@ -528,7 +528,7 @@ class Columns:
         elif unknown := {
             k: t for k, t in self.types.items() if k not in self.keys or t not in KEY_TYPES
         }:
-            problem = f"types={unknown}: not a key column, or not one of {', '.join(KEY_TYPES)}"
+            problem = f"types={unknown}: each must name a key column and have one of the types {', '.join(KEY_TYPES)}"
         else:
             problem = _unusable(values)
         if problem:
@@ -609,7 +609,7 @@ class Columns:
             return
         size = max(size_of(kind, value) for value in values)
         if size > limit:
-            raise ValueError(f"has {size} bytes, more than the {limit} that this state takes")
+            raise ValueError(f"has {size} bytes, more than the {limit} that this state can store")
 
     def completed(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Add the results of composite columns to a row that was read."""
@@ -688,7 +688,7 @@ def _unusable(values: Mapping[str, Any]) -> str:
     for name, aggregator in values.items():
         given = aggregator.reducer if isinstance(aggregator, Reduced) else aggregator
         if not hasattr(aggregator, "combine"):
-            return f"column {name!r} has {given!r}, which is no aggregator: it has no combine(a, b) and no reduce"
+            return f"column {name!r} has {given!r}, which is not an aggregator: it has no combine(a, b) and no reduce"
         if missing := [each for each in ("name", "type") if not hasattr(given, each)]:
             return f"column {name!r} has {given!r}, which needs attributes of its own: {' and '.join(missing)}"
         if aggregator.type not in STATE_TYPES:

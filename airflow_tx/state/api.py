@@ -295,7 +295,7 @@ class FencedState(Described, ABC):
         if not self.journal_rows:
             return self.remedy_without_rows(topology)
         return Remedy.of(
-            "Write what it lacks again from the journal: ",
+            "Write the missing transactions again from the journal: ",
             Command.of("repair", topology, "--roll-forward", self.name),
             ". Or: ",
             lost,
@@ -304,7 +304,7 @@ class FencedState(Described, ABC):
     def remedy_without_rows(self, topology: str) -> Remedy:
         """Explain what to do if the journal does not have the rows that a table lacks."""
         return Remedy.of(
-            "Process what it lacks again: ",
+            "Process the missing transactions again: ",
             Command.of("repair", topology, "--roll-forward", self.name, "--restate"),
             ". Or: ",
             self.remedy_lost(topology),
@@ -313,7 +313,8 @@ class FencedState(Described, ABC):
     def remedy_lost(self, topology: str) -> Remedy:
         """Explain what to do if the journal does not have the missing transactions."""
         return (
-            f"{self.restored_by or 'Restore a newer backup of it and repeat'}, or accept what it lost: "
+            f"{self.restored_by or 'Restore a newer backup of it and repeat'}, "
+            "or accept that the lost values are gone: "
             + Command.of("repair", topology, "--state-lost", self.name)
         )
 
@@ -747,9 +748,11 @@ def write_together(writes: Sequence[tuple[StoredState, StateWrite]]) -> list[Wri
         in_parts = write.parts is not None and (state.runs_once or state.takes_back_by_txid)
         if in_parts or (state.runs_once and not write.complete and not write.raising):
             once = (
-                f"its {state.runs_once} run once" if state.runs_once else "takes all rows at once"
+                f"its {state.runs_once} run only once"
+                if state.runs_once
+                else "it needs all rows in one write"
             )
-            problem = f"it was given a part of an update, and {once}"
+            problem = f"it received only a part of an update, and {once}"
             raise StateError(
                 state=state.name, problem=problem, remedy="Give all rows in one write."
             )
@@ -767,7 +770,7 @@ def write_together(writes: Sequence[tuple[StoredState, StateWrite]]) -> list[Wri
             fields = {**behind.fields, "remedy": advise(write.grant.topology)}
             raise StateBehind(**fields) from None
     names = ", ".join(state.name for state, _ in writes)
-    problem = f"the fence changed {TRIES} times in a row between its reading and the write"
+    problem = f"other writers changed the fence {TRIES} times in a row before this write"
     raise StateError(state=names, problem=problem, remedy="Nothing was written. Clear the task.")
 
 

@@ -164,7 +164,9 @@ class RowTally(Iterable[Mapping[str, Any]]):
     def _begin(self) -> None:
         """Begin a reading. Refuse a second reading of an iterator, because it would silently have no rows."""
         if self._begun and isinstance(self._rows, Iterator):
-            raise TypeError("a write begins again, and its rows can be read once: give it a list")
+            raise TypeError(
+                "the write must read the rows again, but an iterator can be read only once: pass a list"
+            )
         self._begun = True
         self._sum = 0
 

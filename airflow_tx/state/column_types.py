@@ -92,7 +92,7 @@ def _text(value: Any) -> str:
     if "\x00" in value:
         raise ValueError("holds a NUL character")
     if not _encodable(value):
-        raise ValueError("holds half a surrogate pair, which is no character")
+        raise ValueError("contains half of a surrogate pair, which is not a character")
     return str(value)
 
 
@@ -157,7 +157,7 @@ def _json(value: Any, depth: int = 0) -> Any:
     for kind, fit in ((str, _text), (int, _bigint), (float, _double)):
         if type(value) is kind:
             return fit(value)
-    raise TypeError(f"is not plain JSON (a {type(value).__name__} is in it)")
+    raise TypeError(f"is not plain JSON (it contains a {type(value).__name__} is in it)")
 
 
 # --- types --------------------------------------------------------------------------------------------------------

@@ -93,9 +93,7 @@ def compared(
     for _ in range(_TRIES):
         with suppress(FenceMoved):
             return _compared_once(pair, tolerance, limit)
-    problem = (
-        f"the store has no snapshots, and another commit interrupted it {_TRIES} times in a row"
-    )
+    problem = f"the store has no snapshots, and other commits interrupted the comparison {_TRIES} times in a row"
     raise pair.refused_now(problem, "Pause the DAGs, and repeat the command.")
 
 
@@ -165,7 +163,7 @@ def _checked(first: FencedState, second: FencedState) -> _Pair:
 
 def _unfit(state: FencedState) -> str:
     if isinstance(state, TridentState):
-        return f"{state.name} has no fence, which says at which position of the source it is"
+        return f"{state.name} has no fence, so the position of its source is unknown"
     return "" if isinstance(state, QueryableState) else f"{state.name} keeps no values per key"
 
 
@@ -218,7 +216,7 @@ def _same_place(pair: _Pair, first: Fence | None, second: Fence | None) -> tuple
             raise pair.refused_now(f"no transaction has been committed to {state.name}")
         if not fence.applied:
             raise pair.refused_now(
-                f"{state.name} is in the middle of transaction {fence.token.txid}"
+                f"transaction {fence.token.txid} is only partly written to {state.name}"
             )
     assert first is not None
     assert second is not None
@@ -235,7 +233,7 @@ def _same_place(pair: _Pair, first: Fence | None, second: Fence | None) -> tuple
 
 def _position(pair: _Pair, state: QueryableState, fence: Fence) -> str:
     if fence.kept is None:
-        problem = f"the fence of {state.name} does not say at which position of the source it is"
+        problem = f"the fence of {state.name} does not contain the position of its source"
         raise pair.refused_now(problem, "The next commit notes the position in the fence.")
     return digest(fence.kept.position)
 
@@ -246,8 +244,8 @@ def _key_types(pair: _Pair, first: StateReading, second: StateReading) -> list[s
     for name in pair.keys:
         # A state has no key types before its first update.
         if mine.get(name) != theirs.get(name):
-            problem = f"key {name} is a {mine[name]} in one and a {theirs[name]} in the other"
-            raise pair.refused(problem, "Give both the same types=, in a table that is new.")
+            problem = f"key {name} is a {mine[name]} in one state and a {theirs[name]} in the other"
+            raise pair.refused(problem, "Set the same types= for both states, with new tables.")
     return [mine.get(name, "text") for name in pair.keys]
 
 

@@ -175,8 +175,8 @@ def of_nobody(txid: int, *, state: str, release: str, fenced: int = 0) -> StateD
     known = f"its fence says {fenced}" if fenced else "no fence"
     return StateDiffers(
         state=state,
-        problem=f"it has values of transaction {txid} and {known}, as a copy of another state has",
-        remedy=f"Nothing was written. Release them, then clear the commit task: {release}",
+        problem=f"it has values of transaction {txid} and {known}, as if it were a copy of another state",
+        remedy=f"Nothing was written. To keep these values, remove their txids, then clear the commit task: {release}",
     )
 
 
@@ -285,7 +285,7 @@ def _check_no_look(stored: Fence, grant: Grant, last: int | None, *, state: str)
     """Refuse a fence that is a look. The values may be older than the fence that the look covers."""
     known = state in grant.over or accepted(stored, grant, state=state)
     if stored.token.is_look and not known:
-        found = f"{stored.token.txid}, of a roll forward that has not ended"
+        found = f"{stored.token.txid}, from a roll forward that has not ended"
         raise StateBehind(state=state, topology=grant.topology, expected=_shown(last), found=found)
 
 
@@ -304,7 +304,7 @@ def _check_accepted(
     if (None if stored is None else stored.token.to_json()) != seen:
         there = "nothing" if stored is None else f"{stored.token.txid}"
         then = "nothing" if seen is None else f"{seen['txid']}"
-        found = f"{there}, and the fence that a person accepted said {then}"
+        found = f"{there}, but the fence that a person accepted was {then}"
         raise StateBehind(state=state, topology=grant.topology, expected="nothing", found=found)
 
 
@@ -315,7 +315,7 @@ def _check_change(stored: Fence, grant: Grant, known: Mapping[str, Any], *, stat
     """
     change = known.get(CHANGE, 0)
     if stored.change < change:
-        found = f"{stored.token.txid}, without the change that repair {change} accepted"
+        found = f"{stored.token.txid}, and the values lack the change that repair {change} accepted"
         last = _shown(grant.last_txids.get(state))
         raise StateBehind(state=state, topology=grant.topology, expected=last, found=found)
 
@@ -339,7 +339,7 @@ def _check_birth(stored: Fence, grant: Grant, last: int | None, *, state: str) -
     known = grant.births.get(state)
     if found.birth == known or accepted(stored, grant, state=state):
         return
-    shown = f"{found.txid} (another transaction of that number)"
+    shown = f"{found.txid} (another transaction with the same number)"
     if _is_another(found, grant.token):
         raise LedgerBehind(
             state=state,
@@ -374,10 +374,14 @@ def _check_continuity(stored: Fence, grant: Grant, last: int | None, *, state: s
         mine = final is None or (stored.token.attempt, stored.token.epoch) == tuple(final)
         if stored.applied and mine:
             return
-        # The store has lost values and kept the raised fence, because it answers before it writes
-        # to its disk or to a standby. Or the store was restored to a moment between two attempts of
-        # its last transaction.
-        shown = f"{last}, without all of its updates" if mine else f"{last}.{stored.token.attempt}"
+        # The store kept the raise and lost the values, because it answers before it writes to its
+        # disk or to a standby. Or it was restored to a moment between two attempts of its last
+        # transaction.
+        shown = (
+            f"{last}, but some of its updates are missing"
+            if mine
+            else f"{last}.{stored.token.attempt}"
+        )
         raise StateBehind(state=state, topology=grant.topology, expected=last, found=shown)
     _check_by_hand(stored.token, grant, last, state=state)
     if found > grant.txid or found > (last if last is not None else 0):

@@ -281,7 +281,7 @@ def from_trident(data: bytes | str, kind: str, *, committed: int) -> Any:
     :return: the value after transaction `committed`; None if there was no value.
     :raises StateError: the data is not such a value, or it contains a later transaction and is not opaque.
     """
-    problem = f"{str(data)[:80]} is no {kind} value of Trident"
+    problem = f"{str(data)[:80]} is not a value of a {kind} map of Trident"
     remedy = "Give the value as Trident's JSON serializer wrote it, and the kind of the map."
     try:
         found = json.loads(data)
@@ -293,10 +293,8 @@ def from_trident(data: bytes | str, kind: str, *, committed: int) -> Any:
                 return value
             if prev:
                 return prev[0]
-            problem = (
-                f"{str(data)[:80]} has transaction {txid}, and Storm has committed {committed}"
-            )
-            remedy = "Let Storm commit what it has begun: deactivate the topology and wait; then read again."
+            problem = f"{str(data)[:80]} is of transaction {txid}, but Storm has committed only {committed}"
+            remedy = "Let Storm commit what it has begun: deactivate the topology and wait. Then read again."
     except (TypeError, ValueError):
         pass
     raise StateError(state="Trident", problem=problem, remedy=remedy)

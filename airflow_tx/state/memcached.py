@@ -285,8 +285,8 @@ class MemcachedMap(Described):
             self._read.pop(name, None)
         overtaken = self._client.write(writes)
         if overtaken:
-            problem = f"{len(overtaken)} of {len(names)} values were replaced by another writer since they were read"
-            problem += f", such as {overtaken[0]}; the others were written"
+            problem = f"{len(overtaken)} of {len(names)} values were not written, because another writer has changed "
+            problem += f"them, such as {overtaken[0]}; all other values were written"
             remedy = "Let one writer at a time update the state, and replay the batch."
             raise StateError(state=self.name, problem=problem, remedy=remedy)
 

@@ -276,8 +276,8 @@ class MapGet:
         """Return the names of the key fields and the value fields. Raise ConfigError if the state has no such names."""
         if isinstance(state, StoredState) and state.takes_back_by_txid:
             remedy = (
-                "Its rows have no key, and several may have the same columns. Keep values by key in a SqlState beside "
-                "it, or ask the table by a QueryFunction of your own."
+                "Its rows have no key, and several may have the same columns. Also keep values by key in a SqlState, "
+                "or query the table with your own QueryFunction."
             )
             raise ConfigError(
                 option=f"MapGet of state {state.name!r}", value=type(state).__name__, remedy=remedy
@@ -292,7 +292,7 @@ class MapGet:
         columns = state.columns
         every = (*columns.values, *columns.composites)
         if unknown := [name for name in self._values or () if name not in every]:
-            remedy = f"State {columns.state!r} has {', '.join(every)}."
+            remedy = f"State {columns.state!r} has the value columns {', '.join(every)}."
             raise ConfigError(option="MapGet(values=)", value=unknown, remedy=remedy)
         if self._keys is not None and len(self._keys) != len(columns.keys):
             remedy = f"Name a field for each key column of state {columns.state!r}: {', '.join(columns.keys)}."
@@ -304,7 +304,7 @@ class MapGet:
             return tuple(row[name] for name in names)
         except KeyError as error:
             name = getattr(state, "name", type(state).__name__)
-            problem = f"row {str(dict(row))[:200]} has no field {error}, which belongs to its key"
+            problem = f"row {str(dict(row))[:200]} has no field {error}, which is part of the key"
             remedy = "Name the fields of the rows: MapGet(keys=[...])."
             raise StateError(state=name, problem=problem, remedy=remedy) from None
 
@@ -393,7 +393,7 @@ class Writers:
         if self.count < 1:
             problem = "Give a number of writers from 1."
         elif self.count > 1 and not is_factory(state):
-            problem = "Each writer needs a state of its own: give a StateFactory."
+            problem = "Each writer needs its own state: pass a StateFactory."
         elif self.count > 1 and not self.by:
             problem = 'Name the fields whose rows belong together: partition_by=["user"].'
         if problem:
@@ -450,8 +450,8 @@ class PersistedState(TridentState):
         done = self.updated(write.grant, write.rows or ())
         if done.new_values:
             _log.info(
-                "%s emitted %d new values, which no task reads: partition_persist(..., new_values=NAME) makes them "
-                "an output of the committer",
+                "%s emitted %d new values, which no task can read. To make them an output of the committer, set "
+                "partition_persist(..., new_values=NAME)",
                 type(self.updater).__name__,
                 len(done.new_values),
             )
@@ -493,14 +493,17 @@ def as_fenced(
     if updater is not None:
         return PersistedState(state, updater, kind, writers)
     if writers != Writers():
-        remedy = "A state that takes rows unchanged has one writer, and no factory: leave it out."
+        remedy = "A state that stores rows unchanged has one writer and no factory: leave it out."
         raise ConfigError(
             option="partition_persist(partitions=, partition_by=, conf=)",
             value=writers,
             remedy=remedy,
         )
     if not isinstance(state, FencedState) or state.columns is not None:
-        remedy = "Give updater=, or a state that takes rows unchanged, such as SqlGuard; else persistent_aggregate."
+        remedy = (
+            "Set updater=, or pass a state that stores rows unchanged, such as SqlGuard. "
+            "Otherwise use persistent_aggregate."
+        )
         raise ConfigError(
             option="partition_persist(state=)", value=type(state).__name__, remedy=remedy
         )
@@ -519,7 +522,7 @@ def as_aggregate(
     if isinstance(state, FencedState):
         for option, value in given.items():
             if value is not None:
-                remedy = f"{type(state).__name__} defines this itself: leave {option} out here."
+                remedy = f"{type(state).__name__} already defines it: leave {option}= out."
                 raise ConfigError(
                     option=f"persistent_aggregate({option}=)", value=value, remedy=remedy
                 )

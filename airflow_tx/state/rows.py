@@ -105,10 +105,10 @@ class CheckedRows:
                 if not seen.add(own):
                     number = seen.repeated()
                     raise self._refusal(
-                        start + number, portion[number], "its key comes twice", _TWICE
+                        start + number, portion[number], "its key occurs twice", _TWICE
                     )
             elif start or len(portion) > 1:
-                raise self._refusal(1, {}, "a state without keys takes one row", _TWICE)
+                raise self._refusal(1, {}, "a state without keys stores one row", _TWICE)
             yield columns
             start += len(portion)
 
@@ -122,7 +122,7 @@ class CheckedRows:
             except REFUSALS as error:
                 names = ", ".join(self.columns.composites)
                 raise self._refusal(
-                    number, row, f"a value of {names} {error}", "Look at the row."
+                    number, row, f"a value of {names} {error}", "Correct the value in this row."
                 ) from None
         return found
 
@@ -202,12 +202,12 @@ class CheckedRows:
     ) -> None:
         if not isinstance(row, Mapping):
             remedy = f"Return rows as dicts with the columns {', '.join(expected)}."
-            raise self._refusal(number, row, "it is no dict", remedy)
+            raise self._refusal(number, row, "it is not a dict", remedy)
         missing = [name for name in expected if name not in row]
         if missing or (not others and len(row) != len(expected)):
             extra = sorted(str(name) for name in row if name not in expected)
             instead = [
-                f" {' and '.join(composite.parts(name))} may come as one column {name}."
+                f" One column {name} can replace {' and '.join(composite.parts(name))}."
                 for name, composite in self.columns.composites.items()
             ]
             raise StateError(
@@ -219,7 +219,7 @@ class CheckedRows:
     def _misfit(self, portion: _Rows, name: str, kind: str, start: int) -> StateError:
         remedy = f"The column has the type {kind}."
         if name in self.columns.values and self.columns.values[name].name == "sum":
-            remedy += " Another type: Sum(type=...) with a new table."
+            remedy += " To use another type, set Sum(type=...) with a new table."
         for number, row in enumerate(portion):
             try:
                 self._converted(name, kind, [row[name]])

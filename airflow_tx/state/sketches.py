@@ -51,7 +51,7 @@ class HllSketch:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, (str, int)):
-            raise TypeError("is not a text or an integer, which a sketch takes")
+            raise TypeError("is not a text or an integer, so a sketch cannot count it")
         sketch = self._empty()
         sketch.update(value)
         return self._image(sketch)

@@ -125,8 +125,8 @@ class RollBackMap(SnapshottableMap[Any]):
         except TxError:
             raise
         except Exception as error:
-            problem = f"its store does not take {names[0]}, under which the keys of a transaction are noted "
-            remedy = "Nothing was written. Make the store accept this key, or declare that the map cannot roll back: "
+            problem = f"its store refuses {names[0]}, the key of the list of keys that a transaction changes "
+            remedy = "Nothing was written. Let the store accept this key, or declare that the map cannot roll back: "
             raise StateError(
                 state=self.name,
                 problem=f"{problem}({type(error).__name__}: {error})",
@@ -188,9 +188,9 @@ class PartitionedState:
             return [row[name] for name in self._fields]
         except KeyError as error:
             problem = (
-                f"row {str(dict(row))[:200]} has no field {error}, which chooses its partition"
+                f"row {str(dict(row))[:200]} has no field {error}, which determines its partition"
             )
-            remedy = f"Give each row {', '.join(self._fields)}, or name other fields: partition_by=[...]."
+            remedy = f"Add {', '.join(self._fields)} to each row, or name other fields: partition_by=[...]."
             raise StateError(state=self._name, problem=problem, remedy=remedy) from None
 
 
@@ -277,7 +277,7 @@ class TridentState(FencedState):
         made = made_by(self.given, self._conf, index, count)
         promised = self.kind in (StateKind.NON_TRANSACTIONAL, getattr(made, "kind", self.kind))
         if not has_methods(made, "begin_commit", "commit") or not promised:
-            problem = f"{type(self.given).__name__}.make_state gave a {type(made).__name__}, which is no state "
+            problem = f"{type(self.given).__name__}.make_state returned a {type(made).__name__}, which is not a state "
             problem += f"of kind {self.kind.value}"
             remedy = (
                 "Return a state with begin_commit and commit, and give the factory the kind of that state, such "
@@ -349,7 +349,7 @@ def _kind(given: Any, kind: StateKind | str | None, option: str) -> StateKind:
     if found not in list(StateKind):
         raise ConfigError(option=f"{option}(kind=)", value=found, remedy=f"Use one of {_KINDS}.")
     if own is not None and own != found:
-        remedy = f"{type(given).__name__} is {StateKind(own).value}: leave kind out, or give it another state."
+        remedy = f"{type(given).__name__} is {StateKind(own).value}: leave kind= out, or pass another state."
         raise ConfigError(option=f"{option}(kind=)", value=found, remedy=remedy)
     return StateKind(found)
 
@@ -531,5 +531,7 @@ def _cells(columns: Columns, key: Cells, stored: Any) -> Cells:
         return tuple(stored[name] for name in names)
     shown = dict(zip(columns.keys, key, strict=True))
     problem = f"key {shown} holds {str(stored)[:200]}, which is not a value of {', '.join(names)}"
-    remedy = "Other columns need another store, such as another prefix; this one keeps the columns of an earlier DAG."
+    remedy = (
+        "The store has the columns of an earlier DAG. Use another store, such as another prefix."
+    )
     raise StateError(state=columns.state, problem=problem, remedy=remedy)

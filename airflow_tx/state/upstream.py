@@ -201,6 +201,6 @@ def check_free(columns: Collection[str], state: str) -> None:
     :raises StateDiffers: the table has such a column.
     """
     if found := [name for name in columns if name.casefold() == UPSTREAM_TXID]:
-        problem = f"the table has a column {found[0]} of its own"
+        problem = f"the table already has a column {found[0]}"
         remedy = "Read it without upstream_txid=True, or rename the column."
         raise StateDiffers(state=state, problem=problem, remedy=remedy)

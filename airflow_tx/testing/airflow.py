@@ -176,7 +176,12 @@ class LocalAirflow(AirflowClient):
                 )
                 return True
 
-            eventually(again, 60, f"{dag_id} is backfilled although others write", interval=0.5)
+            eventually(
+                again,
+                60,
+                f"{dag_id} is backfilled while other processes write to the database",
+                interval=0.5,
+            )
         finally:
             self.pause(dag_id, False)
 

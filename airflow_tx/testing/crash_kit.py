@@ -173,7 +173,7 @@ class CrashKit:
             each.disarm()
         if not found:
             raise AssertionError(
-                f"{dag_id}: a run passes no line of topology {topology}. {_NO_TRANSACTION}"
+                f"{dag_id}: its run reached no failpoint of topology {topology}. {_NO_TRANSACTION}"
             )
         return found
 
@@ -241,5 +241,5 @@ def _compare(what: str, found: Totals, once: Totals) -> None:
         return
     if not found:
         raise AssertionError(f"{what}: the run added nothing. {_NO_ROWS}")
-    without = f"a run without a crash adds {once}" if once else "it should add nothing"
-    raise AssertionError(f"{what}: the run added {found}, and {without}. {_REMEDY}")
+    without = f"a run without a crash adds {once}" if once else "this run should add nothing"
+    raise AssertionError(f"{what}: the run added {found}, but {without}. {_REMEDY}")

@@ -103,7 +103,9 @@ class AlarmCallbacks:
                 # Each callback gets its own copy, since a notifier changes its context.
                 _call(callback, {**context, "alarm": alarm})
             except Exception:
-                log.exception("%r failed, which was to be called: %s", callback, alarm.text)
+                log.exception(
+                    "The alert callback %r failed. The alert was: %s", callback, alarm.text
+                )
 
 
 def _call(callback: AlarmCallback, context: dict[str, Any]) -> None:
@@ -167,7 +169,7 @@ class AlarmTopology:
         remedy = to_continue(self.name, txid, record.remedy, may_skip=True)
         if record.remedy is None:
             remedy = Remedy(("To continue: ",)) + remedy
-        what = f"Transaction {txid}.{record.attempt} of {self.name} is blocked, and none after it commits"
+        what = f"Transaction {txid}.{record.attempt} of {self.name} is blocked, and no later transaction commits"
         reason = f"{what}: {mark.reason}"
         return self._alarm(AlarmKind.BLOCKED, reason, remedy, txid, record)
 
@@ -203,9 +205,9 @@ class AlarmTopology:
         told = f"{newest}" if str(newest).endswith(".") else f"{newest}."
         reason = f"Transaction {newest.txid} of {self.name} is behind {told}{more}"
         remedy = Remedy.of(
-            "See it: ",
+            "To see the transaction: ",
             Command.of("show", self.name, newest.txid),
-            ". To request what is behind once more: ",
+            ". To request the follow-ups again: ",
             Command.of("restate", self.name, "--follow"),
         )
         alarm = self._alarm(AlarmKind.BEHIND, reason, remedy, newest.txid)

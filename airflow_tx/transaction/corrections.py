@@ -38,4 +38,4 @@ def _follow(spec: TransactionSpec, ledger: Ledger, behind: Correction) -> str:
     except RestateRefused as refusal:
         ledger.note_behind(behind.txid, behind.ends, why=str(refusal))
         return f"{told}. {refusal}"
-    return f"{told}. It is restated."
+    return f"{told}. Its restatement was requested."

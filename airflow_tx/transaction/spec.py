@@ -124,8 +124,8 @@ class TransactionSpec:
         if not self.topology.isprintable():
             raise TransactionDefinitionError(
                 topology=self.topology,
-                problem="its name has characters that no page and no terminal shows",
-                remedy="Give it another name, of letters, digits and dashes.",
+                problem="its name has characters that cannot be printed",
+                remedy="Use a name of letters, digits and dashes.",
             )
 
     @property
@@ -146,7 +146,11 @@ class TransactionSpec:
                     self.alarm_topology, self.callbacks, self.source, ledger, context, log=log
                 )
         except TxError as error:
-            log.info("Alarms of topology %s are left to the next task: %s", self.topology, error)
+            log.info(
+                "The alerts of topology %s could not be checked; the next task checks them again: %s",
+                self.topology,
+                error,
+            )
 
     @property
     def paths(self) -> Paths:
@@ -307,7 +311,7 @@ def spec_of(dag: DAG) -> TransactionSpec:
     raise TransactionDefinitionError(
         topology=dag.dag_id,
         problem="the DAG has no `begin`",
-        remedy="Make its tasks inside `with Transaction(source=...):`",
+        remedy="Create its tasks inside `with Transaction(source=...):`",
     )
 
 
@@ -328,7 +332,7 @@ def put_back(ti: Any, why: str = "") -> NoReturn:
     from airflow.sdk.exceptions import AirflowRescheduleException
 
     begins = (
-        f"Run {ti.run_id} begins again: Airflow starts this task once more when `begin` has ended."
+        f"Run {ti.run_id} begins again: Airflow starts this task again after `begin` has ended."
     )
     log.info("%s", why or begins)
     # If the task started sooner, Airflow would fail it, like a deferred task whose trigger fires

@@ -41,7 +41,7 @@ class CommitNotStored(TxError):
 
     template = (
         "Commits of topology {topology!r} up to {txid} were not stored by Airflow.",
-        "They are handed on again.",
+        "The watcher passes them to Airflow again.",
     )
 
 

@@ -128,7 +128,7 @@ def test_days_that_begin_in_reverse_order_get_txids_and_commit_in_date_order(sta
 def test_the_log_of_a_waiting_run_names_the_gap_and_the_log_of_a_late_day_names_the_next_txid(stack: Stack) -> None:
     seen = backwards(stack).seen
     assert "No run for the interval that begins at 2013-01-05T00:00:00+00:00 is queued or running" in seen["ahead"]
-    assert "it would be transaction" in seen["late"]
+    assert "It would become transaction" in seen["late"]
     assert "in_order=False" in seen["late"]
 
 
@@ -140,7 +140,9 @@ def test_a_backfill_of_a_paused_dag_begins_the_order_and_yesterdays_run_waits_fo
     first, last = yesterday - 2 * DAY, yesterday - DAY
     code, output = said(backfill(stack, "declared", first, last))
     assert code == 1
-    assert f"The order of declared stands at {first.isoformat()}. DAG declared is paused and starts no run" in output
+    assert (
+        f"The order of declared stands at {first.isoformat()}. DAG declared starts no run, since it is paused" in output
+    )
     assert days.runs() == {}
     airflow.pause("declared", paused=False)
     eventually(days.runs, 120, "Airflow starts the run of yesterday", interval=0.3)

@@ -90,7 +90,7 @@ def test_a_corrected_file_is_counted_after_a_person_runs_the_command_named_in_th
         stack.begun(dag_id, run_id)
     airflow.wait_run(dag_id, "r1", state="failed")
     error = ledger.read("coordinator/transactions/1")["error"]
-    assert "1.csv: line 3: number has a value that the log of its task shows" in error
+    assert "1.csv: line 3: number has an unusable value, which is in the log of the task" in error
     shown = airflow.task_log(dag_id, "r1", "of_file")
     assert "1.csv: line 3: number = 'nine' does not fit the schema" in shown
 

@@ -41,7 +41,7 @@ def test_airflow_dags_test_changes_no_ledger_or_state_and_airflow_tasks_test_is_
     airflow = stack.airflow
     stack.commit_runs("tested", "r1")
     before, totals = stack.ledger("tested").tree(), stack.totals("tested")
-    with pytest.raises(AssertionError, match="the scheduler would take up its tasks.*airflow dags pause tested"):
+    with pytest.raises(AssertionError, match="the scheduler would start its tasks.*airflow dags pause tested"):
         airflow.command("dags", "test", "tested", timeout=300)
     for task_id in ("count", "commit", "begin"):
         refused = airflow.command("tasks", "test", "tested", task_id, "r1", timeout=300)

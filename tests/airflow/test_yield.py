@@ -24,8 +24,8 @@ WAITING = ("running", "deferred")
 def reason(run_id: str, holder: str, blocking: int = 1) -> str:
     """What a run that makes room says, word for word."""
     return (
-        f"Run {run_id} yields: transaction {blocking} must commit first, and its run {holder} is queued for lack of a "
-        "run slot. Nothing is lost. This run starts again when the slot is free, and processes its batch once more."
+        f"Run {run_id} yields: transaction {blocking} must commit first, and its run {holder} waits for a "
+        "run slot. Nothing is lost. This run starts again when the slot is free, and processes its batch again."
     )
 
 

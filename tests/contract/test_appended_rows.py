@@ -224,7 +224,9 @@ def test_a_commit_phase_appends_its_rows_once_although_its_first_task_is_cleared
 def test_rows_that_do_not_fit_the_table_are_refused_and_nothing_is_committed(orders: Table) -> None:
     stage = Stage()
     committed(stage, "r1", append_to(orders))
-    with pytest.raises(StateError, match="id = .* is no long|row 0, column id: 'text' is not an integer"):
+    with pytest.raises(
+        StateError, match="id = .* is not a value of type long|row 0, column id: 'text' is not an integer"
+    ):
         committed(stage, "r2", append_to(orders), rows=[{"id": "text", "day": DAYS[0]}])
     assert kept(orders) == expected(1)
 

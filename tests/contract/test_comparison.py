@@ -130,7 +130,7 @@ def test_a_state_that_has_an_incomplete_transaction_cannot_be_compared_now(make:
     with pytest.raises(NotComparableNow, match="no transaction has been committed to"):
         compared(first, ledger.state)
     ledger.commit(_counted(a=1), 1, complete=False)
-    with pytest.raises(NotComparableNow, match="in the middle of transaction 1"):
+    with pytest.raises(NotComparableNow, match="transaction 1 is only partly written"):
         compared(first, ledger.state)
 
 
@@ -181,7 +181,7 @@ def test_a_store_without_snapshots_is_read_up_to_three_times_if_commits_change_i
     if commits == 2:
         assert compared(first, ledger.state).is_equal
     else:
-        with pytest.raises(NotComparableNow, match="another commit interrupted it 3 times in a row"):
+        with pytest.raises(NotComparableNow, match="other commits interrupted the comparison 3 times in a row"):
             compared(first, ledger.state)
 
 
@@ -248,7 +248,11 @@ def test_a_column_that_only_one_state_has_is_reported_and_not_compared() -> None
     [
         ({}, {"keys": ["carrier"]}, "the keys of one are (key), the keys of the other (carrier)"),
         ({}, {"values": {"m": Sum()}}, "they have no value column in common"),
-        ({"types": {"key": "text"}}, {"types": {"key": "date"}}, "key key is a text in one and a date in the other"),
+        (
+            {"types": {"key": "text"}},
+            {"types": {"key": "date"}},
+            "key key is a text in one state and a date in the other",
+        ),
     ],
 )
 def test_states_with_different_columns_cannot_be_compared(

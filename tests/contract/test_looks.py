@@ -70,7 +70,7 @@ def test_a_grant_is_refused_during_a_roll_forward_until_a_person_accepts_the_val
         first = _look(grants, state, 2)
         state.raise_fence(first)
         for use in (state.raise_fence, lambda grant, state=state: state.raise_and_write(grant, [])):
-            with pytest.raises(StateBehind, match="its fence says 2, of a roll forward that has not ended"):
+            with pytest.raises(StateBehind, match="its fence says 2, from a roll forward that has not ended"):
                 use(grants(2))
         state.raise_fence(_look(grants, state, 2))
         assert vars(state.fence())["token"].is_look

@@ -259,7 +259,7 @@ def test_a_restatement_can_replace_values_that_a_skipped_restatement_had_replace
 def test_a_restatement_is_refused_if_another_transaction_has_written_the_key(knows: Make, area: StagingArea) -> None:
     grants = Grants()
     state = committed(knows(), grants, chosen(a=9), chosen(a=1))
-    with pytest.raises(NotTakenBack, match=r"key \{'key': 'a'\}: the max of column most was 9 and is 2 now"):
+    with pytest.raises(NotTakenBack, match=r"key \{'key': 'a'\}: the max of column most was 9 and is now 2"):
         restate(state, grants(3), area, contribution(state, chosen(a=9)), chosen(a=2), sole=sole(state, 1, own=3))
 
 

@@ -155,7 +155,7 @@ def test_a_column_name_that_differs_from_another_only_by_case_is_refused(
     grants.commit_rows(1, table(), first)
     with pytest.raises(StateDiffers, match="column ID differs from column id by case alone.*Name it id"):
         grants.commit_rows(2, table(add_columns=True), [{"id": 1, "ID": 2}])
-    with pytest.raises(StateDiffers, match="a column TX_TXID, which is this state's own"):
+    with pytest.raises(StateDiffers, match="a column TX_TXID, a name that this state uses itself"):
         grants.commit_rows(2, table(add_columns=True), [{"TX_TXID": 2}])
     grants.commit_rows(2, table(add_columns=True), [{"id": 2}], attempt=2)
     assert len(table().read()) == len(first) + 1
@@ -163,7 +163,7 @@ def test_a_column_name_that_differs_from_another_only_by_case_is_refused(
 
 def test_a_column_that_first_appears_after_10000_rows_needs_a_declared_type(table: MakeTable, grants: Grants) -> None:
     late = [*rows(*range(10_000)), {"id": 0, "note": "late"}]
-    with pytest.raises(StateDiffers, match="column note is in row 10000, and not in the first 10000 rows.*types="):
+    with pytest.raises(StateDiffers, match="column note is in row 10000, but not in the first 10000 rows.*types="):
         grants.commit_rows(1, table(add_columns=True), late)
     state = table(add_columns=True, types={"note": "text"})
     grants.commit_rows(1, state, late, attempt=2)
@@ -218,7 +218,7 @@ def test_refused_rows_do_not_determine_the_column_types_of_the_table(table: Make
 
 
 def test_rows_with_column_names_of_the_package_are_refused(table: MakeTable, grants: Grants) -> None:
-    with pytest.raises(StateDiffers, match="the rows have a column tx_row, which is this state's own"):
+    with pytest.raises(StateDiffers, match="the rows have a column tx_row, a name that this state uses itself"):
         grants.commit_rows(1, table(), [{"id": 1, "tx_row": 1}])
 
 
@@ -266,7 +266,7 @@ def test_a_column_type_that_would_round_values_is_refused(
     kind = {"postgresql": "TIMESTAMP(0)", "sqlite": "NUMERIC"}.get(url.partition("+")[0].partition(":")[0], "DATETIME")
     run(f"CREATE TABLE {name} (at {kind}, tx_txid BIGINT)")
     run(f"CREATE INDEX {name}_i ON {name} (tx_txid)")
-    with pytest.raises(StateDiffers, match="column at of table .* in which values would change"):
+    with pytest.raises(StateDiffers, match="column at of table .* which would change the values"):
         grants.commit_rows(1, table(), [{"at": NOON}])
 
 
@@ -316,7 +316,7 @@ def test_rows_are_refused_if_only_some_leave_out_a_column_with_a_default(
     table: MakeTable, grants: Grants, first: int, *, reverse: bool
 ) -> None:
     given = [*rows(*range(first)), {"id": first, "status": "paid"}]
-    with pytest.raises(StateError, match="column status has a default, and some of .* rows lack it.*in none"):
+    with pytest.raises(StateError, match="column status has a default, and some of .* rows lack it.*in no row"):
         grants.commit_rows(1, table(), given[::-1] if reverse else given)
     assert table().read() == []
 
@@ -363,7 +363,7 @@ def test_a_table_that_shares_rows_with_another_fenced_table_is_refused(
     Grants().commit_rows(1, first, given)
     second.read()
     with pytest.raises(
-        StateDiffers, match="share rows .*each would take out rows of the other.*DELETE FROM"
+        StateDiffers, match="share rows .*each update could delete rows of the other.*DELETE FROM"
     ) as refused:
         Grants().commit_rows(1, second, given)
     assert first.rows_by_txid() == {1: 1}
@@ -469,7 +469,7 @@ def test_a_table_that_lost_the_rows_of_its_last_transaction_is_refused(
     grants.commit_rows(1, table(), rows(1))
     grants.commit_rows(2, table(), rows(2, 3))
     run(f"DELETE FROM {name} WHERE tx_txid = 2")
-    with pytest.raises(StateBehind, match="none of the 2 rows of transaction 2 is there"):
+    with pytest.raises(StateBehind, match="the table has no row of the 2 rows of transaction 2"):
         grants.commit_rows(3, table(), rows(4))
     table().accept_values()
     grants.commit_rows(3, table(), rows(4), attempt=2)
@@ -485,7 +485,7 @@ def test_an_emptied_table_is_refused_even_if_the_last_transactions_had_no_rows(
         grants.commit_rows(txid, state, given)
     run(f"DELETE FROM {name}")
     for opened in (state, table()):
-        with pytest.raises(StateBehind, match="none of the 2 rows of transaction 2 is there"):
+        with pytest.raises(StateBehind, match="the table has no row of the 2 rows of transaction 2"):
             grants.commit_rows(5, opened, [])
 
 
@@ -498,7 +498,7 @@ def test_a_table_emptied_between_raise_and_write_is_refused_by_the_next_commit(
     run(f"DELETE FROM {name}")
     table().write(grant, [])
     grants.final(grant, table())
-    with pytest.raises(StateBehind, match="none of the 1 rows of transaction 1 is there"):
+    with pytest.raises(StateBehind, match="the table has no row of the 1 rows of transaction 1"):
         grants.commit_rows(3, table(), rows(3))
 
 
@@ -512,7 +512,7 @@ def test_a_loss_of_older_rows_is_noticed_after_the_newest_were_restated_to_no_ro
     grants.final(grant, table())
     grants.commit_rows(4, table(), [])
     run(f"DELETE FROM {name} WHERE tx_txid = 1")
-    with pytest.raises(StateBehind, match="none of the 1 rows of transaction 1 is there"):
+    with pytest.raises(StateBehind, match="the table has no row of the 1 rows of transaction 1"):
         grants.commit_rows(5, table(), [])
 
 

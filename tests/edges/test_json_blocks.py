@@ -191,7 +191,7 @@ HOLES = {
     "a whole -0 as DOUBLE": b'{"d":-0}\n',
     "a whole -0 as FLOAT": b'{"x":1,"f": -0 }\n',
     "a whole -0 in an array": b'{"ds":[1, -0]}\n',
-    "a number of many digits": b'{"x":1%s}\n' % (b"0" * 5000),
+    "a number of too many digits": b'{"x":1%s}\n' % (b"0" * 5000),
     "an exponent": b'{"m":1e2}\n',
     "an exponent in a text": b'{"m":"1E+2"}\n',
     "an exponent behind a point": b'{"m":[1],"m2":1.5e1}\n',

@@ -69,12 +69,12 @@ with create_session() as session:
 
 
 _HELD_UP = {
-    "paused": (["is_paused"], "DAG the_dag is paused and starts no run: airflow dags unpause the_dag"),
+    "paused": (["is_paused"], "DAG the_dag starts no run, since it is paused: airflow dags unpause the_dag"),
     "broken": (
         ["is_stale", "has_import_errors"],
         "DAG the_dag starts no run, since its file cannot be imported: airflow dags list-import-errors",
     ),
-    "gone": (["is_stale"], "DAG the_dag is not in Airflow and starts no run: let a DAG file define it"),
+    "gone": (["is_stale"], "DAG the_dag starts no run, since Airflow has no DAG with this id: add it to a DAG file"),
 }
 
 

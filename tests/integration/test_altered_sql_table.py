@@ -134,7 +134,9 @@ def test_an_open_state_rounds_no_value_after_one_of_its_columns_was_narrowed(
     grants.commit_rows(1, state, [{"v": value}])
     run("UPDATE {t} SET v = NULL")
     narrow("v")
-    with pytest.raises(StateError, match="column v .*values would change|column v: .*integer|database says: .*range"):
+    with pytest.raises(
+        StateError, match="column v .*would change the values|column v: .*integer|database says: .*range"
+    ):
         grants.commit_rows(2, state, [{"v": value}])
     assert state.rows_by_txid() == {1: 1}
 
@@ -150,9 +152,11 @@ def test_no_value_is_rounded_if_a_column_is_narrowed_between_raise_and_write(
     grant = grants(2)
     state.raise_fence(grant)
     narrow("v")
-    with pytest.raises(StateError, match="was changed while it was written to|database says: "):
+    with pytest.raises(StateError, match="was altered while this task wrote to it|database says: "):
         state.write(grant, [{"v": value}])
-    with pytest.raises(StateError, match="column v .*values would change|column v: .*integer|database says: .*range"):
+    with pytest.raises(
+        StateError, match="column v .*would change the values|column v: .*integer|database says: .*range"
+    ):
         state.write(grant, [{"v": value}])
     assert state.rows_by_txid() == {1: 1}
 
@@ -170,7 +174,7 @@ def test_no_sum_is_rounded_if_a_column_is_narrowed_between_raise_and_write(
     change = "ALTER COLUMN {} TYPE" if url.startswith("postgresql") else "MODIFY {}"
     for name in ("n", "tx_prev_n"):
         run(f"ALTER TABLE {{t}} {change.format(name)} NUMERIC(10,2)")
-    for problem in ("was changed while it was written to", "exists with other columns: n is "):
+    for problem in ("was altered while this task wrote to it", "exists with other columns: n is "):
         with pytest.raises(StateError, match=problem):
             state.write(grant, [{"key": 0, "n": Decimal("1.005")}], complete=complete)
     assert run("SELECT DISTINCT n FROM {t}") == [(1,)]

@@ -172,7 +172,7 @@ def test_an_output_is_refused_if_its_files_are_missing_in_the_folder_of_the_tabl
     topology: Topology, orders: DeltaTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(DeltaTable, "list_staged", lambda *where: [])
-    with pytest.raises(StagingError, match="Spark wrote 1000 rows, 0 of them are in"):
+    with pytest.raises(StagingError, match="Spark wrote 1000 rows, but only 0 are in"):
         processed(topology, connect())
 
 

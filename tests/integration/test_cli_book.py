@@ -124,8 +124,8 @@ def test_repair_ends_begins_the_book_of_ends_at_the_first_complete_receipt(
         "Repaired: the book of ends begins at transaction 3 now; there is no whole receipt of transactions 1 to 2. "
     )
     assert repair(airflow, root, fails=True) == (
-        "Repair --ends of topology 'flights' refused: its book of ends begins at transaction 3, and there is no whole "
-        "receipt of transactions 1 to 2. Nothing was changed. To see which receipts there are: airflow tx receipts "
+        "Repair --ends of topology 'flights' refused: its book of ends begins at transaction 3, but no complete "
+        "receipt exists of transactions 1 to 2. Nothing was changed. To list the receipts: airflow tx receipts "
         "flights --to 3"
     )
     assert [each["txid"] for each in airflow.json("tx", "receipts", "flights", "--to", "3", root=root)] == [3]

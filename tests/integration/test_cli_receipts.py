@@ -228,7 +228,7 @@ def test_verify_finds_a_changed_journal_entry(
     bind(1)
     bind(2, key="another run")
     (found,) = of_entries()
-    assert found.endswith(" of key run 2 is of transaction 2 and key another run")
+    assert found.endswith(" of key run 2 belongs to transaction 2 and key another run")
 
 
 def test_verify_values_reports_a_changed_value_because_the_total_of_its_column_differs(

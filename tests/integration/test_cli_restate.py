@@ -78,7 +78,10 @@ def test_a_dry_run_of_restate_prints_the_replaced_keys_and_changes_nothing(
         "Restatement of transaction 2 of flights refused: its rows cannot be read again: file 2.csv is missing. "
         "Nothing was changed. The transaction still counts, unchanged."
     )
-    assert [row["done"] for row in told] == [f"refused: {line}", "refused: not restated, since others are refused"]
+    assert [row["done"] for row in told] == [
+        f"refused: {line}",
+        "refused: not restated, because other transactions are refused",
+    ]
     (told,) = airflow.json("tx", "restate", "flights", "1", "--dry-run", root=zookeeper_root)
     assert told["done"] == "restated with its rows. It replaces 1 key of tx_state.one, 1 key of tx_state.two"
     assert runs.states() == {"r1": "success", "r2": "success"}
@@ -123,7 +126,7 @@ def test_restate_is_refused_while_the_dag_is_paused(
     finally:
         runs.pause(paused=False)
     assert one_line(told) == (
-        "DAG the_dag is paused and starts no run: airflow dags unpause the_dag, then repeat this command."
+        "DAG the_dag starts no run, since it is paused: airflow dags unpause the_dag, then repeat this command."
     )
     assert wishes(committed.store, committed.paths) == ()
 

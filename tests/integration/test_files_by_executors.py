@@ -139,10 +139,10 @@ def test_executors_whose_python_lacks_the_package_are_refused(either: SparkSessi
     ("given", "remedy"),
     [
         ({"read_by": "nobody"}, "'client' or 'executors'"),
-        ({"format": "json"}, "Give the columns"),
+        ({"format": "json"}, "Declare the columns"),
         ({"format": "parquet"}, "csv and json"),
-        ({"options": {"escape": "!"}}, "only known to Spark"),
-        ({"malformed": "reject", "schema": SCHEMA}, "only the client keeps rows aside"),
+        ({"options": {"escape": "!"}}, "only Spark supports the option"),
+        ({"malformed": "reject", "schema": SCHEMA}, "only the client can keep rejected rows"),
         ({"path_glob": "s3://bucket/*.csv", "conn_id": "lake"}, "no Airflow connections"),
     ],
     ids=lambda each: "-".join(each) if isinstance(each, dict) else "",

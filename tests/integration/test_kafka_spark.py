@@ -166,7 +166,7 @@ def test_a_message_time_after_the_year_9999_is_refused_only_if_its_column_is_rea
     batch = source.decide(ATTEMPT, None)
     assert batch is not None
     told = f"topic {micros}, partition 0, offset 0: column timestamp = 1700000000000000 ms"
-    with pytest.raises(RowsRefused, match=f"{told}. Read the batch with Spark, without this column; or .* skip"):
+    with pytest.raises(RowsRefused, match=f"{told}. Read the batch with Spark and leave this column out. Or .* skip"):
         list(cast("Any", source.emit_batch(ATTEMPT, batch.metadata)))
     with session(spark_connect.url, tag="test", server="the test's") as found:
         frame: Any = source.emit_batch(ATTEMPT, batch.metadata, found)

@@ -59,7 +59,7 @@ def test_a_session_in_which_an_error_occurred_is_not_used_again(make: Callable[[
     state = make()
     grants.commit(1, state, {"a": 1})
     before = session(state)
-    with pytest.raises(StateError, match="comes twice"):
+    with pytest.raises(StateError, match="occurs twice"):
         state.raise_and_write(grants(2), [{"key": "a", "n": 1}] * 2)
     assert session(state) != before
     grants.commit(2, state, {"a": 1})

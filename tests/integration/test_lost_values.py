@@ -60,7 +60,7 @@ def test_an_emptied_table_is_refused_until_a_person_accepts_the_loss(
     grants.commit(2, held, {})
     query(url, f"DELETE FROM {table}")
     for state in (held, made()):
-        refused(state, grants, 3, "its fence says 2, but (0 of 2 rows are there|its key .* is missing)")
+        refused(state, grants, 3, "its fence says 2, but (it has only 0 of 2 rows|its key .* is missing)")
     grants.generation, grants.last = 2, {}
     made().raise_fence(grants(3))  # and is killed: what was accepted stays so
     grants.last = {held.name: 2}
@@ -76,7 +76,12 @@ def test_a_table_that_is_older_than_its_fence_is_refused(url: str, table: str, g
     grants.commit(2, state, {"a": 10})
     grants.commit(3, state, {})
     put_back(url, table, f"{table}_copy")
-    refused(made(), grants, 4, "its fence says 3, but (rows are of earlier|its key .* of transaction 1, and was of 2)")
+    refused(
+        made(),
+        grants,
+        4,
+        "its fence says 3, but (some of its rows have values of earlier|its key .* of transaction 1, but .* of 2)",
+    )
 
 
 @pytest.mark.usefixtures("size")
@@ -88,7 +93,7 @@ def test_lost_keys_with_several_columns_are_noticed(url: str, table: str, grants
     grants.commit_rows(1, make(), written)
     grants.commit_rows(2, make(), written)
     query(url, f"DELETE FROM {table} WHERE word = 'b'")
-    refused(make(), grants, 3, "its fence says 2, but (1 of 3 rows are there|its key .* is missing)")
+    refused(make(), grants, 3, "its fence says 2, but (it has only 1 of 3 rows|its key .* is missing)")
 
 
 def test_a_deleted_row_of_a_small_table_is_noticed(url: str, table: str, grants: Grants, made: Make) -> None:
@@ -121,7 +126,7 @@ def test_an_older_version_of_a_row_in_a_small_table_is_noticed(
     grants.commit(2, state, {"a": 1, "b": 5})
     query(url, f"DELETE FROM {table}")
     query(url, f"INSERT INTO {table} SELECT * FROM {table}_copy")
-    refused(made(), grants, 3, "its fence says 2, but rows are of earlier transactions")
+    refused(made(), grants, 3, "its fence says 2, but some of its rows have values of earlier transactions")
 
 
 @pytest.mark.usefixtures("size")
@@ -241,7 +246,9 @@ def test_a_guard_with_an_older_record_of_its_runs_is_refused_and_runs_no_stateme
     guard.pass_over(grant)
     grants.final(grant, guard)
     query(url, f"UPDATE airflow_tx_guard SET txid = 1 WHERE guard = '{table}'")
-    with pytest.raises(StateBehind, match="its fence says 3, but airflow_tx_guard has noted 1, and had noted 2"):
+    with pytest.raises(
+        StateBehind, match="its fence says 3, but airflow_tx_guard contains transaction 1, but contained 2 before"
+    ):
         guard.raise_and_write(grants(4), [{"n": 1}])
     assert query(url, f"SELECT n FROM {table} ORDER BY n") == [(1,), (2,)]
 

@@ -151,7 +151,7 @@ def test_a_value_is_not_overwritten_if_another_writer_replaced_it_after_the_read
     for key in ("a", "new"):
         state = _state(server, prefix)
         state.begin_commit(1)
-        with pytest.raises(StateError, match="1 of 1 values were replaced by another writer"):
+        with pytest.raises(StateError, match="1 of 1 values were not written, because another writer"):
             state.multi_update([(key,)], [Waking(Sum(), 100)])
     assert _get(_state(server, prefix), "a", "new") == [1, 1]
 

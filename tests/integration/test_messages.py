@@ -117,7 +117,7 @@ def test_a_worker_killed_before_it_reported_its_acks_prevents_the_commit_until_a
     with working(ackers, words, children=0, action="flush"):
         assert run.commit_now().messages
     run.spec = replace(run.spec, message_timeout=1e-6)
-    with pytest.raises(MessagesFailed, match="of 4 trees of messages these are not complete: 4 of task"):
+    with pytest.raises(MessagesFailed, match="of its 4 message trees, these are not complete: 4 of task"):
         run.commit_now()
     assert run.count == 0
     run.spec = replace(run.spec, message_timeout=None)

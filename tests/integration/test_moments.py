@@ -205,7 +205,7 @@ def test_a_moment_that_adds_a_column_is_refused_if_rows_can_be_read_only_once(wo
     first = grants(1)
     together(first, states, [rows({"a": 1}), rows({"a": 1})])
     grants.final(first, *states)
-    with pytest.raises(TypeError, match="can be read once"):
+    with pytest.raises(TypeError, match="can be read only once"):
         together(grants(2), states, [iter(rows({"b": 2})), [{"key": "b", "n": 2, "why": "new"}]])
     assert totals(world.totals()) == {"a": 1}
 
@@ -375,7 +375,7 @@ def test_the_error_about_a_guard_that_ends_the_transaction_says_that_updates_may
     together(first, states, given(2))
     grants.final(first, *states)
     ending = world.report(*_out_of_sight(world, monkeypatch))
-    with pytest.raises(StateError, match="may be visible, and the next try replaces them"):
+    with pytest.raises(StateError, match="may be visible, and the next try replaces these rows"):
         together(grants(2), [*states[:2], ending], given(3))
     assert world.seen()[:2] == (5, 5)
     # A person says that all rows of the guard are written.

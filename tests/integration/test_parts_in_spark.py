@@ -91,7 +91,7 @@ def unproven(run: StageRun, spark: SparkSession, part: Part) -> Any:
 def test_an_output_is_refused_if_a_limit_cuts_off_rows_of_the_batch(
     run: StageRun, any_spark: SparkSession, part: Part
 ) -> None:
-    with pytest.raises(RowsDiffer, match=r"task count read \d+ rows of the batch, which has more"):
+    with pytest.raises(RowsDiffer, match=r"task count read \d+ rows of the batch, but the batch has more rows"):
         unproven(run, any_spark, part)
 
 

@@ -184,7 +184,7 @@ def test_a_later_commit_removes_committed_messages_and_keeps_skipped_messages(qu
         source.committed(txid, batches[txid - 1].metadata)
         source.committed(txid, batches[txid - 1].metadata)
         source.cleanup_before(txid)
-    with pytest.raises(SourceError, match=r"messages that were staged in .* are gone\. .*airflow tx skip orders 1 "):
+    with pytest.raises(SourceError, match=r"staged messages in .* are gone\. .*airflow tx skip orders 1 "):
         queue.texts(batches[0])
     assert [queue.texts(each) for each in batches[1:]] == [["b"], ["c"]]
     assert [source.contains(each.metadata, "b") for each in batches] == [None, True, False]
@@ -204,7 +204,7 @@ def test_lost_message_ids_stop_the_source_until_a_person_accepts_the_loss(queue:
     next(queue.staging.glob("@taken/*/ids/2/*")).unlink()
     assert "accept-loss" in queue.refusal(first.position)
     (loss,) = queue.source().losses(first.position)
-    assert "counts again" in loss.description
+    assert "counts twice" in loss.description
     queue.publish("a")
     assert queue.texts(queue.take(loss.resume_at)) == ["a"]
 

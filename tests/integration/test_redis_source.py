@@ -420,7 +420,7 @@ def test_the_error_about_a_missing_key_names_the_key(server: LocalRedis) -> None
 def test_a_cursor_that_is_not_a_number_is_refused_and_the_error_names_the_cursor(server: LocalRedis) -> None:
     log = Numbered(server)
     server.client().set(f"{log.key}NEXT_WRITE", "soon")
-    with pytest.raises(SourceError, match=rf"key {log.key}NEXT_WRITE .* holds b'soon', which is no number"):
+    with pytest.raises(SourceError, match=rf"key {log.key}NEXT_WRITE .* holds b'soon', which is not a number"):
         log.decide()
 
 
@@ -478,7 +478,7 @@ def test_the_source_stops_if_a_partition_was_removed_from_its_arguments(log: Num
     log.write("a")
     batch = log.batch()
     other: Any = {"tweets:other": plain(batch.metadata)[log.partition]}
-    with pytest.raises(SourceError, match="the batch has partition tweets:other, but the source has only"):
+    with pytest.raises(SourceError, match="the batch contains partition tweets:other, but the source has only"):
         rows_of(log.source(), other)
-    with pytest.raises(SourceError, match="partition tweets:other took part before and is gone"):
+    with pytest.raises(SourceError, match="partition tweets:other was in earlier batches and is gone"):
         log.decide({"tweets:other": plain(batch.position)[log.partition]})

@@ -202,7 +202,7 @@ def test_the_next_grant_completes_an_interrupted_roll_back_before_it_writes(
         with pytest.raises(KeyboardInterrupt):
             state.raise_fence(second)
     assert 10_000 < len(totals(state)) < len(many)
-    with pytest.raises(StateError, match="roll-back is not finished"):
+    with pytest.raises(StateError, match="roll-back has not finished"):
         state.write(second, rows({"key 1": 1}))
     third = grants(2, 3)
     state.raise_and_write(third, rows({"key 7": 2, "key 8": 2}))
@@ -354,7 +354,7 @@ def test_an_older_copy_with_the_same_number_of_keys_is_noticed(redis: LocalRedis
     grants.commit(2, state, {"a": 1})
     grants.commit(3, state, {})
     client.restore(f"{{{prefix}}}:values", 0, older, replace=True)
-    with pytest.raises(StateBehind, match="2 keys of values, and one of them has another value now.*--state-lost"):
+    with pytest.raises(StateBehind, match="2 keys of values, but the value of one key has changed.*--state-lost"):
         state.raise_and_write(grants(4), rows({"a": 1}))
     state.accept_values()
     grants.commit(4, state, {"a": 1})
@@ -379,7 +379,7 @@ def test_values_without_a_fence_are_refused_until_a_person_deletes_them(
 ) -> None:
     grants, before = Grants(), _everything(redis, copied.prefix)
     with pytest.raises(
-        StateDiffers, match="it has values and no fence.*Nothing was written.*another prefix"
+        StateDiffers, match="it has values but no fence.*Nothing was written.*another prefix"
     ) as refused:
         copied.raise_and_write(grants(txid), rows({"a": 5}))
     assert _everything(redis, copied.prefix) == before
@@ -643,7 +643,7 @@ def test_a_fence_of_a_newer_format_is_refused(redis: LocalRedis, prefix: str) ->
     grants, state = Grants(), _state(redis, prefix)
     state.raise_and_write(grants(1), rows({"a": 1}))
     redis.client().hset(f"{{{prefix}}}:fence", "format", 2)
-    with pytest.raises(StateError, match="format 2, this version knows 1"):
+    with pytest.raises(StateError, match="format 2, but this version supports 1"):
         state.raise_and_write(grants(1, 2), rows({"a": 1}))
 
 

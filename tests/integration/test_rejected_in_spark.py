@@ -88,7 +88,7 @@ def test_reject_raises_an_error_at_once_if_the_reason_is_empty(run: StageRun, sp
 
 def test_reject_raises_an_error_if_the_dag_has_no_table_of_rejected_rows(run: StageRun, spark: SparkSession) -> None:
     run.spec = type(run.spec)(**{**vars(run.spec), "rejected": None})
-    with pytest.raises(StagingError, match="there is no table for the rows that it rejects"):
+    with pytest.raises(StagingError, match="the transaction has no table for rejected rows"):
         applied(run, spark, lambda spark, batch: batch.reject(batch.read(), "odd"))
 
 

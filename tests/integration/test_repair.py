@@ -376,13 +376,13 @@ def test_a_zookeeper_that_lost_exactly_one_transaction_is_refused_until_it_is_re
     pipeline.store = new_store()
     for _ in range(3):  # a retry has a higher epoch, a replay a higher attempt
         with pytest.raises(
-            LedgerBehind, match=r"its fence says transaction 2 \(another transaction of that number"
+            LedgerBehind, match=r"its fence says transaction 2 \(another transaction with the same number"
         ) as refusal:
             assert pipeline.run("r3") == 2
     assert pipeline.totals() == [1 + 2] * len(states)
     late = pipeline.begin("r3")
     repair_named_by(refusal.value, pipeline)
-    with pytest.raises(StaleAttempt, match="of another transaction of this number"):
+    with pytest.raises(StaleAttempt, match="of another transaction with the same txid"):
         pipeline.complete(late)
     # Its own transaction is committed, and that of the run that began in between was another one.
     with pytest.raises(AssertionError, match="AlreadyCommitted"):
@@ -675,7 +675,7 @@ def test_a_rebuild_from_states_at_different_transactions_is_refused(
     pipeline.run("r3")
     fixes = Repairs(pipeline.ledger)
     databases.put_back("a")
-    with pytest.raises(RepairRefused, match=r"state 'a\.totals' is at transaction 1, another one at 3"):
+    with pytest.raises(RepairRefused, match=r"'a\.totals' is at transaction 1, but another state is at transaction 3"):
         fixes.ledger_lost(held_by(pipeline), pipeline.request, AUDIT)
     with pytest.raises(RepairRefused, match="the ledger is at transaction 4, and the states say that 2 is next"):
         fixes.ledger_lost(held_by(pipeline)[:1], pipeline.request, AUDIT)
@@ -725,7 +725,7 @@ def test_a_task_from_before_a_reset_cannot_ack_even_if_record_versions_match(
     again = pipeline.begin("r1")
     assert again.attempt == begun.attempt
     pipeline.ledger.start(again.attempt, TaskTry("task0", -1, "try 2"))
-    with pytest.raises(StaleAttempt, match="of another transaction of this number"):
+    with pytest.raises(StaleAttempt, match="of another transaction with the same txid"):
         zombie.run(processing.ack, begun.attempt, own, rows=1)
     with pytest.raises(IncompleteBatch):
         pipeline.complete(again)

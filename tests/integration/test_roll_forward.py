@@ -150,7 +150,7 @@ def test_values_restored_without_their_fence_are_refused_until_a_person_accepts_
                 rolled(run, place)
         assert place.beside() != before
     (told,) = rolled(run, place)
-    assert "of different moments" in told
+    assert "from different moments" in told
     assert place.beside() == before
     goes_on_once_accepted(run, place)
 

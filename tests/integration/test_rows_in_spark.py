@@ -232,7 +232,7 @@ def test_the_observer_lists_outputs_whose_rows_spark_has_not_counted_exactly(
     assert not (said and job in ALL)
     assert all(why.endswith(" the batch") for why in said.values())
     if job in (united_with_itself, united_with_some_of_itself, joined_with_itself):
-        assert list(said.values()) == ["one output was made of two readings of the batch"]
+        assert list(said.values()) == ["one output contains the rows of two reads of the batch"]
 
 
 def test_an_output_of_two_reads_is_unproven_and_two_outputs_of_one_read_are_proven(
@@ -245,7 +245,7 @@ def test_an_output_of_two_reads_is_unproven_and_two_outputs_of_one_read_are_prov
             observer.write(df, f"file://{tmp_path}/{number}")
         assert observer.unproven() == {}
         observer.write(one.union(two), f"file://{tmp_path}/2")
-        assert observer.unproven() == {(): "one output was made of two readings of the batch"}
+        assert observer.unproven() == {(): "one output contains the rows of two reads of the batch"}
     finally:
         observer.close()
 
@@ -261,7 +261,7 @@ def test_an_output_is_unproven_if_its_sql_query_reads_the_batch_twice_on_a_serve
         )
     assert written.rows == 2 * ROWS
     assert observer.unproven() == {
-        (): "SQL text or a subquery on Spark Connect may have used more than once what was read of the batch"
+        (): "SQL text or a subquery on Spark Connect may have used rows more than once from the batch"
     }
 
 
@@ -313,9 +313,9 @@ def test_a_limit_of_one_group_or_of_input_rows_is_unproven_on_a_spark_server(
 
 
 REPEATED = {
-    None: "a sort, a cache or a repeated stage may have run rows more than once, or nowhere, of the batch",
+    None: "a sort, a cache or a repeated stage may have processed rows twice, or never, from the batch",
     # Of each of two partitions a half is read, twice.
-    ROWS // 4: "a stage may have been repeated beside a limit, unseen on Spark Connect, of the batch",
+    ROWS // 4: "Spark Connect may have repeated a stage with a limit, unseen, for rows from the batch",
 }
 
 

@@ -376,7 +376,7 @@ def test_an_output_has_no_manifest_if_a_file_is_replaced_before_the_application_
         if not read_first:
             batch.emit("rows", rows)
 
-    with pytest.raises(SourceError, match=rf"file {file} changed while it was read: it has \d+ bytes as before"):
+    with pytest.raises(SourceError, match=rf"file {file} changed while it was read: it still has \d+ bytes"):
         batch_app(main).run(spark, Batch(descriptor, spark))
     with pytest.raises(StagingError):
         read_manifest(dir_of(area, descriptor))
@@ -400,9 +400,9 @@ def test_a_script_may_define_helper_functions_after_its_application(area: Stagin
         "from airflow_tx.spark import batch_app\n@batch_app\ndef main(spark, batch):\n    helper()\n"
         "def helper():\n    raise ValueError('below')\n"
     )
-    assert run_script(script).stderr.endswith("It is submitted by SparkBatchOperator, which passes a descriptor.\n")
+    assert run_script(script).stderr.endswith("with SparkBatchOperator, which passes a descriptor.\n")
     gone = run_script(script, f"{tmp_path}/gone/_descriptor.json")
-    assert (gone.returncode, "No such file" in gone.stderr.splitlines()[-1]) == (1, True)
+    assert (gone.returncode, "This file does not exist" in gone.stderr.splitlines()[-1]) == (1, True)
     app = load_app(str(script))
     with pytest.raises(ValueError, match="below"):
         app(None, None)  # type: ignore[arg-type]

@@ -122,7 +122,7 @@ def test_a_task_fails_without_an_ack_if_a_file_is_replaced_while_a_job_reads_it(
 
 @pytest.mark.parametrize(
     ("own", "told"),
-    [("_read-", "Spark wrote 5 rows, 0 of them are in"), ("nothing", "Spark does not find the rows of the batch in")],
+    [("_read-", "Spark wrote 5 rows, but only 0 are in"), ("nothing", "Spark does not find the rows of the batch in")],
     ids=["output", "all"],
 )
 def test_a_staging_folder_on_the_disk_of_another_host_is_refused(

@@ -275,11 +275,11 @@ MEMORY = MemoryState("here", keys=["carrier"], values={"flights": Count()})
     ("how", "told"),
     [
         ({"frame": "renamed"}, r"\(frame\) = \['carrier'\].*Name the columns of the key"),
-        ({"frame": "twice"}, r"\(frame\) = \['flights'\].*It has a column of that name"),
-        ({"state": StaticState({})}, r"\(fields=\) = None.*StaticState does not say what it adds: fields=\"name str"),
+        ({"frame": "twice"}, r"\(frame\) = \['flights'\].*The DataFrame already has a column with this name"),
+        ({"state": StaticState({})}, r"\(fields=\) = None.*StaticState does not declare its new columns: set fields="),
         ({"query": QueryPlaces()}, r"\(fields=\) = None.*QueryPlaces does not say"),
-        ({"fields": "flights bigger than"}, r"\(fields=\) = 'flights bigger than'.*Give columns as in DDL"),
-        ({"state": MEMORY}, r"\(state\) = 'MemoryState'.*Executors cannot read.*look up in a @task"),
+        ({"fields": "flights bigger than"}, r"\(fields=\) = 'flights bigger than'.*Declare the columns as in DDL"),
+        ({"state": MEMORY}, r"\(state\) = 'MemoryState'.*Executors cannot read.*use state_query in a @task"),
     ],
 )
 def test_an_invalid_look_up_fails_with_one_line_before_any_job_runs(

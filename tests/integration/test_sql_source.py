@@ -376,8 +376,8 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     (
         "CREATE TABLE old_orders () INHERITS (orders)",
         {},
-        "table orders has the rows of old_orders, too, which inherit from it: its indexes do not hold for these rows. "
-        "ALTER TABLE old_orders NO INHERIT orders",
+        "table orders also contains the rows of old_orders, which inherit from it: its indexes do not cover these rows"
+        ". ALTER TABLE old_orders NO INHERIT orders",
     ),
     ("CREATE VIEW all_orders AS SELECT * FROM orders", {"table": "all_orders"}, "id of table all_orders is not unique"),
     ("ALTER SEQUENCE orders_id_seq CACHE 20", {}, "sequence orders_id_seq of orders.id has CACHE 20"),
@@ -402,7 +402,7 @@ def test_an_invalid_unique_index_is_not_accepted_as_unique(shop: Shop) -> None:
     source = SqlSource("shop", "twice")
     told = refusal(lambda: rest(source))
     assert "id of table twice is not unique" in told
-    assert "its index twice_id is invalid, PostgreSQL did not finish it" in told
+    assert "its index twice_id is invalid, because PostgreSQL did not finish it" in told
     assert "then REINDEX INDEX twice_id." in told
     shop.run("DELETE FROM twice WHERE ctid = '(0,3)'", "REINDEX INDEX twice_id")
     assert rest(source) == [1, 2]
@@ -505,7 +505,7 @@ def test_a_wrong_password_is_not_shown_in_the_error(shop: Shop) -> None:
 def test_a_position_of_another_source_is_refused(shop: Shop) -> None:
     source = SqlSource("shop", "orders")
     for place in (17, {"last": ["a", 1], "since": None, "rows": 0}, {"taken": 3}):
-        assert "is not the position of rows in this order" in refusal(lambda: rest(source, place))  # noqa: B023
+        assert "is not a position in this order" in refusal(lambda: rest(source, place))  # noqa: B023
 
 
 # --- sizes -----------------------------------------------------------------------------------------------------------

@@ -127,7 +127,7 @@ def test_writers_are_not_blocked_while_an_open_transaction_delays_a_batch(
     with engine.begin() as early, caplog.at_level(logging.WARNING):
         early.exec_driver_sql(INSERT)
         assert source.initialize_transaction(1, None) is None
-    assert "takes no new row of table orders: transactions that have written to it are open" in caplog.text
+    assert "reads no new row of table orders: transactions that have written to it are open" in caplog.text
     assert written > 1
     assert rest(source) == list(range(1, written + 3))
 
@@ -135,7 +135,7 @@ def test_writers_are_not_blocked_while_an_open_transaction_delays_a_batch(
 @pytest.mark.parametrize(
     ("setting", "told"),
     [
-        ("read_only = 1", "its server is read-only, as a replica is"),
+        ("read_only = 1", "its server is read-only, such as a replica"),
         ("auto_increment_increment = 2", "auto_increment_increment is 2: several servers hand out ids"),
     ],
 )

@@ -198,7 +198,7 @@ def test_a_state_without_key_columns_has_only_one_row(url: str, table: str, kind
     grants.final(first, state)
     assert state.raise_and_write(grants(2), [{"n": 4, "s": 1}]) == 1
     assert state.read() == [{"n": 7, "s": 1}]
-    with pytest.raises(StateError, match="takes one row"):
+    with pytest.raises(StateError, match="stores one row"):
         state.raise_and_write(grants(2), [{"n": 4, "s": 1}] * 2)
 
 
@@ -347,7 +347,7 @@ def test_a_text_too_long_for_its_column_is_refused(url: str, table: str, name: s
     state = SqlState.from_url(url, table=table, keys=["key"], values={"note": Last("text")})
     grants.commit_rows(1, state, [{"key": "a", "note": "b"}])
     query(url, f"ALTER TABLE {table} ALTER COLUMN {name} TYPE VARCHAR(3)")
-    with pytest.raises(StateError, match="'ABC  ' has 5 characters, and the column takes 3"):
+    with pytest.raises(StateError, match="'ABC  ' has 5 characters, but the column can store 3"):
         grants.commit_rows(2, state, [{"key": "a", "note": "b", name: "ABC  "}])
     assert state.read() == [{"key": "a", "note": "b"}]
 
@@ -377,7 +377,7 @@ def test_a_fence_of_a_newer_format_is_refused(url: str, table: str) -> None:
     grants, state = Grants(), SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum()})
     state.raise_and_write(grants(1), rows({"a": 1}))
     query(url, f"UPDATE airflow_tx_fence SET format = 2 WHERE state = '{table}'")
-    with pytest.raises(StateError, match="format 2, this version knows 1"):
+    with pytest.raises(StateError, match="format 2, but this version supports 1"):
         state.raise_and_write(grants(1, 2), rows({"a": 1}))
 
 

@@ -222,7 +222,9 @@ def test_repair_back_is_refused_if_a_state_is_at_another_transaction(shop: Shop,
 def test_accept_loss_is_refused_while_source_and_states_are_both_restored_to_an_older_backup(shop: Shop) -> None:
     set_back(shop)
     roll = "airflow tx repair numbers --roll-forward"
-    with pytest.raises(SourceError, match=f"begins again.* If the states went back with the source, first: {roll}"):
+    with pytest.raises(
+        SourceError, match=f"begins again.* If the states were restored together with the source, first: {roll}"
+    ):
         shop.begun("run 5")
     with pytest.raises(StateBehind, match=f"The source of topology numbers went back, too. What to do: {roll}$"):
         shop.accept_loss()

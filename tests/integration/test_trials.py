@@ -560,5 +560,6 @@ def test_a_lazy_data_frame_is_refused_and_the_error_names_the_call_that_collects
 
     assert trial(committed("tried_lazy", lazy), rows=ROWS).state == "failed"
     assert (
-        "its rows are no table (a polars.LazyFrame has no rows yet). Call .collect() first." in capsys.readouterr().out
+        "its rows do not form a table (a polars.LazyFrame is lazy and has no rows yet). Call .collect()"
+        in capsys.readouterr().out
     )

@@ -41,7 +41,7 @@ def test_a_connection_encrypted_with_another_fernet_key_is_reported_as_unreadabl
     (line,) = refused.stderr.splitlines()
     assert "Airflow cannot read it (MetastoreBackend: InvalidToken)." in line
     assert typed(f"{NEW},{OLD}", "tx", "list").returncode == 0
-    advised = line.partition("make it again: ")[2].split(" && ")
+    advised = line.partition("create the connection again: ")[2].split(" && ")
     for each in advised:
         words = shlex.split(each)[1:]
         typed(NEW, *(described if word.startswith("{") else word for word in words)).check_returncode()

@@ -229,14 +229,14 @@ def test_a_table_that_the_topology_does_not_write_is_refused(orders: Orders) -> 
     orders.run(1)
     other = SqlTable("warehouse", table="others")
     told = refused(UpstreamSource(other, topology="orders", root=ROOT).named("totals"))
-    assert "state 'warehouse.others' is no table of topology 'orders': no topology has written it" in told
+    assert "state 'warehouse.others' is not a table of topology 'orders': no topology has written to it" in told
     assert f"The states of 'orders': {orders.table.name}" in told
 
 
 def test_transactions_before_the_book_of_ends_are_refused_with_the_command_that_adds_them(orders: Orders) -> None:
     orders.run(2)
     change(orders, book=2)
-    assert "the book of topology 'orders' begins at transaction 2, and transaction 1 is next" in refused(
+    assert "the book of topology 'orders' begins at transaction 2, but the next transaction to read is 1" in refused(
         orders.source()
     )
     assert "airflow tx repair orders --ends --why" in refused(orders.source())
@@ -346,7 +346,7 @@ def test_a_position_that_another_source_has_written_is_refused(orders: Orders) -
         ({"start": 0}, "start of UpstreamSource = 0 cannot be used"),
         ({"max_transactions": 1001}, "Give 1000 at most"),
         ({"max_transactions": True}, "max_transactions of UpstreamSource = True"),
-        ({"on_correction": "ask"}, "Say 'restate' or 'report'"),
+        ({"on_correction": "ask"}, "Use 'restate' or 'report'"),
         ({"max_rows_per_batch": 0}, "max_rows_per_batch of UpstreamSource = 0"),
     ],
 )

@@ -112,7 +112,7 @@ def test_the_outcome_of_a_write_with_a_lost_reply_is_unknown_until_a_read_resolv
     writing = pool.submit(put, store, root)
     assert proxy.wait_eaten(_SOON)
     proxy.cut()
-    with pytest.raises(OutcomeUnknown, match=f"No answer to a write of {root}.*ConnectionLoss"):
+    with pytest.raises(OutcomeUnknown, match=f"ZooKeeper did not answer a write of {root}.*ConnectionLoss"):
         writing.result(_SOON)
     store.sync()
     assert store.get(root) == Node(b"written", 1)
@@ -274,7 +274,7 @@ def test_an_unanswered_write_of_many_records_causes_a_short_one_line_error(
 ) -> None:
     _, store = client_of(proxy.hosts, write_timeout=0.3)
     proxy.eat()
-    with pytest.raises(OutcomeUnknown, match=f"{root}/19 and 480 more: it may have happened"):
+    with pytest.raises(OutcomeUnknown, match=f"{root}/19 and 480 more: the write may have happened"):
         store.multi([], [Create(f"{root}/{number}", b"") for number in range(500)])
     proxy.cut()
 
@@ -563,9 +563,9 @@ def test_an_exceeded_quota_is_not_reported_as_missing_rights(monkeypatch: pytest
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (ThrottledOpError(), "it has too much to do. Nothing was changed; wait until it has less to do"),
+        (ThrottledOpError(), "it is overloaded. Nothing was changed; wait until its load is lower"),
         (NotReadOnlyCallError(), "read-only. Nothing was changed; start the other servers, then clear the task."),
-        (SystemZookeeperError(), "SystemZookeeperError. Nothing was changed; look into the log of its servers"),
+        (SystemZookeeperError(), "SystemZookeeperError. Nothing was changed; read the logs of its servers"),
     ],
 )
 def test_a_request_that_a_server_does_not_support_is_refused_with_the_remedy(error: Exception, said: str) -> None:

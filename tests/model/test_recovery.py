@@ -84,7 +84,7 @@ class TestTrace7:
         second.process({"a": 1})
         later = second.committer()
         later.acquire()
-        with pytest.raises(StateBehind, match="without all of its updates"):
+        with pytest.raises(StateBehind, match="some of its updates are missing"):
             later.raise_fences()
 
 

@@ -356,9 +356,9 @@ class TestWant:
             ("wanted", 1, "a person has requested its restatement already.*--withdraw"),
             ("begun", 1, "transaction 2 restates it already.*airflow tx skip trace 2"),
             ("restated", 1, "transaction 2 has replaced it.*airflow tx restate trace 2 "),
-            ("unjournaled", 1, "the journal has no entry of it"),
+            ("unjournaled", 1, "the journal has no entry for it"),
             ("lost", 1, "what it held was accepted since, so state 's0' may lack transaction 1"),
-            ("unbound", 1, "run 'r1' is not bound to it, as the ledger was rebuilt"),
+            ("unbound", 1, "run 'r1' is no longer bound to it, because the ledger was rebuilt"),
         ],
     )
     def test_a_request_for_a_transaction_that_cannot_be_restated_is_refused_in_one_line(
@@ -395,7 +395,7 @@ class TestWant:
     def test_a_request_for_a_transaction_older_than_the_journal_is_refused(self, journaled: Topology) -> None:
         committed(journaled, {"a": 2})
         request = WishRequest(1, "r1", "r1", first_day="2013-01-02")
-        with pytest.raises(RestateRefused, match="older than the DAG's `journal` keeps"):
+        with pytest.raises(RestateRefused, match="older than the `journal` option of the DAG allows"):
             journaled.ledger().run(want, request, ADA)
 
     def test_a_request_can_be_withdrawn_until_its_restatement_begins(self, journaled: Topology) -> None:

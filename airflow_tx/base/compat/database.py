@@ -271,9 +271,9 @@ def why_none_starts(dag_id: str, *, once_unpaused: bool = False) -> str | None:
     if found is not None and found.has_import_errors:
         return f"DAG {dag_id} starts no run, since its file cannot be imported: airflow dags list-import-errors"
     if found is None or found.is_stale:
-        return f"DAG {dag_id} is not in Airflow and starts no run: let a DAG file define it"
+        return f"DAG {dag_id} starts no run, since Airflow has no DAG with this id: add it to a DAG file"
     if found.is_paused and not once_unpaused:
-        return f"DAG {dag_id} is paused and starts no run: airflow dags unpause {dag_id}"
+        return f"DAG {dag_id} starts no run, since it is paused: airflow dags unpause {dag_id}"
     return None
 
 

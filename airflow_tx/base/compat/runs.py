@@ -662,7 +662,7 @@ def _backfilled_dag(dag_id: str, session: Any) -> Any:
     if dag is None:
         reason = "Airflow does not know this DAG"
     elif not dag.timetable.periodic:
-        reason = "its schedule has no dates that could be backfilled"
+        reason = "its schedule has no dates to backfill"
     elif allowed is not None and types.DagRunType.BACKFILL_JOB not in allowed:
         reason = "it does not allow runs of backfills"
     else:

@@ -665,7 +665,7 @@ def task_function(task: Any, *, dated: bool = False) -> TaskFunction:
     if is_mapped(task):
         raise ValueError("it is mapped")
     if type(task) not in (_PythonDecoratedOperator, PythonOperator):
-        raise ValueError(f"it is a {type(task).__name__}, and no plain @task function")
+        raise ValueError(f"it is a {type(task).__name__}, not a plain @task function")
     check_plain(task)
     if task.is_async:
         raise ValueError("its function is async")
@@ -756,7 +756,7 @@ def from_xcom(stored: Any) -> Any:
 class _NoContext(dict[str, Any]):
     def __missing__(self, key: str) -> Any:
         raise LookupError(
-            f"there is no {key!r}: the context of a DAG run is asked for, and there is no run"
+            f"there is no {key!r}: it belongs to the context of a DAG run, and there is no run"
         )
 
     def __bool__(self) -> bool:
@@ -793,9 +793,13 @@ def _check_parameters(task: Any, known: Collection[str]) -> None:
 
     for name, parameter in inspect.signature(task.python_callable).parameters.items():
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-            raise ValueError(f"its function takes **{name}, which is the context of the run")
+            raise ValueError(
+                f"its function has the parameter **{name}, which receives the context of the run"
+            )
         if name in KNOWN_CONTEXT_KEYS and name not in known:
-            raise ValueError(f"its function takes {name!r} of the context of the run")
+            raise ValueError(
+                f"its function has the parameter {name!r}, which comes from the context of the run"
+            )
 
 
 def check_argument(value: Any) -> None:

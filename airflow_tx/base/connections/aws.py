@@ -36,7 +36,10 @@ def options_of_connection(conn_id: str, *, what: str) -> dict[str, str]:
         raise wrong_type(connection, what, "aws")
     extra = connection.extra_dejson
     if found := next((name for name in _ROLES if extra.get(name)), None):
-        remedy = f"A {what} takes a key, or the role of its machine. Give the machine the role, and leave out conn_id."
+        remedy = (
+            f"A {what} needs a key, or the role of its machine. Assign the role to the machine, and leave out "
+            "conn_id."
+        )
         raise ConfigError(
             option=f"Connection {conn_id!r}, {found}", value=extra[found], remedy=remedy
         )
@@ -69,7 +72,7 @@ def checked_s3_options(options: Mapping[str, str]) -> dict[str, str]:
     own = _by_name(options)
     around = _by_name({n: v for n, v in os.environ.items() if n.startswith("AWS_")})
     if ({**around, **own}.get(_UNSAFE) or "").lower() not in ("", "0", "false"):
-        remedy = "Remove it: two committers would overwrite each other."
+        remedy = "Remove this option: with it, two committers could overwrite each other."
         raise ConfigError(option=f"AWS_{_UNSAFE.upper()}", value="true", remedy=remedy)
     key = own.get("access_key_id", around.get("access_key_id"))
     if (

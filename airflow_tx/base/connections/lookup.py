@@ -137,8 +137,8 @@ def no_connection(conn_id: str, example: Mapping[str, Any]) -> str:
     if not reason:
         return f"No such connection. Make it: {add}"
     return (
-        f"Airflow cannot read it ({reason}). If it was encrypted with another key, append that key to "
-        f"[core] fernet_key, behind a comma; or make it again: airflow connections delete {conn_id} && {add}"
+        f"Airflow cannot read it ({reason}). If it was encrypted with another key, append that key to [core] "
+        f"fernet_key after a comma. Or create the connection again: airflow connections delete {conn_id} && {add}"
     )
 
 

@@ -184,7 +184,7 @@ def _pages(rows: Iterator[_Row], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     first = 0
     while page := list(islice(rows, AT_ONCE)):
         if other := set().union(*page).difference(schema.names):
-            raise NoTable(f"column {min(other)} is none of {', '.join(schema.names)}")
+            raise NoTable(f"column {min(other)} is not one of {', '.join(schema.names)}")
         columns = [
             column_of(field.name, _column(page, field.name), field.type, first=first)
             for field in schema
@@ -221,7 +221,7 @@ def exact_table(
     if other := [each for each in classes if not issubclass(each, Mapping)]:
         row = next(row for row in given if type(row) in other)
         place = f"row {given.index(row)}"
-        raise NoTable(f"{place} is {shown_value(row)}, and no dict", place=place)
+        raise NoTable(f"{place} is {shown_value(row)}, not a dict", place=place)
     names = dict.fromkeys(chain.from_iterable(given))
     _check_names(names)
     _check_columns(len(given), names)
@@ -296,11 +296,11 @@ def column_of(
     value = values[row]
     above = None if kind is not None else _made(values[:row], None, decimals).type
     if kind is not None:
-        problem = f"is no {named(kind)}"
+        problem = f"is not a value of type {named(kind)}"
     elif str(above) == "null":
         problem = "has no type that a column can have"
     else:
-        problem = f"has not the type of the rows above, {named(above)}"
+        problem = f"does not have the type of the rows above, {named(above)}"
     place = f"row {first + row}: {name}"
     told = f"{place} = {shown_value(value)} {problem} ({first_line(last)})"
     raise NoTable(told, place=place)
@@ -334,7 +334,7 @@ def _made(
     if (types.is_nested(made.type) or found != values) and not all(
         map(is_same_value, found, values)
     ):
-        raise ValueError("it would be changed")
+        raise ValueError("the value would change")
     return made
 
 
@@ -353,7 +353,7 @@ def _floats(values: Sequence[Any], classes: set[type], kind: pa.DataType) -> pa.
         raise ValueError("it is True or False")
     made = given.cast(kind)
     if types.is_floating(given.type) and not pc.is_inf(made).equals(pc.is_inf(given)):
-        raise ValueError("it is too great")
+        raise ValueError("the value is too large")
     if int in classes and types.is_float32(kind):
         pairs = zip(values, made.to_pylist(), strict=True)
         if any(type(value) is int and value != found for value, found in pairs):
@@ -461,16 +461,16 @@ def _with_index(frame: Any) -> Any:
 
 def _check_names(names: Collection[Any]) -> None:
     if other := [name for name in names if not isinstance(name, str)]:
-        raise NoTable(f"the column name {other[0]!r} is no text")
+        raise NoTable(f"the column name {other[0]!r} is not a text")
     if len(set(names)) < len(names):
         twice = next(name for name in names if list(names).count(name) > 1)
-        raise NoTable(f"column {twice} comes twice")
+        raise NoTable(f"column {twice} occurs twice")
 
 
 def _of_frame(frame: Any) -> pa.RecordBatchReader:
     if not hasattr(frame, "__arrow_c_stream__") and not hasattr(frame, "__arrow_c_array__"):
         name = f"{type(frame).__module__.partition('.')[0]}.{type(frame).__name__}"
-        raise NoTable(f"a {name} has no rows yet", "Call .collect() first.")
+        raise NoTable(f"a {name} is lazy and has no rows yet", "Call .collect() first.")
     # Values of type Object are memory addresses of this process.
     types = getattr(frame, "schema", {}) if type(frame).__module__.startswith("polars.") else {}
     for name in [name for name, kind in types.items() if str(kind) == "Object"]:
@@ -600,9 +600,9 @@ def _plain_column(field: pa.Field, column: pa.Array, first: int) -> pa.Array:
         # A slice still contains the values outside of it, which may not fit.
         return _decoded(column.take(pa.array(range(len(column))))).cast(field.type)
     except pa.ArrowException as error:
-        problem = f"column {name} has the type {kind}, and no {field.type} ({first_line(error)})"
+        problem = f"column {name} has the type {kind}, which cannot become {field.type} ({first_line(error)})"
         raise NoTable(
-            problem, f"Cast {name} to {field.type} before.", place=f"column {name}"
+            problem, f"Cast {name} to {field.type} in the task.", place=f"column {name}"
         ) from None
 
 
@@ -632,14 +632,14 @@ def _unknown(kind: pa.DataType) -> str:
     if isinstance(kind, pa.BaseExtensionType):
         return "which Spark reads as bytes"
     if types.is_struct(kind) and not kind.num_fields:
-        return "which no file has"
+        return "which no file can store"
     if types.is_dictionary(kind):
         return _unknown(kind.value_type)
     if not types.is_nested(kind):
         return ""
     fields = [kind.field(number) for number in range(kind.num_fields)]
     if types.is_struct(kind) and len({each.name for each in fields}) < len(fields):
-        return "which has a field twice"
+        return "which has two fields with one name"
     return next(filter(None, (_unknown(each.type) for each in fields)), "")
 
 
@@ -668,7 +668,7 @@ def _check_values(name: str, column: pa.Array, first: int, *, unsigned: bool) ->
                 value.as_py(maps_as_pydicts="strict")
             except KeyError:
                 place = f"row {row}: {name}"
-                told = f"{place} = {shown_value(value)} is a map with a key twice"
+                told = f"{place} = {shown_value(value)} is a map with a duplicate key"
                 raise NoTable(told, place=place) from None
 
 
@@ -710,12 +710,16 @@ def _outside(values: pa.Array, *, unsigned: bool) -> tuple[pa.Array, pa.Array, s
         return (
             values,
             beyond,
-            f"is greater than {_GREATEST}, the greatest whole number that Spark has",
+            f"is greater than {_GREATEST}, the greatest whole number in Spark",
         )
     if types.is_decimal(kind) and kind.precision > _MOST_DIGITS:
         beyond = Decimal(10) ** (_MOST_DIGITS - kind.scale)
         wrong = pc.greater_equal(pc.abs(values), pa.scalar(beyond, pa.decimal256(76, kind.scale)))
-        return values, wrong, f"has more digits than {plain_type(kind)}, the most that Spark has"
+        return (
+            values,
+            wrong,
+            f"has more digits than {plain_type(kind)}, the largest decimal type in Spark",
+        )
     if not (types.is_timestamp(kind) or types.is_date(kind) or types.is_time64(kind)):
         return values, pa.array([], pa.bool_()), ""
     count = values.cast(pa.int32() if types.is_date32(kind) else pa.int64())

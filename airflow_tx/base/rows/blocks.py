@@ -100,7 +100,7 @@ def _broken(texts: pa.Array, kind: ColumnType, to: pa.DataType) -> pa.Array:
 
 def _decimal(texts: pa.Array, kind: ColumnType, to: pa.DataType) -> pa.Array:
     if pc.max(pc.binary_length(texts)).as_py() > _LONGEST_NUMBER:
-        raise NotProven("a long number")
+        raise NotProven("a number of too many characters")
     if _has(texts, "eE"):
         raise NotProven("an exponent")
     return texts.cast(to)
@@ -108,7 +108,7 @@ def _decimal(texts: pa.Array, kind: ColumnType, to: pa.DataType) -> pa.Array:
 
 def _truth(texts: pa.Array, kind: ColumnType, to: pa.DataType) -> pa.Array:
     if pc.min(pc.binary_length(texts)).as_py() < _SHORTEST_TRUTH:
-        raise NotProven("a short truth")
+        raise NotProven("a boolean shorter than 'true'")
     return texts.cast(to)
 
 
@@ -123,7 +123,7 @@ def _text(texts: pa.Array, kind: ColumnType, to: pa.DataType) -> pa.Array:
     assert isinstance(kind, StringType)
     longest = None if kind.longest is None else pc.max(pc.utf8_length(texts)).as_py()
     if longest is not None and longest > kind.longest:
-        raise NotProven("a long text")
+        raise NotProven("a text longer than its type")
     return texts
 
 
@@ -150,7 +150,7 @@ def _has_zone(texts: pa.Array, *, zoned: bool) -> bool:
     if zoned and (longest >= _IN_UTC or _has(texts, "Z+")):
         return _all_have_zone(texts)
     if pc.any(pc.or_(pc.equal(sizes, _OF_HOURS), pc.equal(sizes, _IN_UTC))).as_py():
-        raise NotProven("a time of hours, or with a zone")
+        raise NotProven("a time without minutes, or with a zone")
     return False
 
 
@@ -166,12 +166,12 @@ def _all_have_zone(texts: pa.Array) -> bool:
     if not pc.all(pc.match_substring_regex(texts, _WITH_ZONE)).as_py():
         if pc.all(pc.match_substring_regex(texts, _WITHOUT_ZONE)).as_py():
             return False
-        raise NotProven("times with a zone and without")
+        raise NotProven("some times have a zone and some have none")
     zones = pc.utf8_slice_codeunits(texts, -len(_WIDEST_ZONE))
     signed = pc.match_substring_regex(zones, "^[+-]")
     wide = pc.greater(pc.utf8_slice_codeunits(zones, 1), _WIDEST_ZONE[1:])
     if pc.any(pc.and_(signed, wide)).as_py():
-        raise NotProven("a wide zone")
+        raise NotProven("a zone of more than 18 hours")
     return True
 
 
@@ -277,16 +277,16 @@ def _asked(kind: ColumnType) -> pa.DataType:
 def _checked(block: bytes) -> bytes:
     """Return the block with line ends that have one character."""
     if len(block) > _LARGEST:
-        raise NotProven("a long line")
+        raise NotProven("a line longer than the limit")
     if not block.isascii():
         try:
             block.decode()
         except UnicodeDecodeError:
-            raise NotProven("bytes that are no UTF-8") from None
+            raise NotProven("bytes that are not UTF-8") from None
     if b"\r" in block:
         block = block.replace(b"\r\n", b"\n")
         if b"\r" in block:
-            raise NotProven("another line end")
+            raise NotProven("a line end other than LF or CRLF")
     return block
 
 
@@ -305,7 +305,7 @@ def _lines(block: bytes) -> tuple[Any, Any]:
     first = first[is_full]
     last = ends[is_full] - 1
     if not ((raw[first] == ord("{")).all() and (raw[last] == ord("}")).all()):
-        raise NotProven("a line that is not from brace to brace")
+        raise NotProven("a line that does not begin and end with a brace")
     return first, last
 
 
@@ -315,7 +315,7 @@ def _check_others(block: bytes, first: Any, last: Any) -> None:
     if _matches(block, _NO_NUMBER):
         raise NotProven("a number that is not finite")
     if longest > _MOST_DIGITS and _matches(block, f"[0-9]{{{_MOST_DIGITS}}}"):
-        raise NotProven("a number of many digits")
+        raise NotProven("a number of too many digits")
     if longest > _MOST_BRACKETS:
         raw = np.frombuffer(block, np.uint8)
         opens = (raw == ord("{")) | (raw == ord("["))
@@ -349,7 +349,7 @@ def _read(block: bytes, lines: int, asked: pa.Schema, *, others: str) -> pa.Tabl
             raise _OtherKeys from None
         raise NotProven(str(error)) from None
     if table.num_rows != lines:
-        raise NotProven("other objects than lines")
+        raise NotProven("the number of objects differs from the number of lines")
     return table
 
 
@@ -362,7 +362,7 @@ def _beside_others(block: bytes, first: Any, last: Any, asked: pa.Schema) -> Ite
         table = _read(block[first[at] : ends[-1] + 1], len(ends), asked, others="infer")
         keys = _keys(pa.struct(list(table.schema)))
         if at and 4 * (keys - known) > known + _NEW_KEYS:
-            raise NotProven("ever other keys")
+            raise NotProven("too many new keys in later lines")
         yield table
         known = keys
         at += len(ends)
@@ -419,5 +419,5 @@ def _number(found: pa.Array, block: bytes) -> pa.Array:
     has_minus_zero = pc.any(pc.equal(found.view(f"int{bits}"), -(2 ** (bits - 1)))).as_py()
     # The Python reader reads the whole number -0 as 0.0.
     if has_minus_zero and _matches(block, _MINUS_ZERO):
-        raise NotProven("a whole -0")
+        raise NotProven("a whole number that is -0")
     return found

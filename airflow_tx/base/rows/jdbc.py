@@ -89,7 +89,7 @@ class JdbcQuery:
         """
         if unknown := _unknown_to_jdbc(url):
             raise NoJdbc(
-                f"Spark reads with JDBC, which has no {unknown}",
+                f"Spark reads with JDBC, which does not support {unknown}",
                 f"Remove {unknown} from the extra of the connection, or read the batch in a Python task.",
             )
         options = {**_properties(url), "sessionInitStatement": self.in_session}

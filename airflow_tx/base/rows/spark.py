@@ -141,7 +141,8 @@ def check_settings(spark: SparkSession, file_format: str = _WRITES) -> None:
         if value and value.lower() not in allowed.lower().split():
             instead = f"Set it to {allowed.split()[0]}" if allowed else "Leave it out"
             remedy = (
-                f"Spark would give other rows with it. {instead} where it is set: SparkBatchOperator(conf=), the "
+                f"This setting would change the rows in Spark. {instead} where you set it: "
+                "SparkBatchOperator(conf=), the "
                 "application, spark-defaults.conf or the Spark Connect server."
             )
             raise ConfigError(option=name, value=value, remedy=remedy)

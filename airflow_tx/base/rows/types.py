@@ -410,7 +410,7 @@ def check_names(names: Iterable[str]) -> None:
     known: dict[str, str] = {}
     for name in names:
         if (other := known.get(name.lower())) is not None:
-            raise UnfitText(f"columns {other} and {name} are one to Spark and to SQL")
+            raise UnfitText(f"columns {other} and {name} are the same column in Spark and in SQL")
         known[name.lower()] = name
 
 
@@ -594,7 +594,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        message = f"the key {twice!r} is in an object twice"
+        message = f"an object contains the key {twice!r} twice"
         raise UnfitText(message, place="a key")
     return found
 

@@ -405,7 +405,7 @@ class Chain:
         for txid, history in ledger.histories.items():
             if txid >= ledger.current:
                 self.findings.append(
-                    f"transaction {txid}: it is final, and it is the turn of {ledger.current}"
+                    f"transaction {txid}: it is final, but transaction {ledger.current} has the turn"
                 )
             kept = history.receipt
             receipt = self._read("", txid, kept, None if kept is None else kept.stored_hash)
@@ -449,7 +449,7 @@ class Chain:
             receipt = value if isinstance(value, Receipt) else Receipt.from_json(value)
             if receipt.hash == noted:
                 return receipt
-            problem = f"was changed: its hash is {receipt.hash[:16]}, and {str(noted)[:16]} stands beside it"
+            problem = f"was changed: its hash is {receipt.hash[:16]}, but the hash stored with it is {str(noted)[:16]}"
         except UnreadableRecord as error:
             problem = f"was changed: {_why(error)}"
         self.find(txid, f"{what} {problem}")
@@ -465,7 +465,7 @@ class Chain:
         if receipt is None or receipt.incarnation != self.ledger.topology.incarnation:
             return None  # The receipt is from before a reset of the ledger.
         if (each.txid, each.attempt) != (receipt.txid, receipt.attempt):
-            said = f"it is of {receipt.txid}.{receipt.attempt}, and {each.txid}.{each.attempt} stands beside it"
+            said = f"it is of {receipt.txid}.{receipt.attempt}, but it is stored as {each.txid}.{each.attempt}"
             self.find(each.txid, f"its receipt in state {state.name} was changed: {said}")
         return receipt
 
@@ -527,23 +527,21 @@ class Chain:
             return  # A changed receipt is already a finding.
         if any(txid in taken_back(each) for each in self.ledger.life):
             self.notes.append(
-                f"transaction {txid}: it is taken back, its rows are in none or in a later one"
+                f"transaction {txid}: it was taken back; its rows are in no transaction, or in a later one"
             )
         elif txid <= self.ledger.topology.rebuilt:
             self.notes.append(
-                f"transaction {txid}: the ledger was rebuilt after it, and has no record of it"
+                f"transaction {txid}: the ledger was rebuilt after it and has no record of it"
             )
         else:
-            self.find(txid, "it is final, and its record in the history is missing")
+            self.find(txid, "it is final, but its record in the history is missing")
 
     def _broken(self, before: Receipt, receipt: Receipt) -> None:
         if not receipt.previous and self._rebuilt(before, receipt.generation):
             self.begins = receipt.txid
         elif not receipt.previous and self._rebuilt_and_lost(before, receipt.generation):
             self.begins = receipt.txid
-            why = (
-                "the ledger was rebuilt, and lost once more: who did that, and why, is lost with it"
-            )
+            why = "the ledger was rebuilt and then lost again; the record of who rebuilt it, and why, is lost"
             self.notes.append(f"transaction {receipt.txid}: before it, {why}")
         elif before.txid in self.pieced and not all(
             before.txid in self.held.get(name, {}) for name in receipt.written
@@ -637,7 +635,7 @@ class Chain:
                 by = f": {_person(receipt.wish)}" if receipt.wish is not None else ""
                 self.notes.append(f"{where} it restates {receipt.replaces.txid}{by}")
                 self.notes += [
-                    f"{where} it has passed over state {name}: what that held was accepted"
+                    f"{where} it left out state {name}, whose values a person had accepted"
                     for name, each in sorted(receipt.written.items())
                     if each.left
                 ]

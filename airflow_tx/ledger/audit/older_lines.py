@@ -225,10 +225,10 @@ def _nothing_left(ledger: LedgerEvidence, first: int, lost: str) -> RepairRefuse
         verify = Command.of("verify", ledger.name)
         return _refused(ledger, problem, "To compare it with the receipts: " + verify)
     problem = (
-        f"its book of ends begins at transaction {first}, and there is no whole receipt of {lost}"
+        f"its book of ends begins at transaction {first}, but no complete receipt exists of {lost}"
     )
     receipts = Command.of("receipts", ledger.name, "--to", first)
-    return _refused(ledger, problem, "To see which receipts there are: " + receipts)
+    return _refused(ledger, problem, "To list the receipts: " + receipts)
 
 
 def _refused(ledger: LedgerEvidence, problem: str, remedy: Remedy) -> RepairRefused:

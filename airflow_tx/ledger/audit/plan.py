@@ -307,7 +307,7 @@ def _check_one_life(paths: Paths, held: Sequence[HeldState]) -> None:
         raise rebuild_refused(
             paths,
             "no state of the DAG has a fence",
-            "Nothing was ever committed to them: use --reset.",
+            "No transaction was ever committed to the states: use --reset.",
         )
     lives = {each.incarnation: each.state for each in held}
     if len(lives) > 1:
@@ -325,8 +325,9 @@ def _check_open(paths: Paths, held: Sequence[HeldState], txid: int) -> None:
         if behind:
             raise rebuild_refused(
                 paths,
-                f"state {each.state!r} is at transaction {each.token.txid}, another one at {txid}",
-                "It went back: restore it to the same moment as the others, or start from the beginning: --reset.",
+                f"state {each.state!r} is at transaction {each.token.txid}, but another state is at transaction {txid}",
+                "This state went back in time. Restore it to the same moment as the others, "
+                "or start from the beginning: --reset.",
             )
         if each.token.txid == txid and each.holds and not each.undoable:
             much = "complete" if each.applied else "half written"

@@ -478,7 +478,7 @@ def _left(
         raise _refuse(
             paths,
             what,
-            f"the ledger has committed nothing to {state!r}",
+            f"the ledger has no committed transaction of state {state!r}",
             f"It knows: {known}.",
         )
     others = _without(topology.accepted, state)

@@ -99,16 +99,18 @@ class StageAudit:
             where = f"transactions {before.txid} and {after.txid}"
             if following.first > taken.last + 1:
                 span = _span(taken.last + 1, following.first - 1)
-                self.findings.append(f"{where}: {self.name} {span} is in neither, and in no range")
+                self.findings.append(
+                    f"{where}: {self.name} {span} is in no range of either transaction"
+                )
             elif following.first <= taken.last:
                 span = _span(following.first, min(taken.last, following.last))
-                self.findings.append(f"{where}: {self.name} {span} is in both")
+                self.findings.append(
+                    f"{where}: {self.name} {span} is in the ranges of both transactions"
+                )
         if first.first > 1:
             self.notes.append(f"its first range begins with {self.name} {first.first}")
         if last.last >= upstream.current:
-            went_back = (
-                f"{self.name} went back: {upstream.current} is next, and {last.last} was read"
-            )
+            went_back = f"{self.name} went back: {upstream.current} commits next, but {last.last} was already read"
             self.findings.append(went_back)
         elif upstream.left_from(last.last + 1):
             span = _span(last.last + 1, upstream.current - 1)
@@ -128,7 +130,7 @@ class StageAudit:
         where = f"transaction {counts.txid}"
         if (read.first, read.last) != (taken.first, taken.last):
             spans = (
-                f"{_span(read.first, read.last)}, and {_span(taken.first, taken.last)} was taken"
+                f"{_span(read.first, read.last)}, but {_span(taken.first, taken.last)} was taken"
             )
             self.findings.append(f"{where}: it has the range {spans} before")
         ends = dict(_ends(upstream, taken))
@@ -138,7 +140,7 @@ class StageAudit:
         behind = {txid: end for txid, end in ends.items() if read.end_of(txid) < end}
         for txid, end in ends.items():
             if read.end_of(txid) > end:
-                told = f"{self.name} went back: {read.end_of(txid)} was read for {txid}, and {end} counts"
+                told = f"{self.name} went back: {read.end_of(txid)} was read for {txid}, but {end} counts"
                 self.findings.append(f"{where}: {told}")
         if behind:
             self._tell_behind(counts.txid, behind)

@@ -60,14 +60,14 @@ def compare_decisive(chain: Chain, states: Sequence[StateEvidence], *, whole: bo
 
 
 _SENTENCES = {
-    "generation": "its generation is {}, and its repairs have left {}",
-    "skips": "it lists {} to be skipped, and the open transactions say {}",
-    "run_id": "its kept rows are of run {}, its receipt of {}",
-    "rows": "its kept rows are {}, the rows of its receipt {}",
+    "generation": "its generation is {}, but after its repairs it must be {}",
+    "skips": "it lists the skips {}, but the open transactions name the skips {}",
+    "run_id": "its kept rows are of run {}, but its receipt is of run {}",
+    "rows": "its kept rows are {}, but its receipt names the rows {}",
 }
-"""The text of a finding, by field of a record, if its value does not follow from the receipts and repairs."""
-_OF_SKIPPED = "its kept rows are of {name} {}, its receipt of {}"
-"""The finding about any other field of a skip record."""
+"""The finding for each field of a record, if receipts, repairs and open transactions imply another value."""
+_OF_SKIPPED = "its kept rows have {name} {}, but its receipt has {}"
+"""The finding for each other field of a skipped transaction."""
 
 
 def _apart(said: Any, wanted: Any, *names: str) -> Iterator[str]:
@@ -92,7 +92,7 @@ def _topology_findings(chain: Chain) -> Iterator[str]:
     acks = paths.all_acks.removeprefix(f"{paths.base}/")
     for each in topology.garbage:
         if not each.startswith(f"{acks}/"):
-            yield f"it notes that {each} is to be removed, which is still needed"
+            yield f"it notes that {each} must be deleted, but that record is still needed"
 
 
 def _rebuilt_findings(chain: Chain) -> Iterator[str]:
@@ -104,7 +104,7 @@ def _rebuilt_findings(chain: Chain) -> Iterator[str]:
     )
     if generation is None:
         if rebuilt:
-            yield f"it says that it was rebuilt after transaction {rebuilt}, and no repair has done so"
+            yield f"it says that it was rebuilt after transaction {rebuilt}, but no repair has rebuilt it"
         return
     every = [chain.receipts, *chain.held.values()]
     generations = {
@@ -127,7 +127,7 @@ def _loss_findings(chain: Chain) -> Iterator[str]:
     known = {each.number for each in chain.ledger.repairs if each.what == ACCEPT_LOSS}
     for number in topology.losses:
         if number not in known:
-            yield f"it counts repair {number} as an accepted loss, which is none"
+            yield f"it lists repair {number} as an accepted loss, but that repair accepted no loss"
     asked_again = max((each.number for each in life if each.what in (LEDGER_LOST, BACK)), default=0)
     accepted = [each for each in life if each.what == ACCEPT_LOSS and each.number > asked_again]
     places = chain.ledger.position
@@ -144,7 +144,7 @@ def _loss_findings(chain: Chain) -> Iterator[str]:
     for each in accepted:
         is_ahead = any((loss.partition, digest(loss.position)) in ahead for loss in each.losses)
         if is_ahead and each.number not in topology.losses:
-            yield f"it leaves out accepted loss {each.number}, which comes next in the source"
+            yield f"it lacks accepted loss {each.number}, which the source reaches next"
 
 
 def _compare_states(chain: Chain, states: Mapping[str, StateEvidence]) -> None:
@@ -176,7 +176,7 @@ def _compare_states(chain: Chain, states: Mapping[str, StateEvidence]) -> None:
     for name in sorted(chain.expected.states.keys() - topology.states.keys()):
         last = chain.expected.states[name]
         if last > topology.rebuilt and not _is_lost(chain, name, chain.receipts[last]):
-            said = f"transaction {last} was committed to it, and the ledger does not name it"
+            said = f"transaction {last} was committed to it, but the ledger does not name it"
             chain.findings.append(f"state {name}: {said}")
 
 
@@ -247,10 +247,10 @@ def _compare_open(chain: Chain, now: Decisive) -> None:
         record = now.opened.get(txid)
         if record is None:
             problem: str | None = (
-                f"it is one of those up to {now.allocated} that were allocated, and has no record"
+                f"the ledger has allocated all transactions up to {now.allocated}, but this one has no record"
             )
         elif not current <= txid <= now.allocated:
-            problem = f"it is open, and the turn is at {current}, the last one {now.allocated}"
+            problem = f"it is open, but only transactions {current} to {now.allocated} can be open"
         else:
             problem = next(_open_findings(chain, now, txid, record), None)
         if problem is not None:
@@ -269,20 +269,20 @@ def _open_findings(
         yield "it is open, and its rows are missing"
         return
     if digest(meta.rows) != record.rows_digest:
-        yield f"its rows are {in_short(meta.rows)}, and its record has the digest of others"
+        yield f"its rows are {in_short(meta.rows)}, but its record has the digest of other rows"
     if digest(meta.position) != record.ended:
-        yield f"it ends at {in_short(meta.position)}, and its record has the digest of another place"
+        yield f"it ends at {in_short(meta.position)}, but its record has the digest of another position"
     if record.phase is Phase.COMMITTING and record.receipt is not None:
         said = {
             name: getattr(record.receipt, name)
             for name in ("attempt", "epoch", "nonce", "birth", "key", "run_id")
         }
         if said != {name: getattr(record, name) for name in said}:
-            yield "what its receipt is going to say is not what its record says"
+            yield "its prepared receipt contradicts its record"
         if digest_of(record.receipt.metadata) != digest(meta.rows):
-            yield "its receipt is going to name other rows than it has"
+            yield "its prepared receipt names other rows than its batch"
         if record.receipt.previous != chain.ledger.topology.receipt:
-            yield "its receipt is going to name another receipt than the last one"
+            yield "its prepared receipt does not follow the last receipt"
 
 
 # --- skipped transactions -----------------------------------------------------------------------------------------
@@ -293,7 +293,7 @@ def _compare_skipped(chain: Chain, now: Decisive) -> None:
     ledger = chain.ledger
     for txid in sorted(chain.expected.skipped.keys() - now.skipped.keys()):
         if txid < ledger.current:
-            chain.find(txid, "it was skipped, and its rows are not kept")
+            chain.find(txid, "it was skipped, but its rows are not kept")
     for txid, skipped in sorted(now.skipped.items()):
         if ledger.current <= txid < max(ledger.latest, ledger.current):
             continue  # the transaction was skipped after the ledger was read
@@ -301,7 +301,7 @@ def _compare_skipped(chain: Chain, now: Decisive) -> None:
             chain.find(txid, problem)
         if txid >= ledger.current:
             chain.findings.append(
-                f"transaction {txid}: it is kept as skipped, and the turn is at {ledger.current}"
+                f"transaction {txid}: it is kept as skipped, but transaction {ledger.current} has the turn"
             )
 
 
@@ -312,20 +312,24 @@ def _skipped_findings(chain: Chain, now: Decisive, txid: int, skipped: Skipped) 
     history = chain.ledger.histories.get(txid)
     noted = [history and history.final.readmitted_as, wanted and wanted.readmitted_as]
     for known in sorted({each or 0 for each in noted} - {again, 0}):
-        kept = "may be re-admitted once more" if again is None else f"are kept for {again}"
-        yield f"it was re-admitted as {known}, and its rows {kept}"
+        kept = (
+            "can be re-admitted again"
+            if again is None
+            else f"were re-admitted as transaction {again}"
+        )
+        yield f"it was re-admitted as transaction {known}, but the ledger says that its rows {kept}"
     if (
         again is not None
         and again <= now.allocated
         and _key_of(chain, now, again) not in (skipped.key, None)
     ):
-        yield f"its rows are said to be in transaction {again}, which is of another run"
+        yield f"the ledger says that its rows are in transaction {again}, but that one belongs to another run"
     if again is not None and again > now.latest:
-        yield f"its rows are said to be in transaction {again}, which was never allocated"
+        yield f"the ledger says that its rows are in transaction {again}, which was never allocated"
     if receipt is None:
         return
     if wanted is None:
-        yield "it was committed, and it is kept as skipped"
+        yield "it was committed, but the ledger keeps it as skipped"
         return
     yield from _apart(skipped, wanted, "run_id", "key", "skip", "replaces")
     # When a rebuild undoes a readmission, it keeps the rows of the new transaction. A replay may
@@ -366,7 +370,7 @@ def _compare_bindings(chain: Chain, now: Decisive) -> None:
                 chain,
                 now,
                 txid,
-                f"its run {key!r} is not bound to it: it would be counted once more",
+                f"its run {key!r} is not bound to it, so a clear would count the run again",
             )
         elif bound != txid and not now.allocated < bound <= now.latest:
             _found(chain, now, txid, f"its run {key!r} is bound to transaction {bound}")
@@ -402,7 +406,7 @@ def _compare_others(chain: Chain, now: Decisive, known: Collection[str]) -> None
                 chain,
                 now,
                 txid,
-                f"run {key!r} is bound to it, which is of {(own or keys[0])!r}: it counts nothing",
+                f"run {key!r} is bound to it, but it belongs to run {(own or keys[0])!r}, so {key!r} counts nothing",
             )
 
 
@@ -504,7 +508,7 @@ def _compare_receipts(chain: Chain, state: StateEvidence) -> None:
             continue  # another state had this name or these tables at that time
         if own is not None:
             if receipt is None:
-                chain.find(txid, f"state {state.name} has a receipt of it, and the ledger none")
+                chain.find(txid, f"state {state.name} has a receipt of it, but the ledger has none")
             else:
                 _compare_one(chain, life, own, receipt)
         elif txid in life.given:
@@ -513,9 +517,7 @@ def _compare_receipts(chain: Chain, state: StateEvidence) -> None:
             else:
                 chain.find(txid, f"its receipt in state {state.name} is missing")
     if gone:
-        why = (
-            f"transactions {gone[0]} to {gone[-1]}: state {state.name} keeps their receipts no more"
-        )
+        why = f"transactions {gone[0]} to {gone[-1]}: state {state.name} no longer keeps their receipts"
         chain.notes.append(f"{why}; only the ledger has them")
 
 
@@ -561,7 +563,7 @@ def _compare_fence(chain: Chain, state: StateEvidence) -> None:
             )
         elif last is not None:
             chain.findings.append(
-                f"{where} it has no fence, and transaction {last} was committed to it"
+                f"{where} it has no fence, but transaction {last} was committed to it"
             )
         return
     txid = fence.token.txid
@@ -602,8 +604,8 @@ def _look_in_words(chain: Chain, state: str, fence: HeldFence) -> str:
     found = "no fence" if before is None else f"the fence of transaction {before.token.txid}"
     again = Command("repair", chain.ledger.name, options=("--roll-forward", state))
     return (
-        f"state {state}: a roll forward has covered {found} to look at the values, and has not ended. "
-        f"If it has died, repeat it: {again}"
+        f"state {state}: a roll forward has replaced {found} to read the values, and has not ended. "
+        f"If that command was killed, repeat it: {again}"
     )
 
 
@@ -775,7 +777,7 @@ def _column_totals(chain: Chain, state: StateEvidence) -> list[ColumnTotal] | st
     life = chain.life(state.name)
     last = max(life.given, default=0)
     if not state.totals:
-        return "no column of it can be added up"
+        return "it has no column that can be added up"
     if state.fence is None and last:
         return "it has no fence, so a process may be writing to it"
     if why := _unsettled(state, last):
@@ -825,7 +827,7 @@ def _fence_apart(
         if getattr(fence.token, name) != getattr(receipt, name):
             yield name, getattr(fence.token, name), getattr(receipt, name)
     if not fence.applied:
-        yield "that its update is not complete", False, True
+        yield "update complete:", False, True
     if fence.kept is None:
         yield "batch", fence.batch[:40], "rows and positions"
         return

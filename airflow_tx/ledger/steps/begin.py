@@ -287,7 +287,7 @@ def _new_key(read: Reader, paths: Paths, txid: int, named: str) -> str:
     number = 1
     while (binding := read.find(Binding, paths.run(key), new=True)) is not None:
         if named:
-            reason = f"transaction {binding.txid} has this batch, which the position after the last one leaves out"
+            reason = f"transaction {binding.txid} has this batch, but the position of the source leaves it out"
             raise UnreadableRecord(path=paths.run(key), reason=reason)
         number += 1
         key = f"tx-{txid}-{number}"

@@ -526,7 +526,7 @@ def commit_skip(
     record = check_token(record, topology, token)
     if record.skip is None:
         raise SkipRefused(
-            txid=txid, problem="no one asks for it any more", remedy=_to_ask(paths, txid)
+            txid=txid, problem="the request to skip it was withdrawn", remedy=_to_ask(paths, txid)
         )
     kept = Skipped(record.key, record.run_id, None, record.skip, stamp.op)
     if record.replaces is None:

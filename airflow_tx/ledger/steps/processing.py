@@ -91,9 +91,7 @@ def content_of(entry: Mapping[str, Any]) -> str:
     return str(entry.get("row_digest") or entry.get("task_try") or "")
 
 
-_CONSUMER = (
-    "Clear {task}, which has to read each of them once; one that means not to says reliable=False."
-)
+_CONSUMER = "Clear {task}, which must read each row once. If it reads fewer rows on purpose, set reliable=False."
 
 
 @dataclass(frozen=True)
@@ -224,7 +222,7 @@ def _short(read: RowsRead) -> str:
     what = in_words(read.outputs)
     rows = counted(read.found.rows, "rows")
     if read.stopped:
-        return f"it stopped after {rows} of {what}, and the total is unknown"
+        return f"it stopped after {rows} of {what}, so the total is unknown"
     return f"it read {rows} of {what} or more: Spark may stop early beside a join or SQL text"
 
 
@@ -237,15 +235,15 @@ def _batch(
         _check_size(attempt, name, read, size)
         for other, whole in known.values():
             if read.proves_against(whole):
-                problem = f"task {other} read {whole} of the batch, task {name} {read.found}"
+                problem = (
+                    f"task {other} read {whole} of the batch, but task {name} read {read.found}"
+                )
                 raise _differ(attempt, problem, _CONSUMER.format(task="the one"))
         if not read.at_least:
             known.setdefault(read.found.form, (name, read.found))
     for name, read in consumers:
         if read.more:
-            problem = (
-                f"task {name} read {counted(read.found.rows, 'rows')} of the batch, which has more"
-            )
+            problem = f"task {name} read {counted(read.found.rows, 'rows')} of the batch, but the batch has more rows"
             raise _differ(attempt, problem, _CONSUMER.format(task=name))
     found = [each for _, each in known.values()]
     return (
@@ -266,7 +264,7 @@ def _check_size(
     ):
         return
     problem = (
-        f"task {name} read {counted(read.found.rows, 'rows')} of the batch, its source counted "
+        f"task {name} read {counted(read.found.rows, 'rows')} of the batch, but its source counted "
     )
     problem += f"at most {count}" if at_most else str(count)
     raise _differ(attempt, problem, _CONSUMER.format(task=name))
@@ -281,10 +279,10 @@ def _check_first(
     known = ", ".join(first.digests.values())
     problem = (
         f"this attempt read {counted(batch.rows, 'rows')} of the batch ({digest_text(batch)}), "
-        f"an earlier one {first.rows} ({known}), and a transactional source gives the same again"
+        f"an earlier one {first.rows} ({known}), but a transactional source must return the same rows again"
     )
     remedy = (
-        "Give the source its rows back and clear the run; or take the current rows: "
+        "Restore the rows of the source and clear the run. Or take the current rows: "
         + Command.of("replay", topology, attempt.txid, "--changed-rows", "--why", "TEXT")
         + "."
     )
@@ -297,9 +295,9 @@ def _check_outputs(attempt: TransactionAttempt, acks: _Acks, name: str, read: Ro
         if entry is not None and output.content not in ("", content_of(entry)):
             problem = (
                 f"task {name} read output {output.name!r} of task {output.task_id}, which ran again "
-                "since and gave another one"
+                "since then and gave a different one"
             )
-            raise _differ(attempt, problem, f"Clear {name}, which has to read it again.")
+            raise _differ(attempt, problem, f"Clear {name}, so that it reads the output again.")
     emitted = [_emitted(acks, output) for output in dict.fromkeys(read.outputs)]
     known = [each for each in emitted if each is not None]
     if len(known) < len(emitted):
@@ -341,7 +339,7 @@ def _differ(attempt: TransactionAttempt, problem: str, remedy: Remedy | str) -> 
 # --- processing ---------------------------------------------------------------------------------------------------
 
 
-_ANOTHER = "one of another transaction of this number (the ledger was reset, repaired or set back)"
+_ANOTHER = "of another transaction with the same txid (the ledger was reset, repaired or restored)"
 
 
 def newest_record(

@@ -664,12 +664,12 @@ def _counting(read: Reader, paths: Paths, request: WishRequest) -> Binding:
         replay = Command.of("replay", "{topology}", "{txid}")
         raise _refused(paths, txid, "it is open", "To process it again: ", replay)
     if txid in taken_back_before(read, paths):
-        remedy = "Its run counts its rows, once it is cleared: "
+        remedy = "To count its rows again, clear its run. To find the run: "
         listed = Command.of("list", "{topology}")
         raise _refused(paths, txid, "repair --back has taken it back", remedy, listed)
     binding = read.find(Binding, paths.run(request.key))
     if binding is None or (binding.txid != txid and not binding.entry):
-        problem = f"run {request.key!r} is not bound to it, as the ledger was rebuilt since"
+        problem = f"run {request.key!r} is no longer bound to it, because the ledger was rebuilt"
         raise _refused(paths, txid, problem, *_RESET)
     if binding.txid != txid:
         problem = f"transaction {binding.txid} has replaced it"
@@ -678,16 +678,16 @@ def _counting(read: Reader, paths: Paths, request: WishRequest) -> Binding:
     if other is not None:
         problem = f"transaction {other} restates it already"
         skip = Command.of("skip", "{topology}", other, "--why", "TEXT")
-        raise _refused(paths, txid, problem, "Let it be committed, or: ", skip)
+        raise _refused(paths, txid, problem, "Wait until that one is committed, or skip it: ", skip)
     return binding
 
 
 def _check_entry(paths: Paths, request: WishRequest, binding: Binding) -> None:
     if not binding.entry:
-        problem = "the journal has no entry of it: the DAG had `journal` off when it was committed"
+        problem = "the journal has no entry for it: the DAG kept no journal when it was committed"
         raise _refused(paths, request.txid, problem, *_RESET)
     if binding.entry < request.first_day:
-        problem = f"its journal entry {binding.entry} is older than the DAG's `journal` keeps"
+        problem = f"its journal entry {binding.entry} is older than the `journal` option of the DAG allows"
         raise _refused(paths, request.txid, problem, *_RESET)
 
 
@@ -700,7 +700,9 @@ _RESET = ("Its contribution cannot be taken back. ", *_FROM_THE_BEGINNING)
 
 
 def _restate_that(txid: int) -> tuple[str | Command, ...]:
-    return "Restate that one: ", Command.of("restate", "{topology}", txid, "--why", "TEXT")
+    return "Restate that transaction instead: ", Command.of(
+        "restate", "{topology}", txid, "--why", "TEXT"
+    )
 
 
 def _refused(paths: Paths, txid: int, problem: str, *remedy: str | Command) -> RestateRefused:

@@ -395,7 +395,7 @@ def _receipts_from(read: Reader, paths: Paths, txid: int, current: int) -> dict[
             raise _back_refused(paths, txid, f"the ledger has no receipt of transaction {each}")
         found[each] = history.receipt
     if txid not in found:
-        raise _back_refused(paths, txid, f"transaction {txid} is taken back itself")
+        raise _back_refused(paths, txid, f"transaction {txid} was already taken back")
     return found
 
 
@@ -406,11 +406,11 @@ def _check_fences(
     for name in sorted({*topology.states, *tokens}):
         token = tokens.get(name)
         if token is None:
-            said = "has no whole fence" if name in tokens else "is not in the DAG"
+            said = "has no complete fence" if name in tokens else "is not in the DAG"
             raise _back_refused(paths, receipt.txid, f"state {name!r} {said}")
         grant = (token.txid, token.birth, token.attempt, token.epoch)
         if grant != (receipt.txid, receipt.birth, receipt.attempt, receipt.epoch):
-            problem = f"the fence of state {name!r} says transaction {token.txid}.{token.attempt}, not {receipt.txid}"
+            problem = f"the fence of state {name!r} names transaction {token.txid}.{token.attempt}, not {receipt.txid}"
             raise _back_refused(paths, receipt.txid, problem)
 
 

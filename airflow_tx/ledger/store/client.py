@@ -305,8 +305,9 @@ def check_proven(results: Sequence[Any], *, hosts: str, connection: str, path: s
 
 
 _READ_OTHERWISE = (
-    "it reads this login or password as another text, and no login could open what it makes. Use ASCII alone, without "
-    "a colon in the login, or start the servers' Java with -Dfile.encoding=UTF-8"
+    "the server decodes this login or password as a different text, so no login could open "
+    "the nodes that it creates. Use ASCII alone, without a colon in the "
+    "login, or start the servers' Java with -Dfile.encoding=UTF-8"
 )
 # Parts of kazoo's messages, each with a remedy. The first match is used.
 _REMEDIES = (
@@ -355,9 +356,9 @@ _DECLINED: Mapping[type[KazooException], tuple[str, str]] = {
         "the quota of a path is used up",
         "raise the quota (listquota and setquota of zkCli.sh), or delete topologies that are not used",
     ),
-    ThrottledOpError: ("it has too much to do", "wait until it has less to do"),
+    ThrottledOpError: ("it is overloaded", "wait until its load is lower"),
     NotReadOnlyCallError: (
-        "this server has lost the others and is read-only",
+        "this server lost contact with the others and is read-only",
         "start the other servers",
     ),
 }
@@ -372,7 +373,7 @@ def request_refused(
     name = type(error).__name__
     if isinstance(error, FORBIDDEN):
         return StoreRefused(hosts=hosts, connection=connection, path=path, reason=name)
-    reason, remedy = _DECLINED.get(type(error), (name, "look into the log of its servers"))
+    reason, remedy = _DECLINED.get(type(error), (name, "read the logs of its servers"))
     return StoreDeclined(
         hosts=hosts, connection=connection, path=path, reason=reason, remedy=remedy
     )

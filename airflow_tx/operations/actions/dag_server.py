@@ -104,8 +104,8 @@ class DagNotRead(TxError):
 
     template = (
         "The file of DAG {dag_id}{file} has not been read within {seconds:g} s, as [core] dagbag_import_timeout says.",
-        "Let its code ask no server while the file is imported. It is read again once it has changed, or after "
-        "{again:g} s.",
+        "Do not let its code contact a server while the file is imported. It is read again once it has changed, "
+        "or after {again:g} s.",
     )
 
 

@@ -47,7 +47,7 @@ class LostState(StateRepair):
         try:
             _, states = self.target.dag()
         except ConfigError as error:
-            problem = f"its state cannot be looked at. {error}"
+            problem = f"its values cannot be read. {error}"
             raise self.refusal(problem, "Or: " + unseen) from error
         if self.state not in states:
             known = ", ".join(sorted(states)) or "no state"
@@ -60,7 +60,7 @@ class LostState(StateRepair):
         try:
             return seen_state(self.ledger, state)
         except StateError as error:
-            problem = f"state {self.state!r} cannot be looked at ({reason_of(error)})"
+            problem = f"state {self.state!r} cannot be read ({reason_of(error)})"
             raise self.refusal(problem, "Let it be reached, or: " + unseen) from error
 
 

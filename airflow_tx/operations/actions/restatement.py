@@ -109,7 +109,7 @@ def not_taken_back(
     ]
     if not chosen or not old.count or not isinstance(state, QueryableState):
         return None
-    held = f"the new {', '.join(chosen)} must include the old one, or be the same: else the commit is refused"
+    held = f"the new {', '.join(chosen)} must include the old one or equal it; otherwise the commit is refused"
     if not is_asked(state) or old.count > MOST_LOOKED_UP:
         return f"{state.name}: {held}"
     count = 0
@@ -246,7 +246,7 @@ class TransactionRestatement(PersonalAction):
         effects = self._effects(chosen)
         if refused:
             error = SeveralRefused(lines="\n".join(each.what for each in refused))
-            held_up = "not restated, since others are refused"
+            held_up = "not restated, because other transactions are refused"
             effects = none_of(effects[:-1], refused, error, held_up)
         sentence = self._sentence([each.wanted.txid for each in chosen])
         return ActionPlan(self._version(chosen), sentence, effects)
@@ -489,7 +489,9 @@ class TransactionRestatement(PersonalAction):
 
     def _sentence(self, txids: Sequence[int]) -> str:
         if not txids:
-            return f"Start the runs of what is wanted restated of topology {self.target.topology}."
+            return (
+                f"Start the runs of the requested restatements of topology {self.target.topology}."
+            )
         it = "it" if len(txids) == 1 else "they"
         named = f"{transactions(txids)} of topology {self.target.topology}"
         return f"Process {named} again, and replace what {it} contributed."

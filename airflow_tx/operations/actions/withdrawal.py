@@ -47,4 +47,4 @@ class WishWithdrawal(PersonalAction):
 
     def _withdraw(self, txid: int, run_id: str | None, audit: Audit) -> Iterator[EffectLine]:
         self.ledger.withdraw_wish(txid)
-        yield EffectLine(txid, run_id, "not restated: the wish is taken back")
+        yield EffectLine(txid, run_id, "not restated: the request is withdrawn")

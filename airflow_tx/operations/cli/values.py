@@ -61,7 +61,7 @@ def get_values(args: Namespace) -> None:
         raise ConfigError(
             option="KEY",
             value=args.keys[0],
-            remedy=f"A {type(state).__name__} cannot be asked for keys: leave it out.",
+            remedy=f"The state is of type {type(state).__name__}, which has no lookup by key: leave out KEY.",
         )
     # Print to stderr, since the values may be piped into another program.
     print(_last(state.name, fence, state.fence()), file=sys.stderr)
@@ -148,7 +148,7 @@ def parse_key(text: str, names: Sequence[str], types: Any) -> tuple[Any, ...]:
         raise ConfigError(
             option="KEY",
             value=text,
-            remedy="The state has one row and no key columns: leave it out.",
+            remedy="The state has one row and no key columns: leave out KEY.",
         )
     parts: Any = None
     if text.startswith("["):

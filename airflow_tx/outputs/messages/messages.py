@@ -460,7 +460,7 @@ def _unknown(origin: Origin, roots: list[int]) -> UnknownMessage:
     trees = ", ".join(f"{root:016x}" for root in roots[:5])
     more = f" and {len(roots) - 5} more" if len(roots) > 5 else ""
     problem = (
-        f"tree {trees}{more} is complete, or was never registered; the message was acked before"
+        f"tree {trees}{more} is complete, or was never registered. The message was already acked"
     )
     return UnknownMessage(**origin.words, problem=problem)
 
@@ -575,8 +575,11 @@ class TaskEmitter:
                 f"task {self._task} emits messages", "Write Transaction(..., ackers=1)"
             )
         if not self._anchored:
-            problem = f"task {self._task} emits messages, and is not upstream of the committer, which would not wait"
-            raise self._untracked(problem, "Put it upstream of the committer")
+            problem = (
+                f"task {self._task} emits messages, but is not upstream of the committer, so the committer would not "
+                "wait"
+            )
+            raise self._untracked(problem, "Place the task upstream of the committer")
         if self._roots is None:
             store = self._connected.enter_context(self._connect())
             self._roots = RootEmitter(store, self._origin, self._ackers, self._task)
@@ -587,6 +590,6 @@ class TaskEmitter:
         self._connected.close()
 
     def _untracked(self, problem: str, remedy: str) -> TransactionDefinitionError:
-        remedy = f"{remedy}, or emit(tracked=False) if nothing has to wait for them."
+        remedy = f"{remedy}. Or use emit(tracked=False) if no commit must wait for the messages."
         topology = self._origin.topology
         return TransactionDefinitionError(topology=topology, problem=problem, remedy=remedy)

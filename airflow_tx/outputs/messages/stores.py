@@ -312,8 +312,8 @@ class ZnodeAckers:
         try:
             yield
         except TooMuchMetadata as error:
-            remedy = "Give Transaction(ackers=...) more ackers, emit fewer roots, or keep the ackers in Redis."
-            problem = f"an acker with so many open trees takes {error.size} bytes, and a znode {error.limit}"
+            remedy = "Increase Transaction(ackers=...), emit fewer root messages, or keep the ackers in Redis."
+            problem = f"an acker with so many open trees needs {error.size} bytes, but a znode can store {error.limit}"
             raise AckersRefused(where=self._where, problem=problem, remedy=remedy) from None
         except StoreError as error:
             raise AckersUnavailable(where=self._where, reason=str(error)) from error
@@ -500,9 +500,7 @@ class RedisAckers:
     def _error(self, failure: RedisFailure) -> Exception:
         if failure.away or not failure.answered:
             return AckersUnavailable(where=self._where, reason=failure.text)
-        remedy = (
-            "Look into the server's log. Until it works, no transaction with messages is committed."
-        )
+        remedy = "Check the log of the server. Until the server works, no transaction with messages is committed."
         return AckersRefused(where=self._where, problem=failure.text, remedy=remedy)
 
 

@@ -95,7 +95,7 @@ class Lineage:
         except ValueError:
             raise NotAReference(
                 text=text[:120],
-                problem=f"{_SCHEME}:TOPOLOGY@INCARNATION:TXID.ATTEMPT:TREES:ID is one",
+                problem=f"{_SCHEME}:TOPOLOGY@INCARNATION:TXID.ATTEMPT:TREES:ID is the form of a reference",
             ) from None
         if scheme != _SCHEME:
             raise NotAReference(text=text[:120], problem=f"it does not begin with {_SCHEME!r}")

@@ -236,9 +236,11 @@ def read_descriptor(uri: str) -> Descriptor:
     try:
         return Descriptor.from_json(open_files(folder).read(name).decode())
     except FileNotFoundError:
-        remedy = "It is written by the task that submits the application, and removed when its transaction ends."
+        remedy = "The task that submits the application writes it. It is removed when the transaction ends."
         raise ConfigError(
-            option="the descriptor of the batch", value=uri, remedy=f"No such file. {remedy}"
+            option="the descriptor of the batch",
+            value=uri,
+            remedy=f"This file does not exist. {remedy}",
         ) from None
 
 
@@ -368,7 +370,7 @@ def refuse(
     :param rows: the problem of the rows, or None if the rows have no problem.
     """
     if rows is not None and rows.passes:
-        given = f"What gives the rows of output {output!r} of task {where.task}"
+        given = f"The origin of the rows of output {output!r} of task {where.task}"
         return StagingUnreachable(uri=given, reason=str(rows))
     problem = problem if rows is None else f"{problem} ({rows})"
     remedy = (rows and rows.remedy) or remedy
@@ -380,8 +382,8 @@ def check_name(where: TryDir, name: str) -> str:
     """Return the folder of the output `name`. Raise StagingError if an output cannot have this name."""
     # Spark and pyarrow ignore names that begin with _ or . and Airflow itself writes the XCom `return_value`.
     if not name or name[0] in "_." or name == "return_value":
-        remedy = "Begin it with a letter; `return_value` is Airflow's own."
-        raise refuse(where, name, "it cannot have this name", remedy)
+        remedy = "Use a name that begins with a letter. Airflow reserves `return_value`."
+        raise refuse(where, name, "this name is not allowed", remedy)
     return where.child(quoted(name))
 
 
@@ -552,8 +554,8 @@ Ref: TypeAlias = OutputRef | Mapping[str, Any]
 MANIFEST_FORMAT = 1
 MANIFEST = "_manifest.json"
 WRITTEN_AT_ONCE = 65_536
-"""Number of rows in one row group. The last row group of a file may be smaller."""
-_ONE_TYPE = "Change what the task gives: each column has a text as its name and values of one type."
+"""The number of rows in one row group, except the last."""
+_ONE_TYPE = "Change the rows: each column needs a text as its name and values of one type."
 
 
 def scan_output(where: TryDir, name: str) -> Output:
@@ -604,7 +606,7 @@ def write_rows(
             with where.files.writing(path) as sink:
                 found = _write_parquet(sink, reader, digested)
     except NoTable as error:
-        raise refuse(where, name, "its rows are no table", _ONE_TYPE, error) from error
+        raise refuse(where, name, "its rows do not form a table", _ONE_TYPE, error) from error
     written = StagedFile(file, sink.size, found.rows)
     return Output((written,), tuple(reader.schema.names), row_digest=found.text)
 
@@ -705,7 +707,7 @@ def read_manifest(where: TryDir, output: str = "*") -> Manifest:
     except FileNotFoundError:
         if not where.files.list(where.transaction):
             remedy = f"Clear the whole run. If transaction {where.attempt.txid} is committed, its output was removed "
-            remedy += "permanently when its run had ended: read the state."
+            remedy += "permanently after the end of its run: read the state."
             raise refuse(where, output, "no output of its transaction is staged", remedy) from None
         problem = f"it is incomplete: {where.files.uri(name)} does not exist"
         raise refuse(
@@ -760,7 +762,7 @@ def open_output(
     own = TransactionAttempt(ref.txid, ref.attempt)
     where = area.try_dir(ref.topology, own, ref.task)
     if attempt is not None and attempt != own:
-        problem = f"it is of attempt {own}, and this is attempt {attempt}"
+        problem = f"it belongs to attempt {own}, but this is attempt {attempt}"
         raise refuse(
             where, ref.name, problem, "Clear the whole run, so that its tasks work on one attempt."
         )
@@ -789,7 +791,7 @@ def check_readable(where: TryDir, name: str, output: Output) -> None:
             f"its rows are appended to table {output.appended.uri} when the transaction commits"
         )
         raise refuse(
-            where, name, problem, "Emit the rows under another name as well, and read that."
+            where, name, problem, "Emit the rows also under another name, and read that output."
         )
 
 
@@ -852,7 +854,9 @@ def check_emitted(where: TryDir, name: str, found: RowsDigest, emitted: RowsDige
     """
     if found.agrees(emitted):
         return
-    problem = f"of output {name!r} of task {where.task} {found} were read, and {emitted} emitted"
+    problem = (
+        f"{found} were read from output {name!r} of task {where.task}, but {emitted} were emitted"
+    )
     remedy = f"Clear task {where.task}: it writes its output again."
     raise RowsDiffer(
         txid=where.attempt.txid, attempt=where.attempt.attempt, problem=problem, remedy=remedy
@@ -887,10 +891,8 @@ def _check_columns(where: TryDir, name: str, output: Output, columns: Sequence[s
     # An output without rows may have no file. Then it has no columns.
     missing = [column for column in columns or () if column not in output.columns]
     if missing and (output.rows or output.columns):
-        problem = f"it has columns {', '.join(output.columns)}, and lacks {', '.join(missing)}"
-        raise refuse(
-            where, name, problem, "Name the columns in the application as the state names them."
-        )
+        problem = f"it has columns {', '.join(output.columns)}, but lacks {', '.join(missing)}"
+        raise refuse(where, name, problem, "Use the column names of the state in the application.")
 
 
 def _name(identity: Mapping[str, Any]) -> str:

@@ -140,11 +140,11 @@ class Descriptor:
             found = value["format"]
         except (ValueError, KeyError, TypeError):
             option = "the descriptor of the batch"
-            remedy = "Give the URI the task printed."
+            remedy = "Pass the URI that the task printed."
             raise ConfigError(option=option, value=text[:80], remedy=remedy) from None
         if found != DESCRIPTOR_FORMAT:
             remedy = f"This version of airflow-provider-tx reads format {DESCRIPTOR_FORMAT}"
-            remedy += ": use one version on both sides."
+            remedy += ": use the same version in Airflow and in the application."
             raise ConfigError(option="format of the descriptor", value=found, remedy=remedy)
         return cls(
             topology=value["topology"],

@@ -298,4 +298,6 @@ def _action(request: ActionRequest, record: TopologyRecord) -> PersonalAction:
 
 
 def _no_dag() -> NoReturn:
-    raise AssertionError("an action that needs the DAG is done where its code runs")
+    raise AssertionError(
+        "an action that needs the code of the DAG runs in the process of DAG files"
+    )

@@ -46,7 +46,8 @@ def get_bundle(user: GetUserDep) -> FileResponse:
     """Send the JavaScript bundle of the page."""
     if not BUNDLE.is_file():
         raise HTTPException(
-            status.HTTP_404_NOT_FOUND, "The page was not built: see airflow_tx/plugin/ui."
+            status.HTTP_404_NOT_FOUND,
+            "The Transactions page was not built: see airflow_tx/plugin/ui.",
         )
     headers = {"Cache-Control": f"private, max-age={_YEAR}, immutable"}
     return FileResponse(BUNDLE, media_type="text/javascript", headers=headers)

@@ -499,7 +499,7 @@ def _has(snapshot: TopologySnapshot, begun: TransactionAttempt, run_id: str) -> 
 def _unseen() -> WhyNot:
     return WhyNot(
         code=WhyCode.UNKNOWN,
-        sentence="Its tasks say why. You may not read the task instances of this DAG.",
+        sentence="The logs of its tasks give the reason, but you may not read the task instances of this DAG.",
     )
 
 
@@ -516,7 +516,7 @@ def _why(
     """
     yielded = None if snapshot is None else snapshot.record.yielded.get(run_id)
     if yielded is not None:
-        sentence = f"It gave its run slot to transaction {yielded.blocking}, and is started again after that one."
+        sentence = f"It gave its run slot to transaction {yielded.blocking}, and starts again after that transaction."
         return WhyNot(
             code=WhyCode.YIELDED,
             sentence=sentence,
@@ -538,14 +538,14 @@ def _why(
         sentence = f"Its task begin has failed{_quoted(said)} Clear it to begin again."
         return WhyNot(code=WhyCode.FAILED, sentence=sentence)
     if begin.state == "up_for_retry":
-        sentence = f"Its source was not ready, or the ledger could not be asked{_quoted(said)} It is tried again."
+        sentence = f"Its source was not ready, or the ledger did not answer{_quoted(said)} Airflow retries the task."
         return WhyNot(code=WhyCode.SOURCE, sentence=sentence)
     if begin.state == "deferred":
         return _deferred(snapshot)
     if run_state in State.unfinished_dr_states:
         return WhyNot(
             code=WhyCode.BEGINS,
-            sentence="Its task begin is about to ask for a transaction.",
+            sentence="Its task begin is about to begin a transaction.",
         )
     return WhyNot(
         code=WhyCode.UNKNOWN,

@@ -143,7 +143,7 @@ class LedgerClient:
         except StoreUnavailable as unavailable:
             log.warning("%s", unavailable)
         except Exception as error:  # noqa: BLE001 - the next request tries again
-            log.warning("The client of ZooKeeper cannot be made: %s", error)
+            log.warning("A client of ZooKeeper cannot be created: %s", error)
             reason = _UNUSABLE
         with self._changed:
             self._tries = False

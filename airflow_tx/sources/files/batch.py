@@ -134,9 +134,11 @@ def check_declared(path: FilePath, schema: str) -> None:
     for name, kind in columns_of(schema).items():
         if name in found:
             if found[name] not in (kind.arrow, *kind.takes):
-                raise Misfit(f"column {name} is {found[name]}, and {kind.ddl} in the schema")
+                raise Misfit(
+                    f"column {name} has the type {found[name]}, but {kind.ddl} in the schema"
+                )
         elif name.lower() in spelled:
-            raise Misfit(f"column {spelled[name.lower()]} is called {name} in the schema")
+            raise Misfit(f"column {spelled[name.lower()]} is spelled {name} in the schema")
 
 
 def check_footer(path: FilePath, first: FilePath, expected: Mapping[str, str]) -> None:
@@ -151,9 +153,7 @@ def check_footer(path: FilePath, first: FilePath, expected: Mapping[str, str]) -
         kind = found.get(name, "missing")
         wanted = expected.get(name, "missing")
         if kind != wanted:
-            raise Misfit(
-                f"column {name} is {kind}, and {wanted} in {first.name}, which is in the same batch"
-            )
+            raise Misfit(f"column {name} is {kind}, but {wanted} in {first.name} of the same batch")
 
 
 _ONLY_SPARKS = re.compile(r" (\S+) \((Geometry|Geography|Variant|Float16)\b")
@@ -178,17 +178,19 @@ def footer_columns(path: FilePath) -> dict[str, str]:
         opened = pq.ParquetFile(file)
         if (other := _ONLY_SPARKS.search(str(opened.schema))) is not None:
             raise Misfit(
-                f"column {other[1]} is {other[2].upper()}, which is another value in Spark than in a @task"
+                f"column {other[1]} has the type {other[2].upper()}, whose values differ between Spark and a @task"
             )
         for column in map(opened.schema.column, range(len(opened.schema))):
             kind = str(column.logical_type)
             if "timeUnit=nanoseconds" in kind:
-                raise Misfit(f"column {column.path} has nanoseconds, which Spark does not read")
+                raise Misfit(f"column {column.path} has nanoseconds, which Spark cannot read")
             if _SPARK_LACKS.match(kind):
-                raise Misfit(f"column {column.path} is {kind}, which Spark does not read")
+                raise Misfit(f"column {column.path} has the type {kind}, which Spark cannot read")
         for field in opened.schema_arrow:
             if _ONLY_ARROWS.search(str(field.type)):
-                raise Misfit(f"column {field.name} is {field.type}, which is a number in Spark")
+                raise Misfit(
+                    f"column {field.name} has the type {field.type}, which Spark reads as a number"
+                )
         check_names(opened.schema_arrow.names)
         return {field.name: _one_name(str(field.type)) for field in opened.schema_arrow}
 
@@ -327,7 +329,7 @@ class BatchFiles:
             with opened_text(path, "utf-8", content=content) as lines:
                 yield from self._json(path, malformed).rows(lines)
         else:
-            raise UnfitText(f"format {self.format!r} is only known to Spark")
+            raise UnfitText(f"only Spark can read the format {self.format!r}")
 
     def _csv(self, path: FilePath, written: CsvFormat, malformed: list[MalformedRow]) -> CsvRows:
         return CsvRows(
@@ -392,7 +394,7 @@ class BatchFiles:
                 if held == own:
                     return own
         raise UnfitText(
-            f"column {name} is {str(own)!r:.100}, and {text!r:.100} in the name of its folder",
+            f"column {name} contains {str(own)!r:.100}, but the name of its folder says {text!r:.100}",
             place=f"column {name}",
         )
 
@@ -502,7 +504,9 @@ class BatchFiles:
                 value = _in_spark(text, kind or columns_of(ddl_of(found))[name])
             equal = F.lit(False) if value is None else own.eqNullSafe(value)
             same = equal if kind is None else equal | same
-        problem = f"{REFUSED_VALUE}column {name} is another one than {text!r:.100}, the name of its folder"
+        problem = (
+            f"{REFUSED_VALUE}column {name} differs from {text!r:.100} in the name of its folder"
+        )
         checked = rows.where(fails(F.when(~same, F.lit(problem))))
         if kind is None or value is None:
             return checked
@@ -589,7 +593,7 @@ def _valid_text(rows: DataFrame) -> DataFrame:
     """Add a check to a query over text files. It fails at bytes that are not UTF-8, which Spark would accept."""
     (name,) = rows.columns
     is_valid = F.is_valid_utf8(F.col(column_name(name)))
-    problem = F.when(~is_valid, F.lit(f"{REFUSED_VALUE}bytes that are no UTF-8"))
+    problem = F.when(~is_valid, F.lit(f"{REFUSED_VALUE}bytes that are not UTF-8"))
     return rows.where(fails(problem))
 
 
@@ -786,13 +790,13 @@ def no_missing_columns(
 ) -> str | None:
     """Return a remedy if the argument `missing_columns` is unusable, or None if it is usable."""
     if how != "null":
-        return "Say 'refuse' or 'null'."
+        return "Use 'refuse' or 'null'."
     if file_format == "json":
         return "Leave it out: with a schema, a field that a JSON object lacks is NULL."
     if file_format != "csv":
         return "Leave it out: it is for csv files."
     if schema is None:
-        return "Give the columns, too, such as schema='day INT, carrier STRING'."
+        return "Declare the columns, such as schema='day INT, carrier STRING'."
     try:
         columns_of(schema)
         written = CsvFormat.of(reader_options("csv", options))
@@ -809,7 +813,7 @@ def no_own_reader(file_format: str, options: Mapping[str, Any], schema: str | No
     if file_format not in ("csv", "json"):
         return "Leave it out: it is for csv and json files."
     if file_format == "json" and schema is None:
-        return "Give the columns, too, such as schema='day INT, carrier STRING'."
+        return "Declare the columns, such as schema='day INT, carrier STRING'."
     try:
         check_options(file_format, options)
         if schema is not None:
@@ -830,9 +834,9 @@ def no_executors(
 ) -> str:
     """Return a remedy if Spark's executors cannot read the files, or "" if they can."""
     if read_by != "executors":
-        return "Say 'client' or 'executors'."
+        return "Use 'client' or 'executors'."
     if conn_id is not None:
         return "Leave it out: executors have no Airflow connections."
     if rejects:
-        return "Leave it out, or malformed: only the client keeps rows aside."
+        return "Leave out read_by or malformed: only the client can keep rejected rows."
     return no_own_reader(file_format, options, schema)

@@ -432,7 +432,7 @@ def csv_batch(block: bytes, types: Mapping[str, pa.DataType], written: CsvFormat
 
 def _check_csv(block: bytes, written: CsvFormat) -> None:
     if not (written.separator + written.quote).isascii():
-        raise NotProven("another separator than ASCII")
+        raise NotProven("a separator that is not ASCII")
     if b"\0" in block or block.startswith("\ufeff".encode()):
         raise NotProven("a NUL or a byte order mark")
     if written.quote and written.quote.encode() in block:

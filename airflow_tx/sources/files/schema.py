@@ -77,7 +77,7 @@ class CsvFormat:
         quote = str(given.get("quote", '"'))
         for name, value in (("sep", separator), ("quote", quote)):
             if len(value) > 1 or (name == "sep" and not value):
-                raise UnfitText(f"option {name}={value!r} is only known to Spark")
+                raise UnfitText(f"only Spark supports the option {name}={value!r}")
         return cls(
             header=is_true(given.get("header")),
             separator=separator,
@@ -161,7 +161,7 @@ class CsvFormat:
         known = set[str]()
         for name in names:
             if name.lower() in known:
-                raise UnfitText(f"column {name!r} is twice in the header")
+                raise UnfitText(f"column {name!r} occurs twice in the header")
             known.add(name.lower())
         return names
 
@@ -256,7 +256,7 @@ def check_neutral(given: Mapping[str, Any], known: Iterable[str] = ()) -> None:
     for name, value in sorted(given.items()):
         if name not in known and str(value).lower() not in _NEUTRAL.get(name, ()):
             shown = f"{name}={value!r}" if name in _NEUTRAL else repr(name)
-            raise UnfitText(f"option {shown} is only known to Spark")
+            raise UnfitText(f"only Spark supports the option {shown}")
 
 
 def has_only(given: Mapping[str, Any]) -> bool:
@@ -279,7 +279,7 @@ def _encoding(name: str) -> str:
     except LookupError:
         found = name
     if found != "utf-8" and not found.startswith(_SINGLE_BYTE):
-        raise UnfitText(f"encoding {name!r} is only known to Spark")
+        raise UnfitText(f"only Spark can read the encoding {name!r}")
     return found
 
 
@@ -368,7 +368,9 @@ def check_first(
     """
     if not written.header:
         if len(first) != len(expected):
-            raise Misfit(f"the first line has {len(first)} fields, and the schema {len(expected)}")
+            raise Misfit(
+                f"the first line has {len(first)} fields, but the schema has {len(expected)}"
+            )
         return expected
     names = written.names(first)
     known = set(expected) if by_name else set()
@@ -377,7 +379,7 @@ def check_first(
         return names
     difference = f"column {new!r} is new" if by_name else _difference(names, expected)
     raise Misfit(
-        f"header {_shown(names)} does not match the schema, {_shown(expected)}: {difference}"
+        f"header {_shown(names)} does not match the schema {_shown(expected)}: {difference}"
     )
 
 
@@ -393,7 +395,7 @@ def _difference(names: Sequence[str], expected: Sequence[str]) -> str:
 def _shown(names: Sequence[str]) -> str:
     text = ",".join(names)
     return (
-        text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}... of {len(names)} columns"
+        text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}... ({len(names)} columns)"
     )
 
 

@@ -210,7 +210,7 @@ class FolderArguments(Source):
             return Objects(self.path_glob, self.conn_id, self.spark_folder)
         for name, value in {"conn_id": self.conn_id, "spark_folder": self.spark_folder}.items():
             if value is not None:
-                remedy = f"{self.path_glob!r} is on a disk; name an object storage, such as s3://bucket/*.csv."
+                remedy = f"{self.path_glob!r} is a path on a disk. Name an object storage, such as s3://bucket/*.csv."
                 raise self.unusable(name, value, remedy)
         return Disk(self.path_glob, self.base)
 
@@ -256,7 +256,7 @@ class FolderSource(FolderArguments):
         opaque = self.kind is SourceKind.OPAQUE
         if not opaque and (late := position.late(listing)):
             log.warning(
-                "%r: %d file(s) will not be read, they came after %r was taken: %s. Rename them to sort after it (%s).",
+                "%r: %d file(s) will not be read: they came after %r was taken: %s. Rename them to sort after it (%s).",
                 self, len(late), position.last, first_of(late), folder,
             )  # fmt: skip
         new = self._new(listing, position)
@@ -275,7 +275,7 @@ class FolderSource(FolderArguments):
             return None
         found = batch_files.recorded_schema(self._storage, self.options, positions, metadata)
         if found is not None and len(found["columns"]) > MOST_SCHEMA:
-            problem = f"the names of its columns take {len(found['columns'])} bytes, and the ledger keeps {MOST_SCHEMA}"
+            problem = f"its column names need {len(found['columns'])} bytes, but the ledger keeps at most {MOST_SCHEMA}"
             raise self.refused(
                 problem, "Nothing was taken. Declare the columns in the DAG, by schema=."
             )
@@ -334,8 +334,8 @@ class FolderSource(FolderArguments):
                 named = first_of(f"{name} ({age:.0f} s)" for name, age in ages.items())
                 log.log(
                     logging.INFO if min(ages.values()) >= 0 else logging.WARNING,
-                    "%r: %d file(s) wait, by min_age=%s: %s. Ages compare the times of the storage with "
-                    "the clock of this machine (%s).",
+                    "%r: %d file(s) are younger than min_age=%s and wait: %s. An age is the time of the "
+                    "storage compared with the clock of this machine (%s).",
                     self, len(ages), self.min_age, named, folder,
                 )  # fmt: skip
 
@@ -518,7 +518,7 @@ class FolderSource(FolderArguments):
         expected: Fingerprint,
         found: Fingerprint | None,
     ) -> SourceError:
-        problem = f"file {path} was {words_of(expected)}, and is {words_of(found)}"
+        problem = f"file {path} was {words_of(expected)}, but is {words_of(found)}"
         return self.refused(problem, self._restore(attempt, gone=found is None))
 
     def contains(self, metadata: Any, what: str) -> bool | None:
@@ -539,7 +539,7 @@ class FolderSource(FolderArguments):
                 except TxError as refused:
                     return refused
         if self._by_executors and (package := batch_files.lacking_in_executors(error)) is not None:
-            remedy = "Install airflow_tx in the environment of PYSPARK_PYTHON there, or leave read_by out."
+            remedy = "Install airflow_tx in the executors' environment of PYSPARK_PYTHON, or leave read_by out."
             return self.refused(f"the Python of Spark's executors has no {package}", remedy)
         if (found := batch_files.said_by_spark(error)) is None:
             return None
@@ -574,7 +574,7 @@ class FolderSource(FolderArguments):
         place: str = "a row",
     ) -> SourceError:
         given = arguments and f"give the source {arguments}"
-        declare = given or "correct the source's options and schema"
+        declare = given or "correct the options and the schema of the source"
         remedy = (
             "Correct the file, then: "
             + self.command("replay", attempt.txid, "--changed-rows")
@@ -585,7 +585,7 @@ class FolderSource(FolderArguments):
     def _root(self) -> str:
         folder = self._storage.root()
         if folder is None:
-            remedy = "Give an absolute path, or base=, or set AIRFLOW_TX_DATA to the folder it starts from."
+            remedy = "Give an absolute path, or base=, or set AIRFLOW_TX_DATA to the folder that the path starts from."
             problem = "its path is relative, and AIRFLOW_TX_DATA and AIRFLOW_HOME are not set"
             raise self.refused(problem, remedy)
         with self._listable(folder):
@@ -604,7 +604,7 @@ class FolderSource(FolderArguments):
             problem = (
                 f"folder {error.filename or folder} cannot be listed ({error.strerror or error})"
             )
-            remedy = "Nothing was taken. Let this process list it and all folders below it, then clear the task."
+            remedy = "Nothing was taken. Let this process list the folder and its subfolders, then clear the task."
             raise self.refused(problem, remedy) from error
 
     def _files(self, folder: str, pattern: str) -> dict[str, Listed]:
@@ -616,8 +616,8 @@ class FolderSource(FolderArguments):
         folders = [name for name, each in found.items() if each.is_folder]
         # "**" also finds the files in a matching folder.
         if folders and "**" not in self._storage.pattern.split("/")[-2:]:
-            problem = f"folder {below(folder, folders[0])} matches the glob, which names files"
-            remedy = "Nothing was taken. Move it elsewhere, or, if every match is a folder, name their files: "
+            problem = f"folder {below(folder, folders[0])} matches the glob, but the glob must match only files"
+            remedy = "Nothing was taken. Move the folder. If every match is a folder, let the glob match their files: "
             raise self.refused(problem, f"{remedy}'{self.path_glob}/*'. Then clear the task.")
         return {name: each for name, each in found.items() if not each.is_folder}
 
@@ -668,10 +668,10 @@ class FolderSource(FolderArguments):
         return replace(files, contents=contents)
 
     def _restore(self, attempt: TransactionAttempt, *, gone: bool) -> Remedy:
-        instead = "or take its current content"
+        instead = "or process its current content"
         step = self.command("replay", attempt.txid, "--changed-rows")
         if gone:
-            instead = "if it is gone permanently"
+            instead = "if the file is gone permanently"
             step = self.command("skip", attempt.txid)
         restore = f"Restore its earlier content, then clear the task; {instead}: "
         return Remedy((restore, step))

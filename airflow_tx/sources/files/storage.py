@@ -402,8 +402,8 @@ def change_of(before: Look, now: Look | None) -> str:
     if now is None:
         return "it is missing or unreadable now"
     if now["size"] != before["size"]:
-        return f"it had {before['size']} bytes, and has {now['size']}"
-    return f"it has {now['size']} bytes as before, and was written at another time"
+        return f"it had {before['size']} bytes, but now has {now['size']}"
+    return f"it still has {now['size']} bytes, but was written again"
 
 
 def unspellable(path: str) -> tuple[str, str] | None:

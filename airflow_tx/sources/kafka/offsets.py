@@ -168,7 +168,7 @@ class KafkaUnreachable(TxError):
 class KafkaRefused(TxError):
     """Signals that Kafka refuses the login of a connection, or its access to these topics."""
 
-    template = "Kafka of connection {conn_id} refuses: {reason}."
+    template = "Kafka of connection {conn_id} refused the request: {reason}."
 
 
 class KafkaOffsets:
@@ -458,7 +458,7 @@ def _batch(
 ) -> pa.RecordBatch:
     times = [at if kind and at >= 0 else None for kind, at in (each.timestamp() for each in page)]
     if any(at is not None and at >= _NO_TIME for at in times):
-        raise NotProven("a time that Python has not")
+        raise NotProven("a time that Python cannot represent")
     headers = [each.headers() for each in page]
     values = {
         "key": pa.array([_bytes(each.key()) for each in page], types["key"]),
@@ -503,7 +503,7 @@ def sample(address: KafkaAddress, starts: Mapping[str, int], timeout: float) -> 
                 if sizes:
                     break
                 raise KafkaUnreachable(
-                    conn_id=address.conn_id, reason=f"no row came in {timeout:g} s"
+                    conn_id=address.conn_id, reason=f"no row arrived within {timeout:g} s"
                 )
     return sizes
 
@@ -556,7 +556,7 @@ def _messages(
         if messages:
             give_up = time.monotonic() + timeout
         elif time.monotonic() > give_up:
-            reason = f"partition {name} gave no row for {timeout:g} s, offset {offsets.end - 1} is not reached"
+            reason = f"partition {name} returned no row for {timeout:g} s before offset {offsets.end - 1}"
             raise KafkaUnreachable(conn_id=address.conn_id, reason=reason)
 
 

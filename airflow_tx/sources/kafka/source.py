@@ -316,7 +316,7 @@ class KafkaTopics(LogSource):
         super().__init__(**limits)
         self.take_malformed(
             malformed,
-            "" if value_schema else "Give value_schema, too. Without it, every value fits.",
+            "" if value_schema else "Set value_schema. Without it, every value fits.",
         )
         self.conn_id = conn_id
         self.topics = self._topics(topic)
@@ -449,9 +449,9 @@ class KafkaTopics(LogSource):
     def _misfit(self, error: kafka_rows.MisfitMessage, attempt: TransactionAttempt) -> RowsRefused:
         remedy = "Correct value_schema, then clear the task"
         if isinstance(error, kafka_rows.MisfitTime):
-            remedy = "Read the batch with Spark, without this column"
+            remedy = "Read the batch with Spark and leave this column out"
         skip = self.command("skip", attempt.txid)
-        remedy += "; or take the batch out of the way: "
+        remedy += ". Or skip the batch: "
         problem = f"a message does not fit: {error}"
         return self.rows_refused(problem, Remedy((remedy, skip)), error.place)
 
@@ -484,16 +484,19 @@ class KafkaTopics(LogSource):
         extent = snapshot.extents.get(name)
         wanted = f"{name}: offsets {rows['from']} to {rows['to'] - 1}"
         if extent is None:
-            raise self._gone_rows(attempt, f"{wanted}, the topic or partition was deleted")
+            raise self._gone_rows(attempt, f"{wanted}, because the topic or partition was deleted")
         if None not in (extent.topic_id, rows["topic_id"]) and extent.topic_id != rows["topic_id"]:
             raise self._gone_rows(
-                attempt, f"{wanted} of topic {rows['topic_id']}, now it is {extent.topic_id}"
+                attempt,
+                f"{wanted} of topic {rows['topic_id']}, which was replaced by topic {extent.topic_id}",
             )
         if (
             rows["to"] > rows["from"]
             and not extent.first <= rows["from"] <= rows["to"] <= extent.end
         ):
-            raise self._gone_rows(attempt, f"{wanted}, it has {extent.first} to {extent.end - 1}")
+            raise self._gone_rows(
+                attempt, f"{wanted}, but the partition has only {extent.first} to {extent.end - 1}"
+            )
 
     # --- Kafka -------------------------------------------------------------------------------------------------------
 
@@ -554,11 +557,11 @@ class KafkaTopics(LogSource):
     def _gone_rows(self, attempt: TransactionAttempt, what: str) -> SourceError:
         remedy: Remedy | str = self._without_them("skip", attempt.txid)
         if self.kind is SourceKind.OPAQUE:
-            remedy = "Clear begin: the replay takes the rows that are left, or lists the lost rows."
+            remedy = "Clear begin: the replay reads the remaining rows, or lists the lost rows."
         return self.refused(f"rows of transaction {attempt.txid} are gone: {what}", remedy)
 
     def _without_them(self, action: str, txid: int | None = None) -> Remedy:
-        return "If they cannot be had again: " + self.command(action, txid) + "."
+        return "If the rows cannot be restored: " + self.command(action, txid) + "."
 
 
 # --- source -------------------------------------------------------------------------------------------------------
@@ -643,7 +646,7 @@ class KafkaSource(KafkaTopics):
             return None
 
     def losses(self, position: Json) -> Sequence[Loss]:
-        with self._refusals("Losses can only be found when Kafka can be reached."):
+        with self._refusals("Lost rows can be found only if Kafka is reachable."):
             return super().losses(position)
 
     def refuses_again(self, metadata: Json) -> str | None:
@@ -700,8 +703,8 @@ class KafkaSource(KafkaTopics):
                 continue
             topic, number = split_name(name)
             log.warning(
-                "%r gets nothing from partition %s: its %s offsets from %s on wait for a transaction of Kafka that "
-                "is open at offset %s. Let its producer end it; if the producer is gone: kafka-transactions.sh "
+                "%r reads nothing from partition %s: its %s offsets from %s on wait for a Kafka transaction that is "
+                "open at offset %s. Let its producer end it. If the producer is gone: kafka-transactions.sh "
                 "--bootstrap-server BROKER abort --topic %s --partition %s --start-offset %s",
                 self,
                 name,

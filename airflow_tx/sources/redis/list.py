@@ -100,7 +100,7 @@ class CountedMessages(MessageLog):
         if last is not None and message_digest(last) != rows["last"]:
             first = rows["from"]
             end = rows["from"] + rows["quantity"]
-            what = f"{self.named(end - 1)} differs from the one taken: some of {first} to {end - 1} are gone"
+            what = f"{self.named(end - 1)} has changed: some messages from {first} to {end - 1} are gone"
             raise self.gone(what)
 
     def parts(self, client: Any, rows: Any, size: int) -> list[dict[str, Any]]:
@@ -182,7 +182,7 @@ class ListedMessages(CountedMessages):
         _, last = self._end_and(client, snapshot.position.next + count - 1)
         if last is None:
             raise self.database.unavailable(
-                f"the list {self.key} in {self.database.where} has become shorter"
+                f"the list {self.key} in {self.database.where} became shorter"
             )
         return self.log_batch(snapshot, count, last)
 
@@ -191,7 +191,9 @@ class ListedMessages(CountedMessages):
         length, last = self._end_and(client, end - 1)
         if length < end:
             lost = spelled(range(max(length, rows["from"]), end))
-            raise self.gone(f"messages {lost} of the list {self.key} are gone, it has {length}")
+            raise self.gone(
+                f"messages {lost} of the list {self.key} are gone: it has only {length}"
+            )
         self.check_last(rows, last)
 
     def read(self, client: Any, part: Any) -> Iterator[RedisMessage]:

@@ -103,7 +103,7 @@ class NumberedMessages(CountedMessages):
         end = self._number(NEXT_WRITE, self.checked(self.key + names[0], end))
         if cursor is None:
             if end is None:
-                reason = f"there is no key {self.key}{NEXT_WRITE} in {self.database.where}: no row was written there"
+                reason = f"there is no key {self.key}{NEXT_WRITE} in {self.database.where}: no message was ever written"
                 raise self.database.unavailable(reason)
             cursor = Cursor(self._number(NEXT_READ, self.checked(self.key + names[1], other)) or 1)
             return LogSnapshot(cursor, max(end - cursor.next, 0))
@@ -134,7 +134,7 @@ class NumberedMessages(CountedMessages):
         there, last = self._all_and_last(client, first, end)
         if not there:
             lost = spelled(list(self._with(client, first, end, there=False)))
-            raise self.gone(f"messages {lost} of {first} to {end - 1} are gone")
+            raise self.gone(f"messages {lost} are gone from the range {first} to {end - 1}")
         self.check_last(rows, last)
 
     def read(self, client: Any, part: Any) -> Iterator[RedisMessage]:
@@ -146,7 +146,9 @@ class NumberedMessages(CountedMessages):
             ]
             if lost:
                 self._check_types(client, lost)
-                raise self.gone(f"messages {spelled(lost)} of {part['from']} to {end - 1} are gone")
+                raise self.gone(
+                    f"messages {spelled(lost)} are gone from the range {part['from']} to {end - 1}"
+                )
             yield from zip(numbers, messages, strict=True)
 
     def sizes(self, client: Any, snapshot: LogSnapshot, most: int) -> Sequence[int]:
@@ -193,16 +195,17 @@ class NumberedMessages(CountedMessages):
             if found not in (b"none", b"string"):
                 problem = f"{self.named(number)} in {self.database.where} is a {found.decode()}, not a text"
                 raise self.database.refused(
-                    problem, "Put the message there, then clear the task; or skip the batch."
+                    problem,
+                    "Store the message under this key, then clear the task. Or skip the batch.",
                 )
 
     def _number(self, name: str, value: bytes | None) -> int | None:
         try:
             return None if value is None else int(value)
         except ValueError:
-            problem = f"key {self.key}{name} in {self.database.where} holds {value!r:.80}, which is no number"
+            problem = f"key {self.key}{name} in {self.database.where} holds {value!r:.80}, which is not a number"
             raise self.database.refused(
-                problem, "Set it to the number of the next message."
+                problem, "Set the key to the number of the next message."
             ) from None
 
     def _key(self, number: int) -> str:

@@ -318,7 +318,7 @@ class Part:
 
         raws = [raw for _, raw in page if not isinstance(raw, dict)]
         if len(raws) < len(page):
-            raise NotProven("messages of fields")
+            raise NotProven("messages that consist of fields")
         values = {
             "partition": pa.repeat(self.log.database.partition, len(page)),
             self.log.id_column: pa.array([id_ for id_, _ in page]),
@@ -334,7 +334,7 @@ class Part:
         return RowsRefused(
             source=database.source,
             problem=f"{problem}: {why}",
-            remedy=Remedy.of("Correct it and clear the run, or: ", database.skip),
+            remedy=Remedy.of("Correct the message and clear the run, or: ", database.skip),
             place=UnfitText.place_of(why, within=problem),
         )
 
@@ -452,7 +452,7 @@ class RedisSource(LogSource):
     def gone_words(self, gone: Mapping[str, Gone]) -> tuple[str, Remedy]:
         text = "; ".join(f"partition {name}: {each.description}" for name, each in gone.items())
         remedy = (
-            "Bring them back, or continue without them: "
+            "Restore the messages, or continue without them: "
             + self.command("accept-loss")
             + ". Before the first batch, set NEXT_READ to the number of the first existing message."
         )
@@ -528,8 +528,8 @@ class RedisSource(LogSource):
         """
         partition = self._partitions.get(name)
         if partition is None:
-            remedy = "Give the source this partition again, then clear the task. Or skip the transaction."
-            problem = f"the batch has partition {name}, but the source has only {', '.join(self._partitions)}"
+            remedy = "Add this partition to the source again, then clear the task. Or skip the transaction."
+            problem = f"the batch contains partition {name}, but the source has only {', '.join(self._partitions)}"
             raise self.refused(problem, remedy)
         database = RedisDatabase(
             name,

@@ -221,7 +221,7 @@ class StreamMessages(MessageLog):
             found = found + said.found
             to = said.to
         if (found, to) != (rows["quantity"], rows["to"]):
-            raise self._fewer(rows, f"{found} are there, the last one {to}")
+            raise self._fewer(rows, f"only {found} exist, and the last one is {to}")
         return parts
 
     def read(self, client: Any, part: Any) -> Iterator[RedisMessage]:
@@ -237,7 +237,7 @@ class StreamMessages(MessageLog):
             if len(entries) < PAGE:
                 break
         if found != part["quantity"]:
-            raise self._fewer(part, f"{found} are there")
+            raise self._fewer(part, f"only {found} exist")
 
     def _fewer(self, part: Any, there: str) -> SourceError:
         between = f"after {part['after']} up to {part['to']}"

@@ -109,8 +109,8 @@ class NextIntervalSource(IntervalSource):
             batch = super(NextIntervalSource, self.for_key(key)).decide(attempt, position)
         except AheadOfOrder as ahead:
             raise self.refused(
-                f"the order of txids stands at {ahead.missing.isoformat()}, and the schedule, which has an interval "
-                f"until {ahead.after.isoformat()}, has none that begins there",
+                f"the order of txids stands at {ahead.missing.isoformat()}, but no interval of the "
+                f"schedule begins there. The schedule has an interval until {ahead.after.isoformat()}",
                 "Nothing was allocated. Correct the schedule. To continue without this interval, set in_order=False "
                 f"in the DAG, clear or create the run of {found.start.isoformat()}, and set "
                 "in_order=True again.",

@@ -139,8 +139,8 @@ class ReaderSource(Source):
         """
         if not self.reader:
             raise self.refused(
-                "it has no reader that gives rows",
-                "Let a task of the block read them and return current_batch().stage(rows); or name a reader.",
+                "it has no reader that returns rows",
+                "Let a task of the transaction read the rows and return current_batch().stage(rows). Or name a reader.",
             )
         module, _, name = self.reader.rpartition(".")
         try:
@@ -154,8 +154,8 @@ class ReaderSource(Source):
         if not hasattr(rows, "write") and (
             isinstance(rows, (str, Mapping)) or not isinstance(rows, Iterable)
         ):
-            remedy = "Let it return a DataFrame, or rows as mappings."
-            raise self.refused(f"its reader gave a {type(rows).__name__}", remedy)
+            remedy = "The reader must return a DataFrame, or rows as mappings."
+            raise self.refused(f"its reader returned a {type(rows).__name__}", remedy)
         return rows  # type: ignore[no-any-return]
 
 
@@ -196,7 +196,7 @@ class RunPartitionSource(ReaderSource):
         taken = self._taken(position)
         if key in taken:
             raise self.refused(
-                f"partition {partition}{self._whose} was taken: its rows would count twice",
+                f"partition {partition}{self._whose} was already taken: its rows would count twice",
                 "Nothing was allocated. To count again, give the topology another name, Transaction(topology=...), and "
                 "a new state.",
             )
@@ -283,10 +283,11 @@ class IntervalSource(ReaderSource, DatedSource):
         for other in taken:
             if interval[0] < other[1] and other[0] < interval[1]:
                 raise self.refused(
-                    f"the interval {dates_of(interval)}{self._whose} overlaps {dates_of(other)}, of which all "
-                    "rows were taken: they would count twice",
-                    f"Nothing was allocated. If the schedule has changed, let the new one start at {iso(other[1])} or "
-                    "later, or count again: another Transaction(topology=...) with a new state.",
+                    f"the interval {dates_of(interval)}{self._whose} overlaps {dates_of(other)}, whose rows "
+                    "were already taken: these rows would count twice",
+                    f"Nothing was allocated. If the schedule has changed, let the new schedule start at "
+                    f"{iso(other[1])} or later. To count again, use another Transaction(topology=...) with a new "
+                    "state.",
                 )
         if (
             self.in_order and position is not None and attempt.attempt == 1
@@ -300,7 +301,8 @@ class IntervalSource(ReaderSource, DatedSource):
         start = interval[0]
         if start < end and txid == 1:
             raise self.refused(
-                f"the interval {dates_of(interval)}{self._whose} comes before {iso(end)}, where txids begin",
+                f"the interval {dates_of(interval)}{self._whose} begins before {iso(end)}, where "
+                "transaction 1 must begin",
                 (
                     "Nothing was allocated. To begin earlier: "
                     + Command.of("backfill", "DAG", "--from", iso(start), "--to", "DATE")
@@ -309,10 +311,10 @@ class IntervalSource(ReaderSource, DatedSource):
             )
         if start < end:
             raise self.refused(
-                f"the interval {dates_of(interval)}{self._whose} comes before {iso(end)}, where the order of txids "
-                f"stands: it would be transaction {txid}, after transactions of later dates",
-                "Nothing was allocated. To count it there, let the DAG say in_order=False, clear this run, and let the "
-                "DAG say in_order=True again.",
+                f"the interval {dates_of(interval)}{self._whose} begins before {iso(end)}, which the order of "
+                f"txids has already reached. It would become transaction {txid}, after transactions of later dates",
+                "Nothing was allocated. To count it there, set in_order=False in the DAG, clear this run, and set "
+                "in_order=True again.",
             )
         if end < start:
             after = self._previous_end(*interval)
@@ -367,7 +369,7 @@ class IntervalSource(ReaderSource, DatedSource):
         if run.started is not None and run.started + _SKEW < end:
             raise self.refused(
                 f"the data interval {dates_of((start, end))} of run {run.run_id} had not ended when the run was "
-                f"started, at {iso(run.started)}: rows that come until then would never count",
+                f"started, at {iso(run.started)}. Rows that arrive until its end would never count",
                 "Nothing was allocated. Clear the run once its interval has ended, or delete it.",
             )
         return start, end
@@ -375,7 +377,7 @@ class IntervalSource(ReaderSource, DatedSource):
     def _of_key(self, key: str) -> Interval:
         found = interval_of_key(key)
         if found is None:
-            raise OtherSource(source=repr(self), problem=f"key {key[:80]!r} is no interval")
+            raise OtherSource(source=repr(self), problem=f"key {key[:80]!r} is not an interval")
         return found
 
     def _taken(self, position: Any) -> list[Interval]:

@@ -272,8 +272,8 @@ class OrderOfTable:
 
     def _check_children(self, children: Sequence[str]) -> None:
         if children:
-            problem = f"table {self.table} has the rows of {', '.join(children[:5])}, too, which inherit from it: "
-            problem += "its indexes do not hold for these rows"
+            problem = f"table {self.table} also contains the rows of {', '.join(children[:5])}, which inherit from it: "
+            problem += "its indexes do not cover these rows"
             remedy = f"ALTER TABLE {children[0]} NO INHERIT {self.table}, and read them by PartitionedSqlSource."
             raise self.errors.refused(problem, remedy)
 
@@ -284,7 +284,9 @@ class OrderOfTable:
             "Make it the primary key or give it a unique index, or order by a time and such an id."
         )
         if invalid:
-            problem += f"; its index {', '.join(invalid)} is invalid, PostgreSQL did not finish it"
+            problem += (
+                f"; its index {', '.join(invalid)} is invalid, because PostgreSQL did not finish it"
+            )
             remedy = f"Remove rows with the same value, then REINDEX INDEX {invalid[0]}. {remedy}"
         return self.errors.refused(problem, remedy)
 

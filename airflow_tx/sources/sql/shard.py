@@ -133,8 +133,8 @@ class Settling(ABC):
             pause = min(2 * pause, self.longest_pause)
             yield
         log.warning(
-            "%s takes no new row of table %s: %s. No row is lost: the source continues when these transactions end. "
-            "It has waited for `patience`, %g s.",
+            "%s reads no new row of table %s: %s. No row is lost: the source continues when these transactions end. "
+            "It has already waited for `patience`, %g s.",
             self.errors.source, self.table.name, waits_for, self.table.spec.patience,
         )  # fmt: skip
 
@@ -253,7 +253,7 @@ class MySqlSettling(Settling):
             "SELECT @@global.read_only, @@auto_increment_increment"
         ).one()
         if str(read_only) not in ("0", "OFF"):
-            problem = "its server is read-only, as a replica is, which does not know the running transactions"
+            problem = "its server is read-only, such as a replica, and cannot list the running transactions"
             raise self.errors.refused(problem, "Use a connection to the primary server.")
         if step > 1 and self._given_by_server():
             raise self.errors.refused(
@@ -341,7 +341,7 @@ class PostgresSettling(Settling):
         if self.connection.execute(sa.text("SELECT pg_is_in_recovery()")).scalar():
             remedy = "Use a connection to the primary server."
             raise self.errors.refused(
-                "its server is a standby, which does not know the running transactions", remedy
+                "its server is a standby, which cannot list the running transactions", remedy
             )
         sequence = self._sequence
         end = self.newest(after, self.past())
@@ -351,7 +351,7 @@ class PostgresSettling(Settling):
         if drawn is not None and end[0] > drawn and sequence is not None:
             log.warning(
                 "%s: table %s has rows up to %s, but its sequence %s is at %d. Rows beyond it did not get their ids "
-                "from the sequence, and wait until the sequence has passed them.",
+                "from the sequence. The source reads them after the sequence has passed their ids.",
                 self.errors.source, self.table.name, shown(end), sequence.name, drawn,
             )  # fmt: skip
             end = self.newest(after, self.table.upto((drawn,)))
@@ -446,7 +446,7 @@ class Holders:
 
 def _named(pid: int | None, application: str | None, since: Any) -> str:
     if pid is None:
-        return f"prepared {application}" if application else "a prepared one"
+        return f"prepared {application}" if application else "a prepared transaction"
     named = f"pid {pid}" + (f" ({application})" if application else "")
     return named if since is None else f"{named} since {since:%Y-%m-%d %H:%M:%S%z}"
 
@@ -579,7 +579,7 @@ class Shard(PartitionLog):
             if drawn is None and not is_before and not self._is_other(settling, at.mark):
                 return None
         found = "nothing" if newest is None else shown(newest)
-        return f"table {self.table} has {found} as its last row, and rows up to {shown(at.last)} were taken"
+        return f"table {self.table} has {found} as its last row, but rows up to {shown(at.last)} were already taken"
 
     def _settling(self, connection: Connection, deadline: float = 0.0) -> Settling:
         return _SETTLING[self.database.kind](
@@ -662,12 +662,12 @@ class Shard(PartitionLog):
     def changed(self, rows: Rows, found: int) -> SourceError:
         """Return the error if the number of rows differs from the decided number."""
         after = "the beginning" if rows.after is None else shown(rows.after)
-        problem = f"table {self.table} had {rows.count} rows behind {after} up to {shown(rows.ends[-1])}, and has "
+        problem = f"table {self.table} had {rows.count} rows after {after} up to {shown(rows.ends[-1])}, but now has "
         problem += f"{found}: rows were deleted, changed or inserted since the batch was decided"
         remedy = Remedy.of(
-            "Restore the rows, then clear the task; or take the rows that are left: ",
+            "Restore the rows, then clear the task. Or process the remaining rows: ",
             self.errors.replay,
-            "; or, with kind='opaque', clear `begin` to decide the batch again.",
+            ". With kind='opaque', you can also clear `begin` to decide the batch again.",
         )
         return self.errors.refused(problem, remedy)
 
@@ -683,9 +683,10 @@ class Shard(PartitionLog):
             counts = tuple(table.count(connection, table.within(each)) for each in rows.ranges)
         found = replace(rows, counts=counts)
         if found.count > rows.count:
-            problem = f"table {self.table} had {rows.count} rows up to {shown(rows.ends[-1])}, and has {found.count}"
+            problem = f"table {self.table} had {rows.count} rows up to {shown(rows.ends[-1])}, now {found.count}"
             raise self.errors.refused(
-                problem, "Give the inserted rows ids that come last, then clear this task."
+                problem,
+                "Change the ids of the inserted rows to be the last ones, then clear this task.",
             )
         return found.to_json()
 

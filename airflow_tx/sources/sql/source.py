@@ -89,7 +89,7 @@ class SqlRows(LimitedSource):
     def accept(self) -> Remedy:
         """Return the remedy for rows that belong to no batch."""
         return (
-            "Correct the table, for example give late rows ids that come last. Or accept it: "
+            "Correct the table, for example move late rows to ids at the end. Or accept the loss: "
         ) + self.command("accept-loss")
 
     def shard(
@@ -275,7 +275,7 @@ class PartitionedSqlSource(SqlRows, LogSource):
         """
         table = self._tables().get(partition)
         if table is None:
-            reason = "it is not among the conn_ids and tables any more"
+            reason = "the conn_ids and tables of the source no longer contain it"
             raise PartitionUnavailable(partition=partition, source=repr(self), reason=reason)
         return self.shard(*table, partition=partition, txid=txid)
 

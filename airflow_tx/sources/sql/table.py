@@ -198,9 +198,7 @@ class TablePosition:
             mark = Mark.from_json(value["mark"]) if "mark" in value else None
             return cls(last, since, int(value["rows"]), int(value.get("restarts", 0)), mark)
         except (TypeError, KeyError, ValueError, AttributeError) as error:
-            raise ValueError(
-                f"{str(value)[:80]!r} is not the position of rows in this order"
-            ) from error
+            raise ValueError(f"{str(value)[:80]!r} is not a position in this order") from error
 
 
 @dataclass(frozen=True)
@@ -273,7 +271,7 @@ class Rows:
                 raise ValueError("no range")
             return cls(_key(value["after"], columns), ends, counts)
         except (TypeError, KeyError, ValueError, IndexError) as error:
-            raise ValueError(f"{str(value)[:80]!r} names no rows in this order") from error
+            raise ValueError(f"{str(value)[:80]!r} is not a range of rows in this order") from error
 
 
 def key_json(key: RowKey | None) -> list[Any] | None:
@@ -299,9 +297,7 @@ def _value_json(value: Any) -> Any:
     if isinstance(value, Decimal) and value == value.to_integral_value():
         return int(value)
     if isinstance(value, bool) or not isinstance(value, (int, str)):
-        raise ValueError(
-            f"{value!r}, of type {type(value).__name__}, has no place in an order of rows"
-        )
+        raise ValueError(f"{value!r}, of type {type(value).__name__}, cannot order rows")
     return value
 
 
@@ -311,7 +307,7 @@ def _key(value: Sequence[Any] | None, columns: int) -> RowKey | None:
 
 def _required(value: Sequence[Any], columns: int) -> RowKey:
     if len(value) != columns or isinstance(value, str):
-        raise ValueError(f"{value!r} has not {columns} values")
+        raise ValueError(f"{value!r} does not have {columns} values")
     return tuple(
         datetime.fromisoformat(each["at"]) if isinstance(each, dict) else each for each in value
     )
@@ -542,7 +538,7 @@ class Table:
         wrong += [last] if not first and last.kind == "uuid" else []
         if wrong:
             name = wrong[0].name
-            problem = f"column {name} of table {self.name} is {types[name]}: new rows do not come last in its order"
+            problem = f"column {name} of table {self.name} is {types[name]}, which does not order new rows last"
             remedy = f'{_KINDS} For a uuid, use order_by=["created_at", "{name}"].'
             raise self.errors.refused(problem, remedy)
 
@@ -571,7 +567,7 @@ class Table:
             ):
                 raise self.errors.refused(
                     f"table {self.name} has rows without {column.name} (NULL): they have no position in the order",
-                    "Give them one, and make the column NOT NULL.",
+                    "Set a value in these rows, and make the column NOT NULL.",
                 )
 
     def _key(self, selected: RowKey) -> RowKey:

@@ -181,7 +181,7 @@ class TableFile:
         texts = all(isinstance(row.get(name), str) for name in _TEXTS)
         numbers = all(type(row.get(name)) is int for name in _NUMBERS)
         if not texts or not numbers or len(row) != len(_TEXTS) + len(_NUMBERS):
-            raise ValueError(f"{str(dict(row))[:120]} is no file of a table")
+            raise ValueError(f"{str(dict(row))[:120]} is not a file of a table")
         return cls(**{**row, "partition": json.loads(row["partition"])})
 
 

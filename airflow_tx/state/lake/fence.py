@@ -58,7 +58,7 @@ class RaisedFence:
         try:
             found = json.loads(text)
             if found["format"] != _FORMAT:
-                raise ValueError(f"its fence has format {found['format']}, not {_FORMAT}")
+                raise ValueError(f"its fence has format {found['format']} instead of {_FORMAT}")
             token = Token.from_json(found["token"])
             fence = Fence(
                 found["incarnation"],
@@ -69,7 +69,7 @@ class RaisedFence:
             )
             rest = {name: found[name] for name in ("number", "again", "replaces", "taken")}
         except (KeyError, TypeError) as error:
-            raise ValueError(f"its fence is {text[:120]!r}") from error
+            raise ValueError(f"its fence is unreadable: {text[:120]!r}") from error
         return cls(fence, **rest)
 
     def is_held_by(self, grant: Grant) -> bool:

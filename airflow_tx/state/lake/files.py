@@ -211,7 +211,9 @@ def read_footer(
     own = _columns(footer)
     names = [each["name"] for each in own["fields"]]
     if both := [name for name in partition if name in names]:
-        raise Misfit(f"partition column {both[0]} is in file {path} as well")
+        raise Misfit(
+            f"file {path} contains partition column {both[0]}, which belongs only into the names of folders"
+        )
     stats = statistics(footer.metadata, own["fields"])
     if not shared:
         check_txid(stats, path)
@@ -232,14 +234,16 @@ def check_txid(stats: str, path: str, txid: int | None = None) -> None:
     if said["numRecords"] and (
         said["nullCount"].get(TXID) != 0 or wanted is None or found != (wanted, wanted)
     ):
-        raise Misfit(f"not every row of file {path} has column {TXID} with its transaction")
+        raise Misfit(
+            f"some rows of file {path} lack the txid of their transaction in column {TXID}"
+        )
 
 
 def _columns(footer: Any) -> Schema:
     notes = footer.metadata.metadata or {}
     if any(name in notes for name in _OTHER_CALENDAR):
         raise Misfit(
-            "its dates are in the calendar of before 1582: set spark.sql.parquet.datetimeRebaseModeInWrite "
+            "its dates use the calendar from before 1582: set spark.sql.parquet.datetimeRebaseModeInWrite "
             "and spark.sql.parquet.int96RebaseModeInWrite to CORRECTED"
         )
     if SPARK_SCHEMA not in notes:
@@ -247,7 +251,9 @@ def _columns(footer: Any) -> Schema:
     said: Schema = nullable(json.loads(notes[SPARK_SCHEMA]))
     names = [each["name"] for each in said["fields"]]
     if names != footer.schema_arrow.names:
-        raise Misfit(f"its columns are {footer.schema_arrow.names}, and its note says {names}")
+        raise Misfit(
+            f"it has the columns {footer.schema_arrow.names}, but Spark's schema in it names {names}"
+        )
     return said
 
 

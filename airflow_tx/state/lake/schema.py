@@ -105,7 +105,7 @@ def new_fields(table: Schema, found: Schema) -> list[FieldJson]:
             fresh.append(each)
         elif known[name] != each["type"]:
             was = shown_type(known[name])
-            problem = f"column {name} is {shown_type(each['type'])}, and {was} in the table"
+            problem = f"column {name} has the type {shown_type(each['type'])} in the rows, and {was} in the table"
             raise Misfit(problem, cast_to(name, was))
     return fresh
 
@@ -121,7 +121,7 @@ def check_partition(
     if missing := [name for name in columns if name not in names or name not in partition]:
         raise Misfit(f"the rows lack partition column {missing[0]}")
     if more := [name for name in partition if name not in columns]:
-        raise Misfit(f"the rows are partitioned by {more[0]}, and the table is not")
+        raise Misfit(f"the rows are partitioned by {more[0]}, but the table is not")
 
 
 def of_arrow(schema: pa.Schema) -> Schema:
@@ -274,7 +274,7 @@ class TableRequirements:
         if (mode := settings.get(_MAPPING, "none")) != "none":
             raise self._refusal(f"has column mapping ({_MAPPING}={mode})", self._copied(table))
         if _FORGETS in settings:
-            problem = f"forgets its last transaction ({_FORGETS}={settings[_FORGETS]})"
+            problem = f"deletes the record of its last transaction after some time ({_FORGETS}={settings[_FORGETS]})"
             raise self._refusal(problem, self._unset(_FORGETS))
         for name in (each for each in settings if each.startswith(_CONSTRAINT)):
             problem = (
@@ -286,11 +286,11 @@ class TableRequirements:
         protocol = table.protocol()
         features = _features(protocol)
         if unknown := sorted(features - _FEATURES):
-            problem = f"needs {', '.join(unknown)}, which this writer does not know"
+            problem = f"needs {', '.join(unknown)}, which this writer does not support"
             raise self._refusal(problem, self._copied(table))
         writer = protocol.min_writer_version
         if 2 < writer < 7 or writer > 7:
-            problem = f"asks for a writer of version {writer}, which may check constraints or generate columns"
+            problem = f"requires a writer of version {writer}, which may check constraints or generate columns"
             raise self._refusal(problem, self._copied(table))
         # Delta removes a file with a deletion vector only if the commit names the vector. deltalake
         # cannot name it.
@@ -403,7 +403,7 @@ def check_columns(fields: Iterable[Mapping[str, Any]], partition_by: Sequence[st
     """
     found = {str(each["name"]): each for each in fields}
     if not found:
-        raise Misfit("no column of the rows has a value, so their types are unknown")
+        raise Misfit("no column of the rows has a value, so the types of the columns are unknown")
     spelled = dict[str, str]()
     for name, each in found.items():
         if not name or _IMPOSSIBLE.search(name):
@@ -419,11 +419,11 @@ def check_columns(fields: Iterable[Mapping[str, Any]], partition_by: Sequence[st
         kind = shown_type(found[name]["type"])
         if not _TYPES.fullmatch(kind):
             raise Misfit(
-                f"partition column {name} has the type {kind}; a text, a whole number, a boolean, a date or a "
-                "decimal can be one"
+                f"partition column {name} has the type {kind}; it must be a text, a whole number, "
+                "a boolean, a date or a decimal"
             )
     if len(partition_by) == len(found):
-        raise Misfit("every column is a partition column, so the files would have none")
+        raise Misfit("every column is a partition column, so the files would have no columns")
 
 
 def text_of(value: Any) -> str | None:

@@ -117,7 +117,7 @@ class TableFit:
         fresh = at is None or is_undefined(at)
         if at is not None and not fresh and set(at.partition_by) != set(self.partition_by):
             found = list(at.partition_by)
-            problem = f"the table is partitioned by {found}, the state by {list(self.partition_by)}"
+            problem = f"the table is partitioned by {found}, but the state declares {list(self.partition_by)}"
             raise StateDiffers(
                 state=self.state, problem=problem, remedy=f"Say partition_by={found}."
             )
@@ -148,7 +148,7 @@ class TableFit:
             if not each.path.startswith(own) or ".." in each.path.split("/"):
                 raise Misfit(f"file {each.path} does not belong to attempt {self.attempt}")
             if each.path in paths:
-                raise Misfit(f"file {each.path} is there twice")
+                raise Misfit(f"file {each.path} is listed twice")
             paths.add(each.path)
             schema: Schema = json.loads(each.schema)
             check_partition(schema, each.partition, self.partition_by)
@@ -286,7 +286,7 @@ def _notes(folder: Folder, there: Collection[str]) -> dict[str, float]:
             found = json.loads(bytes(opened.read()))
         return {str(path): float(since) for path, since in found.items()}
     except (AttributeError, OSError, TypeError, ValueError):
-        log.warning("The notes of dead files in %s cannot be read. They begin again.", NOTES)
+        log.warning("The list of unused files in %s cannot be read. A new list begins.", NOTES)
         return {}
 
 
@@ -336,7 +336,7 @@ class TakeBack:
             if not whole and not mine:
                 continue  # the file only has rows of earlier and later transactions
             if not live.removable:
-                raise Misfit(f"deltalake cannot spell the path {live.path}")
+                raise Misfit(f"deltalake does not support the path {live.path}")
             removed.append(live)
             gone += mine
             others = None if whole else self._others(live)
@@ -471,7 +471,7 @@ class DeltaTable(CommittedFiles, AppendTable):
         except OSError as error:
             reason = scrubbed(str(error), options)
             problem = f"its files in {self.uri}/{folder} cannot be read ({reason})"
-            remedy = "The task has to reach the table as the committer does."
+            remedy = "The task needs the same access to the table as the committer."
             raise Misfit(problem, remedy) from None
         return [each.to_row() for each in found]
 
@@ -541,8 +541,8 @@ class DeltaTable(CommittedFiles, AppendTable):
         after = [version for version, note in later if note]
         version = after[-1] - 1 if after else notes[0][0]
         if len(later) == len(notes) and (notes[-1][0] > 0 or version < 0):
-            problem = f"its log begins with version {notes[-1][0]}, after transaction {txid}"
-            raise StateError(state=self.name, problem=problem, remedy="Name a later one.")
+            problem = f"its log begins with version {notes[-1][0]}, which is newer than transaction {txid}"
+            raise StateError(state=self.name, problem=problem, remedy="Name a later transaction.")
         uri = self.uri.replace("`", "``")
         return f"SELECT * FROM delta.`{uri}` VERSION AS OF {version}"
 
@@ -592,7 +592,7 @@ class DeltaTable(CommittedFiles, AppendTable):
             )
         except (DeltaError, OSError, StateError) as error:
             reason = scrubbed(str(error), self.options())
-            log.warning("Staged files of %s are not cleaned up: %s", self.name, reason)
+            log.warning("Staged files of %s could not be deleted: %s", self.name, reason)
             return 0
 
     def accept_values(self, change: int = 0) -> None:
@@ -611,7 +611,9 @@ class DeltaTable(CommittedFiles, AppendTable):
             with suppress(FenceMoved):
                 return store.cas(at, plan(at))
         problem = "other writers commit to the table all the time"
-        raise StateError(state=self.name, problem=problem, remedy="Stop them, and try again.")
+        raise StateError(
+            state=self.name, problem=problem, remedy="Stop the other writers, and try again."
+        )
 
     def _marking(self, at: TableVersion, change: int) -> TableChange:
         held = self._raised(at)
@@ -629,7 +631,7 @@ class DeltaTable(CommittedFiles, AppendTable):
             return False
         stuck = (each for each in self._store.live_files(at) if not each.removable)
         if found := next((each for each in stuck if each.nobodys != each.rows), None):
-            problem = f"deltalake cannot rewrite file {found.path}: it cannot spell that path"
+            problem = f"deltalake cannot rewrite file {found.path}: it does not support this path"
             remedy = rewritten(self.uri, OWNED)
             raise StateError(state=self.name, problem=problem, remedy=remedy)
         return True
@@ -713,11 +715,9 @@ class _TableTransaction:
 
     def put(self) -> int:
         if not self._write.complete:
-            problem = (
-                "it was given a part of an update, and a commit of the table takes the whole update"
-            )
+            problem = "it received only a part of an update, but a table must receive all files in one commit"
             raise StateError(
-                state=self._state.name, problem=problem, remedy="Give all files at once."
+                state=self._state.name, problem=problem, remedy="Pass all files in one write."
             )
         if self._at is not None and self._is_done:
             return self._at.written
@@ -798,7 +798,8 @@ class _TableTransaction:
             shown = ", ".join(map(str, sorted(txids)))
             raise StateError(
                 state=self._state.name,
-                problem=f"rows of transaction {shown} cannot be taken out of a file that another writer made: {error}",
+                problem=f"the rows of transaction {shown} are in a file of another writer and cannot be removed: "
+                f"{error}",
                 remedy=rewritten(self._state.uri, f"{TXID} IN ({shown})"),
             ) from None
 
@@ -864,7 +865,7 @@ def _files(write: StateWrite, state: str) -> list[TableFile]:
 
 
 def _skip_refused(txid: int, state: str) -> SkipRefused:
-    problem = f"it has taken the rows of the transaction that it restates out of state {state}"
+    problem = f"it has already removed the rows of the restated transaction from state {state}"
     return SkipRefused(txid=txid, problem=problem, remedy="Replay it until it is committed.")
 
 

@@ -117,7 +117,7 @@ class RedisServer:
         return StateError(state=self._state, problem=problem, remedy=remedy)
 
     def restarted(self) -> StateUnavailable:
-        reason = "the server was restarted or replaced since the fence was raised, and may have lost what was written"
+        reason = "the server was restarted or replaced after the fence was raised, and may have lost written values"
         return StateUnavailable(state=self._state, where=self._where, reason=reason)
 
     @cached_property
@@ -274,7 +274,7 @@ class RedisFence:
         except FenceOutranked as error:
             return error
         return FenceOutranked(
-            state=self._state, token=str(grant.token), found="another grant a moment ago"
+            state=self._state, token=str(grant.token), found="another grant during the write"
         )
 
     def vanished(self, reply: list[Any]) -> str:
@@ -282,17 +282,19 @@ class RedisFence:
         found, noted = (list(map(int, part.split(b":"))) for part in reply[1:])
         if found == noted:
             return (
-                f"{noted[0]} keys of values, and one of them has another value now "
+                f"{noted[0]} keys of values, but the value of one key has changed "
                 "(an older copy, or changed by hand)"
             )
         return (
-            f"{noted[0]} keys of values and {noted[1] + noted[2]} notes of how to undo, "
-            f"and there are {found[0]} and {found[1] + found[2]} (evicted, expired, or changed by hand)"
+            f"{noted[0]} keys of values and {noted[1] + noted[2]} notes for a roll-back, "
+            f"but Redis has {found[0]} and {found[1] + found[2]} (evicted, expired, or changed by hand)"
         )
 
     def _of_nobody(self) -> StateDiffers:
         # The values have no txid, so no statement can release them.
-        problem = "it has values and no fence, as a copy of another state has. Nothing was written"
+        problem = (
+            "it has values but no fence, as if it were a copy of another state. Nothing was written"
+        )
         keys = " ".join(json.dumps(key, ensure_ascii=False) for key in self.keys)
         remedy = f"Give it another prefix, or delete them in Redis and clear the commit task: UNLINK {keys}"
         return StateDiffers(state=self._state, problem=problem, remedy=remedy)
@@ -305,7 +307,9 @@ class RedisFence:
 
     def _row(self, fields: Mapping[str, str]) -> Fence:
         if fields.get("format") != str(_FORMAT):
-            problem = f"its fence has format {fields.get('format')}, this version knows {_FORMAT}"
+            problem = (
+                f"its fence has format {fields.get('format')}, but this version supports {_FORMAT}"
+            )
             raise StateDiffers(
                 state=self._state, problem=problem, remedy="Upgrade airflow-provider-tx."
             )
@@ -419,7 +423,7 @@ class FencedInRedis(Addressed[RedisFence], StoredState):
             ((answer, *_),) = self._server.run_scripts([(RECOUNT, self._fence.keys, arguments)])
             if answer != b"moved":
                 return
-        raise self._server.refused("a commit writes to it all the time")
+        raise self._server.refused("commits write to it without a pause")
 
     def fence_of(self, old: str) -> Fence | None:
         moved = RedisFence(

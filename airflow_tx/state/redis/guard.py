@@ -129,9 +129,7 @@ class _CommandsOnce(RedisTransaction):
         state = self._write.state
         txid = self._write.grant.txid
         if answer == b"changed":
-            problem = (
-                f"transaction {txid} gave other commands in an earlier try, which may have run"
-            )
+            problem = f"an earlier try of transaction {txid} had other commands, and some of them may have run"
             remedy = "Commands must be the same on every replay, in the same order."
             raise StateError(state=state, problem=problem, remedy=remedy)
         number, error = (part.decode(errors="replace") for part in rest)
@@ -142,14 +140,14 @@ class _CommandsOnce(RedisTransaction):
 
     def _parts(self, number: int, command: RedisCommand) -> list[bytes]:
         if isinstance(command, (str, bytes)) or not 0 < len(command) <= LONGEST_COMMAND:
-            problem = f"command {number} is {str(command)[:100]!r}: not a sequence of 1 to {LONGEST_COMMAND} parts"
+            problem = f"command {number} is {str(command)[:100]!r}, not a sequence of 1 to {LONGEST_COMMAND} parts"
         else:
             wrong = [
                 part for part in command if isinstance(part, bool) or not isinstance(part, _PART)
             ]
             if not wrong:
                 return [part if isinstance(part, bytes) else str(part).encode() for part in command]
-            problem = f"command {number} ({command[0]}) has the part {wrong[0]!r}: not a text, bytes or number"
+            problem = f"command {number} ({command[0]}) has the part {wrong[0]!r}, not a text, bytes or a number"
         raise StateError(
             state=self._write.state,
             problem=problem,

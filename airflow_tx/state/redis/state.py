@@ -82,7 +82,7 @@ class RedisRows:
         except (ValueError, KeyError, TypeError):
             known = "unknown"
         if known != _FORMAT:
-            problem = f"its schema has format {known}, this version knows {_FORMAT}"
+            problem = f"its schema has format {known}, but this version supports {_FORMAT}"
             raise StateDiffers(
                 state=columns.state, problem=problem, remedy="Upgrade airflow-provider-tx."
             )
@@ -98,7 +98,7 @@ class RedisRows:
         problem = (
             f"it exists with other columns: expected {_shown(self.schema)}, found {_shown(schema)}"
         )
-        remedy = "Give the state another prefix, or its earlier columns."
+        remedy = "Set another prefix for the state, or declare its earlier columns."
         return StateDiffers(state=self.columns.state, problem=problem, remedy=remedy)
 
     # --- keys -----------------------------------------------------------------------------------------------------
@@ -394,7 +394,7 @@ class _RedisUpdate(RedisTransaction):
         answer, *rest = reply
         server = self._fence.server
         if answer == b"undoing":
-            raise server.refused("a roll-back is not finished", "Raise the fence again.")
+            raise server.refused("a roll-back has not finished", "Raise the fence again.")
         if answer == b"counts":
             problem = f"the fence counted {self._fence.vanished(reply)}"
             raise server.refused(problem, "The next raise of the fence says what to do.")

@@ -129,7 +129,7 @@ DIALECTS: dict[str, type[Dialect]] = {
 }
 # Errors of the driver, and errors for values that the driver cannot send.
 DRIVER_ERRORS = (sa.exc.StatementError, OverflowError, UnicodeError)
-COMPLETE = "the tables of fences, portions and receipts are there"
+COMPLETE = "the tables of fences, portions and receipts exist"
 NOTHING = "No row of this update was written."
 
 
@@ -293,7 +293,7 @@ class StateDatabase:
                 raise
             raise StateError(
                 state=self.state,
-                problem=f"it needs {', '.join(table.fullname for table in tables)}, and the database says: "
+                problem=f"it cannot create {', '.join(table.fullname for table in tables)}: the database says: "
                 f"{self._reason(error)}",
                 remedy=(
                     (

@@ -227,9 +227,12 @@ def check_lengths(lengths: Mapping[str, TextLength], names: Sequence[str], array
             continue
         for row, value in enumerate(arrays[number]):
             if value is not None and (size := length.refused(value)):
-                problem = f"{value!r:.80} has {size}, and the column takes {length.most}"
+                problem = f"{value!r:.80} has {size}, but the column can store {length.most}"
                 raise ValueRefused(
-                    row, number, problem, "Cut it before, or make the column longer."
+                    row,
+                    number,
+                    problem,
+                    "Shorten the value in the task, or make the column longer.",
                 )
 
 

@@ -116,7 +116,7 @@ class Imprint:
             if txid is None:
                 return f"its key {key} is missing"
             if txid < self.txid:
-                return f"its key {key} is of transaction {txid}, and was of {self.txid}"
+                return f"its key {key} has a value of transaction {txid}, but its last value was of {self.txid}"
         return ""
 
     def missing(self, now: Imprint) -> str:
@@ -124,13 +124,13 @@ class Imprint:
         if self.rows is None:
             if now.rows is None:
                 return ""
-            return f"{now.rows} of more than {COUNTED} rows are there"
+            return f"it has only {now.rows} of more than {COUNTED} rows"
         if now.rows is None:
             return ""
         if now.rows < self.rows:
-            return f"{now.rows} of {self.rows} rows are there"
+            return f"it has only {now.rows} of {self.rows} rows"
         if now.txids < self.txids or now.txid < self.txid:
-            return "rows are of earlier transactions"
+            return "some of its rows have values of earlier transactions"
         return ""
 
 
@@ -475,7 +475,7 @@ class FencedStore(StateDatabase):
         if row is None:
             return None
         if row["format"] != FENCE_FORMAT:
-            problem = f"its fence row has format {row['format']}, this version knows {FENCE_FORMAT}"
+            problem = f"its fence row has format {row['format']}, but this version supports {FENCE_FORMAT}"
             raise StateDiffers(
                 state=self.state, problem=problem, remedy="Upgrade airflow-provider-tx."
             )
@@ -489,7 +489,7 @@ class FencedStore(StateDatabase):
         for name, aggregator in self._definition.items():
             if made.get(name, aggregator) != aggregator:
                 problem = f"the stored values of column {name!r} were made by {made[name]!r}, "
-                problem += f"the DAG now has {aggregator!r}"
+                problem += f"but the DAG now has {aggregator!r}"
                 remedy = f"Bring {made[name]!r} back, or give the state another table."
                 raise StateDiffers(state=self.state, problem=problem, remedy=remedy)
 
@@ -570,8 +570,8 @@ def begun_together(
 # Number of rows in a portion. It is large enough for the database, and small enough for memory and
 # for one statement.
 ROWS_AT_ONCE = 10_000
-FOUND = "the table, as the database has it"
-_SHAPE = "what the table was when it was found"
+FOUND = "the table, as found in the database"
+_SHAPE = "the shape of the table when it was found"
 LOOK_AGAIN = 10.0
 """Seconds between two comparisons of a table whose shape has not changed.
 
@@ -628,10 +628,10 @@ class OneTableStore(FencedStore, Generic[_Found]):
                 ddl = statement_text(connection.dialect, own)
                 raise StateDiffers(
                     state=self.state,
-                    problem=f"tables {self._name} and {schema}.{other} share rows (partition or INHERITS), and the "
-                    "other one has a fence: each would take out rows of the other",
-                    remedy="Nothing was written. Give both updates one table. If no topology writes into the other "
-                    f"one: {ddl}",
+                    problem=f"tables {self._name} and {schema}.{other} share rows (partition or INHERITS), and both "
+                    "have a fence: each update could delete rows of the other",
+                    remedy="Nothing was written. Use one table for both updates. If no topology writes to the other "
+                    f"table: {ddl}",
                 )
 
     def _found(self, connection: Connection) -> _Found | None:
@@ -661,7 +661,7 @@ class OneTableStore(FencedStore, Generic[_Found]):
         After a write, the open transaction prevents such changes.
         """
         if shape != self._facts.get(_SHAPE, shape):
-            problem = f"table {self._name} was changed while it was written to"
+            problem = f"table {self._name} was altered while this task wrote to it"
             remedy = "Nothing was written. Clear the commit task: it compares the columns again."
             raise StateError(state=self.state, problem=problem, remedy=remedy)
 

@@ -109,7 +109,7 @@ class GuardStore(FencedStore):
         # written.
         if noted == 0 or noted >= kept.txid:
             return ""
-        return f"{GUARD_TABLE} has noted {noted}, and had noted {kept.txid}"
+        return f"{GUARD_TABLE} contains transaction {noted}, but contained {kept.txid} before"
 
     def imprint(
         self, connection: Connection, kept: Imprint | None = None, wrote: Imprint | None = None
@@ -238,7 +238,7 @@ class GuardStore(FencedStore):
             if word is not None and word[1] in ending:
                 where = "begins" if code.startswith(part) else "continues"
                 problem = f"statement {number} {where} with {word[1].upper()}, which would end the guard's transaction"
-                remedy = f"{NOTHING} Take it out; make tables beforehand."
+                remedy = f"{NOTHING} Remove the statement. Create tables before the run."
                 raise StateError(state=self.state, problem=problem, remedy=remedy)
 
     def _check_open(self, connection: Connection, txid: int) -> None:
@@ -265,8 +265,9 @@ class GuardStore(FencedStore):
             state=self.state,
             problem="its statements ended the guard's transaction while they ran (by COMMIT, ROLLBACK, DDL, or a "
             f"procedure), so a part of transaction {txid} may be written. Rows of earlier states in the same database "
-            "transaction may be visible, and the next try replaces them",
-            remedy="They are not run again. Remove the statement that ended it, and look at the rows that are written. "
+            "transaction may be visible, and the next try replaces these rows",
+            remedy="The statements will not run again. Remove the one that ended the transaction, and check "
+            "which rows are written. "
             f"Then set: UPDATE {table} SET txid = N WHERE guard = '{name}', where N is {txid} if all rows are written, "
             "and 0 if no row is. Then clear the commit task.",
         )

@@ -150,11 +150,9 @@ def _cut(rows: Sequence[Any], start: int, limit: int, packet: int) -> Iterator[t
     elif size <= packet - 65536:
         yield 1, document
     else:
-        problem = (
-            f"it takes {size} bytes in a statement, the server's max_allowed_packet is {packet}"
-        )
+        problem = f"it needs {size} bytes in a statement, but max_allowed_packet of the server is {packet}"
         raise ValueRefused(
-            start, None, problem, "Raise max_allowed_packet, or keep less in one row."
+            start, None, problem, "Raise max_allowed_packet, or store less data in one row."
         )
 
 

@@ -148,9 +148,7 @@ def upstream_rows(
                 connection.dialect, kinds.get(name, str(kind)), kind
             )
         except Unreadable as error:
-            problem = (
-                f"column {name} of table {place.name} is {kind}: no reader has its exact values"
-            )
+            problem = f"column {name} of table {place.name} is {kind}, and no reader can read its exact values"
             raise StateDiffers(state=state, problem=problem, remedy=f"{error}.") from None
     names = [*declared, UPSTREAM_TXID]
     table = sa.table(place.name, *map(sa.column, names), schema=place.schema)

@@ -380,7 +380,7 @@ def check_receipts_table(table: sa.Table, found: Collection[str], *, state: str)
             state=state,
             problem=f"table {name} exists with other columns: {', '.join(sorted(found))}; it lacks {missing[0]}",
             remedy=f"Nothing was written. Rename it (ALTER TABLE {name} RENAME TO {RECEIPTS_TABLE}_other), or drop "
-            "it; then clear the commit task: it makes a new one.",
+            "it. Then clear the commit task, which creates a new table.",
         )
 
 
@@ -482,9 +482,9 @@ def existing_table(
         differences.append(f"its key is {sorted(primary)}, expected {keys}")
     if differences:
         problem = f"table {table.name} exists with other columns: {'; '.join(differences)}"
-        remedy = Remedy.of("Give the state another table, or change this one.")
+        remedy = Remedy.of("Set another table for the state, or alter this table.")
         if not primary:
-            remedy += " For the key that it had: " + Command.of("ddl", "DAG")
+            remedy += " To restore its primary key: " + Command.of("ddl", "DAG")
         raise StateDiffers(state=columns.state, problem=problem, remedy=remedy)
     return table, {key: found[key] for key in columns.keys}
 

@@ -581,7 +581,7 @@ class SqlStore(StateTable):
             return ChunkConflict(
                 state=self.state, key=shown, found=found, chunk=writer.chunk, txid=writer.txid
             )
-        return self._refused("it did not take all rows of the update")
+        return self._refused("the database did not store all rows of the update")
 
     def _sum_refused(self, refusal: SumRefused) -> StateError:
         name, aggregator = list(self.columns.values.items())[refusal.column]

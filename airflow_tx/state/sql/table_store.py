@@ -64,7 +64,9 @@ _OURS = {TXID: "bigint", ROW: "bigint"}
 _RESTATING = '"replaces":{'
 _FILLED = "the table has rows"
 _AGAIN = "then clear the commit task"
-_CHANGED = f"{NOTHING} Look at the triggers, rules and conflict clauses of the table: take out what changes rows."
+_CHANGED = (
+    f"{NOTHING} Remove the triggers, rules and conflict clauses of the table that change rows."
+)
 _Columns = Mapping[str, Sequence[Any]]
 
 
@@ -100,10 +102,12 @@ class FoundTable:
         :param start: number of the first row with these columns.
         """
         if not names:
-            raise _differs(self.state, "a row has no columns", "Give it some.")
+            raise _differs(
+                self.state, "a row has no columns", "Return rows with at least one column."
+            )
         if unknown := [name for name in names if name not in self.types]:
             problem = (
-                f"column {unknown[0]} is in row {start}, and not in the first {ROWS_AT_ONCE} rows"
+                f"column {unknown[0]} is in row {start}, but not in the first {ROWS_AT_ONCE} rows"
             )
             remedy = f"Name its type: add_columns=True, types={{{unknown[0]!r}: ...}}."
             raise _differs(self.state, problem, remedy)
@@ -114,10 +118,12 @@ class FoundTable:
             problem = (
                 f"the rows lack column {missing[0]}, which is NOT NULL in table {self.table.name}"
             )
-            raise _differs(self.state, problem, "Give it a default, then clear the commit task.")
+            raise _differs(
+                self.state, problem, "Set a default for the column, then clear the commit task."
+            )
         if foreign := [name for name in names if self.types[name] not in self.spelled]:
             kind = self.types[foreign[0]]
-            problem = f"column {foreign[0]} of table {self.table.name} is {kind}, in which values would change"
+            problem = f"column {foreign[0]} of table {self.table.name} is {kind}, which would change the values"
             known = "; ".join(dict.fromkeys(self.spelled.values()))
             raise _differs(self.state, problem, f"Declare it as one of: {known}.")
 
@@ -228,7 +234,7 @@ class _GivenRows(Iterator[RowPortion]):
             problem = (
                 f"column {both[0]} has a default, and some of the first {self.count} rows lack it"
             )
-            remedy = f"{NOTHING} Give it in each row, or in none; None is NULL."
+            remedy = f"{NOTHING} Return the column in every row or in no row; None is NULL."
             raise StateError(state=self._found.state, problem=problem, remedy=remedy)
 
 
@@ -261,8 +267,10 @@ class TableStore(OneTableStore[FoundTable]):
         :param sample: list to which the method adds the txids of deleted rows, as text.
         """
         if not write.complete:
-            problem = "it was given a part of an update, and a table takes the whole update"
-            raise StateError(state=self.state, problem=problem, remedy="Give all rows at once.")
+            problem = "it received only a part of an update, but a table must receive all rows in one write"
+            raise StateError(
+                state=self.state, problem=problem, remedy="Pass all rows in one write."
+            )
         rows = RowTally.of(write.rows or ())
         portions = rows.portions(ROWS_AT_ONCE)
         first = next(portions, None)
@@ -287,11 +295,11 @@ class TableStore(OneTableStore[FoundTable]):
             row = given.start + refusal.row
             raise found.misfit(row, name, refusal.problem, refusal.remedy) from None
         if written != given.count:
-            problem = f"the database has taken {written} of {given.count} rows"
+            problem = f"the database has stored only {written} of {given.count} rows"
             raise StateError(state=self.state, problem=problem, remedy=_CHANGED)
         after = self._count_others(connection, found, write.grant.txid)
         if after != before:
-            problem = f"the table had {before} rows of other transactions, and has {after} after {written} inserts"
+            problem = f"the table had {before} rows of other transactions, but has {after} after {written} inserts"
             raise StateError(state=self.state, problem=problem, remedy=_CHANGED)
         self._facts[_FILLED] = True
         return written
@@ -335,7 +343,7 @@ class TableStore(OneTableStore[FoundTable]):
         found = self._found(connection)
         if found is None or not kept.rows or self._rows_of(connection, found, kept.txid):
             return ""
-        return f"none of the {kept.rows} rows of transaction {kept.txid} is there"
+        return f"the table has no row of the {kept.rows} rows of transaction {kept.txid}"
 
     def _has_nothing(self, connection: Connection) -> bool:
         return not self._newest_txid(connection)
@@ -361,7 +369,7 @@ class TableStore(OneTableStore[FoundTable]):
         """Compare the number of rows that a transaction has in the table with the number of rows that were written."""
         there = now.rows if now.txid == wrote.txid else self._rows_of(connection, found, wrote.txid)
         if there != wrote.rows:
-            problem = f"{wrote.rows} rows of transaction {wrote.txid} were written, {there} are in the table"
+            problem = f"transaction {wrote.txid} wrote {wrote.rows} rows, but the table has {there} of them"
             raise StateError(state=self.state, problem=problem, remedy=_CHANGED)
 
     def _newest(self, connection: Connection, found: FoundTable) -> Imprint:
@@ -416,7 +424,7 @@ class TableStore(OneTableStore[FoundTable]):
         """Refuse to read rows as of a transaction if a later transaction has deleted some of these rows."""
         restated = 0 if later.replaces is None else later.replaces.txid
         if restated and (later.txid > newest or (later.takes_out and restated <= txid)):
-            why = f"{later.txid} restates {restated}, whose rows are gone"
+            why = f"{later.txid} restated {restated} and deleted its rows"
             raise fence.not_as_of(txid, newest, later=later.txid, why=why, state=self.state)
 
     def rows_by_txid(self, connection: Connection) -> dict[int | None, int]:
@@ -666,14 +674,14 @@ class TableStore(OneTableStore[FoundTable]):
             )
         other = f"{TXID}_other" if alike == TXID else TXID
         problem = f"table {self._name} has column {alike} of type {types[alike]}"
-        problem += "" if alike == TXID else f", and not {TXID}"
+        problem += "" if alike == TXID else f"instead of {TXID}"
         return problem, f"ALTER TABLE {place} RENAME COLUMN {quote(alike)} TO {other}"
 
     def _check_is_table(self, inspector: sa.Inspector) -> None:
         """Refuse a view, because a view cannot have an index."""
         if self._name not in inspector.get_table_names(schema=self._schema):
-            problem = f"{self._name} is a view, or another kind of table that takes no index"
-            raise _differs(self.state, problem, "Give the state the table behind it.")
+            problem = f"{self._name} is a view, or another kind of table that cannot have an index"
+            raise _differs(self.state, problem, "Set the table that the view reads.")
 
     def _own_table(self, connection: Connection) -> sa.Table | None:
         return self._described(self._types) if self._types else None
@@ -693,7 +701,7 @@ class TableStore(OneTableStore[FoundTable]):
         names = dict.fromkeys([*rows, *self._types])
         self._check_names(names)
         if ours := [name for name in rows if name.casefold() in _OURS]:
-            problem = f"the rows have a column {ours[0]}, which is this state's own"
+            problem = f"the rows have a column {ours[0]}, a name that this state uses itself"
             raise _differs(self.state, problem, "Give it another name.")
         found = self._found(connection)
         self._check_cases({} if found is None else found.types, names)
@@ -712,7 +720,7 @@ class TableStore(OneTableStore[FoundTable]):
             ddl = "; ".join(self._changes(connection, TableLacks(lacks)))
             ddl = as_typed(connection.dialect, ddl)
             raise _differs(
-                self.state, problem, f"Say add_columns=True. Or change it, {_AGAIN}: {ddl}"
+                self.state, problem, f"Set add_columns=True. Or alter the table, {_AGAIN}: {ddl}"
             )
         if lacks:
             raise TableLacks(lacks, self)
@@ -811,7 +819,7 @@ class TableStore(OneTableStore[FoundTable]):
         named = next(fitting, None)
         remedy = f'Name it: types={{"{name}": "{named}"}}.'
         if named is None:
-            remedy = f"Let the task make them of one type, such as str({name})."
+            remedy = f"Convert the values to one type in the task, such as str({name})."
         return StateError(
             state=self.state,
             problem=f"column {name} has no clear type in the first {len(values)} rows: {shown}",

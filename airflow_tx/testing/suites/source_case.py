@@ -85,7 +85,9 @@ class SourceLedger:
         """
         batches = self.rest()
         if not batches:
-            raise AssertionError("`add` returned rows, and the source has no batch of them")
+            raise AssertionError(
+                "`add` returned rows, but the source returned no batch of these rows"
+            )
         return batches
 
     def rest(self) -> list[Batch]:
@@ -93,7 +95,7 @@ class SourceLedger:
         batches: list[Batch] = []
         while (batch := self.take()) is not None:
             batches.append(batch)
-            assert len(batches) < _MANY, "it has a batch without end"
+            assert len(batches) < _MANY, "the source returns too many batches"
         return batches
 
 
@@ -207,5 +209,5 @@ class SourceCase:
     def some(self, ledger: SourceLedger) -> Batch:
         """Decide and keep the next batch. Fail if there is no batch."""
         batch = ledger.take()
-        assert batch is not None, "there is data, and it gave no batch"
+        assert batch is not None, "there is data, but the source returned no batch"
         return batch

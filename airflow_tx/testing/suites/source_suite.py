@@ -69,7 +69,7 @@ class SourceSuite(SourceCase):
         self.added()
         before = self._backlog(ledger)
         if before is None:
-            pytest.skip("it does not know how much it has")
+            pytest.skip("the source cannot count its waiting rows")
         assert before > 0
         self.some(ledger)
         after = self._backlog(ledger)
@@ -84,7 +84,7 @@ class SourceSuite(SourceCase):
             each for each in ledger.every() if each.count is not None and each.unit == "rows"
         ]
         if not counted:
-            pytest.skip("it does not count the rows of a batch")
+            pytest.skip("the source does not count the rows of a batch")
         for batch in counted:
             assert batch.count == len(self.rows(batch.metadata))
             assert batch.reason
@@ -107,10 +107,10 @@ class SourceSuite(SourceCase):
 
     def test_a_run_that_was_made_anew_has_the_batch_of_its_key(self, ledger: SourceLedger) -> None:
         if not self.make().per_run:
-            pytest.skip("any run takes the next rows")
+            pytest.skip("every run takes the next rows of the source")
         self.added()
         run = ledger.next_run()
-        assert run is not None, "`runs` should give the runs of what `add` adds"
+        assert run is not None, "`runs` should return the runs of the rows that `add` adds"
         first = ledger.decide(run=run)
         source = self.make()
         assert source.for_key(source.key(run)).decide(TransactionAttempt(1, 2), None) == first
@@ -198,7 +198,7 @@ class SourceSuite(SourceCase):
         self, ledger: SourceLedger
     ) -> None:
         if not self.knows_what_is_gone:
-            pytest.skip("the rows are looked for when they are read")
+            pytest.skip("the source finds lost rows only when it reads them")
         self.added()
         batch = self.some(ledger)
         self.lose_rows()
@@ -208,7 +208,7 @@ class SourceSuite(SourceCase):
 
     def test_record_batches_have_the_same_rows(self, ledger: SourceLedger) -> None:
         if self._spark is not None:
-            pytest.skip("only Spark can read it")
+            pytest.skip("only Spark can read this source")
         self.added()
         batch = self.some(ledger)
         source = self.make()
@@ -279,7 +279,7 @@ class SourceSuite(SourceCase):
 
     def test_a_new_partition_is_taken_up(self, ledger: SourceLedger) -> None:
         if not self.make().partitioned:
-            pytest.skip("it has no partitions")
+            pytest.skip("the source has no partitions")
         added = self.added()
         batches = [self.some(ledger)]
         before = set(ledger.places[-1])

@@ -71,7 +71,7 @@ def _began(state: FencedState) -> bool | None:
 
 def _needs_names(state: FencedState) -> None:
     if not state.names_changes:
-        pytest.skip("its fence names no changes")
+        pytest.skip("the fence of this state names no changes")
 
 
 class FenceSuite(StateTests):
@@ -208,8 +208,10 @@ class FenceSuite(StateTests):
         state.raise_fence(second)
         grants.final(
             second, state
-        )  # The store has confirmed the updates, and lost them before they were on the disk.
-        with pytest.raises(StateBehind, match="2, without all of its updates.*--state-lost"):
+        )  # the store has confirmed the updates, but lost them before they reached the disk or the standby
+        with pytest.raises(
+            StateBehind, match="2, but some of its updates are missing.*--state-lost"
+        ):
             use(state, grants(3), rows({"a": 1}))
         assert totals(state) == {"a": 1}
 
@@ -318,7 +320,7 @@ class FenceSuite(StateTests):
         _commit(grants, state)
         state.accept_values(3)
         late = _granted(grants, 2, accepted={state.name: {CHANGE: 4}})
-        with pytest.raises(StateBehind, match="without the change that repair 4 accepted"):
+        with pytest.raises(StateBehind, match="the values lack the change that repair 4 accepted"):
             use(state, late, rows({"a": 1}))
         assert totals(state) == {"a": 1}
         use(state, _granted(grants, 2, accepted={state.name: {CHANGE: 3}}), rows({"a": 1}))
@@ -333,7 +335,7 @@ class FenceSuite(StateTests):
         grants.generation, grants.last = 2, {}
         for fence in ({**seen.token.to_json(), "txid": 7}, None):
             noted = {state.name: {"generation": 2, "fence": fence}}
-            with pytest.raises(StateBehind, match="the fence that a person accepted said"):
+            with pytest.raises(StateBehind, match="the fence that a person accepted was"):
                 use(state, _granted(grants, 8, accepted=noted), rows({"a": 1}))
         noted = {state.name: {"generation": 2, "fence": seen.token.to_json()}}
         use(state, _granted(grants, 8, accepted=noted), rows({"b": 1}))

@@ -198,7 +198,7 @@ class TogetherSuite(StateTests):
             "a value of another type": [row, {"key": "b", "n": "many"}],
             "a key that is NULL": [row, {"key": None, "n": 1}],
             "a column that is missing": [row, {"key": "b"}],
-            "a sum that has no room": [row, {"key": "b", "n": 2**63 - 1}],
+            "a sum that is too large": [row, {"key": "b", "n": 2**63 - 1}],
         }
 
     def everything(self, states: Sequence[StoredState]) -> object:

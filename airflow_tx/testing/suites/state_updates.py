@@ -122,7 +122,7 @@ class UpdateSuite(StateTests):
         self, state: FencedState, make_state: MakeState, grants: Grants, kind: str
     ) -> None:
         if type(state).holds is FencedState.holds:
-            pytest.skip("it cannot tell: then it may hold something of any transaction")
+            pytest.skip("the state cannot tell which transactions its values contain")
         assert not state.holds(1)
         for txid in (1, 2):
             first = grants(txid)
@@ -142,7 +142,7 @@ class UpdateSuite(StateTests):
     ) -> None:
         state = make_state("transactional")
         if type(state).holds is FencedState.holds:
-            pytest.skip("it cannot tell what it holds")
+            pytest.skip("the state cannot tell what its values contain")
 
         def grant(attempt: int, output: str) -> Grant:
             return about_to_write(grants(1, attempt), state, output)
@@ -272,7 +272,7 @@ class UpdateSuite(StateTests):
             ({"key": "a", "n": "one"}, "n = 'one' is not an integer"),
             ({"key": "a", "n": 1.5}, "n = 1.5 is not an integer"),
             ({"key": "a", "n": 2**63}, "does not fit into 64 bits"),
-            ({"key": "key 3", "n": 1}, "its key comes twice"),
+            ({"key": "key 3", "n": 1}, "its key occurs twice"),
         ],
     )
     def test_a_row_that_does_not_fit_is_named_and_nothing_is_written(

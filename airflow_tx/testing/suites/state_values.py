@@ -138,7 +138,7 @@ class ValueSuite(StateTests):
             state.raise_and_write(grants(txid), [{"n": 4}])
             grants.commit_rows(txid, state, [{"n": 4}])
         assert state.read() == [{"n": 8}]
-        with pytest.raises(StateError, match="takes one row"):
+        with pytest.raises(StateError, match="stores one row"):
             grants.commit_rows(3, state, [{"n": 1}, {"n": 2}])
         assert state.read() == [{"n": 8}]
 
@@ -184,7 +184,7 @@ class ValueSuite(StateTests):
         self._check(state, {"a": longest})
         if limit is not None:
             with pytest.raises(
-                StateError, match=rf"row 0 .*more than the {limit} that this state takes"
+                StateError, match=rf"row 0 .*more than the {limit} that this state can store"
             ):
                 grants.commit_rows(2, state, [{"key": "a", "v": "x" * (limit + 1)}])
             self._check(state, {"a": longest})

@@ -200,7 +200,7 @@ def check(
         )
     if (rows is None) == (value is None):
         given = "neither of them" if rows is None else "both of them"
-        remedy = 'Give rows="amount >= 0", a condition of each row, or value="count(*) > 0", of all rows.'
+        remedy = 'Set rows="amount >= 0" for a condition of each row, or value="count(*) > 0" for one of all rows.'
         raise ConfigError(option=f"check({name!r}, rows=, value=)", value=given, remedy=remedy)
     sql = value if rows is None else rows
     if not isinstance(sql, str) or not sql.strip():
@@ -237,7 +237,7 @@ class OutputRows:
             for field in (each for schema in schemas for each in schema):
                 kind = self.schema.field(field.name).type
                 if _rounds(field.type, kind):
-                    problem = f"column {field.name} is {field.type} and {kind} in its parts"
+                    problem = f"column {field.name} has the types {field.type} and {kind} in parts of the rows"
                     raise NoTable(f"{problem}: no type holds the values of both")
 
     def columns(self, mentioned: Iterable[str]) -> list[str]:
@@ -369,7 +369,7 @@ _CALL: Mapping[str, Any] = {
     "is_operator": False,
     "export_state": False,
 }
-_SINGLE = "Give one condition alone, without SELECT, FROM and a name."
+_SINGLE = "Write a single condition, without SELECT, FROM and a name."
 
 
 @dataclass(frozen=True)
@@ -410,10 +410,10 @@ class SqlCheck(Check):
             raise self.refused(str(error)) from None
         if self.of_all and not found.aggregates:
             raise self.refused(
-                "It has no aggregate, such as count(*). Give a condition of each row by rows=."
+                "It has no aggregate, such as count(*). Pass a condition of each row by rows=."
             )
         if not self.of_all and found.aggregates:
-            raise self.refused(f"It has an aggregate, {found.aggregates[0]}. Give it by value=.")
+            raise self.refused(f"It has an aggregate, {found.aggregates[0]}. Pass it by value=.")
         if not self.of_all and not found.columns:
             raise self.refused("It names no column of the rows.")
         return found
@@ -496,12 +496,14 @@ class SqlPass:
                 )
             kind = condition_type(each.sql, known, each.parsed.columns)
         except ValueError as error:
-            raise each.refused(f"It cannot tell them apart: {error}. Rename one of them.") from None
+            raise each.refused(
+                f"Its column names are ambiguous: {error}. Rename one column."
+            ) from None
         except _errors() as error:
             there = "" if known is None else f" The rows have {', '.join(known.names)}."
             raise each.refused(_reason(error) + there) from None
         if known is not None and kind != "BOOLEAN":
-            raise each.refused(f"It gives a {kind}, and a condition is true or false.")
+            raise each.refused(f"It returns a {kind}, but a condition must be true or false.")
 
     def _pass(self, checks: Sequence[SqlCheck]) -> tuple[Any, ...]:
         selected = ["count(*)", *(name for each in checks for name in each.selected)]
@@ -692,10 +694,12 @@ def parse_condition(sql: str) -> ParsedCondition:
         classes = {node["class"] for node in nodes}
         if "SUBQUERY" in classes:
             raise ValueError(
-                "It reads a table or a file, and a check sees the rows of its output alone."
+                "It reads a table or a file, but a check can read only the rows of its output."
             )
         if "WINDOW" in classes:
-            raise ValueError("It has a window function, and a check sees one row, or an aggregate.")
+            raise ValueError(
+                "It has a window function, but a check can use only one row or an aggregate."
+            )
         if "STAR" in classes:
             raise ValueError("Name each column instead of *.")
         names = (

@@ -116,10 +116,10 @@ InstanceStates = Mapping[tuple[str, int], "str | None"]
 class Completion(Enum):
     """Whether a transaction is ready for its commit."""
 
-    READY = "everything has acked"
-    NOT_YET = "a task works again"
+    READY = "all tasks and messages are acked"
+    NOT_YET = "a task runs again"
     MESSAGES = "some of its messages are not acked"
-    OVER = "it is final already"
+    OVER = "the transaction is already final"
 
 
 @dataclass(eq=False)
@@ -834,7 +834,7 @@ class PhaseCommit(Commit):
         if completion is Completion.OVER:  # An earlier try has marked the commit.
             return
         if completion is not Completion.READY:
-            raise self.incomplete("a task before the phase works again", self.phase.acquire)
+            raise self.incomplete("a task before the commit phase runs again", self.phase.acquire)
         self._check_states()
         written = {name: Written(**each) for name, each in self._collected(shared).items()}
         written = _marked(written, shared.get("left", ()))
@@ -852,7 +852,9 @@ class PhaseCommit(Commit):
                 if task in shared["healed"]:
                     found |= shared["written"][task]
                     continue
-                raise self.incomplete(f"{task} has not written under the grant of this phase", task)
+                raise self.incomplete(
+                    f"{task} has not written with the grant of this commit phase", task
+                )
             found |= wrote["written"]
         return found
 

@@ -107,7 +107,7 @@ class Side:
                 if key in found:
                     raise StateError(
                         state=self.columns.state,
-                        problem=f"{self.whose}: key {shown_key(self.columns, key)} comes twice",
+                        problem=f"{self.whose}: key {shown_key(self.columns, key)} occurs twice",
                         remedy="Aggregate by key before writing.",
                     )
                 found[key] = cells[split:]
@@ -147,7 +147,7 @@ def old_side(state: QueryableState, old: Contribution, gone: Set[str] = frozense
     }
     own = replace(columns, aggregators=known)
     rows = _Again(old.rows, frozenset((*own.keys, *own.values, *known)))
-    return Side(own, key_types, rows, "what the earlier transaction contributed", gone)
+    return Side(own, key_types, rows, "the contribution of the earlier transaction", gone)
 
 
 @dataclass(frozen=True)
@@ -314,18 +314,16 @@ class DifferenceRows:
             try:
                 converted(aggregator.type, [difference(aggregator, one, other)])
             except REFUSALS as error:
-                values = f"was {str(one)[:200]} and is {str(other)[:200]} now"
+                values = f"was {str(one)[:200]} and is now {str(other)[:200]}"
                 shown = shown_key(self.columns, key)
-                problem = (
-                    f"key {shown}: the {aggregator.name} of column {name} {values}; this {error}"
-                )
+                problem = f"key {shown}: the {aggregator.name} of column {name} {values}: the difference {error}"
                 return NotTakenBack(
                     state=self.columns.state,
                     problem=problem,
                     remedy=self._remedy,
                     place="a key",
                 )
-        raise AssertionError("one of them was refused")
+        raise AssertionError("the loop must find the refused difference")
 
 
 def shown_key(columns: Columns, key: Sequence[Any]) -> dict[str, Any]:
@@ -360,8 +358,8 @@ class StagingPlace:
 
     @property
     def remedy(self) -> Remedy:
-        """Return the remedy for a restatement that is refused."""
-        return "The earlier transaction still counts. To leave this one out: " + Command.of(
+        """Return the remedy for a refused restatement."""
+        return "The earlier transaction still counts. To skip this restatement: " + Command.of(
             "skip", self.topology, self.attempt.txid, "--why", "TEXT"
         )
 
@@ -456,7 +454,7 @@ def difference_of(
     key_types = counting.key_types
     if not isinstance(new, Sized):
         new = list(new)
-    coming = Side(columns, key_types, new, "what this transaction contributes")
+    coming = Side(columns, key_types, new, "the contribution of this transaction")
     compared = DifferenceRows(columns, list(counting.columns.values), place.remedy, sole, done=done)
     count = old.count + len(new)
     if count <= FEW and not staged:

@@ -89,15 +89,15 @@ def pass_on(
         try:
             ended = take_skip(ledger, ended.txid + 1, states, log=log)
         except TxError as error:
-            log.warning("The next transaction is not skipped now: %s", error)
+            log.warning("The next transaction could not be skipped: %s", error)
             return
     if isinstance(ended, Committed) and ended.waiting:
         try:
             for _, run_id, _ in start_yielded(ledger, runs, ended.waiting, patience=_PATIENCE):
-                log.info("Run %s had yielded, and is started again", run_id)
+                log.info("Run %s had yielded and starts again", run_id)
         except (TxError, AirflowRuntimeError) as error:
             log.warning(
-                "Runs that yielded (%s) are not started again now: %s",
+                "Runs that yielded (%s) could not be started again: %s",
                 ", ".join(ended.waiting),
                 error,
             )
@@ -127,7 +127,11 @@ def clean_up(spec: TransactionSpec, ledger: Ledger, ti: Any, txid: int, *, log: 
             with spec.open_ackers(ledger.store) as ackers:
                 ackers.forget(Origin(spec.topology, txid, 0, incarnation))
     except Exception as error:  # noqa: BLE001
-        log.warning("Transaction %s is committed, but was not cleaned up: %s", txid, error)
+        log.warning(
+            "Transaction %s is committed, but its temporary data could not be deleted: %s",
+            txid,
+            error,
+        )
 
 
 def note_committed(spec: TransactionSpec, begun: Begun, *, log: Any) -> None:
@@ -152,8 +156,9 @@ def note_committed(spec: TransactionSpec, begun: Begun, *, log: Any) -> None:
     except Exception as error:
         raise SourceError(
             source=repr(source),
-            problem=f"transaction {begun.txid} is committed, and committed() failed: {type(error).__name__}: {error}",
-            remedy="Clear this task: it calls committed() again, and nothing is counted again.",
+            problem=f"transaction {begun.txid} is committed, but committed() of the source failed: "
+            f"{type(error).__name__}: {error}",
+            remedy="Clear this task: it calls committed() again, and no row counts twice.",
         ) from error
     finally:
         source.close()
@@ -384,21 +389,21 @@ def messages_of(
     began = datetime.fromisoformat(record.began)
     if found.waiting and now >= began + timedelta(seconds=timeout):
         return Messages(
-            problem=f"after {timeout:g} s (processing_timeout) it still waits: {found.waiting}"
+            problem=f"it still waits after {timeout:g} s (processing_timeout): {found.waiting}"
         )
     return found
 
 
 def _judged(report: TreeReport) -> Messages:
     if report.failed is not None:
-        return Messages(problem=f"a message was failed: {report.failed}")
+        return Messages(problem=f"a worker failed a message: {report.failed}")
     if report.twice:
         return Messages(problem=f"messages of {', '.join(report.twice)} were acked more than once")
     if not report.open:
         return Messages(report.emitted)
     trees = ", ".join(f"{count} of task {task}" for task, count in report.open.items())
     return Messages(
-        waiting=f"of {sum(report.emitted.values())} trees of messages these are not complete: {trees}"
+        waiting=f"of its {sum(report.emitted.values())} message trees, these are not complete: {trees}"
     )
 
 

@@ -66,7 +66,7 @@ class RejectedCheck(Check):
 
     def _failed(self, task: str, rejected: int, whole: int | None, acks: Acks) -> FailedCheck:
         of = "an unknown number of" if whole is None else whole
-        found = f"task {task} rejected {rejected} of {of} rows, and max_rejected is {self.most}"
+        found = f"task {task} rejected {rejected} of {of} rows, but max_rejected is {self.most}"
         refs = rejected_refs(acks)
         rows = [[ref["rows"], ref.get("row_digest") or ref["path"]] for ref in refs]
         own = {each: ack for each, ack in acks.items() if each[0] == task}
@@ -126,8 +126,8 @@ def check_aside(case: CommitCase, acks: Acks) -> None:
             task=task,
             txid=own.txid,
             attempt=own.attempt,
-            problem=f"the block has no table for its {counted(refs[0]['rows'], 'rows')} any more",
-            remedy=f"Bring rejected= back, or clear task {task}.",
+            problem=f"the transaction no longer has a table for its {counted(refs[0]['rows'], 'rows')}",
+            remedy=f"Set rejected= again, or clear task {task}.",
         )
     _check_malformed(case, acks)
 
@@ -152,7 +152,9 @@ def _check_malformed(case: CommitCase, acks: Acks) -> None:
             named = " and ".join(f"task {task} {found}" for task, found in (first, other))
             own = case.begun.attempt
             problem = f"two readers found different malformed rows of the batch ({named})"
-            remedy = 'Clear these tasks; if they differ again, malformed="refuse" names a row.'
+            remedy = (
+                'Clear these tasks. If they differ again, malformed="refuse" names one of the rows.'
+            )
             raise RowsDiffer(txid=own.txid, attempt=own.attempt, problem=problem, remedy=remedy)
 
 

@@ -88,7 +88,7 @@ def write_entry(
     return name
 
 
-_LEFT = "what it held was accepted, and the restatement has passed it over"
+_LEFT = "a person accepted its values, and the restatement left it out"
 
 
 def no_contribution(update: Update, inside: Collection[str] = ()) -> str:
@@ -98,7 +98,7 @@ def no_contribution(update: Update, inside: Collection[str] = ()) -> str:
     """
     columns = update.state.columns
     if columns is None:
-        return f"{type(update.state).__name__} takes rows unchanged"
+        return f"{type(update.state).__name__} stores rows unchanged"
     if reducers := reducers_of(columns):
         return f"column {reducers[0]} has a reducer"
     if (task := update.input.operator.task_id) in inside:
@@ -112,9 +112,9 @@ def takes_no_rows(update: Update, inside: Collection[str] = ()) -> str:
     if not state.journal_rows:
         return f"{type(state).__name__}(journal_rows=False) keeps no rows in the journal"
     if update.input is None:
-        return "the journal keeps no rows that tasks have rejected"
+        return "the journal does not keep rejected rows"
     if inside and state.append_table is not None:
-        return "its committer writes files of its own in the commit phase"
+        return "its committer writes its own files in the commit phase"
     if (task := update.input.operator.task_id) in inside:
         return f"its rows come from task {task}, which runs in the commit phase"
     return ""
@@ -176,7 +176,7 @@ def _serialized(source: Source) -> tuple[str, dict[str, Any]]:
 # --- restatement --------------------------------------------------------------------------------------------------
 
 
-INSTEAD = "To correct the values, compute the table from the beginning of the source, in a DAG with another id."
+INSTEAD = "To correct the values, compute the table again from the beginning of the source, in a DAG with another id."
 """The remedy for a transaction that cannot be restated."""
 
 
@@ -191,7 +191,7 @@ def takes_nothing_back(updates: Iterable[Update], inside: Collection[str] = ()) 
             continue
         problem = no_contribution(update, inside)
         if not problem and not isinstance(state, QueryableState):
-            problem = f"{type(state).__name__} cannot be asked for the values of keys"
+            problem = f"{type(state).__name__} cannot return the values of keys"
         if problem:
             return f"state {state.name!r} cannot take anything back: {problem}"
     return None
@@ -234,7 +234,7 @@ def refuses_restatement(
         return problem
     for name, contribution in contributions(entry, renamed).items():
         if name not in by_name:
-            return f"it has written state {name!r}, which the DAG does not write any more"
+            return f"it has written state {name!r}, which the DAG no longer writes"
         if by_name[name].state.takes_back_by_txid:
             continue
         lives = (columns or {}).get(name)
@@ -340,7 +340,7 @@ def misfit(
             return f"column {name} is no longer in the state"
         if dict(aggregator) != now[name]:
             was, found = ("{aggregator}({type})".format(**each) for each in (aggregator, now[name]))
-            return f"column {name} was a {was} and is a {found} now"
+            return f"column {name} was a {was} and is now a {found}"
     for name in whole.values.keys() - old.values.keys():
         since = (lives or {}).get(name, txid + 1)
         others = (
@@ -349,7 +349,7 @@ def misfit(
             if txid < (lives or {}).get(each, since) <= since
         )
         if (other := min(others, default=None)) is not None:
-            return f"column {name} was dropped and added again since, and column {other} may have been renamed from it"
+            return f"column {name} was later dropped and added again, and may have been renamed to column {other}"
     return ""
 
 

@@ -314,7 +314,7 @@ class RollForward:
         lives = self._ledger.topology.columns.get(state.name)
         problem = own.refusal or misfit(state, own, lives, entry.txid)
         if not problem and still_held(state, own, lives, entry.txid) != own:
-            problem = "a column that it wrote was dropped and added again since"
+            problem = "one of its columns was later dropped and added again"
         if problem:
             raise history.refused(f"transaction {receipt.txid}: {problem}")
         return own

@@ -82,7 +82,7 @@ def yield_slot(
             return
         if compat.is_paused(spec.dag_id):
             log.info(
-                "Run %s waits for a run slot while DAG %s is paused: no run makes room.",
+                "Run %s waits for a run slot while DAG %s is paused: no run yields.",
                 holder,
                 spec.dag_id,
             )
@@ -97,9 +97,9 @@ def yield_slot(
         context["task"].on_failure_callback = ()
         context["task"].email_on_failure = False
         raise Yielded(
-            f"Run {ti.run_id} yields: transaction {blocking} must commit first, and its run {holder} is queued for "
-            "lack of a run slot. Nothing is lost. This run starts again when the slot is free, and processes its "
-            "batch once more."
+            f"Run {ti.run_id} yields: transaction {blocking} must commit first, and its run {holder} waits for a "
+            "run slot. Nothing is lost. This run starts again when the slot is free, and processes its batch "
+            "again."
         )
 
 
@@ -140,7 +140,9 @@ class UnlessYielded:
             with self.spec.store() as store:
                 only_yielded = has_yielded(self.spec.ledger(store), context["run_id"])
         except TxError as error:
-            log.warning("%s The callback of the DAG is called: its run may have failed.", error)
+            log.warning(
+                "%s The callback of the DAG is called, since its run may have failed.", error
+            )
             only_yielded = False
         if not only_yielded:
             self.callback(context)

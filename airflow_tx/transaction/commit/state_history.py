@@ -169,10 +169,10 @@ class StateHistory:
     def _look(self, fence: Fence | None) -> StateLook:
         if fence is None:
             if self.has_values():
-                raise self.refused("it has values, and no fence")
+                raise self.refused("it has values but no fence")
             if not self.life.began_empty:
                 raise self.refused(
-                    "it is empty, and nothing says that it was so before its first transaction"
+                    "it is empty, but no record says that it was empty before its first transaction"
                 )
             life = self.life
             heals = None in map(life.kept, life.given)
@@ -180,7 +180,7 @@ class StateHistory:
             return StateLook(0, life.first, None, pending=changes, heals=heals or not life.losses)
         found = fence.token.txid
         if fence.incarnation != self.ledger.topology.incarnation:
-            raise self.refused(f"its fence is of another ledger ({fence.incarnation})")
+            raise self.refused(f"its fence belongs to another ledger ({fence.incarnation})")
         if fence.token.is_look:
             # An earlier roll forward ended before it wrote. It raised this fence, which names no
             # transaction that the state has. So only the values show which transactions the state
@@ -193,7 +193,9 @@ class StateHistory:
             return self._look_at_open(fence)
         receipt = self.receipts.get(found)
         if receipt is None:
-            raise self.refused(f"its fence says transaction {found}, whose receipt is gone")
+            raise self.refused(
+                f"its fence says transaction {found}, but the receipt of that transaction is gone"
+            )
         if fence.token.birth != receipt.birth:
             raise self.refused(f"its fence says transaction {found}, but with another birth")
         marked = (receipt.attempt, receipt.epoch)
@@ -257,7 +259,7 @@ class StateHistory:
         return replace(look, first=first, apart=True, pending=pending)
 
     def _apart(self, problem: str) -> RollForwardRefused:
-        return self.refused(f"its fence and its values are of different moments, and {problem}")
+        return self.refused(f"its fence and its values are from different moments, and {problem}")
 
     def _compared(self, look: StateLook, fence: Fence, *, undone: int) -> StateLook:
         """Compare the fence with the values.

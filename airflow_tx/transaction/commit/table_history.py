@@ -64,7 +64,9 @@ class TableHistory(StateHistory):
             return replace(look, pending=pending)
         now = self.ledger.current
         if self.state.restored_by and any((txid or 0) >= now for txid in self._rows()):
-            problem = f"it lacks rows of transaction {first}, and has rows of transaction {now}, which is open"
+            problem = (
+                f"it lacks rows of transaction {first}, but has rows of the open transaction {now}"
+            )
             raise self.refused(problem)
         return self.look_at_values(look)
 

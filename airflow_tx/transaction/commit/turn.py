@@ -52,11 +52,11 @@ _ON_THEIR_WAY = (Phase.PROCESSED, Phase.COMMITTING)
 class Move(Enum):
     """The next step of a committer."""
 
-    FORGET = "drop the output that was read, since the transaction has changed"
-    SKIP = "skip the transaction whose turn it is"
+    FORGET = "discard the output that was read, since the transaction has changed"
+    SKIP = "skip the transaction that has the turn"
     COMMIT = "take the turn"
     WAIT = "wait in the worker"
-    WAIT_BRIEFLY = "wait in the worker, but not for long"
+    WAIT_BRIEFLY = "wait in the worker for a short time"
     POLL = "wait in the worker for messages"
     DEFER = "defer"
     DEFER_FOR_MESSAGES = "defer until messages are acked"
@@ -358,7 +358,8 @@ def _in_turn(
             time.sleep(_MESSAGE_POLL)
         elif move is Move.DEFER_FOR_MESSAGES:
             commit.log.info(
-                "Transaction %s of %s waits: %s. It fails if they are not %g s after its begin (processing_timeout).",
+                "Transaction %s of %s waits: %s. It fails if they are not complete %g s after its begin "
+                "(processing_timeout).",
                 commit.begun.attempt,
                 commit.spec.topology,
                 commit.messages.waiting,
@@ -446,19 +447,18 @@ def advice(topology: str, txid: int, run_id: str, state: str | None) -> Remedy:
     """
     if state == "running":
         return Remedy.of(
-            "There is nothing to do, unless a task of that run stays scheduled. Then deferred "
-            "tasks of waiting runs hold every slot of its pool (include_deferred): give the pool "
-            "a slot for each active run."
+            "There is nothing to do, unless a task of that run stays scheduled. Then deferred tasks of waiting "
+            "runs occupy every slot of its pool (include_deferred). Give the pool a slot for each active run."
         )
     if state == "queued":
         return (
-            "That run needs a run slot: one of the runs that wait makes room for it if it stays "
-            "queued. Airflow never starts a run of a cancelled or paused backfill: "
+            "That run needs a run slot. If it stays queued, one of the waiting runs yields to it. Airflow never "
+            "starts a run of a cancelled or paused backfill: "
         ) + Command.of("replay", topology, txid)
     again = f"start a run with the run id {run_id}" if state is None else "clear that run"
     return Remedy.of(
         f"To continue, {again}, or replay it: ",
         Command.of("replay", topology, txid),
-        "; to continue without it: ",
+        ". To continue without it: ",
         Command.of("skip", topology, txid, "--why", "TEXT"),
     )

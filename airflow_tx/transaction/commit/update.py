@@ -96,7 +96,7 @@ def persistent_aggregate(
     _refuse_table("persistent_aggregate", state)
     state = as_aggregate(state, keys, values, kind)
     if writers not in ("auto", "worker", "spark"):
-        remedy = 'Use "auto", "worker", "spark"; from how many rows on Spark writes, spark_from_rows= says.'
+        remedy = 'Use "auto", "worker" or "spark". With "auto", Spark writes from spark_from_rows= rows on.'
         raise ConfigError(option="persistent_aggregate(writers=)", value=writers, remedy=remedy)
     if spark_from_rows is not None and (spark_from_rows < 1 or writers != "auto"):
         remedy = 'Use a number of rows from 1, with writers="auto".'
@@ -104,14 +104,16 @@ def persistent_aggregate(
             option="persistent_aggregate(spark_from_rows=)", value=spark_from_rows, remedy=remedy
         )
     if spark is not None and ";" in spark:
-        remedy = "Parameters may contain secrets: create a connection of type spark_connect, and give its id."
+        remedy = "Parameters may contain secrets: create a connection of type spark_connect, and pass its id."
         raise ConfigError(
             option="persistent_aggregate(spark=)", value=spark.partition(";")[0], remedy=remedy
         )
     if new_values is not None:
         _check_name(new_values, "persistent_aggregate")
         if not isinstance(state, QueryableState):
-            remedy = f"{type(state).__name__} cannot be asked for the values of keys: leave new_values= out."
+            remedy = (
+                f"{type(state).__name__} cannot return the values of keys: leave new_values= out."
+            )
             raise ConfigError(
                 option="persistent_aggregate(new_values=)", value=new_values, remedy=remedy
             )
@@ -189,7 +191,7 @@ def partition_persist(
     if new_values is not None:
         _check_name(new_values, "partition_persist")
         if updater is None:
-            remedy = "Only an updater emits new values: give updater=."
+            remedy = "Only an updater emits new values: set updater=."
             raise ConfigError(
                 option="partition_persist(new_values=)", value=new_values, remedy=remedy
             )
@@ -215,7 +217,9 @@ def checked_updates(updates: Iterable[Update]) -> tuple[Update, ...]:
     names = [name for update in found if (name := getattr(update, "new_values", None)) is not None]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ConfigError(
-            option="new_values", value=twice[0], remedy="Two updates of a committer need two names."
+            option="new_values",
+            value=twice[0],
+            remedy="Use different names for the new values of two updates.",
         )
     return found
 
@@ -251,14 +255,18 @@ def written_together(updates: Sequence[Update]) -> tuple[Update, ...]:
     if not groups:
         found = ", ".join(each.state.name for each in updates)
         remedy = "No two of these states are in one SQL database"
-        raise _not_together(found, f"{remedy}: give them one conn_id")
+        raise _not_together(found, f"{remedy}: set the same conn_id for two states")
     if len(groups) > 1:
         found = " and ".join(names)
-        raise _not_together(found, "One database can be together: give all one conn_id")
+        raise _not_together(
+            found, "together= works for one database: set the same conn_id for all states"
+        )
     for each in updates:
         by_spark = each.writers == "spark" or (each.spark_from_rows or each.spark) is not None
         if each.state in groups[0] and by_spark:
-            problem = "The commit task writes it: leave writers=, spark= and spark_from_rows= out"
+            problem = (
+                "The commit task writes this state: leave writers=, spark= and spark_from_rows= out"
+            )
             raise _not_together(each.state.name, problem)
     return tuple(
         replace(each, writers="worker", together=True) if each.state in groups[0] else each
@@ -283,5 +291,5 @@ def _refuse_table(what: str, state: Any) -> None:
 
 def _check_name(name: str, what: str) -> None:
     if not name or name[0] in "_." or name == "return_value":
-        remedy = "Begin it with a letter; `return_value` is Airflow's own."
+        remedy = "Use a name that begins with a letter. Airflow reserves `return_value`."
         raise ConfigError(option=f"{what}(new_values=)", value=name, remedy=remedy)

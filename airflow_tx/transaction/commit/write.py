@@ -116,10 +116,10 @@ def acked_values(output: Any, acks: Acks, attempt: TransactionAttempt, pull: Pul
         {name for (of, _), ack in acks.items() if of == task for name in _given_names(ack)}
     )
     if wrong:
-        problem = "its XCom is not what the task acked"
+        problem = "its XCom differs from the output that the task acked"
         remedy = f"Clear task {task}."
     elif emitted and not found:
-        problem = f"the task gave {', '.join(map(repr, emitted))}"
+        problem = f"the task emitted {', '.join(map(repr, emitted))}"
         remedy = "Name one of these. Only return values and emitted outputs can be committed."
     else:
         return list(found.values())
@@ -151,7 +151,7 @@ def check_empty(update: Update, attempt: TransactionAttempt, map_index: int = -1
         task=task if map_index < 0 else f"{task}[{map_index}]",
         txid=attempt.txid,
         attempt=attempt.attempt,
-        problem="the task gave nothing",
+        problem="the task returned nothing",
         remedy=f"Let it return its rows, [] if there are none, then clear {task}. If nothing means no rows, set "
         f"allow_empty=True in the {update.verb}(...) of the commit task.",
     )
@@ -296,7 +296,7 @@ def files_to_append(
             continue
         if rows.output.appended.uri != table.uri:
             problem = f"its rows were written into the folder of table {rows.output.appended.uri}, not of {table.uri}"
-            remedy = f"The DAG was changed since. Clear task {rows.where.task}."
+            remedy = f"The DAG has changed since then. Clear task {rows.where.task}."
             raise refuse(rows.where, rows.name, problem, remedy)
         staged.append(rows)
     if plain:
@@ -654,15 +654,11 @@ def spark_of(update: Update, rows: RowsToWrite) -> str | None:
     spark = update.spark or getattr(getattr(update.input, "operator", None), "conn_id", None)
     problem = ""
     if not isinstance(rows, StagedRows):
-        problem = (
-            "Spark writes the staged output of one task; rows that tasks return are combined here"
-        )
+        problem = "Spark writes the staged output of one task, but here the commit task combines rows that tasks return"
     elif not spark:
-        problem = (
-            'no Spark is named, and the output is not of a Spark task: add spark="spark_default"'
-        )
+        problem = 'no Spark connection is set, and no Spark task wrote the output: add spark="spark_default"'
     elif update.state.for_executors() is None:
-        problem = f"state {update.state.name!r} takes one writer at a time, as SQLite does"
+        problem = f"state {update.state.name!r} allows one writer at a time, like SQLite"
     if problem and forced:
         raise ConfigError(
             option="persistent_aggregate(writers=)",
@@ -798,7 +794,7 @@ def write_by_spark(
     if read is not None and rows.output.reliable:
         check_emitted(rows.where, rows.name, read, RowsDigest.of(len(rows), rows.output.row_digest))
     if taken != len(rows):
-        problem = f"Spark's executors wrote {taken} of {len(rows)} rows"
+        problem = f"the executors of Spark wrote only {taken} of {len(rows)} rows"
         raise StateError(state=state.name, problem=problem, remedy="Clear the whole run.")
     if output is not None:
         output.staged(staged_parts(answers))

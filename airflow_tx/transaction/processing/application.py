@@ -72,7 +72,7 @@ def _listed(processing: Processing, manifest: Manifest, name: str) -> Output:
     where = manifest.where
     table = processing.spec.tables.get((processing.task.task_id, name))
     if table is None or table.uri != appended.uri:
-        problem = f"it was written for table {appended.uri}, to which the DAG does not append it"
+        problem = f"it was written for table {appended.uri}, but the DAG does not append this output to that table"
         raise refuse(where, name, problem, f"Clear task {where.task}.")
     try:
         entries = table.list_staged(appended.folder, appended.partition)
@@ -83,9 +83,7 @@ def _listed(processing: Processing, manifest: Manifest, name: str) -> Output:
     if rows != appended.rows:
         # If the executors write to their own disks, this folder is empty, although Spark reports
         # success.
-        problem = (
-            f"Spark wrote {appended.rows} rows, {rows} of them are in {table.uri}/{appended.folder}"
-        )
+        problem = f"Spark wrote {appended.rows} rows, but only {rows} are in {table.uri}/{appended.folder}"
         remedy = "The table must be on storage that the task, the driver and all executors share."
         raise refuse(where, name, problem, remedy)
     return _staged(manifest, name, output, entries)

@@ -208,7 +208,7 @@ class CurrentBatch:
         return self._processing.read if self._reliable else self._processing.looked
 
 
-_DECLARE = "Declare the types of the columns, or take the rows by read()."
+_DECLARE = "Declare the types of the columns, or read the rows with read()."
 
 
 @contextmanager
@@ -223,7 +223,7 @@ def _refusals(source: Source, remedy: str = _DECLARE) -> Iterator[None]:
             yield
     except NoTable as error:
         if error.passes:
-            again = "Clear the task once they can be read."
+            again = "Clear the task when the rows can be read."
             raise source.refused(f"its rows cannot be read now ({error})", again) from error
         raise source.rows_refused(str(error), error.remedy or remedy, error.place) from error
 
@@ -256,7 +256,7 @@ def locate_output(
     area = spec.staging().of_topology(begun.incarnation)
     attempt = begun.attempt
     if not is_ref(ref):
-        problem = f"it is no reference ({str(ref)[:120]})"
+        problem = f"it is not a reference ({str(ref)[:120]})"
         remedy = (
             'Pass the output of a task, task.output["name"]; '
             "a @task has one if it returns current_batch().stage(rows)."
@@ -266,8 +266,10 @@ def locate_output(
         return area, ref, attempt
     found = newest_of(area.kept, ref)
     if found is None:
-        remedy = "Ask the state itself; [tx] keep_new_values says for how many transactions they are kept."
-        raise _refused(attempt, ref["name"], ref["task_id"], "they are not kept any more", remedy)
+        remedy = "Query the state itself. [tx] keep_new_values is the number of transactions whose new values are kept."
+        raise _refused(
+            attempt, ref["name"], ref["task_id"], "these new values are no longer kept", remedy
+        )
     return area.kept, found.to_json(), None
 
 

@@ -98,7 +98,8 @@ def first_in_turn(
     if earlier is None:
         return source
     raise source.refused(
-        f"the run of {earlier.isoformat()} is queued or running, with which the order of its data intervals begins",
+        f"the order of its data intervals begins with the run of {earlier.isoformat()}, which is still queued or "
+        "running",
         "Nothing was allocated.",
     )
 
@@ -168,7 +169,7 @@ def gap(dag_id: str, missing: datetime, after: datetime) -> Remedy:
     """Return the problem of an interval that has no run, and its remedy."""
     return (
         f"No run for the interval that begins at {missing.isoformat()} is queued or running, "
-        "and no later one can begin without it. Clear its run, or create it with "
+        "and no later interval can begin without it. Clear its run, or create the run with "
     ) + Command.of("backfill", dag_id, "--from", missing.isoformat(), "--to", after.isoformat())
 
 
@@ -295,7 +296,7 @@ def allocate(
         outside = Outside(decider.decide, run_state=lambda run_id: None, review=decider.review)
         answer = ledger.begin(request, outside, task=first)
         decider.note(answer)
-    assert not isinstance(answer, AlreadyCommitted), "there is no key"
+    assert not isinstance(answer, AlreadyCommitted), "an attempt of a lane has no run key"
     return answer
 
 
@@ -448,7 +449,7 @@ class _Decider:
             if not self._ledger.is_committed(previous.txid):
                 return  # The previous transaction was skipped.
         log.warning(
-            "%r: since transaction %d took them, %s. To take the current rows: %s",
+            "%r: after transaction %d had taken its rows, %s. To process the current rows: %s",
             self.source, previous.txid, changed, self.source.command(action, previous.txid, "--changed-rows"),
         )  # fmt: skip
 
@@ -489,8 +490,8 @@ def decide(source: Source, attempt: TransactionAttempt, position: Any) -> Batch 
     if batch.position == position and source.kind is not SourceKind.NON_TRANSACTIONAL:
         raise SourceError(
             source=type(source).__name__,
-            problem=f"transaction {attempt.txid} has rows {dumps(batch.metadata)[:200]}, and ends where the one before "
-            f"it ended, at {dumps(position)[:200]}: the next one would have them again",
+            problem=f"transaction {attempt.txid} has rows {dumps(batch.metadata)[:200]}, but its position is still "
+            f"{dumps(position)[:200]}: the next transaction would have the same rows",
             remedy="Nothing was allocated. The source must return a position after these rows.",
         )
     return batch

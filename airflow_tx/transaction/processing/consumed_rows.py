@@ -200,4 +200,4 @@ def _plain(value: Any) -> Any:
         return "".join(value)  # str() of an Enum may return a different text.
     if isinstance(value, _TEXTS):
         return (..., type(value).__name__, str(value))
-    raise TypeError(f"{type(value).__name__} has no text that is the same everywhere")
+    raise TypeError(f"{type(value).__name__} has no stable text that can be hashed")

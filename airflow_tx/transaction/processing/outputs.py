@@ -130,7 +130,7 @@ def _of_leaf(value: Any, path: _Path) -> Iterator[_Problem]:
         if not _LEAST <= value < _BEYOND:
             yield path, f"= {value} has more than 64 bits", "Return it as a text or a Decimal."
     elif isinstance(value, numbers.Real) and not math.isfinite(value):
-        yield path, f"= {value} is not finite, and XCom takes JSON", "A missing value is None."
+        yield path, f"= {value} is not finite, and an XCom must be JSON", "A missing value is None."
     elif kind not in _PLAIN:
         yield from _of_other(value, path)
 
@@ -138,11 +138,11 @@ def _of_leaf(value: Any, path: _Path) -> Iterator[_Problem]:
 def _of_frame(frame: Any, path: _Path, committed: bool) -> Iterator[_Problem]:
     name = f"{type(frame).__module__.partition('.')[0]}.{type(frame).__name__}"
     if committed:
-        problem = f"is a {name}, and a committer takes dicts or a reference"
+        problem = f"is a {name}, but a committer needs dicts or a reference"
         remedy = "Return current_batch().stage(frame): rows of columns are staged."
         yield path, problem, remedy
     elif not name.startswith("pandas."):
-        problem = f"is a {name}, which XCom does not take"
+        problem = f"is a {name}, which an XCom cannot contain"
         yield path, problem, _STAGE.format("frame")
 
 
@@ -157,7 +157,7 @@ def _of_other(value: Any, path: _Path) -> Iterator[_Problem]:
     if isinstance(value, (Decimal, dt.datetime, numbers.Number)) and not is_same_value(
         found, value
     ):
-        problem = f"= {shown_value(value)} would come back from XCom as {shown_value(found)}"
+        problem = f"= {shown_value(value)} would become {shown_value(found)} in an XCom"
         yield path, problem, _STAGE.format("rows")
 
 

@@ -201,7 +201,7 @@ def check_upstream(
         names = ", ".join(stale)
         raise AirflowFailException(
             f"start of task {task} in transaction {attempt} refused: its input from {names} "
-            f"is of an earlier attempt. Clear {names}, or the whole run."
+            f"belongs to an earlier attempt. Clear {names}, or the whole run."
         )
 
 
@@ -254,7 +254,7 @@ def problem_of(error: BaseException) -> str:
     place = error.fields.get("place")  # the place of the value in the refusal, if it has one
     if not place:
         return error.problem_text
-    told = f"{place} has a value that the log of its task shows"
+    told = f"{place} has an unusable value, which is in the log of the task"
     return type(error)(**{**error.fields, "problem": told}).problem_text
 
 
@@ -525,14 +525,17 @@ class Processing:
         where = self.where
         check_own_name(where, name)
         if name in self.staged:
-            problem = "the task has staged it before"
-            raise refuse(where, name, problem, "Give each output its own name.")
+            problem = "the task has already staged an output with this name"
+            raise refuse(where, name, problem, "Use another name for each output.")
         output = write_digested(where, name, rows)
         if not output.columns:
             # An output without columns has no rows, and readers refuse a file without columns.
             output = replace(output, files=())
         if output.rows and not output.row_digest:
-            text = "Output %r of %s has lists, structs, maps or times of day, so its rows are counted and not hashed"
+            text = (
+                "Output %r of %s has lists, structs, maps or times of day, so its rows are only counted and not "
+                "hashed"
+            )
             log.info(text, name, self.task)
         self.staged[name] = output
         return write_manifest(where, self.staged)[name].to_json()
@@ -568,7 +571,7 @@ class Processing:
         count = sum(each["rows"] for each in given if each["name"].startswith(REJECTED))
         most = sum(each.found.rows for each in read)
         if count > most and read and not any(each.at_least for each in read):
-            problem = f"the task rejected {counted(count, 'rows')} and read {most}"
+            problem = f"the task rejected {counted(count, 'rows')} but read only {most}"
             raise refuse(
                 self.where, REJECTED, problem, "Reject each row that is read at most once."
             )

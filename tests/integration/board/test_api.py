@@ -115,7 +115,7 @@ def test_the_page_of_a_run_without_a_transaction_shows_the_last_message_of_begin
     # No other test has a run of this name: the board may still remember theirs.
     runs.make(without="running")
     for state, said in (
-        ("up_for_retry", "Its source was not ready, or the ledger could not be asked: no disk. It is tried again."),
+        ("up_for_retry", "Its source was not ready, or the ledger did not answer: no disk. Airflow retries the task."),
         ("failed", "Its task begin has failed: no disk. Clear it to begin again."),
     ):
         board.commands.python(_BEGIN_SAYS, "without", state, "no disk.")
@@ -504,7 +504,7 @@ def test_tries_xcoms_the_audit_log_and_creating_runs_each_require_their_own_acce
         page = board.get("topologies/flights/transactions/2", user)
         guarded = (page["tasks"], page["links"]["tasks"], page["new_values"], page["audit"])
         assert [bool(each) for each in guarded] == [user == "ulf"] * 4
-    assert board.get("dags/the_dag/runs/r3", LIMITED)["why"]["sentence"].startswith("Its tasks say why. You may not")
+    assert board.get("dags/the_dag/runs/r3", LIMITED)["why"]["sentence"].startswith("The logs of its tasks")
     runs.delete()
     path = "topologies/flights/actions/replay"
     preview = board.post(f"{path}/preview", {"txids": [2]}, LIMITED).json()

@@ -29,7 +29,9 @@ def test_ackers_that_are_stored_in_the_ledger_are_unavailable_while_the_ledger_i
 def test_more_trees_than_a_znode_can_hold_are_refused_with_an_error_that_names_a_remedy() -> None:
     ackers = ZnodeAckers(MemoryStore(limit=20_000), "/airflow_tx")
     roots = opened(ackers, ORIGIN)
-    with pytest.raises(AckersRefused, match=r"takes \d+ bytes, and a znode 20000\. Give Transaction\(ackers=\.\.\.\)"):
+    with pytest.raises(
+        AckersRefused, match=r"needs \d+ bytes, but a znode can store 20000\. Increase Transaction\(ackers="
+    ):
         roots.emit(1000)
     assert ackers.report(ORIGIN).emitted == {}
 

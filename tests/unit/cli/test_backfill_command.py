@@ -296,7 +296,7 @@ def test_an_order_without_commits_can_start_at_an_earlier_date_after_a_reset(air
 
 def test_a_run_before_the_start_of_an_order_is_refused_with_the_command_that_moves_the_start(airflow: Airflow) -> None:
     airflow.dates(3, 6).check_order(note=True)
-    with pytest.raises(SourceError, match=r"comes before 2026-01-04.*airflow tx backfill DAG --from 2026-01-02"):
+    with pytest.raises(SourceError, match=r"begins before 2026-01-04.*airflow tx backfill DAG --from 2026-01-02"):
         ask(airflow.spec, FakeTi("begin", "day 1"), day(1), retry=False)
 
 

@@ -356,7 +356,7 @@ def test_an_output_that_differs_from_the_acked_output_is_refused_before_a_check_
     run = worked(make("r1"), rows(a=3))
     run.committer.xcoms["count", "return_value", -1] = [{"word": "a", "count": 4}]
     only = run.commit_of((), [POSITIVE])
-    with pytest.raises(StagingError, match="its XCom is not what the task acked"):
+    with pytest.raises(StagingError, match="its XCom differs from the output that the task acked"):
         commit_in_turn(only, store, patience=0)
 
 
@@ -497,7 +497,9 @@ def test_an_output_without_files_or_with_an_empty_file_has_no_rows_for_a_check(a
     "row", [{"amount": 1, "Amount": -5}, {"amount": {"n": 1, "N": 2}}, {"amount": [{"n": 1, "N": 2}]}]
 )
 def test_a_condition_with_two_columns_that_differ_only_by_case_is_refused(row: Any) -> None:
-    with pytest.raises(ConfigError, match=r"check\('a', rows=\) = .* are one to Spark and to SQL. Rename one of them"):
+    with pytest.raises(
+        ConfigError, match=r"check\('a', rows=\) = .* are the same column in Spark and in SQL. Rename one column"
+    ):
         texts([row], check("a", OUTPUT, rows='"Amount" IS NOT NULL'))
     assert texts([{"n": 1, **row}], check("a", OUTPUT, rows="n > 0")) == []
 
@@ -589,7 +591,7 @@ def test_an_unclosed_comment_in_a_condition_is_refused_with_a_one_line_error() -
 
 def test_an_aggregate_macro_of_duckdb_is_accepted_only_in_a_condition_of_all_rows() -> None:
     assert texts([{"n": 2.0}, {"n": 8.0}], check("a", OUTPUT, value="geomean(n) < 5")) == []
-    with pytest.raises(ConfigError, match=r"It has an aggregate, geomean\(n\)\. Give it by value="):
+    with pytest.raises(ConfigError, match=r"It has an aggregate, geomean\(n\)\. Pass it by value="):
         texts(ROWS, check("a", OUTPUT, rows="geomean(n) > 0"))
 
 
@@ -622,15 +624,15 @@ def test_the_error_for_a_failed_check_shows_at_most_three_shortened_rows() -> No
         ({"rows": "nope > 0"}, 'column "nope" not found.* The rows have k, n'),
         ({"rows": "1 = 1"}, "It names no column"),
         ({"rows": "COLUMNS(*) IS NOT NULL"}, "Name each column"),
-        ({"rows": "sum(n) > 0"}, r"It has an aggregate, sum\(n\). Give it by value="),
+        ({"rows": "sum(n) > 0"}, r"It has an aggregate, sum\(n\). Pass it by value="),
         ({"value": "n > 0"}, "It has no aggregate.* by rows="),
         ({"rows": "n > (SELECT 0)"}, "It reads a table or a file"),
         ({"value": "count(*) > (SELECT count(*) FROM '/etc/passwd')"}, "It reads a table or a file"),
-        ({"rows": "n > 0 FROM read_csv('/etc/passwd')"}, "Give one condition alone"),
-        ({"rows": "n > 0 WHERE k = 'a'"}, "Give one condition alone"),
-        ({"rows": "n > 0, k = 'a'"}, "Give one condition alone"),
-        ({"rows": "n > 0 AS positive"}, "Give one condition alone"),
-        ({"rows": "n"}, "It gives a BIGINT"),
+        ({"rows": "n > 0 FROM read_csv('/etc/passwd')"}, "Write a single condition"),
+        ({"rows": "n > 0 WHERE k = 'a'"}, "Write a single condition"),
+        ({"rows": "n > 0, k = 'a'"}, "Write a single condition"),
+        ({"rows": "n > 0 AS positive"}, "Write a single condition"),
+        ({"rows": "n"}, "It returns a BIGINT"),
         ({"rows": "k::int > 0"}, "Conversion Error"),
         ({"rows": "row_number() OVER () > n"}, "It has a window function"),
         ({"value": "sum(n) OVER () > 0"}, "It has a window function"),

@@ -263,7 +263,7 @@ def test_a_run_yields_to_a_date_without_a_transaction_only_if_a_run_of_this_date
     Run(topology, "r1").whole(1)
     ti = FakeTi("begin", "r3")
     topology.ledger().run(run_slots.bid, Waiter("r3", None, str(ti.id), 2))
-    with pytest.raises(Yielded, match="run of 2026-01-02T00:00:00.00:00 is queued") if queued else nullcontext():
+    with pytest.raises(Yielded, match="run of 2026-01-02T00:00:00.00:00 waits") if queued else nullcontext():
         yield_slot(spec(topology), {"ti": ti, "task": SimpleNamespace()}, blocking=2, txid=None, missing=date, log=log)
     assert asked == [("dag", date, ["queued"])]
     assert set(topology.topology.yielded) == ({"r3"} if queued else set())

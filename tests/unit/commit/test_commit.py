@@ -88,7 +88,7 @@ def test_the_committer_of_a_later_transaction_frees_its_worker_and_logs_what_it_
     assert counts(state) == {}
     assert second.log.lines[-1] == (
         "Transaction 2 of numbers waits for transaction 1 (PROCESSING) of run r1, which is failed. "
-        "To continue, clear that run, or replay it: airflow tx replay numbers 1; to continue without it: "
+        "To continue, clear that run, or replay it: airflow tx replay numbers 1. To continue without it: "
         "airflow tx skip numbers 1 --why TEXT"
     )
 
@@ -587,7 +587,7 @@ def test_begin_returns_no_data_if_the_source_is_not_ready(make: Any) -> None:
     assert make("r1", source=NotReady()).begin().txid == 1
 
 
-OR = "or replay it: airflow tx replay numbers 3; to continue without it: airflow tx skip numbers 3 --why TEXT"
+OR = "or replay it: airflow tx replay numbers 3. To continue without it: airflow tx skip numbers 3 --why TEXT"
 
 
 @pytest.mark.parametrize(
@@ -595,7 +595,7 @@ OR = "or replay it: airflow tx replay numbers 3; to continue without it: airflow
     [
         (
             "queued",
-            "That run needs a run slot: one of the runs that wait makes room for it if it stays queued. Airflow never "
+            "That run needs a run slot. If it stays queued, one of the waiting runs yields to it. Airflow never "
             "starts a run of a cancelled or paused backfill: airflow tx replay numbers 3",
         ),
         ("failed", f"To continue, clear that run, {OR}"),
@@ -722,7 +722,7 @@ def test_a_later_commit_deletes_staged_data_of_runs_that_are_no_longer_in_the_hi
     store.multi([], [Delete(first.spec.paths.history(1))])
     second.commit_now()
     assert sorted(area.files.list("numbers")) == ["2"]
-    assert not [line for line in second.log.lines if "was not cleaned up" in line]
+    assert not [line for line in second.log.lines if "its temporary data could not be deleted" in line]
 
 
 # --- what the source learns
@@ -735,7 +735,7 @@ def test_the_source_is_notified_of_a_commit_at_least_once(make: Any, state: Memo
     run.work()
     broker.away = True
     with pytest.raises(
-        SourceError, match=r"transaction 1 is committed, and committed\(\) failed: .* the broker is away"
+        SourceError, match=r"transaction 1 is committed, but committed\(\) of the source failed: .* the broker is away"
     ):
         run.commit_now()
     assert counts(state) == {"count": 10}
@@ -878,7 +878,7 @@ def test_a_task_without_output_is_accepted_only_if_the_batch_has_no_rows(
     if empty:
         assert run.commit_now() is None
     else:
-        with pytest.raises(StagingError, match="the task gave nothing"):
+        with pytest.raises(StagingError, match="the task returned nothing"):
             run.commit_now()
     assert counts(state) == {}
 

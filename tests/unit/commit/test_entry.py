@@ -135,9 +135,9 @@ def test_a_batch_without_rows_writes_a_journal_entry_without_rows(make: Any) -> 
 @pytest.mark.parametrize(
     ("state", "refusal"),
     [
-        (PersistedState(Noted(), Noted(), "opaque"), "PersistedState takes rows unchanged"),
+        (PersistedState(Noted(), Noted(), "opaque"), "PersistedState stores rows unchanged"),
         (MemoryState("m", keys=["word"], values={"n": Balance()}), "column n has a reducer"),
-        (DeltaTable("/tmp/t"), "DeltaTable takes rows unchanged"),
+        (DeltaTable("/tmp/t"), "DeltaTable stores rows unchanged"),
         (MemoryState("m", keys=["word"], values={"n": Sum()}), ""),
     ],
     ids=["persisted", "reducer", "appended", "keyed"],
@@ -150,7 +150,7 @@ def test_the_journal_entry_notes_that_the_rows_of_a_state_cannot_be_taken_back(m
     run = begun(make, updates=[update(PersistedState(Noted(), Noted(), "opaque"))])
     run.commit_now()
     (contribution,) = entries(run)[0].contributions.values()
-    assert (contribution.refusal, list(contribution.rows())) == ("PersistedState takes rows unchanged", [])
+    assert (contribution.refusal, list(contribution.rows())) == ("PersistedState stores rows unchanged", [])
 
 
 def test_a_transaction_without_a_journal_writes_and_names_no_journal_entry(make: Any, store: CountingStore) -> None:

@@ -283,7 +283,7 @@ def test_a_restored_state_that_a_restatement_did_not_change_is_rolled_forward(wo
 def test_verify_notes_that_a_restatement_did_not_change_a_state(world: World) -> None:
     world.again().commit_now()
     found = world.verified()
-    assert "transaction 3: it has passed over state words: what that held was accepted" in found.notes
+    assert "transaction 3: it left out state words, whose values a person had accepted" in found.notes
     assert found.findings == ()
 
 
@@ -292,7 +292,7 @@ def test_a_restatement_that_did_not_change_one_of_its_states_cannot_be_restated(
     entry = journal_of(world.run).read(entry_of(world.run, 3))
     problem = refuses_restatement(world.run.updates, entry, renamed={})
     assert problem is not None
-    assert "what it held was accepted" in problem
+    assert "a person accepted its values" in problem
 
 
 def test_a_restatement_that_can_be_skipped_is_refused_if_a_state_may_lack_the_transaction(

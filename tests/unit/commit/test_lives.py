@@ -227,7 +227,7 @@ def test_a_restored_backup_that_lacks_an_accepted_change_is_noticed_at_the_next_
 ) -> None:
     line = lines(where, made)
     line.change_gone()
-    with pytest.raises(StateBehind, match="without the change that repair 1 accepted.*--roll-forward"):
+    with pytest.raises(StateBehind, match="lack the change that repair 1 accepted.*--roll-forward"):
         line.commit(a=3)
     assert line.values() == {"a": 50, "b": 7}
 
@@ -351,7 +351,7 @@ def test_a_roll_forward_restores_the_number_of_the_last_change_in_the_fence(line
     database = line.place.state.database
     database.fence = replace(database.fence, batch=database.fence.batch.replace('"change":1,', ""))
     run = begun(line, rows(b=1))
-    with pytest.raises(StateBehind, match="without the change that repair 1 accepted"):
+    with pytest.raises(StateBehind, match="lack the change that repair 1 accepted"):
         run.commit_now()
     assert line.roll() == []
     run.commit_now()
@@ -391,7 +391,7 @@ def test_an_interrupted_acceptance_of_a_change_stops_commits_until_it_is_repeate
     with pytest.raises(OSError, match="killed"):
         line.edit("a", None)
     run = begun(line, rows(a=3))
-    with pytest.raises(StateBehind, match="without the change that repair 1 accepted"):
+    with pytest.raises(StateBehind, match="lack the change that repair 1 accepted"):
         run.commit_now()
     line.accept()
     assert [each.number for each in line.repairs] == [1]
@@ -457,7 +457,7 @@ def test_a_rebuilt_ledger_restores_an_accepted_change_from_the_journal(line: Lin
     line.change_gone()
     line.lose_ledger()
     assert [(each.number, each.what) for each in line.repairs] == [(1, "accept-change"), (2, "ledger-lost")]
-    with pytest.raises(StateBehind, match="without the change that repair 1 accepted"):
+    with pytest.raises(StateBehind, match="lack the change that repair 1 accepted"):
         line.commit(a=3)
 
 
@@ -500,7 +500,7 @@ def test_a_backup_other_than_the_accepted_one_is_refused(line: Line) -> None:
     line.lose()
     older()
     run = begun(line, rows(a=1000))
-    with pytest.raises(StateBehind, match="says 1, and the fence that a person accepted said 2"):
+    with pytest.raises(StateBehind, match="says 1, but the fence that a person accepted was 2"):
         run.commit_now()
     assert line.values() == {"a": 1}
     line.lose()
@@ -514,7 +514,7 @@ def test_a_state_that_loses_all_values_after_its_loss_was_accepted_is_refused(li
     kept()
     line.lose()
     empty()
-    with pytest.raises(StateBehind, match="nothing, and the fence that a person accepted said 1"):
+    with pytest.raises(StateBehind, match="nothing, but the fence that a person accepted was 1"):
         line.commit(a=100)
 
 
@@ -524,7 +524,7 @@ def test_a_backup_that_is_restored_after_an_empty_state_was_accepted_is_refused(
     assert line.seen().found == 0
     line.lose()
     kept()
-    with pytest.raises(StateBehind, match="1, and the fence that a person accepted said nothing"):
+    with pytest.raises(StateBehind, match="1, but the fence that a person accepted was nothing"):
         line.commit(a=100)
 
 
@@ -758,7 +758,7 @@ def test_an_empty_state_is_not_rolled_forward_if_it_may_have_had_values_before_i
     line.commit(a=10)
     empty()
     (refused,) = line.roll(chosen=[line.place.state.name])
-    assert "nothing says that it was so before its first transaction" in refused
+    assert "no record says that it was empty before its first transaction" in refused
 
 
 def forget_and_come_back(line: Line) -> None:

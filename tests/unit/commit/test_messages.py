@@ -62,7 +62,7 @@ def test_a_transaction_is_committed_after_all_its_messages_are_acked(run: Messag
     assert run.count == 0
     assert run.record is not None
     assert run.record.phase is Phase.PROCESSING
-    assert "of 2 trees of messages these are not complete: 1 of task count" in run.log.lines[-1]
+    assert "of its 2 message trees, these are not complete: 1 of task count" in run.log.lines[-1]
     run.ack(second)
     assert run.commit_now() is None
     assert run.count == 10
@@ -105,7 +105,9 @@ def test_a_failed_message_fails_its_attempt_and_the_next_attempt_refuses_older_m
     lost, failed = run.work(2)
     with pytest.raises(ZeroDivisionError), run.collector.process(failed):
         raise ZeroDivisionError("by nothing")
-    with pytest.raises(MessagesFailed, match=r"1\.1 has failed: a message was failed: ZeroDivisionError: by nothing"):
+    with pytest.raises(
+        MessagesFailed, match=r"1\.1 has failed: a worker failed a message: ZeroDivisionError: by nothing"
+    ):
         run.commit_now()
     assert run.record is not None
     assert (run.record.phase, run.record.failures) == (Phase.FAILED, 1)
@@ -124,7 +126,9 @@ def test_messages_that_are_not_acked_before_the_time_limit_fail_the_attempt(make
     run: MessageRun = make(message_timeout=1e-6)
     run.begin()
     run.work(3)
-    with pytest.raises(MessagesFailed, match=r"it still waits: of 3 trees .* 3 of task count\. Clear `begin`"):
+    with pytest.raises(
+        MessagesFailed, match=r"it still waits after .*: of its 3 message trees, .* 3 of task count\. Clear `begin`"
+    ):
         run.commit_now()
     assert run.record is not None
     assert run.record.phase is Phase.FAILED
@@ -151,8 +155,8 @@ def test_the_time_limit_for_messages_starts_at_begin(seconds: float, late: bool)
         timeout=60,
         now=began + timedelta(seconds=seconds),
     )
-    waiting = "of 2 trees of messages these are not complete: 1 of task count"
-    expected = Messages(problem=f"after 60 s (processing_timeout) it still waits: {waiting}")
+    waiting = "of its 2 message trees, these are not complete: 1 of task count"
+    expected = Messages(problem=f"it still waits after 60 s (processing_timeout): {waiting}")
     assert found == (expected if late else Messages(waiting=waiting))
 
 
@@ -195,7 +199,7 @@ def test_ackers_that_stay_unreachable_until_the_time_limit_fail_the_attempt(make
     run.begin()
     run.work()
     run.spec.broken.append(AWAY)
-    with pytest.raises(MessagesFailed, match="it still waits: The ackers at redis cannot be reached"):
+    with pytest.raises(MessagesFailed, match="it still waits after .*: The ackers at redis cannot be reached"):
         run.commit_now()
 
 
@@ -365,7 +369,7 @@ def test_a_failed_message_or_a_late_message_or_a_changed_record_wakes_a_waiting_
     assert late is not None
     assert "it still waits" in late["reason"]
     beside.collector.process(failed).fail("no use")
-    assert _trigger(beside).event(store) == {"reason": "a message was failed: no use"}
+    assert _trigger(beside).event(store) == {"reason": "a worker failed a message: no use"}
     beside.begin()
     assert _trigger(beside).event(store) == {"reason": "its record changed"}
 

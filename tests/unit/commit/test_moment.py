@@ -227,7 +227,7 @@ def test_the_output_for_states_of_one_database_may_change_only_until_it_is_writt
 def test_a_state_that_needs_all_rows_at_once_refuses_an_update_in_parts(shop: Database, name: str) -> None:
     state, grant = shop.states[name], Grants()(1)
     in_parts = StateWrite(state.name, grant, raising=True, parts=lambda: iter([(0, RowTally(rows(a=1)))]))
-    with pytest.raises(StateError, match="it was given a part of an update"):
+    with pytest.raises(StateError, match="it received only a part of an update"):
         write_together([(state, in_parts)])
     assert state.fence() is None
 
@@ -339,7 +339,7 @@ TWO_DATABASES = [append("rows", state=each) for each in (*states("a", "b"), *sta
     [
         (
             [append("rows", state=each) for each in (*states("a"), *states("b", conn_id="other"))],
-            "warehouse.a, other.b'.* No two of these states are in one SQL database: give them one conn_id",
+            "warehouse.a, other.b'.* No two of these states are in one SQL database: set the same conn_id",
         ),
         (
             [
@@ -350,7 +350,7 @@ TWO_DATABASES = [append("rows", state=each) for each in (*states("a", "b"), *sta
             ],
             "warehouse.a, warehouse.b'.* No two of these states are in one SQL database",
         ),
-        (TWO_DATABASES, "warehouse.a, warehouse.b and other.c, other.d'.* One database can be together"),
+        (TWO_DATABASES, "warehouse.a, warehouse.b and other.c, other.d'.* together= works for one database"),
         (
             [
                 append("rows", state=states("a")[0]),

@@ -195,7 +195,7 @@ def test_the_error_names_a_committer_that_has_not_written(phase: PhaseRun) -> No
     phase.acquire()
     phase.commit("b")
     phase.states["d"] = "success"  # marked by hand
-    incomplete(phase, "d has not written under the grant of this phase. Clear d")
+    incomplete(phase, "d has not written with the grant of this commit phase. Clear d")
 
 
 def test_the_error_names_a_committer_that_has_written_only_under_an_earlier_grant(phase: PhaseRun) -> None:
@@ -204,7 +204,7 @@ def test_the_error_names_a_committer_that_has_written_only_under_an_earlier_gran
     phase.states["b"] = "failed"  # it was cleared, and so was the first task
     phase.acquire()
     phase.states["b"] = "success"  # marked by hand
-    incomplete(phase, "b has not written under the grant of this phase. Clear b")
+    incomplete(phase, "b has not written with the grant of this commit phase. Clear b")
     phase.commit("b")
     phase.mark()
     assert is_committed(phase)
@@ -257,7 +257,7 @@ def test_no_value_is_written_or_committed_while_a_task_before_the_commit_phase_r
     phase.commit("b", "d")
     phase.run.start()
     phase.states["count"] = "running"
-    incomplete(phase, "a task before the phase works again. Clear acquire")
+    incomplete(phase, "a task before the commit phase runs again. Clear acquire")
     with pytest.raises(Outranked, match="a later grant"):
         phase.committer("b").write_under(grant)
 
@@ -308,7 +308,7 @@ def test_the_last_task_of_a_phase_notices_that_a_committer_was_outranked_after_i
 
     monkeypatch.setattr(patched, write_and_be_outranked)
     phase.commit("b", "d")
-    incomplete(phase, "b has not written under the grant of this phase")
+    incomplete(phase, "b has not written with the grant of this commit phase")
 
 
 def test_an_older_try_that_is_killed_does_not_remove_the_values_of_a_newer_try(
@@ -363,7 +363,7 @@ def test_the_first_task_of_a_phase_does_not_repeat_a_write_whose_input_task_runs
     assert with_c.shared["healed"] == ["b"]
     assert counts(of_d) == {}
     with_c.returns("c", ROWS[:1])
-    incomplete(with_c, "d has not written under the grant of this phase")
+    incomplete(with_c, "d has not written with the grant of this commit phase")
     with_c.commit("d")
     with_c.mark()
     assert counts(of_d) == {"man": 3}
@@ -452,7 +452,7 @@ def test_a_task_between_the_committers_without_output_is_refused_unless_the_batc
 ) -> None:
     with_c.acquire()
     with_c.returns("c", None)
-    refuses_c(with_c, "the task gave nothing")
+    refuses_c(with_c, "the task returned nothing")
     with_c.run.begun = replace(with_c.run.begun, metadata=None)
     with_c.commit("d")
     assert counts(of_d) == {}

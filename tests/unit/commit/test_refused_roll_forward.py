@@ -205,8 +205,8 @@ def test_verify_reports_the_fence_of_an_interrupted_roll_forward_and_the_command
     found = verified(ledger, evidence_of({state: case.place.state}, values=True))
     told = [each for each in (found.notes if known else found.findings) if "roll forward" in each]
     assert told == [
-        f"state {state}: a roll forward has covered the fence of transaction 4 to look at the values, and has not "
-        f"ended. If it has died, repeat it: airflow tx repair numbers --roll-forward {state}"
+        f"state {state}: a roll forward has replaced the fence of transaction 4 to read the values, and has not "
+        f"ended. If that command was killed, repeat it: airflow tx repair numbers --roll-forward {state}"
     ]
     assert known is not bool(found.findings)
 
@@ -267,7 +267,7 @@ def test_the_fence_that_an_interrupted_roll_forward_leaves_behind_refuses_every_
     case = cases(where, wrote=True)
     dies_at(case, points, "looking")
     assert rolling_ended(case)
-    with pytest.raises(StateBehind, match="its fence says 4, of a roll forward that has not ended") as refused:
+    with pytest.raises(StateBehind, match="its fence says 4, from a roll forward that has not ended") as refused:
         case.run.commit_now()
     assert f"airflow tx repair numbers --roll-forward {case.place.state.name}" in str(refused.value)
     assert len(case.roll()) == 1

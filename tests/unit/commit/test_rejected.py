@@ -150,7 +150,7 @@ def test_a_list_of_row_objects_is_rejected_row_by_row(makes: Any, aside: DeltaTa
 
 @pytest.mark.parametrize("rows", [[None], [[1]], [5], 5, FRAME["page"], pl.Series([1]), [("home", 1)]], ids=str)
 def test_a_value_that_is_not_a_row_cannot_be_rejected(makes: Any, rows: Any) -> None:
-    with pytest.raises(StagingError, match=r"these are no rows \(.*Give dicts or texts, or a frame"):
+    with pytest.raises(StagingError, match=r"the argument contains no rows \(.*Pass dicts, texts or a frame"):
         begun(makes(), (rows, "odd"))
 
 
@@ -220,7 +220,7 @@ def test_a_task_that_rejects_rows_and_returns_no_output_is_refused(makes: Any) -
     batch.reject("x", "odd")
     processing.ack()
     run.committer.states["count"] = "success"
-    with pytest.raises(StagingError, match="the task gave nothing"):
+    with pytest.raises(StagingError, match="the task returned nothing"):
         run.commit_now()
 
 
@@ -299,7 +299,7 @@ def test_a_day_with_rejected_rows_cannot_be_restated_without_the_table_for_rejec
     problem = refused_by_dag(run.spec, dag, entry, topology)
     if rejected:
         assert problem is not None
-        assert "which the DAG does not write any more" in problem
+        assert "which the DAG no longer writes" in problem
         with pytest.raises(RestateRefused, match="rejected"):
             check_entry(run.spec, dag, entry, topology)
     else:
@@ -349,7 +349,7 @@ def test_a_task_may_reject_as_many_rows_as_its_limit_allows(
     with pytest.raises(ChecksFailed) as refused:
         run.commit_now()
     assert str(refused.value).startswith(
-        "Commit of transaction 1.1 refused: check 'rejected' failed: task count rejected 2 of 10 rows, and "
+        "Commit of transaction 1.1 refused: check 'rejected' failed: task count rejected 2 of 10 rows, but "
         f"max_rejected is {most}. Correct the code"
     )
     assert refused.value.for_good
@@ -419,7 +419,7 @@ def test_show_prints_how_many_rows_a_task_has_rejected_and_how_many_it_has_used(
 def test_a_task_that_rejects_more_rows_than_it_has_read_is_refused(makes: Any) -> None:
     run = makes()
     run.begin()
-    with pytest.raises(StagingError, match=r"the task rejected 11 rows and read 10\. Reject each row"):
+    with pytest.raises(StagingError, match=r"the task rejected 11 rows but read only 10\. Reject each row"):
         working(run, ([{"n": n} for n in range(11)], "odd"))
     quiet = makes("r2")
     quiet.begin()
@@ -432,7 +432,7 @@ def test_a_task_that_rejects_more_rows_than_it_has_read_is_refused(makes: Any) -
 def test_a_rejection_with_an_empty_reason_is_refused(makes: Any, reason: str) -> None:
     run = makes()
     run.begin()
-    with pytest.raises(StagingError, match=r"task count in transaction 1\.1 refused: reason = ' *' is empty\. Say"):
+    with pytest.raises(StagingError, match=r"task count in transaction 1\.1 refused: reason = ' *' is empty\. Explain"):
         CurrentBatch(run.start()).reject("x", reason)
 
 
@@ -442,13 +442,13 @@ def test_a_rejection_with_an_invalid_row_or_reason_is_refused_with_a_one_line_er
 ) -> None:
     run = makes()
     run.begin()
-    with pytest.raises(StagingError, match=r"these are no rows \(.*\)\. Give dicts or texts") as refused:
+    with pytest.raises(StagingError, match=r"the argument contains no rows \(.*\)\. Pass dicts, texts") as refused:
         CurrentBatch(run.start()).reject(rows, reason)
     assert "\n" not in str(refused.value)
 
 
 def test_a_rejection_is_refused_if_no_committer_writes_the_rejected_rows(makes: Any) -> None:
-    match = r"there is no table for the rows that it rejects\. Give the block one, Transaction\(\.\.\., rejected="
+    match = r"the transaction has no table for rejected rows\. Set Transaction\(\.\.\., rejected="
     run = makes(rejected=None)
     run.begin()
     with pytest.raises(StagingError, match=match):
@@ -462,7 +462,7 @@ def test_a_rejection_is_refused_if_no_committer_writes_the_rejected_rows(makes: 
 def test_the_output_name_of_rejected_rows_is_reserved(makes: Any) -> None:
     run = makes()
     run.begin()
-    with pytest.raises(StagingError, match="it cannot have this name"):
+    with pytest.raises(StagingError, match="this name is reserved"):
         CurrentBatch(run.start()).stage([{"a": 1}], REJECTED)
 
 
@@ -485,7 +485,7 @@ def test_a_commit_with_rejected_rows_is_refused_after_the_option_rejected_was_re
     begun(changed, ("x", "odd"))
     changed.spec = type(changed.spec)(**{**vars(changed.spec), "rejected": None})
     changed.updates = [update(state)]
-    with pytest.raises(StagingError, match=r"no table for its 1 row any more\. Bring rejected= back, or"):
+    with pytest.raises(StagingError, match=r"no longer has a table for its 1 row\. Set rejected= again, or"):
         changed.commit_now()
     assert counts(state) == {}
 

@@ -323,7 +323,7 @@ def test_restate_refuses_open_and_skipped_and_unknown_transactions_in_one_error(
 def test_a_restatement_is_refused_if_the_dag_no_longer_writes_a_state_of_the_transaction(world: World) -> None:
     world.updates = [update(MemoryState("other", keys=["word"], values={"count": Count()}))]
     told = refusal(world, 1)
-    assert "it has written state 'words', which the DAG does not write any more" in told
+    assert "it has written state 'words', which the DAG no longer writes" in told
     assert "--withdraw" not in told
 
 
@@ -427,7 +427,7 @@ def test_a_preview_of_a_restatement_names_the_keys_that_may_be_refused(
     world.execute("r2")
     (line,) = [line for line in lines_of(world, 1) if line.startswith("best: ")]
     assert line.startswith(f"best: {shown}")
-    assert line.endswith("the new max of count must include the old one, or be the same: else the commit is refused")
+    assert line.endswith("the new max of count must include the old one or equal it; otherwise the commit is refused")
     assert "{'word': 'count'}" in line or kind == "transactional"
 
 

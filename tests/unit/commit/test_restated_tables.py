@@ -166,7 +166,10 @@ def test_a_roll_forward_restates_transactions_only_with_the_option_that_its_refu
     kept()
     before = place.words()
     (told,) = rolled(run, place)
-    assert f"Process what it lacks again: airflow tx repair numbers --roll-forward {place.state.name} --restate" in told
+    assert (
+        f"Process the missing transactions again: airflow tx repair numbers --roll-forward {place.state.name} --restate"
+        in told
+    )
     assert (place.words(), wished(run)) == (before, [])
 
 
@@ -328,7 +331,7 @@ def test_a_transaction_without_a_journal_entry_cannot_be_processed_again(makes: 
     run = committed(makes, rows(b=1), journal=timedelta(0))
     kept()
     (told,) = again(run, place)
-    assert "transaction 2 cannot be processed again: the journal has no entry of it" in told
+    assert "transaction 2 cannot be processed again: the journal has no entry for it" in told
     assert f"--state-lost {place.state.name}" in told
 
 

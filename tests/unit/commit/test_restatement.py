@@ -281,7 +281,7 @@ def test_the_error_for_a_column_that_was_added_again_names_its_possible_new_name
     committed(makes, filled(count=1, total=1), **with_columns(database, ("count", "total"), count=Sum(), total=Sum()))
     how = with_columns(database, ("count", "total"), count=Sum(), total=Sum(), n=Sum())
     committed(makes, filled(count=1, total=1, n=3), **how)
-    with pytest.raises(NotTakenBack, match="column n was dropped and added again since, and column total may have"):
+    with pytest.raises(NotTakenBack, match="column n was later dropped and added again, and may have"):
         committed(makes, filled(count=5, total=70, n=70), instead_of=1, **how)
 
 
@@ -337,7 +337,7 @@ def test_a_restatement_that_cannot_be_taken_back_is_refused_before_it_has_the_tu
     committed(makes, rows(a=9), **how)
     committed(makes, rows(a=1), **how)
     run = begun(makes, rows(a=8), instead_of=1, **how)
-    with pytest.raises(NotTakenBack, match="the max of column count was 9 and is 8 now"):
+    with pytest.raises(NotTakenBack, match="the max of column count was 9 and is now 8"):
         run.commit_now()
     open_one = record(store, 3)
     assert open_one is not None
@@ -405,7 +405,7 @@ def test_a_transaction_that_adds_to_the_value_while_a_restatement_waits_is_notic
     between.commit_now()
     assert not commit.try_to_commit()
     commit.complete()
-    with pytest.raises(NotTakenBack, match="the max of column count was 9 and is 3 now"):
+    with pytest.raises(NotTakenBack, match="the max of column count was 9 and is now 3"):
         commit.try_to_commit()
     assert counts(best) == {"a": 9}
 
@@ -415,7 +415,7 @@ def test_a_restatement_does_not_replace_a_value_that_a_person_has_changed(makes:
     how: dict[str, Any] = {"updates": [update(best)]}
     committed(makes, rows(a=9), **how)
     best.database.rows["a",] = replace(best.database.rows["a",], value=(11,))
-    with pytest.raises(NotTakenBack, match="the max of column count was 9 and is 3 now"):
+    with pytest.raises(NotTakenBack, match="the max of column count was 9 and is now 3"):
         committed(makes, rows(a=3), instead_of=1, **how)
 
 
@@ -486,15 +486,15 @@ def test_the_same_states_with_added_columns_can_be_restated(makes: Any) -> None:
     ("updates", "inside", "why"),
     [
         ([update(keyed(total=Count()))], (), "column count is no longer in the state"),
-        ([update(keyed(count=Sum()))], (), "column count was a count(bigint) and is a sum(bigint) now"),
+        ([update(keyed(count=Sum()))], (), "column count was a count(bigint) and is now a sum(bigint)"),
         (
             [update(MemoryState("words", keys=["term"], values={"count": Count()}))],
             (),
             "its keys were word and are term",
         ),
-        ([update(MemoryState("other", keys=["word"], values={"count": Count()}))], (), "does not write any more"),
+        ([update(MemoryState("other", keys=["word"], values={"count": Count()}))], (), "no longer writes"),
         ([update(keyed()), update(keyed(count=Balance()))], (), "column count has a reducer"),
-        ([update(keyed()), update(PersistedState(Noted(), Noted(), "opaque"))], (), "takes rows unchanged"),
+        ([update(keyed()), update(PersistedState(Noted(), Noted(), "opaque"))], (), "stores rows unchanged"),
         ([update(keyed(), "b")], ("b",), "its rows come from task b, which runs in the commit phase"),
     ],
     ids=["column", "aggregator", "key", "state", "reducer", "persisted", "new values"],

@@ -100,7 +100,7 @@ def test_the_error_for_a_missing_column_names_the_column(area: StagingArea) -> N
 
 
 def test_the_output_of_another_attempt_is_refused(area: StagingArea) -> None:
-    with pytest.raises(StagingError, match=r"it is of attempt 1\.1, and this is attempt 1\.2"):
+    with pytest.raises(StagingError, match=r"it belongs to attempt 1\.1, but this is attempt 1\.2"):
         StagedRows(area, ref(area, counted(2)), words(), TransactionAttempt(1, 2))
 
 
@@ -199,7 +199,7 @@ def test_rows_that_differ_from_the_emitted_rows_are_refused_before_the_commit_ha
 
     other = RowsDigest(5, 7, form_of_columns(["word", "n"])).text
     rows = staged(area, 5, words(), row_digest=other)
-    with pytest.raises(RowsDiffer, match="of output 'counts'"):
+    with pytest.raises(RowsDiffer, match="from output 'counts'"):
         whole(update(words()), rows)
     plain = counted(2)
     assert whole(update(words()), plain) is plain

@@ -92,7 +92,7 @@ def test_a_task_that_has_read_half_of_the_batch_is_refused_until_it_has_read_all
     run = Run(store, Numbers())
     run.work(rows=5)
     run.work("audit")
-    run.refused("task audit read 10 rows.* of the batch, task count 5 rows")
+    run.refused("task audit read 10 rows.* of the batch, but task count read 5 rows")
     run.work()
     assert run.commit() is None
 
@@ -108,7 +108,7 @@ def test_reading_one_more_row_detects_a_partial_read_if_the_source_does_not_coun
         assert run.commit() is None
         assert details(run).transaction.unproven == ()
     else:
-        run.refused("task count read 9 rows of the batch, which has more")
+        run.refused("task count read 9 rows of the batch, but the batch has more rows")
 
 
 def test_an_ack_fails_if_the_source_fails_while_one_more_row_is_read(store: CountingStore) -> None:
@@ -126,7 +126,7 @@ def test_all_tasks_that_have_read_fewer_rows_than_the_source_counted_are_refused
     run = Run(store, Counted())
     run.work(rows=5)
     run.work("audit", rows=5)
-    run.refused("task audit read 5 rows of the batch, its source counted 10")
+    run.refused("task audit read 5 rows of the batch, but its source counted 10")
 
 
 def test_a_task_that_declares_a_partial_read_is_accepted(store: CountingStore) -> None:
@@ -144,7 +144,7 @@ def test_a_source_that_returns_rows_twice_is_refused(store: CountingStore) -> No
     run = Run(store, Twice())
     run.work()
     run.work("audit")
-    run.refused("read 20 rows of the batch, its source counted 10")
+    run.refused("read 20 rows of the batch, but its source counted 10")
 
 
 class Changing(Numbers):

@@ -414,7 +414,7 @@ def test_a_lake_whose_rows_were_restored_next_to_rows_of_the_open_transaction_is
     killed_before_the_mark(late.commit())
     before = lake.content()
     (told,) = rolled(late, lake)
-    assert "has rows of transaction 3, which is open" in told
+    assert "has rows of the open transaction 3" in told
     assert lake.content() == before
 
 
@@ -461,5 +461,5 @@ def test_the_journal_has_the_rows_of_a_table_in_a_commit_phase_unless_the_phase_
     assert list(kept[place.state.name].rows()) == rows(a=1, b=2)
     assert "task c, which runs in the commit phase" in kept[made.name].refusal
     assert takes_no_rows(update(lake.state), phase.run.spec.phase.inside) == (
-        "its committer writes files of its own in the commit phase"
+        "its committer writes its own files in the commit phase"
     )

@@ -407,7 +407,7 @@ def test_the_error_for_a_factory_that_creates_an_undeclared_kind_of_state_names_
             return NonTransactionalMap(self.store)
 
     with pytest.raises(
-        StateError, match=r"Wrong.make_state gave a NonTransactionalMap, which is no state of kind opaq"
+        StateError, match=r"Wrong.make_state returned a NonTransactionalMap, which is not a state of kind opaq"
     ):
         committed(make("r1", [counting(Wrong(Words()))]), counted(man=3))
 
@@ -417,7 +417,7 @@ def test_a_store_that_cannot_note_keys_is_refused_unless_its_map_declares_no_rol
         def multi_put(self, keys: Sequence[Any], values: Sequence[Any]) -> None:
             super().multi_put([(word,) for (word,) in keys], values)
 
-    with pytest.raises(StateError, match=r"does not take \('\$KEYS\$', 0\).*class MyMap\(OpaqueMap\): can_roll_back"):
+    with pytest.raises(StateError, match=r"refuses \('\$KEYS\$', 0\).*class MyMap\(OpaqueMap\): can_roll_back"):
         committed(make("r1", [counting(OpaqueMap(Typed()))]), counted(man=3))
 
     class Plain(OpaqueMap[Any]):
@@ -560,7 +560,7 @@ def test_the_state_of_an_update_can_be_queried_by_passing_the_update(make: Calla
     aggregate = counting(OpaqueMap(MemoryMap[Any](), name="Shards"))
     committed(make("r9", [aggregate]), counted(a=4))
     assert [row["count"] for row in state_query(words, state=aggregate)] == [4, None, None, None]
-    with pytest.raises(StateError, match="has no field 'word', which chooses its partition"):
+    with pytest.raises(StateError, match="has no field 'word', which determines its partition"):
         list(state_query([{"other": 1}], state=update, query=by_word))
 
 
@@ -570,7 +570,7 @@ def test_the_state_of_an_update_can_be_queried_by_passing_the_update(make: Calla
         ({"partitions": 0}, r"partition_persist\(partitions=\) = 0.*Give a number of writers from 1"),
         ({"partitions": 2}, r"= 2.*partition_by=\['user'\]|partition_by=\[.user.\]"),
         ({"partitions": 2, "partition_by": "word"}, r"Give a list: \['word'\]"),
-        ({"partitions": 2, "partition_by": ["word"], "state": OpaqueMap(MemoryMap[Any]())}, "give a StateFactory"),
+        ({"partitions": 2, "partition_by": ["word"], "state": OpaqueMap(MemoryMap[Any]())}, "pass a StateFactory"),
         ({"conf": {}, "state": OpaqueMap(MemoryMap[Any]())}, "Only a StateFactory gets conf"),
         (
             {"conf": {"password": "secret"}, "updater": None, "state": GUARD},
@@ -592,7 +592,7 @@ def test_impossible_options_for_writers_are_refused_while_the_dag_is_parsed(opti
         ({"keys": None}, r"persistent_aggregate\(keys=\) = None.*OpaqueMap has no columns"),
         ({"keys": "word"}, r"persistent_aggregate\(keys=\) = 'word'.*Give a list: keys=\['word'\]"),
         ({"values": {"n": Count}}, r"persistent_aggregate\(values=\).*Column 'n' has a class"),
-        ({"kind": "transactional"}, r"\(kind=\) = 'transactional'.*OpaqueMap is opaque: leave kind out"),
+        ({"kind": "transactional"}, r"\(kind=\) = 'transactional'.*OpaqueMap is opaque: leave kind= out"),
         (
             {"state": Words()},
             r"\(state=\) = 'Words'.*It keeps values without txids: state=OpaqueMap\(Words\(\.\.\.\)\)",
@@ -608,7 +608,7 @@ def test_options_that_contradict_each_other_are_refused_while_the_dag_is_parsed(
 
 
 def test_columns_for_a_state_that_has_its_own_columns_are_refused(state: Any) -> None:
-    with pytest.raises(ConfigError, match=r"persistent_aggregate\(keys=\).*State defines this itself: leave keys out"):
+    with pytest.raises(ConfigError, match=r"persistent_aggregate\(keys=\).*State already defines it: leave keys= out"):
         persistent_aggregate(SOURCE, state=state, keys=["word"])
 
 

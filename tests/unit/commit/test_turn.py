@@ -231,9 +231,9 @@ def test_an_ack_that_is_deleted_during_the_read_is_not_counted(
 @pytest.mark.parametrize(
     ("state", "expected"),
     [
-        ("running", "There is nothing to do, unless .* give the pool a slot for each active run"),
+        ("running", "There is nothing to do, unless .* Give the pool a slot for each active run"),
         ("queued", "That run needs a run slot"),
-        ("failed", "To continue, clear that run, or replay it: airflow tx replay t 7;.* airflow tx skip t 7 --why"),
+        ("failed", r"To continue, clear that run, or replay it: airflow tx replay t 7\. .* airflow tx skip t 7 --why"),
         (None, "To continue, start a run with the run id r7, or replay it"),
     ],
 )

@@ -42,7 +42,7 @@ def test_combining_rows_does_not_change_the_input_rows() -> None:
     ("bad", "problem"),
     [
         ({"count": 1, "total": 1}, r"row 1: expected columns \['word', 'count', 'total'\], missing \['word'\]"),
-        ("man", "row 1 'man': it is no dict. Return rows as dicts with the columns word, count, total"),
+        ("man", "row 1 'man': it is not a dict. Return rows as dicts with the columns word, count, total"),
         ({"word": ["man"], "count": 1, "total": 1}, r"row 1 .*: word = \['man'\] is not a text"),
     ],
 )

@@ -74,21 +74,21 @@ def test_the_repr_of_an_update_without_a_task_shows_the_type_of_its_input() -> N
 
 @pytest.mark.parametrize("name", ["", "_words", ".words", "return_value"])
 def test_new_values_whose_name_is_not_a_valid_output_name_are_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"persistent_aggregate\(new_values=\).*Begin it with a letter"):
+    with pytest.raises(ConfigError, match=r"persistent_aggregate\(new_values=\).*Use a name that begins with a letter"):
         update(new_values=name)
-    with pytest.raises(ConfigError, match=r"partition_persist\(new_values=\).*Begin it with a letter"):
+    with pytest.raises(ConfigError, match=r"partition_persist\(new_values=\).*Use a name that begins with a letter"):
         partition_persist(SOURCE, state=Own(), updater=Own(), new_values=name)
 
 
 def test_new_values_for_a_state_that_cannot_be_queried_are_refused() -> None:
     guard = SqlGuard("tx_state", name="guard", statements=["SELECT 1"])
-    with pytest.raises(ConfigError, match="SqlGuard cannot be asked for the values of keys"):
+    with pytest.raises(ConfigError, match="SqlGuard cannot return the values of keys"):
         update(guard, new_values="words")
 
 
 @pytest.mark.parametrize(("option", "value"), [("keys", ["word"]), ("values", {"count": Count()}), ("kind", "opaque")])
 def test_columns_for_a_state_with_its_own_columns_are_refused(option: str, value: Any) -> None:
-    with pytest.raises(ConfigError, match=rf"persistent_aggregate\({option}=\).*defines this itself: leave {option}"):
+    with pytest.raises(ConfigError, match=rf"persistent_aggregate\({option}=\).*already defines it: leave {option}"):
         update(**{option: value})
 
 
@@ -135,5 +135,5 @@ def test_updates_that_are_not_in_a_list_are_refused(updates: Any) -> None:
 def test_two_updates_of_one_committer_with_new_values_need_two_names() -> None:
     several = [update(new_values="b"), update(), update(new_values="a"), update()]
     assert checked_updates(iter(several)) == tuple(several)
-    with pytest.raises(ConfigError, match="new_values.*'a'.*need two names"):
+    with pytest.raises(ConfigError, match="new_values.*'a'.*different names"):
         checked_updates([*several, update(new_values="a")])

@@ -296,7 +296,7 @@ def test_a_committer_tries_a_skip_that_is_refused_once_and_then_waits(
 
     store.steps = [replayed]
     assert commit_in_time(second, store) is None
-    assert [line for line in second.log.lines if "is not skipped now" in line][1:] == []
+    assert [line for line in second.log.lines if "could not be skipped" in line][1:] == []
     assert counts(kept) == {"count": 20}
     assert store.waits == [(60.0, True)]
 
@@ -322,7 +322,7 @@ def test_a_committer_waits_in_its_worker_for_messages_only_for_a_few_seconds(
     assert line is not None
     assert line.messages
     assert sum(store.slept) == most
-    assert run.log.lines[-1].startswith("Transaction 1.1 of numbers waits: of 1 trees of messages")
+    assert run.log.lines[-1].startswith("Transaction 1.1 of numbers waits: of its 1 message trees")
 
 
 def test_a_committer_waits_in_its_worker_for_a_message_that_is_acked_within_seconds(

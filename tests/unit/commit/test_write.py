@@ -69,9 +69,9 @@ def test_the_auto_writer_never_chooses_spark_for_a_state_that_spark_cannot_write
 @pytest.mark.parametrize(
     ("state", "conn_id", "plain", "why"),
     [
-        (SQLITE, "spark_default", False, "State 'url.words' takes one writer at a time, as SQLite does"),
-        (POSTGRES, None, False, 'No Spark is named, .* add spark="spark_default"'),
-        (POSTGRES, "spark_default", True, "Spark writes the staged output of one task; rows that tasks return"),
+        (SQLITE, "spark_default", False, "State 'url.words' allows one writer at a time, like SQLite"),
+        (POSTGRES, None, False, 'No Spark connection is set, .* add spark="spark_default"'),
+        (POSTGRES, "spark_default", True, "but here the commit task combines rows that tasks return"),
     ],
     ids=["one writer", "nowhere", "plain"],
 )
@@ -85,7 +85,7 @@ def test_spark_as_the_writer_is_refused_for_a_state_that_spark_cannot_write(
 
 
 def test_an_unknown_writer_is_refused_while_the_dag_is_parsed() -> None:
-    with pytest.raises(ConfigError, match='Use "auto", "worker", "spark"'):
+    with pytest.raises(ConfigError, match='Use "auto", "worker" or "spark"'):
         update(writers="executors")
 
 
@@ -130,7 +130,7 @@ def test_many_rows_are_compared_with_the_emitted_rows_before_the_first_row_is_wr
     how = update(MEMORY)
     right = emitted(area, 9, said=1)
     assert write.whole(how, right) is right
-    with pytest.raises(RowsDiffer, match=r"of output 'counts' of task count.* 9 rows, digest .* emitted"):
+    with pytest.raises(RowsDiffer, match=r"9 rows, digest .* were read from output 'counts' of task count.* emitted"):
         write.whole(how, emitted(area, 9, said=2))
 
 

@@ -48,8 +48,8 @@ def test_the_endpoint_for_s3_overrides_the_endpoint_for_all_services(connect: An
 @pytest.mark.parametrize(
     ("extra", "parts", "match"),
     [
-        ({"role_arn": "arn:r"}, {}, "Give the machine the role"),
-        ({"profile_name": "p"}, {}, "Give the machine the role"),
+        ({"role_arn": "arn:r"}, {}, "Assign the role to the machine"),
+        ({"profile_name": "p"}, {}, "Assign the role to the machine"),
         ({}, {"login": KEY}, "both login and password"),
         ({}, {"password": SECRET}, "both login and password"),
         ({}, {"conn_type": "redis"}, "of type aws"),

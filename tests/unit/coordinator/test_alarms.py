@@ -146,7 +146,9 @@ def test_a_callback_is_called_once_per_blocked_attempt_and_again_for_the_next_bl
         step(alarms(world, callbacks), world)  # another process each
     assert [(alarm.kind, alarm.txid, alarm.attempt) for alarm in called.alarms] == [(AlarmKind.BLOCKED, 1, 1)]
     (alarm,) = called.alarms
-    assert alarm.reason == "Transaction 1.1 of numbers is blocked, and none after it commits: task count: it broke"
+    assert (
+        alarm.reason == "Transaction 1.1 of numbers is blocked, and no later transaction commits: task count: it broke"
+    )
     assert "airflow tx replay numbers 1" in alarm.remedy
     assert world.others == [(DAG_ID, "blocked-1.1", False, True)]
 
@@ -232,7 +234,7 @@ def test_a_callback_that_fails_does_not_stop_the_other_callbacks(world: LaneWorl
     block(world, 1)
     step(alarms(world, AlarmCallbacks(on_blocked=(fails, notifier, called))), world)
     assert (len(called.alarms), sent) == (1, ["numbers: 1"])
-    assert any("failed, which was to be called: Transaction 1.1" in line for line in world.log.lines)
+    assert any("failed. The alert was: Transaction 1.1" in line for line in world.log.lines)
 
 
 def test_asynchronous_notifiers_and_coroutine_functions_are_awaited(world: LaneWorld) -> None:
@@ -250,7 +252,7 @@ def test_asynchronous_notifiers_and_coroutine_functions_are_awaited(world: LaneW
     block(world, 1)
     step(alarms(world, AlarmCallbacks(on_blocked=(fails, notifier, called))), world)
     assert sent == ["numbers: 1, blocked", "numbers"]
-    assert any("failed, which was to be called: Transaction 1.1" in line for line in world.log.lines)
+    assert any("failed. The alert was: Transaction 1.1" in line for line in world.log.lines)
 
 
 @pytest.mark.parametrize("kind", [Notifier, AsyncNotifier])
@@ -298,7 +300,7 @@ def test_without_a_coordinator_a_task_of_a_later_run_notices_that_an_earlier_run
     world.runs["r1"] = "failed"
     for _ in range(2):
         spec.raise_own_alarms(context, world.log)
-    reason = "Transaction 1.1 of numbers is blocked, and none after it commits: its run r1 is failed (it broke)"
+    reason = "Transaction 1.1 of numbers is blocked, and no later transaction commits: its run r1 is failed (it broke)"
     assert [alarm.reason for alarm in called.alarms] == [reason]
     replace(spec, coordinated=True).raise_own_alarms(context, world.log)
     assert len(called.alarms) == 1

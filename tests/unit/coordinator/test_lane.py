@@ -264,9 +264,9 @@ def test_a_lane_batch_that_is_refused_because_of_its_rows_does_not_become_a_run(
     assert world.runs == {}
     blocked = decode(TopologyRecord, PATHS.record, world.store.get(PATHS.record).data).blocked
     assert blocked is not None
-    assert f"{tmp_path}/a.csv: line 2: number has a value that the log of its task shows" in blocked.reason
+    assert f"{tmp_path}/a.csv: line 2: number has an unusable value, which is in the log of the task" in blocked.reason
     assert any(f"{tmp_path}/a.csv: line 2: number = 'ten' does not fit the schema" in str(e) for e in world.log.shown)
-    assert any("a person has to see to it" in line for line in world.log.lines)
+    assert any("it stays failed until a person acts" in line for line in world.log.lines)
 
 
 def test_a_lane_reads_a_backlog_of_small_files_in_batches_of_growing_size(make: Any, tmp_path: Path) -> None:
@@ -302,7 +302,7 @@ def test_a_lane_commit_that_is_refused_permanently_does_not_become_a_run(make: A
     blocked = decode(TopologyRecord, PATHS.record, world.store.get(PATHS.record).data).blocked
     assert blocked is not None
     assert blocked.reason.startswith("State 'totals' refused: its fence belongs to ledger another ledger")
-    assert any("a person has to see to it" in line for line in world.log.lines)
+    assert any("it stays failed until a person acts" in line for line in world.log.lines)
 
 
 class Checked(LaneWorld):
@@ -353,7 +353,7 @@ def test_a_task_that_takes_too_long_leaves_the_lane(make: Any) -> None:
     world.assert_exact(1)
     assert world.history[1].attempt == 2
     assert any(
-        "count: AirflowTaskTimeout: it takes longer than processing_timeout, 0.2 s" in line for line in world.log.lines
+        "AirflowTaskTimeout: it takes longer than the processing_timeout of 0.2 s" in line for line in world.log.lines
     )
 
 
@@ -364,9 +364,7 @@ def test_after_several_failures_in_a_row_a_lane_creates_runs_instead(make: Any, 
         world.settle()
     world.assert_exact(6)
     assert [entry.attempt for entry in world.history.values()] == [2, 2, 1, 1, 1, 1]
-    assert (
-        "2 transactions in a row have left the lane: it begins no others, and the next ones are runs" in world.log.lines
-    )
+    assert "2 transactions in a row have left the lane. The next transactions become runs." in world.log.lines
 
 
 def test_a_lane_transaction_that_waits_too_long_for_an_earlier_run_becomes_a_run(make: Any) -> None:
@@ -380,7 +378,7 @@ def test_a_lane_transaction_that_waits_too_long_for_an_earlier_run_becomes_a_run
     record = world.record(2)
     assert record is not None
     assert record.phase is Phase.PROCESSED
-    assert "its turn has not come within 0.1 s: it waits for transaction 1" in str(record.error)
+    assert "it did not get the turn within 0.1 s, because transaction 1 has it" in str(record.error)
     with world.executing():
         world.settle()
     world.assert_exact(3)
@@ -490,7 +488,7 @@ def test_a_lane_that_ends_while_it_waits_for_a_restatement_records_no_failure(
     assert not lane.rests
     record = world.record(2)
     assert record is not None
-    assert "it waits for transaction 1" in str(record.error)
+    assert "because transaction 1 has it" in str(record.error)
 
 
 @pytest.mark.parametrize("dag_id", ["numbers", "numbers_coordinator"])

@@ -365,7 +365,7 @@ def test_a_spark_application_in_a_lane_that_reads_the_context_of_a_run_becomes_a
     server.on_batch = asks
     with world.executing():
         world.settle()
-    assert any("the context of a DAG run is asked for, and there is no run" in line for line in world.log.lines)
+    assert any("it belongs to the context of a DAG run, and there is no run" in line for line in world.log.lines)
     assert world.history[1].attempt == 2
 
 

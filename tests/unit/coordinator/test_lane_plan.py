@@ -132,39 +132,45 @@ def test_the_file_of_a_spark_application_is_one_of_the_files_of_the_lane() -> No
     ("body", "reason"),
     [
         (lambda tx: commit(connected(application_args=["{{ ds }}"])), "its argument '{{ ds }}' is a template"),
-        (lambda tx: commit(connected(conn_id=count(tx.batch))), "of task 'app', its conn_id is the output of a task"),
-        (lambda tx: commit(connected(pool="spark")), "of task 'app', it has pool = 'spark'"),
+        (lambda tx: commit(connected(conn_id=count(tx.batch))), "task 'app' cannot run in a lane: its conn_id is"),
+        (lambda tx: commit(connected(pool="spark")), "task 'app' cannot run in a lane: it has pool = 'spark'"),
         (
             lambda tx: commit(SparkConnectBatchOperator.partial(task_id="app").expand(application=["a"]).output),
-            "of task 'app', it is mapped",
+            "task 'app' cannot run in a lane: it is mapped",
         ),
-        (lambda tx: commit(with_ti(tx.batch)), "of task 'with_ti', its function takes 'ti' of the context of the run"),
-        (lambda tx: commit(with_context(tx.batch)), "its function takes **context, which is the context of the run"),
+        (
+            lambda tx: commit(with_ti(tx.batch)),
+            "task 'with_ti' cannot run in a lane: its function has the parameter 'ti', which comes from the",
+        ),
+        (
+            lambda tx: commit(with_context(tx.batch)),
+            "its function has the parameter **context, which receives the context of the run",
+        ),
         (lambda tx: commit(count(f"{tx.topology} {{{{ ds }}}}")), "its argument 'planned {{ ds }}' is a template"),
-        (lambda tx: commit(count(tx.batch.map(str))), "of task 'count', its argument is a MapXComArg"),
-        (lambda tx: commit(count.expand(batch=[1, 2])), "of task 'count', it is mapped"),
-        (lambda tx: commit(later(tx.batch)), "of task 'later', its function is async"),
-        (lambda tx: commit(maybe(tx.batch)), "it is a _ShortCircuitDecoratedOperator, and no plain @task function"),
-        (lambda tx: commit(count.override(pool="p")(tx.batch)), "of task 'count', it has pool = 'p'"),
-        (lambda tx: commit(count.override(queue="q")(tx.batch)), "of task 'count', it has queue = 'q'"),
+        (lambda tx: commit(count(tx.batch.map(str))), "task 'count' cannot run in a lane: its argument is a MapX"),
+        (lambda tx: commit(count.expand(batch=[1, 2])), "task 'count' cannot run in a lane: it is mapped"),
+        (lambda tx: commit(later(tx.batch)), "task 'later' cannot run in a lane: its function is async"),
+        (lambda tx: commit(maybe(tx.batch)), "it is a _ShortCircuitDecoratedOperator, not a plain @task function"),
+        (lambda tx: commit(count.override(pool="p")(tx.batch)), "task 'count' cannot run in a lane: it has pool = 'p'"),
+        (lambda tx: commit(count.override(queue="q")(tx.batch)), "'count' cannot run in a lane: it has queue = 'q'"),
         (lambda tx: commit(count.override(trigger_rule="all_done")(tx.batch)), "it has trigger_rule = 'all_done'"),
         (lambda tx: commit(count.override(on_success_callback=print)(tx.batch)), "it has an on_success_callback"),
-        (lambda tx: commit(count.override(pre_execute=print)(tx.batch)), "of task 'count', it has pre_execute"),
-        (lambda tx: commit(count(tx.batch), outlets=[Asset("a")]), "of task 'commit', it has outlets = [Asset("),
+        (lambda tx: commit(count.override(pre_execute=print)(tx.batch)), "in a lane: it has pre_execute"),
+        (lambda tx: commit(count(tx.batch), outlets=[Asset("a")]), "in a lane: it has outlets = [Asset("),
         (
             lambda tx: commit(SparkBatchOperator(task_id="app", application="app.py").output["counts"]),
-            "of task 'app', it is a SparkBatchOperator, and no plain @task function",
+            "task 'app' cannot run in a lane: it is a SparkBatchOperator, not a plain @task function",
         ),
         (
             lambda tx: (commit(count(tx.batch)), beside()),
-            "task 'beside' is not before the committer, and only a run would execute it",
+            "task 'beside' does not run before the committer, so only a run can execute it",
         ),
     ],
 )
 def test_a_dag_that_needs_runs_is_refused_for_the_lane_with_the_task_and_the_reason(body: Body, reason: str) -> None:
     with pytest.raises(GoesByRuns) as found:
         planned(body)
-    assert str(found.value).startswith("Topology 'planned' goes by runs, not by a lane: ")
+    assert str(found.value).startswith("Topology 'planned' uses runs instead of a lane: ")
     assert reason in str(found.value)
 
 
@@ -193,7 +199,7 @@ def test_a_source_that_is_notified_of_commits_has_no_lane() -> None:
         def committed(self, txid: int, metadata: Any) -> None:
             """Acks."""
 
-    with pytest.raises(GoesByRuns, match=r"its source \(Acking\) does something when a batch is committed"):
+    with pytest.raises(GoesByRuns, match=r"its source \(Acking\) has a `committed` method, which a lane does not call"):
         planned(lambda tx: commit(count(tx.batch)), source=Acking())
 
 
@@ -203,9 +209,9 @@ DAILY = CronDataIntervalTimetable("0 0 * * *", timezone="UTC")
 @pytest.mark.parametrize(
     ("source", "schedule", "reason"),
     [
-        (DataIntervalSource("a.b"), DAILY, "its data intervals have no order, which in_order=True gives them"),
-        (DataIntervalSource("a.b", in_order=True), None, "DAG 'planned' has no schedule that says which data interval"),
-        (RunPartitionSource("a.b"), None, "each of its runs has a batch of its own"),
+        (DataIntervalSource("a.b"), DAILY, "its data intervals have no order: set in_order=True"),
+        (DataIntervalSource("a.b", in_order=True), None, "has no schedule that defines the next data interval"),
+        (RunPartitionSource("a.b"), None, "its source gives each run its own batch"),
     ],
 )
 def test_a_source_that_needs_runs_has_no_lane_unless_the_schedule_defines_the_next_interval(
@@ -226,7 +232,9 @@ def test_a_source_of_data_intervals_in_order_has_a_lane_that_follows_the_schedul
 
 
 def test_a_dag_with_a_function_that_reads_dates_has_no_lane_if_its_batch_is_not_an_interval() -> None:
-    with pytest.raises(GoesByRuns, match="its function takes 'ds' of the context of the run"):
+    with pytest.raises(
+        GoesByRuns, match="its function has the parameter 'ds', which comes from the context of the run"
+    ):
         planned(lambda tx: commit(dated(tx.batch)))
 
 
@@ -234,7 +242,7 @@ def test_a_source_of_data_intervals_has_no_lane_if_a_task_cannot_start_the_run_o
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(compat, "is_airflow_3_2", lambda: True)
-    with pytest.raises(GoesByRuns, match=r"in Airflow 3\.2 no task can start the run of a data interval"):
+    with pytest.raises(GoesByRuns, match=r"in Airflow 3\.2 no task can start that run"):
         planned(lambda tx: commit(count(tx.batch)), source=DataIntervalSource("a.b", in_order=True), schedule=DAILY)
 
 
@@ -243,8 +251,8 @@ def test_the_description_of_a_coordinator_without_a_lane_says_that_it_starts_no_
     source = DataIntervalSource("a.b", in_order=True)
     with DAG("daily", schedule=DAILY, max_active_runs=8), Transaction(source=source) as tx:
         commit(count(tx.batch))
-    assert coordinator_dag("daily").description == "Replays, but does not start, the transactions of daily"
-    expected = "Starts and replays the transactions of daily, undisturbed ones in its lane"
+    assert coordinator_dag("daily").description == "Replays, but does not start the transactions of daily"
+    expected = "Starts and replays the transactions of daily, and processes undisturbed ones in its lane"
     assert coordinator_dag("daily", lane=True).description == expected
 
 
@@ -253,7 +261,7 @@ def test_a_dag_with_a_task_after_the_transaction_has_no_lane() -> None:
         with Transaction(source=Numbers()) as tx:
             last = commit(count(tx.batch))
         last >> beside()
-    with pytest.raises(GoesByRuns, match="task 'beside' is not before the committer"):
+    with pytest.raises(GoesByRuns, match="task 'beside' does not run before the committer"):
         lane_plan(defined("after")[0], dag)
 
 
@@ -284,8 +292,8 @@ def test_a_coordinator_that_cannot_have_the_requested_lane_logs_the_reason_once(
 ) -> None:
     made, operator = coordinator(lambda tx: commit(with_ti(tx.batch)), lane=True)
     line = (
-        "Topology 'laned' goes by runs, not by a lane: "
-        "of task 'with_ti', its function takes 'ti' of the context of the run."
+        "Topology 'laned' uses runs instead of a lane: task 'with_ti' cannot run in a lane: "
+        "its function has the parameter 'ti', which comes from the context of the run."
     )
     assert operator.lane is None
     assert [record.getMessage() for record in caplog.records] == [line]

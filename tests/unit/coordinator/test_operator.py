@@ -62,7 +62,7 @@ def test_the_processing_timeout_of_the_configuration_sets_the_time_limit_of_the_
     ],
 )
 def test_a_coordinator_that_cannot_start_any_run_is_refused_while_its_file_is_parsed(options: Any, match: str) -> None:
-    with pytest.raises(TransactionDefinitionError, match=f"its coordinator can start no run: .*{match}"):
+    with pytest.raises(TransactionDefinitionError, match=f"its coordinator cannot start a run: .*{match}"):
         coordinate("unstartable", options)
 
 

@@ -876,7 +876,7 @@ def test_a_transaction_that_fails_repeatedly_is_replayed_with_waits_and_finally_
     assert world.seen.topology is not None
     assert world.seen.topology.blocked is not None
     assert world.seen.topology.blocked.attempt == 3
-    assert len([line for line in world.log.lines if "replayed no more" in line]) == 1
+    assert len([line for line in world.log.lines if "no longer replayed" in line]) == 1
 
     world.begin("tx-1")  # a person has cleared it
     world.airflow.runs["tx-1"] = "running"
@@ -928,7 +928,7 @@ def test_a_permanently_refused_commit_is_blocked_immediately_with_the_text_of_th
     assert world.seen.topology is not None
     assert world.seen.topology.blocked is not None
     assert world.seen.topology.blocked.reason == str(refusal)
-    (told,) = [line for line in world.log.lines if "replayed no more" in line]
+    (told,) = [line for line in world.log.lines if "no longer replayed" in line]
     assert str(refusal) in told
 
 

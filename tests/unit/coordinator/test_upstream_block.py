@@ -58,7 +58,7 @@ def test_a_coordinator_accepts_a_transaction_that_can_be_restated() -> None:
 
 
 def test_a_coordinator_refuses_a_transaction_with_an_upstream_that_can_never_be_restated(never: dict[str, Any]) -> None:
-    with refused(r"corrections of 'orders' restate its transactions, and .*on_correction=\"report\"") as error:
+    with refused(r"a correction of 'orders' must restate its transactions, but .*on_correction=\"report\"") as error:
         coordinated(Orders(), **never)
     assert "\n" not in str(error.value)
 

@@ -71,7 +71,7 @@ def test_overlapping_and_missing_commits_are_reported() -> None:
     fine = [transaction(1, 0, 4, 4, 5), transaction(2, 0, 3, 5, 6)]
     assert order_violations(fine) == []
     assert "took the turn" in order_violations([fine[0], transaction(2, 0, 3, 4, 6)])[0]
-    assert order_violations([fine[0], transaction(3, 0, 3, 5, 6)]) == ["after transaction 1 comes 3"]
+    assert order_violations([fine[0], transaction(3, 0, 3, 5, 6)]) == ["transaction 3 follows transaction 1"]
 
 
 def test_transactions_that_are_processed_at_the_same_time_are_counted() -> None:

@@ -54,7 +54,7 @@ def told(folder: Path, text: str) -> Told:
     ("verdict", "status"),
     [
         ("3 of 3 words counted once", 0),
-        ("10 of 10 users are where they were seen last, 3 of 3 queries exact", 0),
+        ("10 of 10 users have their last seen location, 3 of 3 queries exact", 0),
         ("0 of 0 words counted once", 1),
         ("3 of 3 words counted once, 0 of 0 queries exact", 1),
         ("2 of 3 words counted once", 1),
@@ -73,7 +73,7 @@ def test_an_example_without_a_file_is_not_reported_as_exact(tmp_path: Path, caps
     example = Words(tmp_path, print, Failpoints(tmp_path / "failpoints"))
     assert example.wrong() == []
     assert judge(example) == 1
-    assert "nothing was counted, so nothing was shown: 0 of 0 words" in capsys.readouterr().out
+    assert "nothing was counted, so the example shows nothing: 0 of 0 words" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("without", ["nothing", "flights", "groups", "transactions"])

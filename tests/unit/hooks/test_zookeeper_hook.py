@@ -100,7 +100,7 @@ def test_extras_in_a_uri_are_parsed_as_text_and_empty_extras_are_ignored() -> No
         ({"host": "[::1"}, "an IPv6 address in brackets"),
         ({"host": "[zoo]:2181"}, "an IPv6 address in brackets"),
         ({"host": "h1:1:2"}, "an IPv6 address in brackets"),
-        ({"host": "h", "login": "a:b", "password": "s3cret"}, "use a login without one"),
+        ({"host": "h", "login": "a:b", "password": "s3cret"}, "use a login without a colon"),
         ({"host": "h", "login": "ada", "password": "s3cret\ud800"}, "type both again"),
         ({"host": "h/chroot"}, "a chroot goes into the extra"),
         ({"host": "h", "extra": {"chrot": "/a"}}, "extra of connection zk = 'chrot' cannot be used. Known extras are"),
@@ -108,7 +108,7 @@ def test_extras_in_a_uri_are_parsed_as_text_and_empty_extras_are_ignored() -> No
         ({"host": "h", "extra": '{"key_password": "s3cret"'}, "It must be a JSON object"),
         ({"host": "h", "extra": {"use_tls": "maybe"}}, "use_tls of connection zk = 'maybe'"),
         ({"host": "h", "extra": {"ca_file": "ca"}}, "set use_tls to true"),
-        ({"host": "h", "extra": {"use_tls": True, "cert_file": "c"}}, "cert_file and key_file belong together"),
+        ({"host": "h", "extra": {"use_tls": True, "cert_file": "c"}}, "Set both cert_file and key_file, or neither"),
         ({"host": "h", "extra": {"use_tls": True, "ca_file": 7}}, "ca_file of connection zk = 7"),
         (
             {"host": "h", "extra": {"use_tls": True, "key_password": 777}},

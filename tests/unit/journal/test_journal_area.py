@@ -145,7 +145,7 @@ def test_values_of_several_types_in_one_column_keep_their_types_in_the_journal(j
 
 def test_rows_that_the_journal_cannot_store_do_not_fail_the_commit(journal: JournalArea) -> None:
     found = journal.contribution(COLUMNS, [{"carrier": "a", "n": {1, 2}, "miles": 0}], day=DAY)
-    assert found.refusal == "its rows cannot be kept: a value is a set, which no column takes"
+    assert found.refusal == "its rows cannot be kept: a value is a set, which no column can store"
 
 
 # --- names ---------------------------------------------------------------------------------------------------------

@@ -24,11 +24,11 @@ def test_the_linter_refuses_a_missing_file_and_a_folder_without_python_files(tmp
 
 
 UNREAD = {
-    "syntax": (b"def (", "No Python can be read there"),
+    "syntax": (b"def (", "This line is not valid Python"),
     "bytes": (b"name = '\xff\xfe'", "not UTF-8"),
     "null": (b"a = 1\x00", "null bytes"),
-    "deep": (b"a = " + b"(" * 5000 + b")" * 5000, "No Python can be read there|nested too deeply"),
-    "deeper": (b"a = " + b"-" * 100_000 + b"1", "nested too deeply|No Python can be read there"),
+    "deep": (b"a = " + b"(" * 5000 + b")" * 5000, "This line is not valid Python|nested too deeply"),
+    "deeper": (b"a = " + b"-" * 100_000 + b"1", "nested too deeply|This line is not valid Python"),
     "noqa": (b"a = 1  # noqa: TX999", "TX999, which is no rule"),
 }
 
@@ -121,6 +121,6 @@ def test_the_report_names_a_file_whose_dags_are_created_in_a_loop_by_code_of_ano
     file = tmp_path / "many.py"
     file.write_text(f"from other import build\nimport other\nfor name in ('a', 'b'):\n    globals()[name] = {made}\n")
     report = findings_of(file)
-    assert report.unseen == [f"{file}: it makes DAGs in a loop, by code of another file: they were not read"]
+    assert report.unseen == [f"{file}: a loop creates DAGs with code of another file, so these DAGs were not checked"]
     file.write_text("for name in ('a', 'b'):\n    print(name)\n")
     assert findings_of(file).unseen == []

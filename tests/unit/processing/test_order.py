@@ -143,8 +143,8 @@ def test_a_late_day_is_refused_with_the_txid_that_it_would_get(days: Days) -> No
     with pytest.raises(SourceError) as refusal:
         days.begin(1)
     said = str(refusal.value)
-    assert "interval 2026-01-02T00:00:00+00:00/2026-01-03T00:00:00+00:00 of run day 1 comes before 2026-01-05" in said
-    assert "it would be transaction 2" in said
+    assert "interval 2026-01-02T00:00:00+00:00/2026-01-03T00:00:00+00:00 of run day 1 begins before 2026-01-05" in said
+    assert "It would become transaction 2" in said
     assert "\n" not in said
 
 
@@ -161,7 +161,7 @@ def test_a_day_before_the_start_of_the_order_is_refused_and_the_remedy_allows_it
     ledger = days.ledger
     ledger.open(days.spec.request)
     ledger.run(loss.note_origin, order_from(FIRST + DAY))
-    with pytest.raises(SourceError, match="comes before 2026-01-02.*airflow tx backfill DAG --from 2026-01-01"):
+    with pytest.raises(SourceError, match="begins before 2026-01-02.*airflow tx backfill DAG --from 2026-01-01"):
         days.begin(0)
     days.source = {"in_order": False}
     two_days = replace(day(0), interval_end=FIRST + 2 * DAY)

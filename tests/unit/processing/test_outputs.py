@@ -75,7 +75,9 @@ def test_each_entry_of_a_dict_with_multiple_outputs_is_acked_under_its_name() ->
 
 def test_a_task_that_returns_nothing_is_refused_unless_this_is_allowed_or_the_batch_is_empty() -> None:
     nothing = acks(one=returned(None, multiple=False))
-    with pytest.raises(StagingError, match=r"task count .* gave nothing\. Let it return its rows, .*allow_empty=True"):
+    with pytest.raises(
+        StagingError, match=r"task count .* returned nothing\. Let it return its rows, .*allow_empty=True"
+    ):
         values_of(update(), nothing, ATTEMPT, pull({}))
     assert values_of(update(allow_empty=True), nothing, ATTEMPT, pull({})) == []
     assert values_of(update(), nothing, ATTEMPT, pull({}), empty=True) == []
@@ -98,7 +100,7 @@ def test_the_error_for_a_task_without_rows_names_the_update_that_may_allow_it(st
 
 
 def test_a_spark_application_without_output_counts_as_no_rows_if_its_update_allows_it() -> None:
-    with pytest.raises(StagingError, match="gave nothing"):
+    with pytest.raises(StagingError, match="returned nothing"):
         values_of(update("counts"), acks(one=[]), ATTEMPT, pull({}))
     assert values_of(update("counts", allow_empty=True), acks(one=[]), ATTEMPT, pull({})) == []
 
@@ -113,7 +115,7 @@ def test_the_committer_reads_the_value_that_the_task_has_acked() -> None:
 
 
 def test_an_xcom_that_differs_from_the_acked_value_is_refused() -> None:
-    with pytest.raises(StagingError, match=r"task count in transaction 7\.2 refused: its XCom is not what"):
+    with pytest.raises(StagingError, match=r"task count in transaction 7\.2 refused: its XCom differs from"):
         values_of(update(), acks(one=returned(ROWS, multiple=False)), ATTEMPT, pull({-1: [*ROWS, *ROWS]}))
 
 
@@ -129,14 +131,14 @@ def test_a_reference_from_an_earlier_try_is_refused() -> None:
 
 
 def test_the_error_for_an_unknown_output_lists_the_names_of_the_existing_outputs() -> None:
-    with pytest.raises(StagingError, match="the task gave 'counts'"):
+    with pytest.raises(StagingError, match="the task emitted 'counts'"):
         values_of(update("words"), acks(one=[REF]), ATTEMPT, pull({}))
 
 
 def test_the_output_of_every_mapped_instance_is_read_and_checked() -> None:
     found = acks(i0=returned(ROWS, multiple=False), i1=returned(None, multiple=False), i2=returned([], multiple=False))
     assert values_of(update(allow_empty=True), found, ATTEMPT, pull({0: ROWS, 2: []})) == [ROWS, []]
-    with pytest.raises(StagingError, match=r"task count\[1\] .* gave nothing"):
+    with pytest.raises(StagingError, match=r"task count\[1\] .* returned nothing"):
         values_of(update(), found, ATTEMPT, pull({0: ROWS, 2: []}))
     with pytest.raises(StagingError):
         values_of(update(), found, ATTEMPT, pull({0: [], 2: ROWS}))

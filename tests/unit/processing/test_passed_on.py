@@ -51,9 +51,9 @@ def test_a_value_that_xcom_returns_unchanged_is_passed_to_the_next_task(value: A
         (np.float32("nan"), "nan is not finite"),
         (2**64, "18446744073709551616 has more than 64 bits"),
         ("\ud800", r"'\\ud800' holds half a surrogate pair"),
-        (Decimal("0.1234567890123456789"), r"would come back from XCom as Decimal\('0.12345678901234568'\)"),
-        (Decimal("NaN"), r"would come back from XCom as Decimal\('NaN'\)"),
-        (dt.datetime(8999, 1, 1, 0, 0, 0, 1), "would come back from XCom as datetime.datetime"),
+        (Decimal("0.1234567890123456789"), r"would become Decimal\('0.12345678901234568'\) in an XCom"),
+        (Decimal("NaN"), r"would become Decimal\('NaN'\) in an XCom"),
+        (dt.datetime(8999, 1, 1, 0, 0, 0, 1), "would become datetime.datetime"),
         (b"x", r"b'x' cannot become an XCom \([cC]annot serialize object of type <class 'bytes'>\)"),
         (pd.NaT, r"NaT cannot become an XCom"),
     ],
@@ -76,5 +76,5 @@ def test_a_data_frame_for_a_committer_is_refused_with_the_call_that_stages_it(fr
 
 
 def test_a_data_frame_that_xcom_cannot_store_is_refused() -> None:
-    with pytest.raises(StagingError, match=r"is a pyarrow\.Table, which XCom does not take"):
+    with pytest.raises(StagingError, match=r"is a pyarrow\.Table, which an XCom cannot contain"):
         check(pa.table({"n": [1]}))

@@ -131,7 +131,7 @@ def test_a_column_whose_values_fit_no_single_type_is_refused_no_matter_which_row
 ) -> None:
     (tmp_path / "a.json").write_text('{"n": 1}\n{"n": 2}\n{"n": 3}\n{"n": "x"}\n')
     with pytest.raises(
-        RowsRefused, match=r"row 3: n = 'x' has not the type of the rows above, int64.*Declare"
+        RowsRefused, match=r"row 3: n = 'x' does not have the type of the rows above, int64.*Declare"
     ) as refused:
         batch_of(store, FileSource(f"{tmp_path}/*.json", format="json")).arrow()
     assert "\n" not in str(refused.value)
@@ -140,13 +140,13 @@ def test_a_column_whose_values_fit_no_single_type_is_refused_no_matter_which_row
 @pytest.mark.usefixtures("small_pages")
 def test_the_error_for_a_value_that_does_not_fit_its_declared_type_names_the_row(store: CountingStore) -> None:
     source = MemorySource({"0": [{"n": 1}, {"n": 2}, {"n": 3}, {"n": "x"}]}, per_batch=9, schema="n INT")
-    with pytest.raises(RowsRefused, match=r"row 3: n = 'x' is no int32"):
+    with pytest.raises(RowsRefused, match=r"row 3: n = 'x' is not a value of type int32"):
         whole(batch_of(store, source))
 
 
 def test_a_column_that_is_not_declared_is_refused(store: CountingStore) -> None:
     source = MemorySource({"0": [{"n": 1, "m": 2}]}, schema="n INT")
-    with pytest.raises(RowsRefused, match="column m is none of n"):
+    with pytest.raises(RowsRefused, match="column m is not one of n"):
         whole(batch_of(store, source))
 
 
@@ -210,7 +210,7 @@ def test_folders_with_different_partition_columns_are_refused(store: CountingSto
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         pq.write_table(pa.table({name: [1]}), tmp_path / name / "x.parquet")
-    with pytest.raises(SourceError, match="column a is missing, and int64 in x.parquet"):
+    with pytest.raises(SourceError, match="column a is missing, but int64 in x.parquet"):
         batch_of(store, PartitionedFileSource(f"{tmp_path}/*/*.parquet", format="parquet")).arrow()
 
 
@@ -238,7 +238,7 @@ def test_a_sqlite_value_that_does_not_fit_its_declared_column_is_refused(
     store: CountingStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = sqlite(tmp_path, monkeypatch, (1, "a", "cheap", 3))
-    with pytest.raises(RowsRefused, match="row 0: price = 'cheap' is no double"):
+    with pytest.raises(RowsRefused, match="row 0: price = 'cheap' is not a value of type double"):
         whole(batch_of(store, source))
 
 
@@ -383,7 +383,7 @@ def test_a_partial_read_is_refused_although_the_source_does_not_count_its_rows(
     run = Run(store, files(tmp_path))
     run.work(use)
     run.work(lambda batch: None, "audit")
-    with pytest.raises(RowsDiffer, match=r"task count read \d+ rows of the batch, which has more"):
+    with pytest.raises(RowsDiffer, match=r"task count read \d+ rows of the batch, but the batch has more rows"):
         run.commit()
     assert run.state.fence() is None
 
@@ -426,7 +426,7 @@ def test_a_second_task_that_reads_the_same_number_of_other_rows_is_refused(store
     run = Run(store, Changing())
     run.work(whole)
     run.work(whole, "audit")
-    with pytest.raises(RowsDiffer, match=r"task audit read 10 rows, digest \w+ of .* task count 10 rows, digest"):
+    with pytest.raises(RowsDiffer, match=r"task audit read 10 rows, digest \w+ of .* task count read 10 rows, digest"):
         run.commit()
 
 
@@ -457,7 +457,7 @@ def test_a_partial_read_of_files_is_refused_although_files_have_no_row_count(
     run = Run(store, FileSource(f"{tmp_path}/*.csv"))
     for task in TASKS:
         run.work(one, task)
-    with pytest.raises(RowsDiffer, match="task audit read 2 rows of the batch, which has more"):
+    with pytest.raises(RowsDiffer, match="task audit read 2 rows of the batch, but the batch has more rows"):
         run.commit()
 
 

@@ -164,7 +164,7 @@ def test_a_file_that_changes_before_the_ack_of_the_task_that_reads_it_is_refused
     result = [next(rows) for _ in range(read if way == "rows" else read - 1)]
     file.write_text("n\n1\n2\n3\n")
     result += list(rows)
-    with pytest.raises(SourceError, match=rf"file {file} changed while it was read: it had 6 bytes, and has 8"):
+    with pytest.raises(SourceError, match=rf"file {file} changed while it was read: it had 6 bytes, but now has 8"):
         after_task(context, [len(result)])
     acked = files.ack("first")
     assert acked is not None
@@ -302,7 +302,7 @@ def test_a_batch_that_is_refused_because_of_its_rows_is_recorded_as_permanently_
     files = Dag(store, FileSource(f"{tmp_path}/*.csv", schema="n INT"))
     refusal = refused_reading(files)
     record = files.record()
-    problem = f"{tmp_path}/a.csv: line 2: n has a value that the log of its task shows"
+    problem = f"{tmp_path}/a.csv: line 2: n has an unusable value, which is in the log of the task"
     kept = str(RowsRefused(**{**refusal.fields, "problem": problem}))
     assert (record.phase, Remedy.behind(record.error, record.remedy)) == (Phase.FAILED, kept)
     assert record.for_good == 1
@@ -383,7 +383,7 @@ def test_the_ledger_records_no_value_that_the_error_of_a_library_contains(store:
     context["exception"] = refused.value
     task_failed(context)
     error = given.record().error or ""
-    assert ("a row has a value" in error, "4711" in error) == (True, False)
+    assert ("a row has an unusable value" in error, "4711" in error) == (True, False)
 
 
 def test_a_file_error_that_contains_no_value_is_recorded_completely(store: CountingStore, tmp_path: Path) -> None:
@@ -549,7 +549,7 @@ def test_a_task_of_an_opaque_source_does_not_use_the_output_of_an_earlier_attemp
     after_task(first, None)
     before_task(opaque.context("second", first="success"))
     opaque.begin()
-    with pytest.raises(AirflowFailException, match="its input from first is of an earlier attempt. Clear first"):
+    with pytest.raises(AirflowFailException, match="its input from first belongs to an earlier attempt. Clear first"):
         before_task(opaque.context("second", first="success"))
     before_task(opaque.context("second", first="skipped"))
 
@@ -649,12 +649,12 @@ def test_a_spark_application_receives_the_files_of_staged_rows(started_task: Sta
 def test_a_task_can_stage_several_outputs_but_each_name_only_once(started_task: StartedTask) -> None:
     first, second = (started_task.batch.stage(ROWS[:number], name) for number, name in ((1, "one"), (2, "two")))
     assert [len(list(started_task.batch.read_output(ref))) for ref in (first, second)] == [1, 2]
-    with pytest.raises(StagingError, match="the task has staged it before"):
+    with pytest.raises(StagingError, match="the task has already staged an output with this name"):
         started_task.batch.stage(ROWS, "one")
 
 
 def test_rows_that_are_not_a_table_are_refused_when_they_are_staged(started_task: StartedTask) -> None:
-    with pytest.raises(StagingError, match="its rows are no table"):
+    with pytest.raises(StagingError, match="its rows do not form a table"):
         started_task.batch.stage([{"n": 1}, {"n": "x"}])
 
 
@@ -670,7 +670,7 @@ def test_staging_no_rows_creates_an_empty_output_with_or_without_columns(
 def test_rows_without_columns_are_refused_when_they_are_staged(started_task: StartedTask) -> None:
     given: list[Any] = [[{}, {}], pd.DataFrame(index=[0, 1])]
     for each in given:
-        with pytest.raises(StagingError, match=r"its rows are no table \(2 rows have no columns\)"):
+        with pytest.raises(StagingError, match=r"its rows do not form a table \(2 rows have no columns\)"):
             started_task.batch.stage(each)
 
 

@@ -48,10 +48,10 @@ def test_consumers_without_row_counts_are_not_compared() -> None:
 @pytest.mark.parametrize(
     ("other", "named"),
     [
-        (RowsDigest(5, 5, "xxh64-1"), "task a read 10 rows, digest 0000000000000005 of the batch, task b 5 rows"),
-        (RowsDigest(20, 10, "xxh64-1"), "task b 20 rows"),
-        (RowsDigest(10, 6, "xxh64-1"), "task b 10 rows, digest 0000000000000006"),
-        (RowsDigest(9, 1, "python"), "task b 9 rows"),
+        (RowsDigest(5, 5, "xxh64-1"), "10 rows, digest 0000000000000005 of the batch, but task b read 5 rows"),
+        (RowsDigest(20, 10, "xxh64-1"), "task b read 20 rows"),
+        (RowsDigest(10, 6, "xxh64-1"), "task b read 10 rows, digest 0000000000000006"),
+        (RowsDigest(9, 1, "python"), "task b read 9 rows"),
     ],
 )
 def test_the_error_for_consumers_that_disagree_names_them(other: RowsDigest, named: str) -> None:
@@ -63,7 +63,7 @@ def test_the_error_for_consumers_that_disagree_names_them(other: RowsDigest, nam
 
 @pytest.mark.parametrize("rows", [0, 5, 20])
 def test_the_error_names_a_consumer_that_has_not_read_the_number_of_rows_of_its_source(rows: int) -> None:
-    with pytest.raises(RowsDiffer, match=f"task a\\[3\\] read {rows} rows of the batch, its source counted 10"):
+    with pytest.raises(RowsDiffer, match=f"task a\\[3\\] read {rows} rows of the batch, but its source counted 10"):
         check({("a", 3): ack(RowsRead(RowsDigest(rows)))}, {"rows": 10, "why": ""})
 
 
@@ -115,9 +115,7 @@ def test_the_error_names_an_output_that_was_replaced_after_it_was_read() -> None
     parts = {"a": ack(counts=ALL), "b": ack(RowsRead(RowsDigest(10), (OF_A._replace(content=ALL.text),)))}
     check(parts)
     again = {**parts, "a": ack(counts=RowsDigest(10, 6, "xxh64-1"))}
-    with pytest.raises(
-        RowsDiffer, match="task b read output 'counts' of task a, which ran again since .* Clear b, which"
-    ):
+    with pytest.raises(RowsDiffer, match="task b read output 'counts' of task a, which ran again since .* Clear b, so"):
         check(again)
     unreliable = Ack("2", "op", done=True, outputs=[{"name": "counts", "rows": 10, "task_try": "2", "reliable": False}])
     check({**parts, "a": unreliable})
@@ -133,7 +131,7 @@ def test_rows_of_an_output_without_a_hash_are_identified_by_their_task_try() -> 
 
 
 def test_the_error_names_a_mapped_instance_with_its_index() -> None:
-    with pytest.raises(RowsDiffer, match=r"task a read 10 rows.*, task b\[0\] 9 rows"):
+    with pytest.raises(RowsDiffer, match=r"task a read 10 rows.*, but task b\[0\] read 9 rows"):
         check({"a": ack(RowsRead(ALL)), ("b", 0): ack(RowsRead(RowsDigest(9)))})
 
 
@@ -177,7 +175,7 @@ def test_a_partial_reading_may_have_fewer_rows_and_never_more() -> None:
 def test_a_partial_reading_is_compared_with_a_complete_reading_in_any_order() -> None:
     many, other = (RowsRead(RowsDigest(rows, 6, ALL.form), at_least=True) for rows in (11, 10))
     for acks in ({"a": ack(many), "b": ack(RowsRead(ALL))}, {"a": ack(other), "b": ack(RowsRead(ALL))}):
-        with pytest.raises(RowsDiffer, match="task b read 10 rows, digest 0000000000000005 of the batch, task a 1"):
+        with pytest.raises(RowsDiffer, match="b read 10 rows, digest 0000000000000005 of the batch, but task a read 1"):
             check(acks)
 
 

@@ -153,7 +153,7 @@ def test_a_transaction_that_cannot_be_restated_is_noted_as_behind_with_the_reaso
     end = chain.correct(1)
     assert chain.request() == [1]
     note = chain.totals.ledger.noted_behind()[1]
-    assert "the journal has no entry of it" in note.why
+    assert "the journal has no entry for it" in note.why
     assert (chain.request(), chain.cursor) == ([], end)
 
 

@@ -58,16 +58,16 @@ def test_verify_does_not_report_skips_and_readmissions_and_open_transactions(boo
 @pytest.mark.parametrize(
     ("field", "value", "words"),
     [
-        ("generation", 2, "its generation is 2, and its repairs have left 1"),
+        ("generation", 2, "its generation is 2, but after its repairs it must be 1"),
         ("generation", 0, "its generation is 0"),
-        ("rebuilt", 3, "rebuilt after transaction 3, and no repair has done so"),
+        ("rebuilt", 3, "rebuilt after transaction 3, but no repair has rebuilt it"),
         ("births", {}, "birth none of transaction 6"),
         ("births", {"s0": "another", "s1": "another"}, "birth another of transaction 6"),
         ("grants", {"s0": [7, 9]}, "attempt 7 and epoch 9 of transaction 6"),
-        ("losses", [7], "counts repair 7 as an accepted loss, which is none"),
-        ("skips", [8], "lists [8] to be skipped"),
-        ("states", {}, "state s0: transaction 6 was committed to it, and the ledger does not name it"),
-        ("garbage", ["coordinator/meta"], "coordinator/meta is to be removed, which is still needed"),
+        ("losses", [7], "lists repair 7 as an accepted loss, but that repair accepted no loss"),
+        ("skips", [8], "lists the skips [8]"),
+        ("states", {}, "state s0: transaction 6 was committed to it, but the ledger does not name it"),
+        ("garbage", ["coordinator/meta"], "coordinator/meta must be deleted, but that record is still needed"),
         ("receipt", "0" * 64, "the topology record names 0000"),
         ("incarnation", "another", "ledger another"),
     ],
@@ -82,7 +82,7 @@ def test_verify_finds_a_renamed_state_that_the_ledger_does_not_contain() -> None
     books.pipeline.ledger.run(rename_state, "s0", "s2", audit=ADA)
     assert decisive_findings(books) == []
     books.change(books.pipeline.paths.record, lambda record: record["states"].pop("s2"))
-    assert "state s2: transaction 3 was committed to it, and the ledger does not name it" in decisive_findings(books)
+    assert "state s2: transaction 3 was committed to it, but the ledger does not name it" in decisive_findings(books)
 
 
 def test_verify_does_not_report_a_loss_that_was_accepted_before_a_state_was_renamed() -> None:
@@ -98,7 +98,7 @@ def test_verify_finds_a_skip_that_was_removed_from_the_list_of_skips(books: Book
     books.pipeline.ledger.run(end.note_skip, 8, ADA)
     assert books.verify().findings == ()
     books.change(books.pipeline.paths.record, lambda record: record.update(skips=[]))
-    findings(books, "it lists [] to be skipped, and the open transactions say [8]")
+    findings(books, "it lists the skips [], but the open transactions name the skips [8]")
 
 
 def test_verify_finds_a_removed_accepted_loss_until_a_batch_has_passed_it_in_the_source() -> None:
@@ -106,7 +106,7 @@ def test_verify_finds_a_removed_accepted_loss_until_a_batch_has_passed_it_in_the
     books.pipeline.ledger.accept_loss([Loss("", 3, 3, "row x")], ADA)
     assert books.verify().findings == ()
     books.change(books.pipeline.paths.record, lambda record: record.update(losses=[]))
-    findings(books, "it leaves out accepted loss 1, which comes next in the source")
+    findings(books, "it lacks accepted loss 1, which the source reaches next")
     books.change(books.pipeline.paths.record, lambda record: record.update(losses=[1]))
     books.run(2)
     assert books.pipeline.ledger.topology().losses == []
@@ -142,7 +142,7 @@ def test_verify_finds_a_changed_generation_after_a_repair(what: str, generation:
         books.pipeline.ledger.run(rename_state, "s0", "s2", audit=ADA)
     assert [each for each in books.verify().findings if "ledger" in each] == []
     books.change(books.pipeline.paths.record, lambda record: record.update(generation=generation))
-    findings(books, f"its generation is {generation}, and its repairs have left 2")
+    findings(books, f"its generation is {generation}, but after its repairs it must be 2")
 
 
 # --- counters, open transactions ----------------------------------------------------------------------------------
@@ -151,18 +151,18 @@ def test_verify_finds_a_changed_generation_after_a_repair(what: str, generation:
 @pytest.mark.parametrize("allocated", [5, 7, 9])
 def test_verify_finds_a_changed_number_of_allocated_transactions(books: Books, allocated: int) -> None:
     books.store.multi([], [Put(books.pipeline.paths.allocated, encode(Counter(allocated)))])
-    findings(books, "allocated" if allocated != 7 else "the last one 7")
+    findings(books, "allocated" if allocated != 7 else "only transactions 7 to 7 can be open")
 
 
 def test_verify_finds_a_missing_open_transaction(books: Books) -> None:
     books.store.multi([], [Delete(books.pipeline.paths.transaction(8))])
-    findings(books, "transaction 8: it is one of those up to 8 that were allocated, and has no record")
+    findings(books, "transaction 8: the ledger has allocated all transactions up to 8, but this one has no record")
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"rows": 99}, "its rows are 99, and its record has the digest of others"),
+        ({"rows": 99}, "its rows are 99, but its record has the digest of other rows"),
         ({"position": 99}, "it ends at 99"),
     ],
 )
@@ -185,7 +185,7 @@ def test_verify_finds_a_changed_receipt_in_the_record_of_an_open_transaction(boo
     books.change(
         path, lambda record: record["receipt"].update({field: 9 if field in ("attempt", "epoch") else "another"})
     )
-    findings(books, "transaction 7: ", "receipt is going to")
+    findings(books, "transaction 7: ", "its prepared receipt")
 
 
 # --- skipped transactions -----------------------------------------------------------------------------------------
@@ -197,29 +197,33 @@ def test_verify_finds_a_changed_receipt_in_the_record_of_an_open_transaction(boo
 )
 def test_verify_finds_changed_rows_of_a_skipped_transaction(books: Books, change: dict[str, Any]) -> None:
     books.change(books.pipeline.paths.skipped(4), lambda record: record.update(change))
-    findings(books, "transaction 4: its kept rows are ")
+    findings(books, "transaction 4: its kept rows ")
 
 
 @pytest.mark.parametrize("again", [2, 6, 99])
 def test_verify_finds_a_skipped_transaction_that_is_wrongly_marked_as_readmitted(books: Books, again: int) -> None:
     books.change(books.pipeline.paths.skipped(4), lambda record: record.update(rows=None, readmitted_as=again))
-    findings(books, f"transaction 4: its rows are said to be in transaction {again}")
+    findings(books, f"transaction 4: the ledger says that its rows are in transaction {again}")
 
 
 def test_verify_finds_a_readmission_that_was_undone_by_hand(books: Books) -> None:
     books.change(books.pipeline.paths.skipped(5), lambda record: record.update(rows=5, readmitted_as=None))
-    findings(books, "transaction 5: it was re-admitted as 6, and its rows may be re-admitted once more")
+    findings(
+        books,
+        "transaction 5: it was re-admitted as transaction 6, but the ledger says "
+        "that its rows can be re-admitted again",
+    )
 
 
 def test_verify_finds_a_skipped_transaction_without_its_rows(books: Books) -> None:
     books.store.multi([], [Delete(books.pipeline.paths.skipped(4))])
-    findings(books, "transaction 4: it was skipped, and its rows are not kept")
+    findings(books, "transaction 4: it was skipped, but its rows are not kept")
 
 
 def test_verify_finds_a_committed_transaction_that_is_still_listed_as_skipped(books: Books) -> None:
     record = Skipped("run 2", "run 2", 2, Deed("ada", WHEN, "why"), "op")
     books.store.multi([], [Create(books.pipeline.paths.skipped(2), encode(record))])
-    findings(books, "transaction 2: it was committed, and it is kept as skipped")
+    findings(books, "transaction 2: it was committed, but the ledger keeps it as skipped")
 
 
 # --- bindings -----------------------------------------------------------------------------------------------------

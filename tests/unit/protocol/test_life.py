@@ -338,7 +338,7 @@ def test_receipts_from_before_the_state_existed_are_not_needed() -> None:
     assert found.unknown(5) == ""
     older = life(accepted={"began": 0}, receipts=receipts(4, 5))
     assert older.expected(5) is None
-    assert "nothing says that it was empty" in older.unknown(5)
+    assert "no record shows that it was empty" in older.unknown(5)
 
 
 @pytest.mark.parametrize(
@@ -346,7 +346,7 @@ def test_receipts_from_before_the_state_existed_are_not_needed() -> None:
     [
         (life(), ""),
         (life(receipts=receipts(2, 3, 4, 5)), "the receipts do not go back to transaction 1"),
-        (life(lost(1, 4)), "a repair has accepted what it held, and it is not known what that was"),
+        (life(lost(1, 4)), "a repair accepted its values, but it is not known which values"),
         (life(lost(1, 4, found=2)), ""),
     ],
 )
@@ -505,7 +505,7 @@ def test_reported_missing_changes_are_correct_for_every_number_of_changes_in_the
         (
             life(changed(1, 3, unknown=True)),
             3,
-            "keys of state 'db' were deleted since transaction 3, and it is not known which",
+            "keys of state 'db' were deleted since transaction 3, but it is not known which ones",
         ),
         (life(changed(1, 3, unknown=True)), 4, ""),
         (life(changed(1, 3)), 2, ""),

@@ -185,8 +185,8 @@ def test_a_book_of_ends_is_extended_back_as_far_as_receipts_are_complete() -> No
     with pytest.raises(RepairRefused) as refused:
         extend(books, without=["s0", "s1"])
     assert str(refused.value) == (
-        "Repair --ends of topology 'flights' refused: its book of ends begins at transaction 6, and there is no whole "
-        "receipt of transactions 1 to 5. Nothing was changed. To see which receipts there are: airflow tx receipts "
+        "Repair --ends of topology 'flights' refused: its book of ends begins at transaction 6, but no complete "
+        "receipt exists of transactions 1 to 5. Nothing was changed. To list the receipts: airflow tx receipts "
         "flights --to 6"
     )
     assert extend(books) == "the book of ends begins at transaction 1 now"

@@ -71,14 +71,14 @@ def entry(run: Run, task: TaskTry) -> Ack:
 
 
 def test_a_task_of_another_transaction_with_the_same_txid_is_refused(run: Run) -> None:
-    with pytest.raises(StaleAttempt, match="another transaction of this number"):
+    with pytest.raises(StaleAttempt, match="another transaction with the same txid"):
         start(run, NAMED, replace(run.attempt, birth="another"))
 
 
 def test_a_task_of_another_transaction_with_the_same_txid_is_refused_after_the_commit(run: Run) -> None:
     run.process({})
     run.commit()
-    with pytest.raises(StaleAttempt, match="another transaction of this number"):
+    with pytest.raises(StaleAttempt, match="another transaction with the same txid"):
         start(run, NAMED, replace(run.attempt, birth="another"))
 
 

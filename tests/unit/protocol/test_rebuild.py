@@ -152,7 +152,7 @@ def test_a_rebuild_reads_the_time_of_the_newest_grant_from_its_fence(
 
 @pytest.mark.parametrize("behind", [held("t", 5), held("t", 6, applied=False)], ids=["by two", "by one, half written"])
 def test_a_rebuild_is_refused_if_a_state_is_further_behind_than_one_commit(behind: HeldState) -> None:
-    with pytest.raises(RepairRefused, match="state 't' is at transaction .*, another one at 7"):
+    with pytest.raises(RepairRefused, match="state 't' is at transaction .*, but another state is at transaction 7"):
         plan(held("s", 7), behind)
 
 

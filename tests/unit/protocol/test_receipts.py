@@ -97,7 +97,7 @@ def test_rows_that_are_read_twice_are_counted_once() -> None:
 def test_a_second_reading_of_rows_from_an_iterator_raises_an_error() -> None:
     tally = RowTally(iter([{"n": 1}]))
     assert list(tally) == [{"n": 1}]
-    with pytest.raises(TypeError, match="can be read once: give it a list"):
+    with pytest.raises(TypeError, match="can be read only once: pass a list"):
         next(tally.portions(10))
 
 
@@ -341,7 +341,7 @@ def test_verify_finds_a_completely_forged_chain_by_the_receipts_in_the_states(bo
 @pytest.mark.parametrize("txid", [2, 5])
 def test_verify_finds_a_deleted_history_record(books: Books, txid: int) -> None:
     books.store.multi([], [Delete(books.history(txid))])
-    assert f"transaction {txid}: it is final, and its record in the history is missing" in books.verify().findings
+    assert f"transaction {txid}: it is final, but its record in the history is missing" in books.verify().findings
 
 
 def test_verify_finds_a_receipt_that_was_removed_from_the_history(books: Books) -> None:
@@ -398,7 +398,7 @@ def test_verify_finds_a_changed_fence(books: Books, change: dict[str, Any]) -> N
 
 def test_verify_finds_a_missing_fence(books: Books) -> None:
     books.states[0].database.fence = None
-    assert books.verify().findings == ("state s0: it has no fence, and transaction 5 was committed to it",)
+    assert books.verify().findings == ("state s0: it has no fence, but transaction 5 was committed to it",)
 
 
 @pytest.mark.parametrize("txid", [1, 3, 5])

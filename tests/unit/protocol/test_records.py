@@ -230,7 +230,7 @@ def test_the_error_for_a_nested_value_that_lacks_a_field_names_the_outer_field()
     assert f"`why` (skip = {dumps(skip)})" in str(refused.value)
 
 
-@pytest.mark.parametrize(("name", "why"), [("skip", "Expected `object"), ("began", "it is no time")])
+@pytest.mark.parametrize(("name", "why"), [("skip", "Expected `object"), ("began", "it is not a time")])
 def test_the_view_of_an_unreadable_record_shows_no_value_of_the_record(name: str, why: str) -> None:
     data = json.dumps(json.loads(encode(RECORD)) | {name: "a private word"}).encode()
     with pytest.raises(UnreadableRecord, match="a private word") as refused:

@@ -102,7 +102,7 @@ def test_repairs_have_consecutive_numbers(committed: Topology) -> None:
 
 
 def test_a_loss_is_refused_for_a_state_that_is_not_in_the_ledger(committed: Topology) -> None:
-    with pytest.raises(RepairRefused, match="committed nothing to 'x'.* It knows: s, t"):
+    with pytest.raises(RepairRefused, match="no committed transaction of state 'x'.* It knows: s, t"):
         lost(committed, "x")
 
 

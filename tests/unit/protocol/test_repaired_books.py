@@ -60,7 +60,7 @@ def test_verify_has_no_finding_for_a_ledger_that_was_lost_and_rebuilt_several_ti
         books.run(2)
         assert books.verify().findings == ()
     notes = " ".join(books.verify().notes)
-    assert notes.count("complete in every state") + notes.count("lost once more") == times
+    assert notes.count("complete in every state") + notes.count("then lost again") == times
 
 
 def test_verify_reports_a_chain_of_receipts_that_begins_again_without_a_repair() -> None:

@@ -40,8 +40,8 @@ def test_verify_has_no_finding_if_a_downstream_topology_has_read_each_transactio
 @pytest.mark.parametrize(
     ("taken", "finding"),
     [
-        (TakenRange(3, 3), "transactions 1 and 2: orders 2 is in neither, and in no range"),
-        (TakenRange(1, 2), "transactions 1 and 2: orders 1 is in both"),
+        (TakenRange(3, 3), "transactions 1 and 2: orders 2 is in no range of either transaction"),
+        (TakenRange(1, 2), "transactions 1 and 2: orders 1 is in the ranges of both transactions"),
     ],
     ids=["gap", "overlap"],
 )
@@ -89,7 +89,7 @@ def test_verify_finds_an_end_in_a_downstream_range_that_is_later_than_the_upstre
     end = chain.correct(1)
     chain.take(1)
     change_taken(chain.totals, 1, TakenRange(1, 1, {"1": end + 1}))
-    assert compared(chain).findings == [f"transaction 1: orders went back: {end + 1} was read for 1, and {end} counts"]
+    assert compared(chain).findings == [f"transaction 1: orders went back: {end + 1} was read for 1, but {end} counts"]
 
 
 def test_verify_finds_an_upstream_ledger_that_went_back() -> None:

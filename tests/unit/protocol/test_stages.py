@@ -51,7 +51,7 @@ def test_the_view_of_a_transaction_that_cannot_be_restated_shows_the_reason() ->
     chain.take(1)
     chain.correct(1)
     chain.request()
-    assert "the journal has no entry of it" in behind(chain)[1]
+    assert "the journal has no entry for it" in behind(chain)[1]
     assert left(chain) == [1]
 
 

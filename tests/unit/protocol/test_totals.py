@@ -151,7 +151,7 @@ def test_a_receipt_without_keys_does_not_change_the_totals() -> None:
 
 
 def test_a_comparison_that_is_not_possible_is_noted_with_its_reason(books: Books) -> None:
-    assert compared(books, {}).notes == (not_compared("no column of it can be added up"),)
+    assert compared(books, {}).notes == (not_compared("it has no column that can be added up"),)
     assert not_compared("it has no fence, so a process may be writing to it") in compared(books, fence=None).notes
     short = replace(books.ledger, histories={5: books.ledger.histories[5]})
     states = [replace(StateEvidence("s0", books.states[0].fence(), None), totals={"n": 16})]
@@ -161,8 +161,8 @@ def test_a_comparison_that_is_not_possible_is_noted_with_its_reason(books: Books
 @pytest.mark.parametrize(
     ("what", "change", "why"),
     [
-        ("state-lost", {"state": "s0", "txid": 6}, "a repair has accepted what it held, and it is not known what"),
-        ("state-forgotten", {"state": "s0", "txid": 2}, "nothing says that it was empty before its first"),
+        ("state-lost", {"state": "s0", "txid": 6}, "a repair accepted its values, but it is not known which"),
+        ("state-forgotten", {"state": "s0", "txid": 2}, "no record shows that it was empty before its first"),
         ("ledger-lost", {}, "the ledger was rebuilt after transaction 2"),
     ],
 )

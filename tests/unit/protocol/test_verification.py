@@ -17,7 +17,7 @@ from airflow_tx.ledger.records import BatchRows, RepairRecord, TransactionRecord
 from airflow_tx.state.api import StoredReceipt
 from tests.unit.protocol.books import Books
 
-ALONE = "keeps their receipts no more; only the ledger has them"
+ALONE = "no longer keeps their receipts; only the ledger has them"
 THEN = "2013-01-01T00:00:00+00:00"
 AUDIT = Deed("ada", THEN, "bad rows")
 IN_SHORT = '"when":"2013-01-01T00:00:00+00:00","who":"ada","why":"bad rows"'
@@ -169,7 +169,7 @@ def test_a_loss_of_one_state_does_not_count_for_a_state_whose_name_starts_in_the
     of_a = rechained(books.ledger, t3={"written": {"redis.a": ONE_ROW}})
     told = f"state {lost} was at transaction 3; what it holds now is accepted"
     repaired_since = repaired(of_a, STATE_LOST, told, 9, change={"state": lost, "txid": 4})
-    missing = "state redis.a: transaction 3 was committed to it, and the ledger does not name it"
+    missing = "state redis.a: transaction 3 was committed to it, but the ledger does not name it"
     assert (missing in verified(repaired_since, []).findings) is not is_accepted
 
 
@@ -194,7 +194,7 @@ def test_a_receipt_of_another_incarnation_is_ignored(ledger: LedgerEvidence, sta
 def test_verify_names_a_receipt_that_only_a_state_contains(ledger: LedgerEvidence, states: Any) -> None:
     without = replace(ledger, histories={txid: each for txid, each in ledger.histories.items() if txid != 3})
     findings, notes = said(verified(without, states))
-    missing = [f"transaction 3: state {name} has a receipt of it, and the ledger none" for name in ("s0", "s1")]
+    missing = [f"transaction 3: state {name} has a receipt of it, but the ledger has none" for name in ("s0", "s1")]
     assert [each for each in findings if each in missing] == missing
     assert notes == []
 
@@ -204,7 +204,7 @@ def test_a_single_changed_receipt_is_reported_once(ledger: LedgerEvidence, state
     assert own is not None
     forged = replace(own, rows=9).hash[:16]
     found = verified(history(ledger, 3, receipt=replace(own, rows=9)), states)
-    hashes = f"its hash is {forged}, and {own.hash[:16]} stands beside it"
+    hashes = f"its hash is {forged}, but the hash stored with it is {own.hash[:16]}"
     assert said(found) == ([f"transaction 3: its receipt was changed: {hashes}"], [])
     kept = list(states[0].receipts)
     kept[2] = replace(kept[2], hash="0" * 64)
@@ -217,7 +217,7 @@ def test_a_single_changed_receipt_is_reported_once(ledger: LedgerEvidence, state
 @pytest.mark.parametrize(
     ("change", "said_of_it"),
     [
-        ({"attempt": 7}, "it is of 3.1, and 3.7 stands beside it"),
+        ({"attempt": 7}, "it is of 3.1, but it is stored as 3.7"),
         ({"text": "{}"}, "it is no Receipt: Object missing required field `txid` ({})"),
         ({"text": "nothing"}, 'it is no Receipt: Expected `object`, got `str` ("nothing")'),
     ],
@@ -235,7 +235,7 @@ def test_verify_finds_a_receipt_that_a_state_stores_under_another_txid(ledger: L
     kept = list(states[0].receipts)
     kept[2] = replace(kept[2], txid=2)
     findings, _ = said(verified(ledger, [replace(states[0], receipts=kept), states[1]]))
-    assert findings[0].endswith("state s0 was changed: it is of 3.1, and 2.1 stands beside it")
+    assert findings[0].endswith("state s0 was changed: it is of 3.1, but it is stored as 2.1")
     assert findings[-1] == "transaction 3: its receipt in state s0 is missing"
 
 
@@ -326,14 +326,14 @@ def test_verify_finds_a_transaction_that_is_final_before_its_turn(
     ledger: LedgerEvidence, states: Any, txid: int
 ) -> None:
     found = said(verified(history(ledger, txid, receipt=None), states))
-    assert found == ([f"transaction {txid}: it is final, and it is the turn of 6"], [])
+    assert found == ([f"transaction {txid}: it is final, but transaction 6 has the turn"], [])
 
 
 def test_verify_finds_a_missing_history_record_of_a_final_transaction(ledger: LedgerEvidence, books: Books) -> None:
     two, three = (books.receipt(txid).hash[:16] for txid in (2, 3))
     assert said(verified(forgetting(ledger, 3), [])) == (
         [
-            "transaction 3: it is final, and its record in the history is missing",
+            "transaction 3: it is final, but its record in the history is missing",
             f"transaction 4: it follows receipt {three}, and the receipt of transaction 2 is {two}",
         ],
         [],
@@ -376,10 +376,10 @@ def test_verify_notes_missing_records_from_before_a_rebuild(
     other = forgetting(ledger, *forgotten)
     found = said(verified(replace(other, topology=replace(ledger.topology, rebuilt=rebuilt)), []))
     assert [each for each in found[0] if "it follows" not in each] == [
-        f"transaction {txid}: it is final, and its record in the history is missing" for txid in missing
+        f"transaction {txid}: it is final, but its record in the history is missing" for txid in missing
     ]
     assert found[1] == [
-        f"transaction {txid}: the ledger was rebuilt after it, and has no record of it" for txid in notes
+        f"transaction {txid}: the ledger was rebuilt after it and has no record of it" for txid in notes
     ]
 
 
@@ -549,7 +549,7 @@ def test_the_batch_in_a_fence_is_compared_with_the_receipt(ledger: LedgerEvidenc
     other = replace(own, applied=False, batch=batch.text)
     findings, _ = said(verified(ledger, [replace(states[0], fence=other), states[1]]))
     assert findings == [
-        "state s0: its fence says that its update is not complete false, the receipt of transaction 5 true",
+        "state s0: its fence says update complete: false, the receipt of transaction 5 true",
         "state s0: its fence says rows 9, the receipt of transaction 5 5",
         "state s0: its fence says position 8, the receipt of transaction 5 5",
         "state s0: its fence says prev 7, the receipt of transaction 5 4",

@@ -30,7 +30,7 @@ def test_the_error_for_a_type_that_json_does_not_have_names_its_column(column: s
     "schema", ["a INT, A INT", "a INT, a STRING", "s STRUCT<x: INT, X: INT>", "l ARRAY<STRUCT<x: INT, x: INT>>"]
 )
 def test_column_names_that_spark_cannot_distinguish_are_refused(schema: str) -> None:
-    with pytest.raises(ValueError, match=r"are one to Spark and to SQL|has no type"):
+    with pytest.raises(ValueError, match=r"are the same column in Spark and in SQL|has no type"):
         nested_columns_of(schema)
 
 

@@ -88,7 +88,7 @@ def test_columns_have_the_names_that_spark_would_give_them(tmp_path: Path, conte
 
 @pytest.mark.parametrize("content", ["a,a\n", "a,A\n"])
 def test_a_header_with_a_duplicate_name_is_refused(tmp_path: Path, content: str) -> None:
-    with pytest.raises(ValueError, match="is twice in the header"):
+    with pytest.raises(ValueError, match="occurs twice in the header"):
         find_schema([put(tmp_path, "a.csv", content)], {"header": True})
 
 
@@ -190,7 +190,7 @@ def test_the_error_for_a_file_with_many_columns_is_short(tmp_path: Path) -> None
     book = Book(FileSource(f"{tmp_path}/*.csv"))
     book.take()
     with pytest.raises(
-        SourceError, match=r"\.\.\. of 5001 columns .* column 'more' is new\..* with all 5001"
+        SourceError, match=r"\.\.\. \(5001 columns\) .* column 'more' is new\..* with all 5001"
     ) as caught:
         book.rows(book.take())
     assert len(str(caught.value)) < 5_000
@@ -214,7 +214,9 @@ def test_the_ledger_stores_the_schema_of_a_file_with_many_columns_in_packed_form
 def test_a_file_with_more_columns_than_the_ledger_can_store_needs_a_declared_schema(tmp_path: Path) -> None:
     names = [sha256(b"%d" % number).hexdigest() for number in range(10_000)]
     book = wide(tmp_path, names)
-    with pytest.raises(SourceError, match=r"columns take \d+ bytes, and the ledger keeps 250000\. .* by schema=\.$"):
+    with pytest.raises(
+        SourceError, match=r"column names need \d+ bytes, but the ledger keeps at most 250000\. .* by schema=\.$"
+    ):
         book.take()
     book.source = FileSource(f"{tmp_path}/*.csv", schema=", ".join(f"`{name}` INT" for name in names))
     assert book.rows(book.take()) == [dict.fromkeys(names, 1)]
@@ -230,10 +232,10 @@ def test_a_packed_schema_is_unpacked_unchanged(name: str, count: int) -> None:
 @pytest.mark.parametrize(
     ("arguments", "remedy"),
     [
-        ({"missing_columns": "zero", "schema": "a INT"}, "Say 'refuse' or 'null'"),
-        ({"schema": None}, "Give the columns, too, such as schema='day INT, carrier STRING'"),
+        ({"missing_columns": "zero", "schema": "a INT"}, "Use 'refuse' or 'null'"),
+        ({"schema": None}, "Declare the columns, such as schema='day INT, carrier STRING'"),
         ({"options": {"header": False}}, "Leave it out: the files have no header"),
-        ({"options": {"dateFormat": "y"}}, "Leave it out: option 'dateformat' is only known to Spark"),
+        ({"options": {"dateFormat": "y"}}, "Leave it out: only Spark supports the option 'dateformat'"),
         ({"schema": "a MAP<INT,INT>"}, "Leave it out: column 'a MAP<INT,INT>' of the schema has no type that rows"),
         ({"format": "json"}, "Leave it out: with a schema, a field that a JSON object lacks is NULL"),
         ({"format": "parquet"}, "Leave it out: it is for csv files"),
@@ -252,7 +254,7 @@ def test_the_error_for_a_damaged_file_that_does_not_fit_the_schema_reports_only_
     put(tmp_path, "2.csv", 'n,m\n1,"x\n')
     book = Book(FileSource(f"{tmp_path}/*.csv", options=TYPED))
     metadata = [book.take(), book.take()][1]
-    with pytest.raises(SourceError, match=r"column 'm' is new\. .* correct the source's options and schema"):
+    with pytest.raises(SourceError, match=r"column 'm' is new\. .* correct the options and the schema of the source"):
         book.rows({**metadata, "schema": "n BIGINT"})
 
 

@@ -213,8 +213,10 @@ def test_a_folder_that_matches_the_glob_is_refused_and_not_ignored(
     for name in ("a/1.csv", "a/2.csv/part-0.csv", "a/3.csv"):
         put(name)
     source = source_class(f"{scheme}{folder}/*/*.csv", 10, kind=kind)
-    told = r"folder \S*/a/2\.csv matches the glob, which names files\. Nothing was taken\. Move it elsewhere, or, if "
-    with pytest.raises(SourceError, match=rf"{told}every match is a folder, name their files: '\S+/\*\.csv/\*'\. Then"):
+    told = r"folder \S*/a/2\.csv matches the glob, but the glob must match only files\. .* Move the folder. If "
+    with pytest.raises(
+        SourceError, match=rf"{told}every match is a folder, let the glob match their files: '\S+/\*\.csv/\*'\. Then"
+    ):
         source.decide(ATTEMPT, None)
     with pytest.raises(SourceError, match=told):
         source.backlog(None)

@@ -95,7 +95,7 @@ def test_a_file_that_is_too_late_is_reported_every_time(tmp_path: Path, caplog: 
         caplog.clear()
         with caplog.at_level(logging.WARNING):
             assert source.initialize_transaction(2, position) is None
-        assert "1 file(s) will not be read, they came after '2013-02.csv' was taken: 2013-01.csv." in caplog.text
+        assert "1 file(s) will not be read: they came after '2013-02.csv' was taken: 2013-01.csv." in caplog.text
     assert source.late_files(position) == ["2013-01.csv"]
     (tmp_path / "2013-02.csv").unlink()
     assert source.late_files(position) == ["2013-01.csv"]
@@ -136,7 +136,7 @@ def test_a_file_that_changed_after_its_batch_was_decided_is_refused(tmp_path: Pa
     source = FileSource(f"{tmp_path}/*.csv")
     rows = take(source).metadata
     change(tmp_path / "a.csv")
-    with pytest.raises(SourceError, match=rf"file {tmp_path}/a.csv was 25 bytes with content:\w+, and {found}"):
+    with pytest.raises(SourceError, match=rf"file {tmp_path}/a.csv was 25 bytes with content:\w+, but {found}"):
         rows_of(source, rows)
 
 
@@ -150,7 +150,7 @@ def test_a_file_that_changed_is_refused_before_its_last_rows_are_returned(
     (tmp_path / "a.csv").write_text("carrier,delay\nUA,5\nAA,NB\n")
     given = iter(source.emit_arrow(ATTEMPT, batch.metadata))
     taken: list[Any] = []
-    with pytest.raises(SourceError, match=rf"file {tmp_path}/a.csv was 25 bytes with content:\w+, and is 25 bytes"):
+    with pytest.raises(SourceError, match=rf"file {tmp_path}/a.csv was 25 bytes with content:\w+, but is 25 bytes"):
         taken.extend(row for each in given for row in each.to_pylist())
     assert taken in ([], [{"carrier": "UA", "delay": "5"}])
 
@@ -185,7 +185,7 @@ def test_a_file_that_changed_is_refused_even_if_it_was_not_read_to_its_end(tmp_p
     batch = take(source)
     (tmp_path / "a.csv").write_text("carrier,delay\nUA,6\nAA,NA\n")
     getattr(source, how)(ATTEMPT, batch.metadata)
-    with pytest.raises(SourceError, match=r"was 25 bytes with content:\w+, and is 25 bytes"):
+    with pytest.raises(SourceError, match=r"was 25 bytes with content:\w+, but is 25 bytes"):
         source.check_read(ATTEMPT)
 
 
@@ -194,7 +194,7 @@ def test_the_error_for_a_changed_file_reports_the_change_and_not_the_invalid_val
     source = FileSource(f"{tmp_path}/*.csv", schema="carrier STRING, delay STRING")
     batch = take(source)
     (tmp_path / "a.csv").write_text("carrier,delay\nUA,5,AA,N\n\n")
-    with pytest.raises(SourceError, match=r"was 25 bytes with content:\w+, and is 25 bytes"):
+    with pytest.raises(SourceError, match=r"was 25 bytes with content:\w+, but is 25 bytes"):
         rows_of(source, batch.metadata)
 
 
@@ -205,7 +205,7 @@ def test_a_corrected_file_is_read_after_a_replay_with_changed_rows(tmp_path: Pat
     with pytest.raises(SourceError, match="Correct the file, then: airflow tx replay flights 1 --changed-rows --why"):
         rows_of(source, batch.metadata)
     put(tmp_path, "a.csv", "b.csv", content="carrier,delay\nUA,5\n")
-    with pytest.raises(SourceError, match="or take its current content: airflow tx replay flights 1 --changed-rows"):
+    with pytest.raises(SourceError, match="or process its current content: airflow tx replay flights 1 --changed-rows"):
         rows_of(source, batch.metadata)
     again = source.decide_again(TransactionAttempt(1, 2), batch.metadata)
     assert rows_of(source, again) == [{"carrier": "UA", "delay": 5}] * 2
@@ -216,7 +216,7 @@ def test_a_missing_file_stops_its_batch_unless_an_empty_file_replaces_it(tmp_pat
     source = FileSource(f"{tmp_path}/*.csv", 2).named("flights")
     batch = take(source)
     (tmp_path / "a.csv").unlink()
-    with pytest.raises(SourceError, match="if it is gone permanently: airflow tx skip flights 1 --why TEXT"):
+    with pytest.raises(SourceError, match="if the file is gone permanently: airflow tx skip flights 1 --why TEXT"):
         rows_of(source, batch.metadata)
     with pytest.raises(SourceError, match=r"a\.csv is missing or unreadable\. Put a file there, even one without rows"):
         source.decide_again(ATTEMPT, batch.metadata)
@@ -244,10 +244,10 @@ def _replaced(path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("change", "found"),
     [
-        (lambda path: path.write_text("carrier,delay\nUA,5\n"), "it had 25 bytes, and has 19"),
+        (lambda path: path.write_text("carrier,delay\nUA,5\n"), "it had 25 bytes, but now has 19"),
         (
             lambda path: _replaced(path, "carrier,delay\nUA,6\nAA,NA\n"),
-            "it has 25 bytes as before, and was written at another time",
+            "it still has 25 bytes, but was written again",
         ),
         (lambda path: path.unlink(), "it is missing or unreadable now"),
     ],
@@ -300,9 +300,9 @@ def test_the_position_of_another_source_is_refused(tmp_path: Path) -> None:
     [
         ("a,b\n1,x\n", "a INT, b INT", {}, "a.csv: line 2: b = 'x' does not fit the schema"),
         ("a,b\n1\n", None, {}, "a.csv: line 2: 1 fields, and 2 columns"),
-        ("b,a\n1,2\n", "a INT, b INT", {}, "a.csv: header b,a does not match the schema, a,b"),
+        ("b,a\n1,2\n", "a INT, b INT", {}, "a.csv: header b,a does not match the schema a,b"),
         ("a\n1\n", "a MAP<INT,INT>", {}, "has no type that rows without Spark can have"),
-        ("a\n1\n", None, {"dateFormat": "y"}, "option 'dateformat' is only known to Spark"),
+        ("a\n1\n", None, {"dateFormat": "y"}, "only Spark supports the option 'dateformat'"),
     ],
 )
 def test_the_error_for_unreadable_rows_names_their_place(
@@ -355,7 +355,7 @@ def test_each_line_of_a_text_file_is_a_row_with_one_column(tmp_path: Path) -> No
     ("arguments", "problem"),
     [
         ({"schema": "a STRING, b STRING"}, "text has one column, and the schema 2"),
-        ({"options": {"wholetext": True}}, "option 'wholetext' is only known to Spark"),
+        ({"options": {"wholetext": True}}, "only Spark supports the option 'wholetext'"),
     ],
 )
 def test_text_that_only_spark_could_read_is_refused(tmp_path: Path, arguments: Any, problem: str) -> None:
@@ -389,7 +389,7 @@ def test_globs_are_split_before_the_first_wildcard() -> None:
 def test_the_error_for_a_file_that_is_not_csv_names_the_file_and_the_remedy(tmp_path: Path) -> None:
     source = FileSource(f"{tmp_path}/*.csv")
     told = r"a\.csv: line {} is not csv: ',' expected after .* Correct the file, then: airflow tx replay TOPOLOGY 1 "
-    told += r"--changed-rows --why TEXT; or correct the source's options and schema, then clear the task\."
+    told += r"--changed-rows --why TEXT; or correct the options and the schema of the source, then clear the task\."
     put(tmp_path, "a.csv", content='carrier,delay\nUA,5\n"x"y,6\n')
     batch = take(source)
     with pytest.raises(SourceError, match=told.format(3)):

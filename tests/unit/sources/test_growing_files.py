@@ -58,7 +58,7 @@ def test_a_source_in_name_order_waits_for_a_file_that_changed_recently(
     with caplog.at_level(logging.INFO):
         first = source.initialize_transaction(1, None)
     assert names(first) == ["1.csv"]
-    assert "1 file(s) wait, by min_age=600: 2.csv (60 s)." in caplog.text
+    assert "1 file(s) are younger than min_age=600 and wait: 2.csv (60 s)." in caplog.text
     assert first is not None
     assert first.reason == "1 of 3 files: files_per_batch=10, min_age=600"
     assert source.initialize_transaction(2, first.position) is None
@@ -91,7 +91,7 @@ def test_a_source_waits_for_a_file_with_a_modification_time_in_the_future_and_lo
     put(tmp_path, "1.csv", age=-HOUR)
     with caplog.at_level(logging.WARNING):
         assert FileSource(f"{tmp_path}/*.csv", min_age=1).initialize_transaction(1, None) is None
-    assert "1 file(s) wait, by min_age=1: 1.csv (-3600 s)" in caplog.text
+    assert "1 file(s) are younger than min_age=1 and wait: 1.csv (-3600 s)" in caplog.text
     assert names(FileSource(f"{tmp_path}/*.csv").initialize_transaction(1, None)) == ["1.csv"]
 
 
@@ -153,8 +153,8 @@ def warnings(stage: Stage, run_id: str, caplog: pytest.LogCaptureFixture) -> lis
 @pytest.mark.parametrize(
     ("content", "change"),
     [
-        ("n\n1\n2\n", "it had 4 bytes, and has 6"),
-        ("n\n7\n", "it has 4 bytes as before, and was written at another time"),
+        ("n\n1\n2\n", "it had 4 bytes, but now has 6"),
+        ("n\n7\n", "it still has 4 bytes, but was written again"),
     ],
 )
 def test_a_file_that_changed_after_its_commit_is_reported_by_the_next_begin_with_the_command(
@@ -168,10 +168,9 @@ def test_a_file_that_changed_after_its_commit_is_reported_by_the_next_begin_with
     stage = begun_with(tmp_path, source_class, kind)
     commit(stage, "r1")
     rewrite(tmp_path / "eu/1.csv", content)
-    told = (
-        f"{stage.spec.source!r}: since transaction 1 took them, 1 file(s) changed: {tmp_path}/eu/1.csv: {change}. To "
-    )
-    told += "take the current rows: airflow tx restate flights 1 --changed-rows --why TEXT"
+    told = f"{stage.spec.source!r}: after transaction 1 had taken its rows, 1 file(s) changed: "
+    told += f"{tmp_path}/eu/1.csv: {change}. To "
+    told += "process the current rows: airflow tx restate flights 1 --changed-rows --why TEXT"
     assert warnings(stage, "r2", caplog) == [told]
     put(tmp_path, "eu/2.csv")
     assert warnings(stage, "r2", caplog) == [told]
@@ -185,7 +184,7 @@ def test_begin_reports_a_file_that_changed_before_its_commit_and_the_command_to_
     put(tmp_path, "eu/2.csv")
     (tmp_path / "eu/1.csv").write_text("n\n1\n2\n")
     (told,) = warnings(stage, "r2", caplog)
-    assert told.endswith("To take the current rows: airflow tx replay flights 1 --changed-rows --why TEXT")
+    assert told.endswith("To process the current rows: airflow tx replay flights 1 --changed-rows --why TEXT")
 
 
 def test_a_file_that_was_touched_or_linked_or_removed_does_not_count_as_changed(
@@ -244,5 +243,5 @@ def test_a_replaced_object_in_object_storage_is_reported_as_changed() -> None:
     assert batch is not None
     assert source.changed_since(batch.metadata) is None
     store.pipe("/grown/1.csv", b"n\n1\n2\n")
-    told = "1 file(s) changed: memory://grown/1.csv: it had 4 bytes, and has 6"
+    told = "1 file(s) changed: memory://grown/1.csv: it had 4 bytes, but now has 6"
     assert source.changed_since(batch.metadata) == told

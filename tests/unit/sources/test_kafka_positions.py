@@ -148,7 +148,7 @@ def test_the_backlog_includes_offsets_that_wait_for_an_open_transaction_of_kafka
     assert source.backlog(places(t_0=3, t_1=2)) == 1 + 3 + 2
     assert source.decide(TransactionAttempt(2, 1), places(t_0=4, t_1=4)) is None
     (line,) = caplog.messages
-    assert "nothing from partition t-0: its 3 offsets from 4 on wait for a transaction of Kafka" in line
+    assert "nothing from partition t-0: its 3 offsets from 4 on wait for a Kafka transaction" in line
     assert "abort --topic t --partition 0 --start-offset 4" in line
 
 

@@ -75,7 +75,7 @@ def test_the_reason_for_an_unknown_lag_has_one_line() -> None:
     assert reason(ValueError("it broke\nin two")) == told + "ValueError: it broke in two"
     error = SourceError(source="x", problem="it is away", remedy="Bring it back.")
     assert reason(error) == f"{told}{error}"
-    assert reason(None) == told + "Asked() does not know how much it has"
+    assert reason(None) == told + "Asked() cannot count its rows"
 
 
 def test_a_source_that_does_not_answer_does_not_delay_other_sources(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,18 +26,18 @@ ATTEMPT = TransactionAttempt(1, 1)
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (lambda: FileSource("a.csv", malformed="drop"), "'drop' cannot be used. Say 'refuse' or 'reject'."),
-        (lambda: FileSource("a.csv", malformed=cast("Any", True)), "True cannot be used. Say 'refuse' or 'reject'."),
+        (lambda: FileSource("a.csv", malformed="drop"), "'drop' cannot be used. Use 'refuse' or 'reject'."),
+        (lambda: FileSource("a.csv", malformed=cast("Any", True)), "True cannot be used. Use 'refuse' or 'reject'."),
         (lambda: FileSource("a", format="parquet", malformed="reject"), "'reject' .* it is for csv and json files"),
-        (lambda: FileSource("a", format="json", malformed="reject"), "'reject' .* Give the columns, too, such as"),
+        (lambda: FileSource("a", format="json", malformed="reject"), "'reject' .* Declare the columns, such as"),
         (
             lambda: FileSource("a", options={"mode": "DROPMALFORMED"}, malformed="reject"),
-            "Leave it out: option mode='DROPMALFORMED' is only known to Spark",
+            "Leave it out: only Spark supports the option mode='DROPMALFORMED'",
         ),
         (lambda: FileSource("a", schema="day INTERVAL", malformed="reject"), "Leave it out: column 'day INTERVAL'"),
         (lambda: FileSource("a", schema="day ARRAY<INT>", malformed="reject"), "Leave it out: column 'day ARRAY<INT>'"),
-        (lambda: KafkaSource(topic="a", malformed="reject"), "'reject' cannot be used. Give value_schema, too"),
-        (lambda: RedisListSource("a", lists="b", malformed="no"), "'no' cannot be used. Say 'refuse' or 'reject'"),
+        (lambda: KafkaSource(topic="a", malformed="reject"), "'reject' cannot be used. Set value_schema"),
+        (lambda: RedisListSource("a", lists="b", malformed="no"), "'no' cannot be used. Use 'refuse' or 'reject'"),
     ],
 )
 def test_rejecting_malformed_rows_is_refused_if_readers_cannot_detect_them(make: Any, told: str) -> None:
@@ -104,7 +104,7 @@ def test_rejected_malformed_rows_are_counted_with_the_batch_and_not_passed_to_th
         (b'{"n": 1.5}', "column n INT: it is no whole number in digits"),
         (b'{"n": "a: b = c"}', "column n INT: a JSON text is no INT"),
         (b'{"a = b": []}', "column a = b INT: a JSON array is no INT"),
-        (b'{"n": 1, "n = (1)": 1, "n = (1)": 2}', "the key 'n = (1)' is in an object twice"),
+        (b'{"n": 1, "n = (1)": 1, "n = (1)": 2}', "an object contains the key 'n = (1)' twice"),
         (b"\xff", "it is not UTF-8"),
     ],
 )

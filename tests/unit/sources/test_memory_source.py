@@ -61,7 +61,9 @@ def test_in_the_example_of_storm_another_limit_moves_the_next_batch() -> None:
 def test_a_transactional_replay_of_the_storm_example_has_the_recorded_rows_or_fails() -> None:
     a = decide(source(140, kind="transactional"), 1, None)
     assert numbers(source(140, kind="transactional"), a, attempt=2) == span(1, 50)
-    with pytest.raises(SourceError, match=r"rows 0 to 50 of partition 0 are gone, it has 40\. Give the rows back"):
+    with pytest.raises(
+        SourceError, match=r"rows 0 to 50 of partition 0 are gone: it has only 40 rows\. Restore the rows"
+    ):
         numbers(source(40, kind="transactional"), a, attempt=2)
 
 
@@ -76,7 +78,9 @@ def test_every_partition_returns_its_own_next_rows() -> None:
 
 def test_a_partition_that_shrank_counts_as_unreachable() -> None:
     position: Json = {"0": 2, "1": 5}
-    with pytest.raises(SourceError, match=r"partition 1 cannot be reached: 5 of its rows were taken, and it has 3"):
+    with pytest.raises(
+        SourceError, match=r"partition 1 cannot be reached: 5 of its rows were taken, but it has only 3"
+    ):
         source(9, 3, "transactional", other=3).decide(TransactionAttempt(2, 1), position)
     assert decide(source(9, 3, "opaque", other=3), 2, position).metadata == {"0": {"from": 2, "to": 5}}
 
@@ -101,7 +105,7 @@ def test_invalid_arguments_of_a_memory_source_are_refused(
 
 
 def test_the_position_of_another_source_is_refused() -> None:
-    with pytest.raises(SourceError, match=r"position 'a' of partition 0 is no number of rows\. The topology"):
+    with pytest.raises(SourceError, match=r"position 'a' of partition 0 is not a number of rows\. The topology"):
         source(3).decide(TransactionAttempt(2, 1), {"0": "a"})
     with pytest.raises(SourceError, match=r"position '7' has no partitions\. The topology had another"):
         source(3).decide(TransactionAttempt(2, 1), 7)

@@ -94,7 +94,7 @@ def test_within_one_attempt_the_files_of_an_opaque_source_cannot_change(tmp_path
     batch = source.initialize_transaction(1, None)
     put(tmp_path, "a.csv", content="n\n2\n")
     assert batch is not None
-    with pytest.raises(SourceError, match=r"a\.csv was 4 bytes with content:\w+, and is 4 bytes with content"):
+    with pytest.raises(SourceError, match=r"a\.csv was 4 bytes with content:\w+, but is 4 bytes with content"):
         rows_of(source, batch.metadata)
 
 
@@ -160,7 +160,7 @@ def test_a_folder_that_was_deleted_stops_a_transactional_source_with_the_reason(
     batch = PartitionedFileSource(glob).decide(ATTEMPT, None)
     assert batch is not None
     (tmp_path / "us").rename(tmp_path.parent / f"{tmp_path.name}-us")
-    with pytest.raises(SourceError, match=r"partition us took part before and is gone\. Nothing was allocated"):
+    with pytest.raises(SourceError, match=r"partition us was in earlier batches and is gone\. Nothing was allocated"):
         PartitionedFileSource(glob).decide(ATTEMPT, batch.position)
     assert PartitionedFileSource(glob, kind="opaque").decide(ATTEMPT, batch.position) is None
 

@@ -48,7 +48,9 @@ class OpaqueScripted(Scripted, OpaquePartitionedTransactionalSource):
 
 
 def test_a_partition_with_rows_whose_position_does_not_move_is_refused() -> None:
-    with pytest.raises(SourceError, match=r"partition b has rows 7, and stays at 7: the next batch would have"):
+    with pytest.raises(
+        SourceError, match=r"partition b has rows 7, but its position stays 7: the next batch would contain"
+    ):
         Scripted({"a": 2, "b": 7}).decide(ATTEMPT, {"a": 1, "b": 7})
 
 
@@ -70,7 +72,7 @@ def test_a_partition_that_cannot_be_reached_stops_a_transactional_source_and_not
     assert batch is not None
     assert batch.metadata == {"a": 2}
     assert "leaves out partition gone" in caplog.text
-    assert "it is switched off. It is left out of this batch and keeps its position." in caplog.text
+    assert "it is switched off. The partition is left out of this batch and keeps its position." in caplog.text
 
 
 def test_a_lost_partition_stops_a_transactional_source_and_not_an_opaque_source() -> None:
@@ -78,13 +80,13 @@ def test_a_lost_partition_stops_a_transactional_source_and_not_an_opaque_source(
         kind = SourceKind.OPAQUE
 
     assert Named({"a": 2}).decide(ATTEMPT, {"gone": 1}) is not None
-    with pytest.raises(SourceError, match=r"partition gone took part before and is gone\. Nothing was allocated"):
+    with pytest.raises(SourceError, match=r"partition gone was in earlier batches and is gone\. Nothing was allocated"):
         Scripted({"a": 2}).decide(ATTEMPT, {"gone": 1})
 
 
 @pytest.mark.parametrize("names", [["a", "a"], [""], [0], ["\udcff"]])
 def test_partition_names_that_are_empty_or_not_unique_are_refused(names: list[Any]) -> None:
-    with pytest.raises(SourceError, match=r"partitions\(\) gives .* a unique, non-empty name"):
+    with pytest.raises(SourceError, match=r"partitions\(\) returned .* a unique, non-empty name"):
         Scripted({"a": 1, "": 1}, names).decide(ATTEMPT, None)
 
 

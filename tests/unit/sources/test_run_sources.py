@@ -142,7 +142,8 @@ def test_an_interval_that_overlaps_an_earlier_one_is_refused(start: datetime, le
     ):
         assert interval in said
     assert (
-        "would count twice. Nothing was allocated. If the schedule has changed, let the new one start at 2026" in said
+        "would count twice. Nothing was allocated. If the schedule has changed, let the new schedule start at 2026"
+        in said
     )
 
 
@@ -191,7 +192,7 @@ def test_a_partition_is_taken_once_and_its_name_is_passed_to_the_reader() -> Non
     second = made.for_run(run(None, date=FIRST)).decide(ATTEMPT, first.position)
     assert rows_of(made, first.metadata) == [{"partition": "eu"}]
     assert rows_of(made, second.metadata) == [{"partition": "2026-01-01T00:00:00+00:00"}]
-    with pytest.raises(SourceError, match=r"partition eu of run r was taken: its rows would count twice"):
+    with pytest.raises(SourceError, match=r"partition eu of run r was already taken: its rows would count twice"):
         made.for_run(run(None, key="eu")).decide(ATTEMPT, second.position)
 
 
@@ -235,7 +236,10 @@ def test_a_reader_that_workers_cannot_import_is_refused(readers: ModuleType) -> 
     [
         ("no_such_module.sales", r"cannot be imported \(No module named 'no_such_module'\)\. Install its module"),
         ("tx_unit_readers.missing", r"cannot be imported \(module 'tx_unit_readers' has no attribute 'missing'\)"),
-        ("tx_unit_readers.nothing", r"its reader gave a NoneType\. Let it return a DataFrame, or rows as mappings"),
+        (
+            "tx_unit_readers.nothing",
+            r"its reader returned a NoneType\. The reader must return a DataFrame, or rows as mappings",
+        ),
     ],
 )
 def test_the_error_for_a_reader_that_fails_names_the_reader(reader: str, problem: str) -> None:
@@ -283,7 +287,7 @@ def test_an_interval_source_without_a_reader_decides_batches_and_has_no_rows() -
     bare = DataIntervalSource(kind="opaque")
     again = rebuild(*json.loads(json.dumps(bare.serialize())))
     assert again.for_run(run(FIRST)).decide(ATTEMPT, None) == take(FIRST)
-    with pytest.raises(SourceError, match=r"no reader that gives rows.*return current_batch\(\).stage\(rows\)"):
+    with pytest.raises(SourceError, match=r"no reader that returns rows.*return current_batch\(\).stage\(rows\)"):
         rows_of(again, take(FIRST).metadata)
 
 

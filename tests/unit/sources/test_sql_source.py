@@ -204,13 +204,15 @@ def test_a_replay_with_changed_rows_omits_deleted_rows_and_refuses_inserted_rows
     batch = source.initialize_transaction(1, None)
     assert batch is not None
     books.run("DELETE FROM sold WHERE id = 1; UPDATE sold SET title = 'c'")
-    with pytest.raises(SourceError, match="or take the rows that are left: airflow tx replay TOPOLOGY 1 --changed-"):
+    with pytest.raises(SourceError, match="Or process the remaining rows: airflow tx replay TOPOLOGY 1 --changed-"):
         list(source.emit_batch(ATTEMPT, batch.metadata))  # type: ignore[arg-type]
     again = source.decide_again(ATTEMPT, batch.metadata)
     assert list(source.emit_batch(ATTEMPT, again)) == [{"id": 3, "title": "c"}]  # type: ignore[arg-type]
     assert source.losses(batch.position) == []
     books.run("INSERT INTO sold VALUES (1, 'a'), (2, 'x')")
-    with pytest.raises(SourceError, match="had 2 rows up to 3, and has 3. Give the inserted rows ids that come last"):
+    with pytest.raises(
+        SourceError, match="had 2 rows up to 3, now 3. Change the ids of the inserted rows to be the last ones"
+    ):
         source.decide_again(ATTEMPT, batch.metadata)
 
 
@@ -249,7 +251,7 @@ def test_a_refused_string_of_two_lines_is_not_stored_in_the_ledger(books: Books)
     books.run("INSERT INTO sold VALUES (1, CAST(x'7365637265740ae9' AS TEXT))")
     with pytest.raises(RowsRefused, match="secret") as refused:
         rows(SqlSource("books", "sold"))
-    told = "column title of table sold has a value that the log of its task shows"
+    told = "column title of table sold has an unusable value, which is in the log of the task"
     assert problem_of(refused.value) == f"Source {refused.value.source} refused: {told}."
 
 

@@ -37,8 +37,8 @@ def test_pyspark_packages_of_two_releases_are_refused_with_the_install_command(i
     with pytest.raises(ConfigError) as caught:
         check_release()
     assert str(caught.value) == (
-        "pyspark = '4.1.4' cannot be used. pyspark-client is 4.2.0, and both packages own the folder pyspark/, so they "
-        "must be of one release. Install both again: "
+        "pyspark = '4.1.4' cannot be used. pyspark-client is 4.2.0, and both packages install the folder "
+        "pyspark/, so they must have the same release. Install both again: "
         "pip install --force-reinstall --no-deps 'pyspark==4.2.*' 'pyspark-client==4.2.*'"
     )
 

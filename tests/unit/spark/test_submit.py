@@ -90,7 +90,9 @@ def test_everything_that_decides_the_output_of_a_driver_changes_its_request(othe
 
 def test_the_reference_to_the_batch_is_the_first_argument_of_the_driver() -> None:
     assert application_args("/staging/_descriptor.json", ["--day", 1]) == ["/staging/_descriptor.json", "--day", "1"]
-    with pytest.raises(ConfigError, match=r"application_args = 'xxx.*It has 131072 bytes, the system takes 131071"):
+    with pytest.raises(
+        ConfigError, match=r"application_args = 'xxx.*It has 131072 bytes, but the system allows 131071"
+    ):
         application_args("/staging/_descriptor.json", ["x" * 131_072])
 
 
@@ -134,7 +136,7 @@ def test_the_error_for_a_failed_spark_application_contains_the_error_of_the_appl
     error = RuntimeError("Error code is: 1\nLast output")
     silent = explain(where, "/apps/count.py", error)
     assert str(silent) == (
-        "Spark application count.py of task count[4] in transaction 3.2 failed: it wrote no reason, "
+        "Spark application count.py of task count[4] in transaction 3.2 failed: the driver printed no reason; "
         "its log is above (Error code is: 1)"
     )
     write_failure(where, Failure.of(ValueError("no such column\nat line 3")))

@@ -64,7 +64,9 @@ def test_changed_rows_of_an_output_are_refused_after_the_last_row(
     ref = emitted(area)
     overwrite(area, ref, other)
     rows = read_output(area, ref)
-    with pytest.raises(RowsDiffer, match=r"of output 'counts' of task count.* 4 rows, digest .* emitted\. Nothing was"):
+    with pytest.raises(
+        RowsDiffer, match=r"4 rows, digest .* from output 'counts' of task count.* emitted\. Nothing was"
+    ):
         list(rows)
 
 

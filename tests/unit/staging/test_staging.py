@@ -96,7 +96,7 @@ def test_a_damaged_file_of_the_same_size_is_refused(local: StagingArea) -> None:
 
 def test_output_of_another_attempt_is_refused(area: StagingArea) -> None:
     ref = emit(try_dir(area))
-    with pytest.raises(StagingError, match=r"it is of attempt 3\.2, and this is attempt 3\.3"):
+    with pytest.raises(StagingError, match=r"it belongs to attempt 3\.2, but this is attempt 3\.3"):
         read_output(area, ref, attempt=TransactionAttempt(3, 3))
     assert list(read_output(area, ref, attempt=TransactionAttempt(3, 2))) == ROWS
 
@@ -123,7 +123,7 @@ def test_the_error_for_an_unknown_output_lists_the_names_of_the_emitted_outputs(
 
 
 def test_the_error_for_missing_columns_names_them(area: StagingArea) -> None:
-    with pytest.raises(StagingError, match="it has columns carrier, flights, and lacks origin"):
+    with pytest.raises(StagingError, match="it has columns carrier, flights, but lacks origin"):
         read_output(area, emit(try_dir(area)), columns=["carrier", "origin"])
 
 
@@ -134,12 +134,12 @@ def test_an_xcom_that_is_not_a_reference_is_refused(area: StagingArea) -> None:
 
 @pytest.mark.parametrize("name", ["", "_hidden", ".hidden", "return_value"])
 def test_an_invalid_output_name_is_refused(area: StagingArea, name: str) -> None:
-    with pytest.raises(StagingError, match="it cannot have this name"):
+    with pytest.raises(StagingError, match="this name is not allowed"):
         write_rows(try_dir(area), name, ROWS)
 
 
 def test_rows_that_are_not_a_table_cannot_be_staged(area: StagingArea) -> None:
-    with pytest.raises(StagingError, match="its rows are no table"):
+    with pytest.raises(StagingError, match="its rows do not form a table"):
         write_rows(try_dir(area), "counts", [{"a": 1}, {"a": "text"}])
 
 
@@ -190,14 +190,14 @@ def test_a_descriptor_of_any_size_is_passed_as_a_short_reference(area: StagingAr
 
 
 def test_the_error_for_an_unreadable_descriptor_names_it(local: StagingArea) -> None:
-    with pytest.raises(ConfigError, match="No such file"):
+    with pytest.raises(ConfigError, match="This file does not exist"):
         read_descriptor(local.root + "/_descriptor.json")
     uri = write_descriptor(local, descriptor(local, None))
     Path(uri).write_text(Path(uri).read_text().replace('"format": 1', '"format": 99'))
     with pytest.raises(ConfigError, match=r"format of the descriptor = 99 cannot be used\. This version"):
         read_descriptor(uri)
     Path(uri).write_text("{")
-    with pytest.raises(ConfigError, match="Give the URI"):
+    with pytest.raises(ConfigError, match="Pass the URI"):
         read_descriptor(uri)
 
 

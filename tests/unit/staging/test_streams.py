@@ -92,7 +92,7 @@ def test_a_stream_that_fails_leaves_no_file_and_raises_its_own_error(where: TryD
 
 def test_a_refused_value_leaves_no_file(where: TryDir) -> None:
     batches = [pa.record_batch({"n": pa.array([each], pa.uint64())}) for each in (1, 2**64 - 1)]
-    with pytest.raises(StagingError, match="its rows are no table .row 1: n = 18446744073709551615"):
+    with pytest.raises(StagingError, match="its rows do not form a table .row 1: n = 18446744073709551615"):
         write_rows(where, "rows", pa.Table.from_batches(batches))
     assert where.files.list(where.child("rows")) == {}
 

@@ -130,7 +130,7 @@ def test_the_type_that_is_detected_for_a_key_value_fits_the_value(value: Any) ->
         ("bytes", "a", "is not bytes"),
         ("json", {1: 2}, "is not a text"),
         ("json", [math.nan], "is not finite"),
-        ("json", (1, 2), "not plain JSON .a tuple"),
+        ("json", (1, 2), "not plain JSON .it contains a tuple"),
         ("json", [2**63], "64 bits"),
         ("json", {"a": dt.date(2026, 1, 1)}, "a date is in it"),
         ("text", "\ud800", "surrogate"),

@@ -127,7 +127,7 @@ def test_a_state_with_missing_values_behind_its_fence_has_gone_back_unless_this_
 
 def test_a_state_with_an_incomplete_update_of_a_committed_transaction_has_gone_back() -> None:
     stored = replace(_row(1, 2), applied=False)
-    with pytest.raises(StateBehind, match="2, without all of its updates") as refused:
+    with pytest.raises(StateBehind, match="2, but some of its updates are missing") as refused:
         raised(stored, _grant(1, 3, last=2), state="s")
     assert refused.value.expected == 2
     assert raised(stored, _grant(1, 2, 2, last=1), state="s").token.attempt == 2  # a replay writes them
@@ -170,7 +170,7 @@ def test_a_repeated_grant_records_whether_its_values_were_written() -> None:
 def test_the_error_for_a_txid_that_was_given_twice_shows_the_txid_that_the_ledger_expects(
     last: int | None, expected: object
 ) -> None:
-    with pytest.raises(LedgerBehind, match="another transaction of that number") as refused:
+    with pytest.raises(LedgerBehind, match="another transaction with the same number") as refused:
         raised(_row(1, 2, birth="b"), _grant(1, 2, last=last, birth="c"), state="s")
     assert refused.value.expected == expected
 

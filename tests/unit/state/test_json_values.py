@@ -116,10 +116,10 @@ def test_a_value_of_trident_is_read_with_the_result_of_its_last_commit(data: Any
 @pytest.mark.parametrize("kind", ["opaque", "transactional"])
 @pytest.mark.parametrize("data", [b"5", b"[7]", b"[true,1,2]", b'["7",1]', b"{", b"\xff", b"[1,2,3,4]", b"null"])
 def test_a_text_that_trident_has_not_written_is_refused(data: bytes, kind: str) -> None:
-    with pytest.raises(StateError, match="value of Trident"):
+    with pytest.raises(StateError, match="map of Trident"):
         from_trident(data, kind, committed=7)
 
 
 def test_a_transactional_trident_value_of_an_uncommitted_transaction_is_refused() -> None:
-    with pytest.raises(StateError, match="has transaction 8, and Storm has committed 7"):
+    with pytest.raises(StateError, match="is of transaction 8, but Storm has committed only 7"):
         from_trident(b"[8,5]", "transactional", committed=7)

@@ -166,7 +166,7 @@ def test_an_impossible_query_is_refused_with_a_one_line_error(words: Counted) ->
     with pytest.raises(StateError, match=r"key 0 \(7,\): word = 7 is not a text. The column has the type text"):
         list(state_query([{"word": 7}], state=words))
     for query, message in (
-        (MapGet(values=["sum"]), r"State 'memory' has count"),
+        (MapGet(values=["sum"]), r"State 'memory' has the value columns count"),
         (MapGet(keys=["word", "word"]), "Name a field for each key column of state 'memory': word"),
     ):
         with pytest.raises(ConfigError, match=message):
@@ -184,6 +184,6 @@ def test_an_impossible_query_is_refused_with_a_one_line_error(words: Counted) ->
 )
 @pytest.mark.parametrize("query", [None, MapGet(keys=["id"], values=["amount"])], ids=["names", "no names"])
 def test_a_query_of_a_table_without_keys_is_refused_with_the_alternative(table: Any, query: MapGet | None) -> None:
-    with pytest.raises(ConfigError, match=r"Its rows have no key, .* in a SqlState beside it") as said:
+    with pytest.raises(ConfigError, match=r"Its rows have no key, .* in a SqlState") as said:
         list(state_query([{"id": 1}], state=table, query=query))
     assert "\n" not in str(said.value)

@@ -74,7 +74,9 @@ def test_the_message_about_an_import_error_shows_the_last_line_of_the_error(kit:
 def test_a_dag_without_a_transaction_is_refused_and_a_paused_dag_is_unpaused(kit: CrashKit) -> None:
     airflow = KnownAirflow({"words": True})
     line = refusal(kit, airflow)
-    assert line.startswith("words: a run passes no line of topology words. Put the tasks into `with Transaction(...)`")
+    assert line.startswith(
+        "words: its run reached no failpoint of topology words. Put the tasks into `with Transaction(...)`"
+    )
     assert airflow.paused == {"words": False}
 
 

@@ -165,7 +165,7 @@ def test_a_waiting_run_yields_to_the_queued_run_of_the_next_interval(
     context = {"ti": ti, "task": SimpleNamespace()}
     ledger = ledger_on(store)
     ledger.run(bid, Waiter("day 2", None, str(ti.id), 2))
-    with pytest.raises(Yielded, match=r"run of 2026-01-02T00:00:00\+00:00 is queued"):
+    with pytest.raises(Yielded, match=r"run of 2026-01-02T00:00:00\+00:00 waits for a run slot"):
         yield_slot(spec_on(store), context, blocking=2, txid=None, missing=FIRST + DAY, log=log)
     assert ledger.topology().yielded["day 2"].blocking == 2
 

@@ -61,7 +61,7 @@ def test_a_file_with_the_columns_of_its_table_adds_no_column(kind: Any) -> None:
 def test_a_column_of_another_type_is_always_refused(one: Any, other: Any) -> None:
     if nullable(one) == nullable(other):
         return
-    with pytest.raises(Misfit, match="column a is"):
+    with pytest.raises(Misfit, match="column a has the type"):
         new_fields(struct([_field("a", one)]), struct([_field("a", other)]))
 
 
