@@ -221,10 +221,7 @@ class _GivenRows(Iterator[RowPortion]):
         return (*names, ROW), (*kinds, "bigint"), [*arrays, range(self.start, self.count)]
 
     def _check_defaults(self, names: Collection[str]) -> None:
-        """Refuse rows if only some of them have a column with a default value.
-
-        One statement inserts many rows with the same columns.
-        """
+        """Refuse rows if only some have a column with a default value. A statement inserts rows with equal columns."""
         defaults = self._found.defaults
         if not defaults:
             return
@@ -660,10 +657,7 @@ class TableStore(OneTableStore[FoundTable]):
             yield problem, "Make one", as_typed(connection.dialect, ddl)
 
     def _without_txid(self, connection: Connection, types: Mapping[str, str]) -> tuple[str, str]:
-        """Return the problem of a table without a txid column, and the statement that solves it.
-
-        The statement adds the column, or renames another column.
-        """
+        """Return the problem of a table without a txid column, and the statement that adds or renames a column."""
         quote = connection.dialect.identifier_preparer.quote
         place = self._quoted(connection)
         alike = next((name for name in types if name.casefold() == TXID), "")
@@ -808,10 +802,7 @@ class TableStore(OneTableStore[FoundTable]):
         return kind
 
     def _without_type(self, name: str, values: Sequence[Any]) -> StateError:
-        """Return the error for a column whose values have no common type.
-
-        If some type fits all values, the message names it.
-        """
+        """Return the error for a column of several types. It names a type that fits all values, if there is one."""
         present = [value for value in values if value is not None]
         kinds = {_kind_of(value) or type(value).__name__ for value in present}
         shown = f"its values are {', '.join(sorted(kinds))}" if kinds else "all are NULL"
