@@ -252,7 +252,7 @@ def test_a_message_without_an_id_is_refused_or_moved_to_another_queue(
     queue.declare(aside)
     with caplog.at_level(logging.WARNING):
         assert queue.texts(queue.take(set_aside=aside)) == ["b"]
-    assert f"it is in queue {aside} now" in caplog.text
+    assert f"The source moved it to queue {aside}" in caplog.text
     assert (queue.waiting(), queue.waiting(aside)) == (0, 1)
     _, properties, body = queue.channel.basic_get(aside)
     assert (properties.delivery_mode, body) == (2, b"a")
@@ -277,7 +277,7 @@ def test_a_message_delivered_too_often_is_reported_and_can_be_moved_to_another_q
         queue.channel.basic_reject(method.delivery_tag, requeue=counted_by != "x-death")
         eventually(lambda: queue.waiting() == 1, 60, "it is back")
     text = queue.refusal(max_deliveries=3)
-    assert f"message poison of queue {queue.name} of connection rabbit was delivered 3 times before" in text
+    assert f"message poison of queue {queue.name} of connection rabbit was already delivered 3 times" in text
     assert "max_deliveries=3" in text
     aside = f"{queue.name}.bad"
     queue.declare(aside)

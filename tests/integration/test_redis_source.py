@@ -239,7 +239,7 @@ def test_lost_messages_of_a_batch_that_was_already_decided_are_reported(server: 
     log.write(*"abcdefg")
     batch = log.batch()
     server.client().delete(f"{log.key}2", f"{log.key}4", f"{log.key}5")
-    with pytest.raises(SourceError, match=r"messages 2, 4 to 5 of 1 to 7 are gone .*airflow tx skip"):
+    with pytest.raises(SourceError, match=r"messages 2, 4 to 5 are gone from the range 1 to 7 .*airflow tx skip"):
         log.texts(batch)
 
 

@@ -353,7 +353,7 @@ def test_rows_that_moved_in_the_order_are_noticed_when_the_batch_is_read(shop: S
     assert batch is not None
     shop.run("UPDATE seen SET at = '2026-01-02' WHERE id = 2")
     told = refusal(lambda: rows(source, batch))
-    assert "had 3 rows behind the beginning up to (2026-01-01T00:00:03.000000, 3), and has 2" in told
+    assert "had 3 rows after the beginning up to (2026-01-01T00:00:03.000000, 3), but now has 2" in told
     assert rest(source) == [1, 3, 2]
 
 
