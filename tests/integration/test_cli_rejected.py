@@ -248,12 +248,12 @@ def test_yaml_output_equals_json_output(
 
 def test_a_table_that_does_not_exist_yet_is_no_error(each_kind: Rejecting, typed: Callable[..., str]) -> None:
     each_kind.begin("r1")
-    assert typed() == "No such row was rejected.\n"
+    assert typed() == "No rejected row matches the command.\n"
 
 
 def test_a_transaction_without_rejected_rows_is_no_error(each_kind: Rejecting, typed: Callable[..., str]) -> None:
     each_kind.committed("r1")
-    assert typed("1") == "No such row was rejected.\n"
+    assert typed("1") == "No rejected row matches the command.\n"
 
 
 # --- refusals -----------------------------------------------------------------------------------------------------
@@ -272,7 +272,7 @@ def test_a_topology_without_a_table_is_refused(
     visits.begin("r1")
     assert refused("visits") == (
         "TOPOLOGY = 'visits' cannot be used. Its Transaction keeps no rejected rows. "
-        "Give it a table for them: rejected=DeltaTable(...)."
+        "Name a table for them: rejected=DeltaTable(...)."
     )
 
 
@@ -292,7 +292,7 @@ def test_an_open_transaction_is_refused_since_its_rows_are_not_written_yet(
 ) -> None:
     visits.commit(visits.processed("r1", [LATE]), lambda commit: commit.complete())
     line = refused("visits", "1")
-    assert line.startswith("TXID = 1 cannot be used. It is PROCESSED, and nothing was written yet.")
+    assert line.startswith("TXID = 1 cannot be used. The transaction is PROCESSED, and nothing has been written yet.")
     assert "count: 1 of 1 rows" in follow(commands, line, visits.root)
 
 
@@ -330,7 +330,7 @@ def test_a_table_of_another_topology_is_refused(visits: Rejecting, commands: Com
 def test_a_limit_that_is_not_a_number_is_refused(visits: Rejecting, refused: Callable[..., str], limit: str) -> None:
     visits.committed("r1", [LATE])
     assert refused("visits", "1", f"--limit={limit}") == (
-        f"--limit {limit}: this is no number. Give a number from 0, such as --limit 20."
+        f"--limit {limit}: this is not a number. Give a number from 0, such as --limit 20."
     )
 
 
@@ -343,5 +343,5 @@ def test_an_unreachable_store_is_named_in_one_line_without_its_password(
     commands.environment["AIRFLOW_CONN_ASIDE"] = "postgres://nobody:sesame@127.0.0.1:1/x"
     line = refused("visits", *words)
     assert re.match(r"State 'aside\.\w+' \(connection aside\) cannot be reached: ", line)
-    assert line.endswith("Repeat it when the store answers.")
+    assert line.endswith("Repeat the command when the store answers.")
     assert "sesame" not in line

@@ -52,7 +52,7 @@ class ChainStages:
         """List the transactions that it took and their replacements. None if its topology reads no other topology."""
         if self.taken is None:
             return None
-        ends = (f"{end} counts for {txid}" for txid, end in self.taken.ends.items())
+        ends = (f"{end} counts instead of {txid}" for txid, end in self.taken.ends.items())
         return "; ".join([f"{self.upstream} {self.taken}", *ends])
 
     @property

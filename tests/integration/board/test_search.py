@@ -82,7 +82,7 @@ def test_topologies_that_a_user_may_not_see_leave_no_trace(searched: Board) -> N
 def test_an_empty_search_is_refused(board: Board) -> None:
     with board.client("vera") as client:
         answer = client.get("/api/v1/search", params={"what": "  "})
-    assert (answer.status_code, answer.json()) == (422, {"detail": "Say what to look for."})
+    assert (answer.status_code, answer.json()) == (422, {"detail": "Enter a text to search for."})
 
 
 @pytest.mark.long

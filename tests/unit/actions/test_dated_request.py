@@ -38,7 +38,7 @@ def test_a_request_by_dates_restates_all_their_transactions_in_one_action(monkey
 
 def test_dates_with_too_many_transactions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
-        UnclearRequest, match=f"has {MOST_DATED + 1} transactions; name dates with at most {MOST_DATED}"
+        UnclearRequest, match=f"has {MOST_DATED + 1} transactions, but a request can have at most {MOST_DATED}"
     ):
         made(MOST_DATED + 1, monkeypatch, **DAYS)
 

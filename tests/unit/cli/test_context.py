@@ -26,7 +26,7 @@ def test_a_command_advises_another_database_only_on_sqlite(error: Exception, adv
     with pytest.raises(SystemExit) as ended:
         fails(Namespace(verbose=False))
     text = str(ended.value)
-    assert text.startswith("Airflow's metadata database: ")
+    assert text.startswith("Airflow's metadata database failed: ")
     assert ("Use PostgreSQL" in text) is advised
     assert "\x1b" not in text
 
@@ -49,7 +49,7 @@ def test_an_invalid_date_is_named_with_its_option() -> None:
 @pytest.mark.parametrize(
     ("sentence", "effects", "refused", "printed"),
     [
-        ("Accept what state Nothing was changed holds.", ["accepts it"], [], "It would: {} Nothing was changed."),
+        ("Accept what state Nothing was changed holds.", ["accepts it"], [], "Dry run: {} Nothing was changed."),
         ("No state lacks a transaction.", [], [], "{} Nothing was changed."),
         ("Topology t is not changed: it is new.", [], ["Topology t is not changed: it is new."], "{}"),
     ],

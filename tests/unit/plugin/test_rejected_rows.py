@@ -115,7 +115,7 @@ def test_the_page_of_a_transaction_reads_no_table_of_rejected_rows(
 def test_rejected_rows_of_an_open_transaction_are_refused(client: TestClient) -> None:
     answer = get(client, 3)
     assert answer.status_code == 409
-    assert "and nothing was written yet" in answer.json()["detail"]
+    assert "and nothing has been written yet" in answer.json()["detail"]
 
 
 def test_rejected_rows_of_an_unknown_transaction_are_refused(client: TestClient) -> None:

@@ -102,14 +102,14 @@ def test_repairs_are_numbered(committed: Topology) -> None:
 
 
 def test_a_state_that_the_ledger_does_not_know_cannot_be_lost(committed: Topology) -> None:
-    with pytest.raises(RepairRefused, match="no committed transaction of state 'x'.* It knows: s, t"):
+    with pytest.raises(RepairRefused, match="no committed transaction of state 'x'.* Known states: s, t"):
         lost(committed, "x")
 
 
 def test_no_state_can_be_lost_before_the_ledger_knows_a_state(topology: Topology) -> None:
     Run(topology, "r1").begin(1)
     for txid in (1, 2):
-        with pytest.raises(RepairRefused, match="It knows: none"):
+        with pytest.raises(RepairRefused, match="Known states: none"):
             lost(topology, "x")
         if txid == 1:
             topology.skip(1)
@@ -154,22 +154,22 @@ def test_a_state_is_renamed_while_no_transaction_is_open(committed: Topology) ->
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        ("x", "z", "does not know 'x'"),
-        ("s", "t", "knows 't' already"),
-        ("s", "u", "knows 'u' already"),
-        ("x", "t", "knows 't' already"),
+        ("x", "z", "has no state 'x'"),
+        ("s", "t", "already has state 't'"),
+        ("s", "u", "already has state 'u'"),
+        ("x", "t", "already has state 't'"),
     ],
 )
 def test_renaming_an_unknown_state_or_to_a_used_name_is_refused(
     committed: Topology, old: str, new: str, problem: str
 ) -> None:
-    with pytest.raises(RenameRefused, match=f"{problem}.*It knows: s, t, u"):
+    with pytest.raises(RenameRefused, match=f"{problem}.*Known states: s, t, u"):
         renamed(committed, old, new)
 
 
 def test_a_rename_before_any_state_is_known_is_refused(topology: Topology) -> None:
     topology.ledger().open(topology.request)
-    with pytest.raises(RenameRefused, match="It knows: none"):
+    with pytest.raises(RenameRefused, match="Known states: none"):
         renamed(topology, "s", "z")
 
 

@@ -251,10 +251,10 @@ def test_a_data_interval_of_a_sensor_becomes_the_key_of_its_run() -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({}, "Say one thing to wait for: txid="),
-        ({"txid": 1, "run_id": "r"}, "Say one thing to wait for"),
-        ({"up_to": "a"}, "up_to= needs the source"),
-        ({"txid": 1, "source": Numbers()}, "up_to= needs the source"),
+        ({}, "Give exactly one of these arguments: txid="),
+        ({"txid": 1, "run_id": "r"}, "Give exactly one of these arguments"),
+        ({"up_to": "a"}, "Pass source= together with up_to="),
+        ({"txid": 1, "source": Numbers()}, "Pass source= together with up_to="),
     ],
 )
 def test_a_condition_that_a_sensor_cannot_wait_for_is_refused_at_parse_time(options: dict[str, Any], text: str) -> None:
@@ -263,7 +263,7 @@ def test_a_condition_that_a_sensor_cannot_wait_for_is_refused_at_parse_time(opti
 
 
 def test_a_value_that_a_template_gives_is_checked_after_it_is_rendered() -> None:
-    with pytest.raises(ConfigError, match="It is a number"):
+    with pytest.raises(ConfigError, match="Give a whole number"):
         TransactionCommittedSensor(task_id="wait", topology="numbers", txid="x")._wanted()
     with pytest.raises(ConfigError, match="Give two dates"):
         TransactionCommittedSensor(task_id="wait", topology="numbers", data_interval=("x", "y"))._wanted()
